@@ -1,0 +1,93 @@
+"""Percola: incremental processing of a large repository with distributed transactions and
+notifications, after Google's Percolator (OSDI 2010).
+
+Reading order: `cells` (§2.1, figure 5), `store.base` (§2.1), `oracle` (§2.3), `snapshot` and
+`transaction` (§2.2, figure 6), `locks` (§2.2), `observers` and `worker` (§2.4).
+"""
+
+from __future__ import annotations
+
+from percola.errors import (
+    CommitUnknownError,
+    ConflictError,
+    ConflictingOptionsError,
+    LockTimeoutError,
+    NotARepositoryError,
+    ObserverError,
+    ObserverMismatchError,
+    ObserverTimeoutError,
+    OutcomeUnknownError,
+    PercolaError,
+    ReadOnlyError,
+    RepositoryClosedError,
+    RepositoryError,
+    RepositoryVersionError,
+    RetriesExhaustedError,
+    RolledBackError,
+    RowTooLongError,
+    SchemaError,
+    SchemaMismatchError,
+    StoreError,
+    StoreFullError,
+    TransactionUsedUpError,
+    TransientError,
+    UnknownColumnError,
+    UnknownTableError,
+    UsageError,
+    ValueTooLargeError,
+    WrongTypeError,
+)
+from percola.observers import Observer, observer
+from percola.repository import Repository, create, open
+from percola.schema import JSON, Codec, Column, Family, Schema, Table, WeakColumn
+from percola.snapshot import Row, Snapshot
+from percola.transaction import Transaction
+from percola.worker import Worker, WorkerOptions
+
+__all__ = [
+    "JSON",
+    "Codec",
+    "Column",
+    "CommitUnknownError",
+    "ConflictError",
+    "ConflictingOptionsError",
+    "Family",
+    "LockTimeoutError",
+    "NotARepositoryError",
+    "Observer",
+    "ObserverError",
+    "ObserverMismatchError",
+    "ObserverTimeoutError",
+    "OutcomeUnknownError",
+    "PercolaError",
+    "ReadOnlyError",
+    "Repository",
+    "RepositoryClosedError",
+    "RepositoryError",
+    "RepositoryVersionError",
+    "RetriesExhaustedError",
+    "RolledBackError",
+    "Row",
+    "RowTooLongError",
+    "Schema",
+    "SchemaError",
+    "SchemaMismatchError",
+    "Snapshot",
+    "StoreError",
+    "StoreFullError",
+    "Table",
+    "Transaction",
+    "TransactionUsedUpError",
+    "TransientError",
+    "UnknownColumnError",
+    "UnknownTableError",
+    "UsageError",
+    "ValueTooLargeError",
+    "WeakColumn",
+    "Worker",
+    "WorkerOptions",
+    "WrongTypeError",
+    "create",
+    "observer",
+    "open",
+]

@@ -1,0 +1,28 @@
+"""Time and chance, passed in wherever the protocol needs them, so that a test can own both."""
+
+from __future__ import annotations
+
+import random
+import time
+
+
+class Clock:
+    """The system's clocks. A simulation puts its own in their place."""
+
+    def monotonic(self) -> float:
+        """Seconds since some moment; only differences mean anything."""
+        return time.monotonic()
+
+    def wall_ms(self) -> int:
+        """Milliseconds since the epoch; never compared with another machine's (rule P8)."""
+        return time.time_ns() // 1_000_000
+
+    def sleep(self, seconds: float) -> None:
+        """Let others go on for about so long."""
+        time.sleep(seconds)
+
+
+def backoff(random_: random.Random, attempt: int, *, first: float, most: float) -> float:
+    """Seconds to wait before attempt `attempt` (from 1): exponential, with full jitter."""
+    ceiling = min(most, first * 2.0 ** min(attempt - 1, 30))
+    return ceiling * (0.1 + 0.9 * random_.random())

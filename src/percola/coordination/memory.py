@@ -1,0 +1,59 @@
+"""§2.2, §2.4: coordination inside one process, for the memory store."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+from percola.coordination.base import Coordination
+
+
+class MemoryCoordination(Coordination):
+    """One process, always alive."""
+
+    def __init__(self) -> None:
+        self._locked: set[tuple[str, bytes]] = set()
+        self._guard = threading.Lock()
+        self._listeners: list[Callable[[], None]] = []
+        self._observers: dict[str, list[str]] = {}
+
+    @property
+    def token(self) -> str:
+        return f"memory-{os.getpid()}"
+
+    def is_alive(self, token: str) -> bool:
+        return token == self.token
+
+    def try_lock(self, table: str, row: bytes) -> bool:
+        with self._guard:
+            if (table, row) in self._locked:
+                return False
+            self._locked.add((table, row))
+            return True
+
+    def unlock(self, table: str, row: bytes) -> None:
+        with self._guard:
+            self._locked.discard((table, row))
+
+    def ring(self) -> None:
+        for heard in list(self._listeners):
+            heard()
+
+    def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
+        self._listeners.append(heard)
+
+        def stop() -> None:
+            if heard in self._listeners:
+                self._listeners.remove(heard)
+
+        return stop
+
+    def announce_observers(self, observers: dict[str, list[str]]) -> None:
+        self._observers = observers
+
+    def processes(self) -> list[dict[str, object]]:
+        return [{"token": self.token, "pid": os.getpid(), "observers": self._observers}]
+
+    def close(self) -> None:
+        self._listeners.clear()

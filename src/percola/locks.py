@@ -1,0 +1,206 @@
+"""§2.2: what to do about another transaction's lock: roll forward, roll back, or wait.
+
+A lock names its transaction's primary cell, and the primary alone decides:
+
+    the primary holds                           the transaction is
+    ------------------------------------------  ------------------------------------------
+    a write record with this start_ts           committed: roll this lock forward
+    a rollback record at this start_ts          rolled back: remove this lock
+    the lock, and the owner seems alive         undecided: wait
+    the lock, and the owner seems dead          rolled back here and now, on the primary
+    neither                                     rolled back here and now, on the primary
+
+Departures from the paper, all for safety once calls may be late, repeated or lost:
+
+* Rolling back writes a rollback record on the primary, under a condition, so that a prewrite
+  which arrives later meets it (rule P4). Looking alone never decides.
+* Every removal of a lock is conditional on that very lock (rule P5) and may be repeated (P6).
+* Whether the owner is alive decides only *when* (rule P8): its token is gone, or this process
+  itself has watched the primary's lock go unrefreshed for its whole time to live. No two
+  machines' clocks are compared.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Final, NamedTuple
+
+from percola.cells import (
+    MAX_TS,
+    Cell,
+    Kind,
+    LockRecord,
+    Op,
+    decode_lock,
+    decode_write,
+    encode_write,
+)
+from percola.clock import Clock, backoff
+from percola.coordination.base import Coordination
+from percola.errors import LockTimeoutError
+from percola.store.base import Condition, Delete, Put, RowMutation, Store
+
+_CACHED: Final = 10_000
+_FIRST_WAIT: Final = 0.0005
+_LONGEST_WAIT: Final = 0.05
+
+
+class Fate(NamedTuple):
+    """What has become of a transaction: `commit_ts` if committed, else None."""
+
+    commit_ts: int | None
+
+
+ROLLED_BACK: Final = Fate(None)
+
+
+class LockResolver:
+    """Finishes or undoes the transactions whose locks are met; one for a repository object.
+
+    Args:
+        wait_seconds: how long a reader waits for a live transaction's lock in all.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        coordination: Coordination,
+        clock: Clock,
+        random_: random.Random,
+        *,
+        wait_seconds: float = 60.0,
+    ) -> None:
+        self._store = store
+        self._coordination = coordination
+        self._clock = clock
+        self._random = random_
+        self._wait_seconds = wait_seconds
+        self._guard = threading.Lock()
+        # Decided transactions only: an undecided one may change at any moment.
+        self._decided: dict[int, Fate] = {}
+        # (primary, start_ts) → the wall time last seen in its lock, and since when.
+        self._watched: dict[tuple[Cell, int], tuple[int, float]] = {}
+
+    def wait_out(self, cell: Cell, start_ts: int, raw: bytes) -> None:
+        """Return once the lock that `start_ts` holds on `cell` is gone (figure 6, line 14).
+
+        Raises LockTimeoutError if its owner is alive and keeps it for too long. Whatever was
+        read before must be read again (rule P10).
+        """
+        deadline = self._clock.monotonic() + self._wait_seconds
+        attempt = 0
+        while not self.try_resolve(cell, start_ts, raw):
+            attempt += 1
+            if self._clock.monotonic() > deadline:
+                raise LockTimeoutError(
+                    f"{cell} has been locked for {self._wait_seconds:.0f} s by the live "
+                    f"transaction that started at {start_ts} (owner {decode_lock(raw).owner}). "
+                    "Try again, or end that process."
+                )
+            self._clock.sleep(backoff(self._random, attempt, first=_FIRST_WAIT, most=_LONGEST_WAIT))
+            held = self._store.entries(cell, Kind.LOCK, start_ts, start_ts)
+            if not held:
+                return
+
+    def try_resolve(self, cell: Cell, start_ts: int, raw: bytes) -> bool:
+        """Remove the lock if its transaction is decided or its owner dead; else return False."""
+        lock = decode_lock(raw)
+        fate = self.fate(lock.primary, start_ts)
+        if fate is None:
+            return False
+        self.settle(cell, start_ts, lock, fate)
+        return True
+
+    def settle(self, cell: Cell, start_ts: int, lock: LockRecord, fate: Fate) -> None:
+        """Replace a decided transaction's lock by its write record, or remove it."""
+        if fate.commit_ts is not None:
+            changes = commit_changes(cell.column, start_ts, fate.commit_ts, lock)
+        else:
+            changes = [
+                Delete(Kind.LOCK, cell.column, start_ts),
+                Delete(Kind.DATA, cell.column, start_ts),
+            ]
+        held = Condition(True, Kind.LOCK, cell.column, start_ts, start_ts)
+        # If the condition fails, somebody else has done the same: just as well.
+        self._store.mutate([RowMutation(cell.table, cell.row, [held], changes)])
+
+    def fate(self, primary: Cell, start_ts: int, *, impatient: bool = False) -> Fate | None:
+        """Decide about the transaction that began at `start_ts`; None while it may yet commit.
+
+        With `impatient`, a live owner is not waited for either: its transaction is rolled
+        back unless it has committed.
+        """
+        known = self._decided.get(start_ts)
+        if known is not None:
+            return known
+        while True:
+            # The lock first, the records after it: a commit in between is then seen.
+            held = self._store.entries(primary, Kind.LOCK, start_ts, start_ts)
+            records = self._store.entries(primary, Kind.WRITE, start_ts, MAX_TS)
+            for commit_ts, raw in records:
+                record = decode_write(raw)
+                if record.op is Op.ROLLBACK:
+                    if commit_ts == start_ts:
+                        return self._decide(start_ts, ROLLED_BACK)
+                elif record.start_ts == start_ts:
+                    return self._decide(start_ts, Fate(commit_ts))
+            if held and not impatient:
+                lock = decode_lock(held[0][1])
+                if lock.primary == primary and not self._seems_dead(primary, start_ts, lock):
+                    return None
+            newest = max((commit_ts for commit_ts, _ in records), default=start_ts - 1)
+            if self._roll_back_primary(primary, start_ts, bool(held), newest):
+                return self._decide(start_ts, ROLLED_BACK)
+            # It changed under our eyes: look again (rule P10).
+
+    def _roll_back_primary(self, primary: Cell, start_ts: int, held: bool, newest: int) -> bool:
+        """Write the rollback record if the primary still is as it was seen to be."""
+        column = primary.column
+        conditions = [Condition(held, Kind.LOCK, column, start_ts, start_ts)]
+        if not held:
+            # No prewrite and no commit of this transaction may have come in between.
+            conditions.append(Condition(False, Kind.WRITE, column, newest + 1, MAX_TS))
+        changes: list[Put | Delete] = [
+            Put(Kind.WRITE, column, start_ts, encode_write(Op.ROLLBACK, start_ts)),
+            Delete(Kind.LOCK, column, start_ts),
+            Delete(Kind.DATA, column, start_ts),
+        ]
+        mutation = RowMutation(primary.table, primary.row, conditions, changes)
+        return self._store.mutate([mutation])[0]
+
+    def _seems_dead(self, primary: Cell, start_ts: int, lock: LockRecord) -> bool:
+        if not self._coordination.is_alive(lock.owner):
+            return True
+        now = self._clock.monotonic()
+        with self._guard:
+            wall_ms, since = self._watched.get((primary, start_ts), (-1, now))
+            if wall_ms != lock.wall_ms:
+                if len(self._watched) > _CACHED:
+                    self._watched.clear()
+                self._watched[primary, start_ts] = (lock.wall_ms, now)
+                return False
+        return now - since >= lock.ttl_ms / 1000
+
+    def _decide(self, start_ts: int, fate: Fate) -> Fate:
+        with self._guard:
+            if len(self._decided) > _CACHED:
+                self._decided.clear()
+            self._decided[start_ts] = fate
+        return fate
+
+
+def commit_changes(
+    column: bytes, start_ts: int, commit_ts: int, lock: LockRecord
+) -> list[Put | Delete]:
+    """The changes that commit one locked cell, by its owner or by whoever rolls it forward.
+
+    One row mutation: the write record, the notify entry of an observed column (rule N1) and
+    the removal of the lock.
+    """
+    record = encode_write(lock.op, start_ts, lock.value)
+    changes: list[Put | Delete] = [Put(Kind.WRITE, column, commit_ts, record)]
+    if lock.observed:
+        changes.append(Put(Kind.NOTIFY, column, commit_ts, b""))
+    changes.append(Delete(Kind.LOCK, column, start_ts))
+    return changes

@@ -1,0 +1,67 @@
+"""What a worker counts, as Prometheus metrics in a registry of its own.
+
+Nothing is global: two workers in one process do not add to each other's numbers. A program
+that serves metrics passes `WorkerMetrics.registry` to prometheus_client's exposition.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0)
+
+
+class WorkerMetrics:
+    """Counters of one worker, labelled by observer.
+
+    `runs` that committed: one that keeps growing at rest shows a cycle of observers;
+    `conflicts` with other transactions; `failures`, and how often one was `set_aside`;
+    `seconds` a run took; `teleports` of scanners that met another one.
+    """
+
+    def __init__(self) -> None:
+        registry = self.registry = CollectorRegistry()
+        label = ["observer"]
+        self.runs = Counter(
+            "percola_observer_runs",
+            "Observer transactions that committed",
+            label,
+            registry=registry,
+        )
+        self.conflicts = Counter(
+            "percola_observer_conflicts",
+            "Observer transactions that lost to another one and ran again",
+            label,
+            registry=registry,
+        )
+        self.failures = Counter(
+            "percola_observer_failures", "Times that an observer raised", label, registry=registry
+        )
+        self.set_aside = Counter(
+            "percola_observer_set_aside",
+            "Times that an observer was set aside on a cell",
+            label,
+            registry=registry,
+        )
+        self.seconds = Histogram(
+            "percola_observer_seconds",
+            "Seconds that a committed run took",
+            label,
+            registry=registry,
+            buckets=_SECONDS,
+        )
+        self.teleports = Counter(
+            "percola_scan_teleports", "Jumps of scanners that met another", registry=registry
+        )
+
+    def counts(self) -> dict[str, dict[str, float]]:
+        """The counters as plain numbers: metric → observer → count."""
+        found: dict[str, dict[str, float]] = {}
+        for metric in self.registry.collect():
+            for sample in metric.samples:
+                if sample.name.endswith("_total"):
+                    name = sample.name.removeprefix("percola_").removesuffix("_total")
+                    found.setdefault(name, {})[sample.labels.get("observer", "")] = sample.value
+        return found

@@ -1,0 +1,427 @@
+"""The repository: where a store, an oracle and a schema become something to work with.
+
+A repository is a folder, or the address of a store elsewhere:
+
+    ./repo, lmdb:./repo    on LMDB: many processes of one machine, no server
+    memory:                in this process's memory, for tests
+
+The folder of an LMDB repository holds `percola.json` (its format), `store/` (LMDB's files) and
+what `percola.coordination.local` needs. The schema stands in the store itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from percola import retry
+from percola.cells import MAX_TS, Cell, Kind
+from percola.clock import Clock
+from percola.coordination.base import Coordination
+from percola.coordination.local import LocalCoordination
+from percola.coordination.memory import MemoryCoordination
+from percola.errors import (
+    CommitUnknownError,
+    ConflictingOptionsError,
+    NotARepositoryError,
+    RepositoryClosedError,
+    RepositoryError,
+    RepositoryVersionError,
+    UsageError,
+)
+from percola.locks import LockResolver
+from percola.oracle.base import Oracle
+from percola.oracle.embedded import EmbeddedOracle
+from percola.schema import Column, Family, Schema, Table, WeakColumn
+from percola.snapshot import Services, Snapshot
+from percola.store.base import Condition, OneStepStore, Put, RowMutation, Store
+from percola.store.lmdb_environment import DURABILITIES
+from percola.store.memory import MemoryStore
+from percola.transaction import Transaction
+
+T = TypeVar("T")
+
+FORMAT: Final = 1
+SYSTEM_TABLE: Final = "@percola"
+_SCHEMA_CELL: Final = Cell(SYSTEM_TABLE, b"schema", b"@json")
+_DESCRIPTION: Final = "percola.json"
+_OWN_FILES: Final = frozenset({"store", "live", "wake", "rows.lock", _DESCRIPTION})
+
+
+class Repository:
+    """An open repository; `percola.open` makes one. Safe to use from many threads.
+
+    It may be used on both sides of a `fork`: the child opens what it needs afresh.
+
+    Attributes:
+        address: where it is, as it was opened.
+        schema: its tables, those of other programs included.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        store: Store,
+        oracle: Oracle,
+        coordination: Coordination,
+        schema: Iterable[Table[Any]] = (),
+        *,
+        one_step: bool = True,
+        clock: Clock | None = None,
+        random_: random.Random | None = None,
+        lock_ttl_seconds: float = 10.0,
+        lock_wait_seconds: float = 60.0,
+        close: Callable[[], None] | None = None,
+    ) -> None:
+        self.address = address
+        self._store = store
+        self._oracle = oracle
+        self._coordination = coordination
+        self._clock = clock or Clock()
+        self._random = random_ or random.Random()
+        self._close = close
+        self._closed = False
+        self.schema = _reconcile(store, Schema(schema))
+        store.create_tables(table.name for table in self.schema)
+        self._services = Services(
+            store=store,
+            one_step=store if one_step and isinstance(store, OneStepStore) else None,
+            oracle=oracle,
+            coordination=coordination,
+            resolver=LockResolver(
+                store, coordination, self._clock, self._random, wait_seconds=lock_wait_seconds
+            ),
+            clock=self._clock,
+            columns=_columns(self.schema),
+            ttl_ms=int(lock_ttl_seconds * 1000),
+            changed=coordination.ring,
+        )
+
+    def __repr__(self) -> str:
+        return f"Repository({self.address!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def services(self) -> Services:
+        """What transactions work with; for observers, inspection and tests."""
+        if self._closed:
+            raise RepositoryClosedError(
+                f"The repository {self.address} has been closed; open it again."
+            )
+        return self._services
+
+    def table(self, name: str) -> Table[Any]:
+        """A table by its name; UnknownTableError if there is none."""
+        return self.schema.table(name)
+
+    def transaction(self, *, two_phase: bool = False) -> Transaction:
+        """Begin a transaction (§2.2). Use it in a `with` block, which commits it at the end.
+
+        Args:
+            two_phase: go through prewrite and commit even where the store could do it in one
+                step; needed only if others take part in the transaction.
+        """
+        return Transaction(self.services, two_phase=two_phase)
+
+    def snapshot(self, at: int | None = None) -> Snapshot:
+        """The repository now, or as it was at a past timestamp: read-only.
+
+        Raises UsageError for a timestamp that has not come yet.
+        """
+        services = self.services
+        latest = services.oracle.read_timestamp()
+        if at is None:
+            return Snapshot(services, latest)
+        if not isinstance(at, int) or not 0 <= at <= latest:
+            raise UsageError(
+                f"There is no snapshot at {at!r} yet: timestamps go from 1 to {latest} by now."
+            )
+        return Snapshot(services, at)
+
+    def run(self, function: Callable[[Transaction], T], *, attempts: int = retry.ATTEMPTS) -> T:
+        """Run `function(transaction)` and commit; run it again if it conflicts (rule P13).
+
+        Returns what the function returned. It may run several times, so it should have no
+        effect but through its transaction. Raises RetriesExhaustedError after `attempts`.
+        """
+        return retry.run(function, self.transaction, self._clock, self._random, attempts)
+
+    def resolve(self, error: CommitUnknownError) -> bool:
+        """Settle a commit whose outcome was unknown: whether it committed (rule P7).
+
+        If it has not committed by now, it never will.
+        """
+        fate = self.services.resolver.fate(error.primary, error.start_ts, impatient=True)
+        return fate is not None and fate.commit_ts is not None
+
+    def close(self) -> None:
+        """Close the repository; what has been committed is on disk. Safe to call twice."""
+        if not self._closed:
+            self._closed = True
+            if self._close is not None:
+                self._close()
+
+
+def open(
+    address: str | os.PathLike[str],
+    schema: Iterable[Table[Any]] = (),
+    *,
+    create: bool = True,
+    durability: str | None = None,
+    one_step: bool = True,
+    lock_ttl_seconds: float = 10.0,
+    lock_wait_seconds: float = 60.0,
+) -> Repository:
+    """Open a repository, and create it if it is not there.
+
+    Args:
+        address: a folder, `lmdb:FOLDER`, or `memory:`.
+        schema: the tables that this program uses. New ones are added to the repository;
+            those of other programs stay.
+        create: whether to create a repository where there is none; without a schema none is
+            created either.
+        durability: "full" (the default) or "relaxed": whether a commit waits until it is on
+            disk. Relaxed, a killed process still loses nothing, but a power cut or a crash of
+            the system may lose the last commits or damage the repository. Given at creation,
+            it becomes the repository's default.
+        one_step: commit in one step where the store can (rule P11). Off, every transaction
+            goes through both phases; both kinds work side by side.
+        lock_ttl_seconds: how long a commit may go without a sign of life before others may
+            roll it back.
+        lock_wait_seconds: how long a reader waits for the lock of a live transaction.
+
+    Raises:
+        NotARepositoryError: there is something else, or nothing and it may not be created.
+        RepositoryVersionError: it was written by another version of Percola.
+        SchemaMismatchError: the schema contradicts the one in the repository.
+        ConflictingOptionsError: options that do not go together.
+        StoreError: the store cannot be opened.
+    """
+    text = os.fspath(address)
+    if durability is not None and durability not in DURABILITIES:
+        raise ConflictingOptionsError(
+            f"The durability {durability!r} is not known: use 'full' or 'relaxed'."
+        )
+    tables = list(schema)
+    if text in ("memory:", "memory://"):
+        if durability is not None:
+            raise ConflictingOptionsError(
+                "A memory repository keeps nothing, so it has no durability: leave one of the "
+                "two out."
+            )
+        memory = MemoryStore()
+        coordination = MemoryCoordination()
+        return Repository(
+            text,
+            memory,
+            EmbeddedOracle(memory),
+            coordination,
+            tables,
+            one_step=one_step,
+            lock_ttl_seconds=lock_ttl_seconds,
+            lock_wait_seconds=lock_wait_seconds,
+            close=memory.close,
+        )
+    folder = _folder(text)
+    local = _Local.open(folder, durability, create=create and bool(tables))
+    try:
+        return Repository(
+            str(folder),
+            local.store,
+            EmbeddedOracle(local.store),
+            local.coordination,
+            tables,
+            one_step=one_step,
+            lock_ttl_seconds=lock_ttl_seconds,
+            lock_wait_seconds=lock_wait_seconds,
+            close=local.release,
+        )
+    except BaseException:
+        local.release()
+        raise
+
+
+def create(address: str | os.PathLike[str], *, durability: str | None = None) -> None:
+    """Create an empty LMDB repository; NotARepositoryError if something else is there."""
+    _Local.open(_folder(os.fspath(address)), durability, create=True).release()
+
+
+def _folder(address: str) -> Path:
+    match = re.fullmatch(r"([a-z][a-z0-9+.-]+):(?://)?(.*)", address, re.DOTALL)
+    if match is None:
+        return Path(address).expanduser()
+    if match[1] != "lmdb" or not match[2]:
+        raise NotARepositoryError(
+            f"{address!r} names no store that this version has: use a folder, lmdb:FOLDER or "
+            "memory:."
+        )
+    return Path(match[2]).expanduser()
+
+
+@dataclass
+class _Local:
+    """An LMDB repository's store and coordination: one a process, however often it is opened.
+
+    LMDB forbids a second environment on one file in a process, and the kernel's record locks
+    could not tell two tokens of one process apart.
+    """
+
+    folder: Path
+    durability: str
+    store: OneStepStore
+    coordination: LocalCoordination
+    users: int = 1
+
+    def release(self) -> None:
+        with _local_guard:
+            self.users -= 1
+            if self.users == 0:
+                _locals.pop(self.folder, None)
+                self.coordination.close()
+                self.store.close()
+
+    @classmethod
+    def open(cls, folder: Path, durability: str | None, *, create: bool) -> _Local:
+        # LMDB is imported only where it is used: `import percola` stays light.
+        from percola.store.lmdb import LmdbStore
+
+        with _local_guard:
+            description = _describe(folder, durability, create=create)
+            real = folder.resolve()
+            durability = durability or description["durability"]
+            known = _locals.get(real)
+            if known is not None:
+                if known.durability != durability:
+                    raise ConflictingOptionsError(
+                        f"The repository {folder} is open in this process with durability "
+                        f"{known.durability!r}; it cannot be opened with {durability!r} as well."
+                    )
+                known.users += 1
+                return known
+            try:
+                (real / "store").mkdir(exist_ok=True)
+                coordination = LocalCoordination(real)
+            except OSError as error:
+                raise RepositoryError(
+                    f"The repository {folder} cannot be used: {error.strerror}."
+                ) from error
+            store = LmdbStore(real / "store", durability=durability)
+            known = cls(real, durability, store, coordination)
+            _locals[real] = known
+            return known
+
+
+_locals: dict[Path, _Local] = {}
+_local_guard = threading.RLock()
+
+
+def _renew_guard() -> None:
+    global _local_guard
+    _local_guard = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_guard)
+
+
+def _describe(folder: Path, durability: str | None, *, create: bool) -> dict[str, Any]:
+    """Read what a folder says of itself; make it a repository if it may be one."""
+    path = folder / _DESCRIPTION
+    try:
+        description = json.loads(path.read_text())
+        version = description["format"]
+        description["durability"]
+    except FileNotFoundError:
+        return _found(folder, durability, create=create)
+    except NotADirectoryError:
+        raise NotARepositoryError(f"{folder} is a file; a repository is a folder.") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise NotARepositoryError(
+            f"{path} is there, but it is not readable as a repository's description ({error}). "
+            "Restore it from a backup."
+        ) from error
+    if version != FORMAT:
+        raise RepositoryVersionError(
+            f"The repository {folder} has format {version}; this version of Percola reads format "
+            f"{FORMAT}. Use the version that wrote it, or load its data into a new repository."
+        )
+    known: dict[str, Any] = description
+    return known
+
+
+def _found(folder: Path, durability: str | None, *, create: bool) -> dict[str, Any]:
+    if folder.exists() and not folder.is_dir():
+        raise NotARepositoryError(f"{folder} is a file; a repository is a folder.")
+    others = set(os.listdir(folder)) - _OWN_FILES if folder.is_dir() else set()
+    others = {name for name in others if not name.startswith(_DESCRIPTION)}
+    if others:
+        raise NotARepositoryError(
+            f"The folder {folder} is not a repository, and not empty (it holds "
+            f"{sorted(others)[0]!r}). Name an empty or a new folder."
+        )
+    if not create:
+        raise NotARepositoryError(
+            f"There is no repository at {folder}. Create one with 'percola --repo {folder} init', "
+            "or name another folder."
+        )
+    description = {"format": FORMAT, "store": "lmdb", "durability": durability or "full"}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / f"{_DESCRIPTION}.{os.getpid()}"
+        temporary.write_text(json.dumps(description) + "\n")
+        temporary.replace(folder / _DESCRIPTION)
+    except OSError as error:
+        raise RepositoryError(
+            f"No repository can be created at {folder}: {error.strerror}."
+        ) from error
+    return description
+
+
+def _reconcile(store: Store, declared: Schema) -> Schema:
+    """Merge the declared schema into the stored one, beside others who do the same."""
+    store.create_tables([SYSTEM_TABLE])
+    while True:
+        versions = store.entries(_SCHEMA_CELL, Kind.DATA, 0, MAX_TS, 1)
+        version, text = versions[0] if versions else (0, b'{"tables": []}')
+        stored = Schema.from_json(text.decode())
+        merged = declared.merged_into(stored)
+        if merged.to_json() == stored.to_json():
+            return merged.with_codecs_of(declared)
+        put = RowMutation(
+            SYSTEM_TABLE,
+            _SCHEMA_CELL.row,
+            [Condition(False, Kind.DATA, _SCHEMA_CELL.column, version + 1, MAX_TS)],
+            [Put(Kind.DATA, _SCHEMA_CELL.column, version + 1, merged.to_json().encode())],
+        )
+        store.mutate([put])
+
+
+def _columns(schema: Schema) -> dict[tuple[str, bytes], bool | None]:
+    columns: dict[tuple[str, bytes], bool | None] = {}
+    for table in schema:
+        columns[table.name, b""] = None
+        for member in table.members:
+            if isinstance(member, WeakColumn):
+                columns[member.address] = None
+            elif isinstance(member, Family):
+                columns[table.name, member.prefix] = False
+            elif isinstance(member, Column):
+                columns[member.address] = member.observed
+    return columns

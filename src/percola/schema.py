@@ -1,0 +1,468 @@
+"""§2.2, §2.4: tables, columns, and which columns are observed.
+
+A repository is a small number of tables; each has typed columns, and families whose columns
+are named as they are written (one column a link, say). Declaring a schema builds plain
+values: nothing is registered anywhere, and the same declaration may be passed to any number
+of repositories.
+
+    docs = Table("docs")
+    contents = docs.column("contents", observed=True)      # bytes; writing it notifies
+    title = docs.column("title", str)
+    members = docs.family("member", int)                    # members["anything"]
+    recluster = docs.weak_column("recluster")               # can only be notified (§2.4)
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Self, TypeVar, cast, overload
+
+from percola.errors import (
+    SchemaError,
+    SchemaMismatchError,
+    UnknownColumnError,
+    UnknownTableError,
+    WrongTypeError,
+)
+
+R = TypeVar("R", str, bytes)
+V = TypeVar("V")
+W = TypeVar("W")
+
+MAX_NAME: Final = 48
+"""The longest name of a table, column, family or observer, in characters."""
+
+MAX_COLUMN_BYTES: Final = 112
+"""The longest column, family and qualifier together, in bytes."""
+
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,47}")
+
+
+def check_name(what: str, name: object) -> str:
+    """Return `name` if it may name a table, column, family or observer; else SchemaError."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise SchemaError(
+            f"{name!r} cannot name {what}: use 1 to {MAX_NAME} letters, digits, '_', '-' or '.', "
+            "beginning with a letter or '_'."
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Codec(Generic[V]):
+    """How the values of a column become bytes.
+
+    Attributes:
+        name: stands in the stored schema; two codecs of one name must agree.
+        encode: from a value to bytes; raises TypeError or ValueError for a wrong value.
+        decode: the inverse.
+    """
+
+    name: str
+    encode: Callable[[V], bytes]
+    decode: Callable[[bytes], V]
+
+
+def _encode_bytes(value: bytes) -> bytes:
+    if type(value) is bytes:
+        return value
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise TypeError
+
+
+def _encode_str(value: str) -> bytes:
+    if not isinstance(value, str):
+        raise TypeError
+    return value.encode()
+
+
+def _encode_int(value: int) -> bytes:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError
+    return b"%d" % value
+
+
+def _encode_float(value: float) -> bytes:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError
+    return repr(float(value)).encode()
+
+
+def _encode_bool(value: bool) -> bytes:
+    if not isinstance(value, bool):
+        raise TypeError
+    return b"true" if value else b"false"
+
+
+def _encode_json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+JSON: Final[Codec[Any]] = Codec("json", _encode_json, json.loads)
+"""Values of any shape that JSON has: dictionaries with string keys, lists, strings, …"""
+
+_CODECS: Final[Mapping[type, Codec[Any]]] = {
+    bytes: Codec("bytes", _encode_bytes, bytes),
+    str: Codec("str", _encode_str, bytes.decode),
+    int: Codec("int", _encode_int, int),
+    float: Codec("float", _encode_float, float),
+    bool: Codec("bool", _encode_bool, b"true".__eq__),
+}
+_CODECS_BY_NAME: Final[Mapping[str, Codec[Any]]] = {
+    codec.name: codec for codec in (*_CODECS.values(), JSON)
+}
+
+
+def _codec(type_: type[V] | Codec[V]) -> Codec[V]:
+    if isinstance(type_, Codec):
+        return type_
+    codec = _CODECS.get(type_)
+    if codec is None:
+        known = ", ".join(kind.__name__ for kind in _CODECS)
+        raise SchemaError(
+            f"{type_!r} is not a type that a column can have: use {known}, percola.JSON or a Codec."
+        )
+    return codec
+
+
+class Column(Generic[R, V]):
+    """A column of a table: the name of one typed, versioned cell in every row.
+
+    Attributes:
+        table: the table it belongs to.
+        name: its name; for a column of a family, `family:qualifier`.
+        observed: whether a committed write puts a notify entry (§2.4).
+    """
+
+    __slots__ = (
+        "address",
+        "codec",
+        "decode",
+        "encode",
+        "key",
+        "name",
+        "observed",
+        "table",
+        "table_name",
+    )
+
+    def __init__(
+        self, table: Table[R], name: str, codec: Codec[V], *, observed: bool = False
+    ) -> None:
+        self.table: Table[R] = table
+        self.table_name = table.name
+        self.name = name
+        self.key = name.encode()
+        self.address = (table.name, self.key)
+        self.codec = codec
+        self.encode = codec.encode
+        self.decode = codec.decode
+        self.observed = observed
+
+    def __repr__(self) -> str:
+        return f"{self.table_name}.{self.name}"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Column) and self.address == other.address
+
+    def __hash__(self) -> int:
+        return hash(self.address)
+
+    def encode_value(self, value: V) -> bytes:
+        """Encode `value`; raises WrongTypeError with a sentence if it has a wrong type."""
+        try:
+            return self.encode(value)
+        except (TypeError, ValueError, AttributeError) as error:
+            shown = repr(value)
+            if len(shown) > 60:
+                shown = shown[:60] + "…"
+            raise WrongTypeError(
+                f"The column {self!r} holds {self.codec.name}, but was given "
+                f"{type(value).__name__} {shown}."
+            ) from error
+
+    def decode_value(self, raw: bytes) -> V:
+        """Decode what the store holds; WrongTypeError if it is not of the column's type."""
+        try:
+            return self.decode(raw)
+        except ValueError as error:
+            raise WrongTypeError(
+                f"The column {self!r} should hold {self.codec.name}, but the stored bytes "
+                f"{raw[:40]!r} are not: it was written with another type."
+            ) from error
+
+
+class Family(Generic[R, V]):
+    """Columns of one type whose names are chosen as they are written: `family[qualifier]`."""
+
+    __slots__ = ("codec", "name", "prefix", "table")
+
+    def __init__(self, table: Table[R], name: str, codec: Codec[V]) -> None:
+        self.table: Table[R] = table
+        self.name = name
+        self.codec = codec
+        self.prefix = name.encode() + b":"
+
+    def __repr__(self) -> str:
+        return f"{self.table.name}.{self.name}:*"
+
+    def __getitem__(self, qualifier: str) -> Column[R, V]:
+        """The column `family:qualifier`; raises SchemaError for an unusable qualifier."""
+        if not isinstance(qualifier, str) or not qualifier or "\0" in qualifier:
+            raise SchemaError(
+                f"{qualifier!r} cannot name a column of the family {self!r}: use a string of at "
+                "least one character and without NUL."
+            )
+        column = Column(self.table, f"{self.name}:{qualifier}", self.codec)
+        if len(column.key) > MAX_COLUMN_BYTES:
+            raise SchemaError(
+                f"The column {column!r} has {len(column.key)} bytes; at most {MAX_COLUMN_BYTES} "
+                "are allowed. Use a hash of the name and keep the name in the value."
+            )
+        return column
+
+    def qualifier(self, column: Column[Any, Any]) -> str:
+        """The qualifier of one of this family's columns."""
+        return column.name[len(self.name) + 1 :]
+
+
+class WeakColumn(Generic[R]):
+    """A column that cannot be written, only notified: §2.4's weak notification."""
+
+    __slots__ = ("address", "key", "name", "table", "table_name")
+
+    def __init__(self, table: Table[R], name: str) -> None:
+        self.table: Table[R] = table
+        self.table_name = table.name
+        self.name = name
+        self.key = name.encode()
+        self.address = (table.name, self.key)
+
+    def __repr__(self) -> str:
+        return f"{self.table_name}.{self.name}"
+
+
+class Table(Generic[R]):
+    """A table: rows of one key type (str or bytes, in byte order) with declared columns."""
+
+    __slots__ = ("_members", "decode_row", "name", "rows")
+
+    @overload
+    def __init__(self: Table[str], name: str) -> None: ...
+    @overload
+    def __init__(self, name: str, *, rows: type[R]) -> None: ...
+    def __init__(self, name: str, *, rows: type[Any] = str) -> None:
+        if rows is not str and rows is not bytes:
+            raise SchemaError(
+                f"Rows of the table {name!r} cannot be {rows!r}: use rows=str or rows=bytes."
+            )
+        self.name = check_name("a table", name)
+        self.rows: type[R] = cast("type[R]", rows)
+        self.decode_row: Callable[[bytes], R] = cast("Callable[[bytes], R]", bytes.decode if rows is str else bytes)
+        self._members: dict[str, Column[R, Any] | Family[R, Any] | WeakColumn[R]] = {}
+
+    def __repr__(self) -> str:
+        return f"Table({self.name!r})"
+
+    @overload
+    def column(self, name: str, *, observed: bool = ...) -> Column[R, bytes]: ...
+    @overload
+    def column(
+        self, name: str, type: type[V] | Codec[V], *, observed: bool = ...
+    ) -> Column[R, V]: ...
+    def column(
+        self, name: str, type: type[Any] | Codec[Any] = bytes, *, observed: bool = False
+    ) -> Column[R, Any]:
+        """Declare a column of `type` (bytes, str, int, float, bool, JSON or a Codec)."""
+        column: Column[R, Any] = Column(
+            self, check_name("a column", name), _codec(type), observed=observed
+        )
+        self._add(name, column)
+        return column
+
+    @overload
+    def family(self, name: str) -> Family[R, bytes]: ...
+    @overload
+    def family(self, name: str, type: type[V] | Codec[V]) -> Family[R, V]: ...
+    def family(self, name: str, type: type[Any] | Codec[Any] = bytes) -> Family[R, Any]:
+        """Declare a family, whose columns are named as they are written: `family[name]`."""
+        family: Family[R, Any] = Family(self, check_name("a family", name), _codec(type))
+        self._add(name, family)
+        return family
+
+    def weak_column(self, name: str) -> WeakColumn[R]:
+        """Declare a column that can only be notified, never written or read (§2.4)."""
+        column = WeakColumn(self, check_name("a weak column", name))
+        self._add(name, column)
+        return column
+
+    def _add(self, name: str, member: Column[R, Any] | Family[R, Any] | WeakColumn[R]) -> None:
+        if name in self._members:
+            raise SchemaError(f"The table {self.name!r} has two columns named {name!r}.")
+        self._members[name] = member
+
+    @property
+    def members(self) -> Iterable[Column[R, Any] | Family[R, Any] | WeakColumn[R]]:
+        """Columns, families and weak columns, in the order of their declaration."""
+        return self._members.values()
+
+    def resolve(self, name: str) -> Column[R, Any] | WeakColumn[R]:
+        """The column named `column` or `family:qualifier`; UnknownColumnError if there is none."""
+        member = self._members.get(name)
+        if isinstance(member, Column | WeakColumn):
+            return member
+        family, colon, qualifier = name.partition(":")
+        member = self._members.get(family)
+        if colon and isinstance(member, Family):
+            return member[qualifier]
+        known = ", ".join(
+            f"{n}:…" if isinstance(m, Family) else n for n, m in self._members.items()
+        )
+        raise UnknownColumnError(
+            f"The table {self.name!r} has no column {name!r}. It has: {known or 'none'}."
+        )
+
+    def encode_row(self, row: R) -> bytes:
+        """The row's key; WrongTypeError if it has a wrong type or is empty."""
+        if isinstance(row, self.rows) and row:
+            try:
+                return row.encode() if isinstance(row, str) else bytes(row)
+            except UnicodeEncodeError as error:
+                raise WrongTypeError(
+                    f"The row {row!r} of the table {self.name!r} is not valid Unicode text."
+                ) from error
+        raise WrongTypeError(
+            f"Rows of the table {self.name!r} are {self.rows.__name__} and not empty, but this is "
+            f"{type(row).__name__} {row!r}."
+        )
+
+
+class Schema:
+    """The tables of a repository. It can be stored, and compared with what is stored."""
+
+    __slots__ = ("_tables",)
+
+    def __init__(self, tables: Iterable[Table[Any]]) -> None:
+        self._tables: dict[str, Table[Any]] = {}
+        for table in tables:
+            if not isinstance(table, Table):
+                raise SchemaError(f"A schema is a list of Tables, but it holds {table!r}.")
+            if table.name in self._tables:
+                raise SchemaError(f"The schema has two tables named {table.name!r}.")
+            self._tables[table.name] = table
+
+    def __iter__(self) -> Iterator[Table[Any]]:
+        return iter(self._tables.values())
+
+    def table(self, name: str) -> Table[Any]:
+        """The table of that name; UnknownTableError if there is none."""
+        try:
+            return self._tables[name]
+        except KeyError:
+            known = ", ".join(sorted(self._tables)) or "none"
+            raise UnknownTableError(
+                f"The repository has no table {name!r}. It has: {known}."
+            ) from None
+
+    def to_json(self) -> str:
+        """The schema as the repository stores it."""
+        tables = []
+        for table in self._tables.values():
+            members: list[dict[str, Any]] = []
+            for member in table.members:
+                if isinstance(member, WeakColumn):
+                    members.append({"weak": member.name})
+                elif isinstance(member, Family):
+                    members.append({"family": member.name, "type": member.codec.name})
+                else:
+                    members.append(
+                        {
+                            "column": member.name,
+                            "type": member.codec.name,
+                            "observed": member.observed,
+                        }
+                    )
+            tables.append({"name": table.name, "rows": table.rows.__name__, "columns": members})
+        return json.dumps({"tables": tables}, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The stored schema; columns of a codec that is not built in are read as bytes."""
+        tables = []
+        for stored in json.loads(text)["tables"]:
+            table: Table[Any] = Table(
+                stored["name"], rows=str if stored["rows"] == "str" else bytes
+            )
+            for member in stored["columns"]:
+                if "weak" in member:
+                    table.weak_column(member["weak"])
+                    continue
+                codec = _CODECS_BY_NAME.get(
+                    member["type"], Codec(member["type"], _encode_bytes, bytes)
+                )
+                if "family" in member:
+                    table.family(member["family"], codec)
+                else:
+                    table.column(member["column"], codec, observed=member["observed"])
+            tables.append(table)
+        return cls(tables)
+
+    def with_codecs_of(self, declared: Schema) -> Schema:
+        """This schema, with the tables that `declared` has too taken from there if equal.
+
+        What is stored names a codec, but cannot hold it: the program's own tables can.
+        """
+        tables = dict(self._tables)
+        for table in declared:
+            if len(list(table.members)) == len(list(tables[table.name].members)):
+                tables[table.name] = table
+        return Schema(tables.values())
+
+    def merged_into(self, stored: Schema) -> Schema:
+        """What to store when a program declares `self` and the repository holds `stored`.
+
+        New tables and columns are added; those that the program does not name stay. Raises
+        SchemaMismatchError where both name the same thing and mean something else.
+        """
+        merged = json.loads(stored.to_json())
+        by_name = {table["name"]: table for table in merged["tables"]}
+        for table in json.loads(self.to_json())["tables"]:
+            old = by_name.get(table["name"])
+            if old is None:
+                merged["tables"].append(table)
+                continue
+            if old["rows"] != table["rows"]:
+                raise SchemaMismatchError(
+                    f"The table {table['name']!r} is declared with rows of {table['rows']}, but "
+                    f"the repository has it with rows of {old['rows']}."
+                )
+            columns = {_member_name(member): member for member in old["columns"]}
+            for member in table["columns"]:
+                name = _member_name(member)
+                before = columns.get(name)
+                if before is None:
+                    old["columns"].append(member)
+                elif before != member:
+                    raise SchemaMismatchError(
+                        f"The column {table['name']}.{name} is declared as {_show(member)}, but "
+                        f"the repository has it as {_show(before)}. Use another name for the new "
+                        "column, or declare it as it was."
+                    )
+        return Schema.from_json(json.dumps(merged))
+
+
+def _member_name(member: Mapping[str, Any]) -> str:
+    name: str = member.get("column") or member.get("family") or member["weak"]
+    return name
+
+
+def _show(member: Mapping[str, Any]) -> str:
+    if "weak" in member:
+        return "a weak column"
+    kind = "a family" if "family" in member else "a column"
+    seen = ", observed" if member.get("observed") else ""
+    return f"{kind} of {member['type']}{seen}"

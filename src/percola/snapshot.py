@@ -1,0 +1,326 @@
+"""§2.2 Transactions, the reading half: figure 6's Get(), for one cell, many, a row, a range.
+
+A snapshot shows the repository as it was at its `start_ts`, whatever is committed later:
+
+    get(c, row):  a lock at or below start_ts?  → finish it, undo it or wait; read again
+                  newest write ≤ start_ts       → its value, or None
+
+Locks above `start_ts` belong to transactions that will commit above it: they do not matter
+(rule P9). Departures from the paper: what has been read is kept for the transaction's life
+(§2.5), and a scan reads chunks of rows, locks included.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar, overload
+
+from percola.batching import ReadCache
+from percola.cells import Cell
+from percola.clock import Clock
+from percola.coordination.base import Coordination
+from percola.errors import TransactionUsedUpError, UnknownColumnError, UsageError
+from percola.locks import LockResolver
+from percola.oracle.base import Oracle
+from percola.schema import Column, Family, R, Table, V, WeakColumn
+from percola.store.base import CellState, OneStepStore, Store
+
+D = TypeVar("D")
+
+_CHUNK = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What a transaction works with; the repository puts it together, tests as well.
+
+    Attributes:
+        one_step: the store again, if transactions may commit in one step; else None.
+        columns: the addresses of all columns of the schema, and whether each is observed:
+            True, False, or None for a weak column. Families by `name:`.
+        ttl_ms: how long a lock may go without a refresh before it may be taken for dead.
+        changed: called after a commit that notified somebody.
+    """
+
+    store: Store
+    one_step: OneStepStore | None
+    oracle: Oracle
+    coordination: Coordination
+    resolver: LockResolver
+    clock: Clock
+    columns: Mapping[tuple[str, bytes], bool | None]
+    ttl_ms: int = 10_000
+    changed: Callable[[], None] = field(default=lambda: None)
+
+
+class Row(Generic[R]):
+    """One row of a table as a snapshot sees it: the columns that were asked for and exist."""
+
+    __slots__ = ("_table", "_values", "key")
+
+    def __init__(self, table: Table[R], key: R, values: dict[bytes, bytes]) -> None:
+        self._table: Table[R] = table
+        self._values = values
+        self.key: R = key
+
+    def __repr__(self) -> str:
+        names = ", ".join(name.decode("utf-8", "replace") for name in self._values)
+        return f"Row({self.key!r}: {names})"
+
+    def __bool__(self) -> bool:
+        return bool(self._values)
+
+    def __contains__(self, column: Column[R, Any]) -> bool:
+        return column.key in self._values
+
+    def __getitem__(self, column: Column[R, V]) -> V:
+        """The column's value; KeyError if the row has none."""
+        raw = self._values.get(column.key)
+        if raw is None:
+            raise KeyError(f"The row {self.key!r} has no {column!r}.")
+        return column.decode_value(raw)
+
+    @overload
+    def get(self, column: Column[R, V]) -> V | None: ...
+    @overload
+    def get(self, column: Column[R, V], default: D) -> V | D: ...
+    def get(self, column: Column[R, V], default: D | None = None) -> V | D | None:
+        """The column's value, or `default` if the row has none."""
+        raw = self._values.get(column.key)
+        return default if raw is None else column.decode_value(raw)
+
+    def family(self, family: Family[R, V]) -> dict[str, V]:
+        """The values of a family's columns by qualifier."""
+        skip = len(family.prefix)
+        return {
+            name[skip:].decode(): family.codec.decode(raw)
+            for name, raw in self._values.items()
+            if name.startswith(family.prefix)
+        }
+
+    def items(self) -> Iterator[tuple[Column[R, Any], Any]]:
+        """Every column and its value, in the order of the columns' names."""
+        for name, raw in self._values.items():
+            column = self._table.resolve(name.decode())
+            if isinstance(column, Column):
+                yield column, column.decode_value(raw)
+
+
+Columns = Iterable[Column[R, Any] | Family[R, Any]] | None
+
+
+class Snapshot:
+    """The repository as it was at `start_ts`: read-only, safe to use from several threads."""
+
+    __slots__ = ("_cache", "_services", "_used_up", "start_ts")
+
+    def __init__(self, services: Services, start_ts: int) -> None:
+        self._services = services
+        self._cache = ReadCache()
+        self._used_up: str | None = None
+        self.start_ts = start_ts
+
+    # --- Addresses ----------------------------------------------------------------------
+
+    def _cell(self, column: Column[R, Any], row: R) -> Cell:
+        services = self._services
+        if column.address not in services.columns:
+            self._check_column(column)
+        key = column.table.encode_row(row)
+        if len(key) > 96:
+            services.store.check_row(column.table_name, key)
+        return Cell(column.table_name, key, column.key)
+
+    def _check_column(self, column: object) -> None:
+        if isinstance(column, Column):
+            family = column.key.partition(b":")[0] + b":"
+            if b":" in column.key and (column.table_name, family) in self._services.columns:
+                return
+        elif isinstance(column, Family):
+            if (column.table.name, column.prefix) in self._services.columns:
+                return
+        else:
+            hint = (
+                " (it is weak: it can only be notified)" if isinstance(column, WeakColumn) else ""
+            )
+            raise UsageError(f"{column!r} is not a Column that can be read or written{hint}.")
+        self._check_table(column.table)
+        raise UnknownColumnError(
+            f"The repository's schema has no column {column!r}. Pass its table in schema=[…] "
+            "when you open the repository."
+        )
+
+    def _check_table(self, table: object) -> None:
+        if not isinstance(table, Table):
+            raise UsageError(f"{table!r} is not a Table.")
+        if (table.name, b"") not in self._services.columns:
+            known = sorted({name for name, _ in self._services.columns})
+            raise UnknownColumnError(
+                f"The repository's schema has no table {table.name!r}; it has "
+                f"{', '.join(known) or 'none'}. Pass it in schema=[…] when you open the repository."
+            )
+
+    def _check_usable(self) -> None:
+        if self._used_up is not None:
+            raise TransactionUsedUpError(
+                f"The transaction that started at {self.start_ts} {self._used_up}. "
+                "Begin another one."
+            )
+
+    # --- Reading ------------------------------------------------------------------------
+
+    def _read(self, cells: Sequence[Cell]) -> list[CellState]:
+        """Figure 6, lines 8–25: the cells' states, with no lock in the way."""
+        services = self._services
+        states = services.store.read(cells, self.start_ts)
+        for i, cell in enumerate(cells):
+            state = states[i]
+            while state[0] is not None:
+                # BackoffAndMaybeCleanupLock, line 14. Then everything is read again (P10).
+                services.resolver.wait_out(cell, *state[0])
+                state = services.store.read((cell,), self.start_ts)[0]
+            states[i] = state
+            self._cache.keep(cell, state)
+        return states
+
+    def _visible(self, cell: Cell) -> bytes | None:
+        state = self._cache.get(cell)
+        if state is None:
+            state = self._read((cell,))[0]
+        return state[2]
+
+    def get(self, column: Column[R, V], row: R) -> V | None:
+        """The value of a cell, or None if there is none. Figure 6, Get().
+
+        Raises UnknownColumnError, WrongTypeError, RowTooLongError for what cannot be asked;
+        LockTimeoutError if a live transaction keeps it locked; StoreError.
+        """
+        if self._used_up is not None:
+            self._check_usable()
+        raw = self._visible(self._cell(column, row))
+        return None if raw is None else column.decode_value(raw)
+
+    def get_many(self, cells: Iterable[tuple[Column[R, V], R]]) -> list[V | None]:
+        """The values of many cells, of any tables, in one store call (§2.5)."""
+        self._check_usable()
+        wanted = list(cells)
+        addresses = [self._cell(column, row) for column, row in wanted]
+        missing = [a for a in dict.fromkeys(addresses) if self._needs_read(a)]
+        found: dict[Cell, bytes | None] = {}
+        if missing:
+            found = {a: s[2] for a, s in zip(missing, self._read(missing), strict=True)}
+        values: list[V | None] = []
+        for (column, _), address in zip(wanted, addresses, strict=True):
+            raw = found[address] if address in found else self._visible(address)
+            values.append(None if raw is None else column.decode_value(raw))
+        return values
+
+    def _needs_read(self, cell: Cell) -> bool:
+        return cell not in self._cache
+
+    def get_row(self, table: Table[R], row: R, columns: Columns[R] = None) -> Row[R]:
+        """A row with the given columns and families (None: all). It is falsy if it is empty."""
+        self._check_usable()
+        self._check_table(table)
+        key = table.encode_row(row)
+        self._services.store.check_row(table.name, key)
+        for found in self._rows(table, key, key + b"\0", self._wanted(columns)):
+            return found
+        return Row(table, row, {})
+
+    def scan(
+        self,
+        table: Table[R],
+        *,
+        prefix: R | None = None,
+        start: R | None = None,
+        end: R | None = None,
+        columns: Columns[R] = None,
+    ) -> Iterator[Row[R]]:
+        """The rows of a table in order: those that begin with `prefix`, or from `start` up to
+        but not including `end`. Only rows that have one of `columns` (None: any) appear.
+
+        Raises UsageError if both a prefix and a range are given.
+        """
+        self._check_usable()
+        self._check_table(table)
+        if prefix is not None and (start is not None or end is not None):
+            raise UsageError("A scan takes either a prefix or a start and an end, not both.")
+        low, high = b"", b""
+        if prefix:
+            low = table.encode_row(prefix)
+            high = after_prefix(low)
+        else:
+            low = table.encode_row(start) if start else b""
+            high = table.encode_row(end) if end else b""
+            if high and low >= high:
+                return iter(())
+        return self._rows(table, low, high, self._wanted(columns))
+
+    def _wanted(self, columns: Columns[R]) -> list[tuple[bytes, bool]] | None:
+        if columns is None:
+            return None
+        wanted = []
+        for column in columns:
+            if isinstance(column, Family):
+                self._check_column(column)
+                wanted.append((column.prefix, True))
+            else:
+                if getattr(column, "address", None) not in self._services.columns:
+                    self._check_column(column)
+                wanted.append((column.key, False))
+        return wanted
+
+    def _rows(
+        self, table: Table[R], start: bytes, end: bytes, wanted: list[tuple[bytes, bool]] | None
+    ) -> Iterator[Row[R]]:
+        for key, values in self._scan(table.name, start, end, wanted):
+            yield Row(table, table.decode_row(key), values)
+
+    def _scan(
+        self, table: str, start: bytes, end: bytes, wanted: list[tuple[bytes, bool]] | None
+    ) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
+        store, position = self._services.store, start
+        while True:
+            self._check_usable()
+            cells, following = store.scan(
+                table, position, end, self.start_ts, columns=wanted, limit=_CHUNK
+            )
+            upper = end if following is None else following
+            yield from self._chunk(table, position, upper, cells, wanted)
+            if following is None:
+                return
+            position = following
+
+    def _chunk(
+        self,
+        table: str,
+        start: bytes,
+        end: bytes,
+        cells: list[tuple[Cell, CellState]],
+        wanted: list[tuple[bytes, bool]] | None,
+    ) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
+        """The rows of one chunk; a transaction lays its own writes over them."""
+        for key, group in itertools.groupby(cells, key=lambda entry: entry[0].row):
+            values = {}
+            for cell, state in group:
+                raw = state[2] if state[0] is None else self._read((cell,))[0][2]
+                if raw is not None:
+                    values[cell.column] = raw
+            if values:
+                yield key, values
+
+    def version(self, column: Column[R, Any], row: R) -> int:
+        """The commit timestamp of the cell's newest put or delete here; 0 if there is none."""
+        self._check_usable()
+        cell = self._cell(column, row)
+        state = self._cache.get(cell) or self._read((cell,))[0]
+        return state[1]
+
+
+def after_prefix(prefix: bytes) -> bytes:
+    """The first key after all those that begin with `prefix`; empty if there is none."""
+    trimmed = prefix.rstrip(b"\xff")
+    return trimmed[:-1] + bytes([trimmed[-1] + 1]) if trimmed else b""

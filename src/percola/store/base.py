@@ -1,0 +1,223 @@
+"""§2.1, §2.5: what Percola asks of a store.
+
+A store is a sorted map from (table, row, column, kind, timestamp) to bytes, with atomic
+conditional mutations of one row. Everything above asks for nothing else, batch first, so
+that each store can do its best: LMDB applies a batch in one transaction, HBase sends one
+request a region, Bigtable keeps many calls in flight.
+
+A store may offer more: `OneStepStore` can apply a whole transaction atomically at a
+timestamp drawn under its own lock. The full two-phase protocol runs on every store.
+
+Promises that every store keeps, and that `percola.testing.conformance` checks:
+
+* A `RowMutation` is applied whole or not at all; its conditions and its changes see no
+  other mutation of that row in between. Rows of a batch are independent of each other.
+* A mutation whose call returned is seen by every later read, and is as durable as the
+  store's mode promises.
+* `read` and `scan` look for locks no later than they look for writes (rule P9's base).
+* Nothing above a limit is ever written in part: the check comes first.
+* The driver's exceptions become `StoreError`s here, the cause chained.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from percola.cells import SYSTEM_MARK, Cell, Kind
+
+
+class Condition(NamedTuple):
+    """A cell has (or has no) entry of a kind in a range of timestamps, both ends included."""
+
+    present: bool
+    kind: Kind
+    column: bytes
+    low: int
+    high: int
+
+
+class Put(NamedTuple):
+    """Put an entry at an explicit timestamp, replacing one that stands there."""
+
+    kind: Kind
+    column: bytes
+    ts: int
+    value: bytes
+
+
+class Delete(NamedTuple):
+    """Delete the entry at exactly this timestamp; deleting none is fine."""
+
+    kind: Kind
+    column: bytes
+    ts: int
+
+
+@dataclass(slots=True)
+class RowMutation:
+    """Conditions and changes of one row, applied atomically: if all hold, then all changes."""
+
+    table: str
+    row: bytes
+    conditions: Sequence[Condition]
+    changes: Sequence[Put | Delete]
+
+
+CellState: TypeAlias = tuple[tuple[int, bytes] | None, int, bytes | None]
+"""What a reader at a timestamp sees of a cell: (lock, commit_ts, value).
+
+`lock` is (start_ts, record) of the lock that blocks the reader, or None. `commit_ts` is that
+of the newest put or delete at or below the reader's timestamp, 0 if there is none. `value` is
+what it put, None for a delete. With a blocking lock the other two mean nothing.
+"""
+
+NOTHING: CellState = (None, 0, None)
+
+
+OneStepWrite: TypeAlias = tuple[Cell, int, bytes | None, bool]
+"""One cell of a transaction that commits in one step: (cell, op, value, observed).
+
+`op` is the write record's operation, `value` what it puts (None unless it puts), `observed`
+whether a notify entry goes with it. A plain tuple, because it is made for every write.
+"""
+
+
+class OneStepConflict(NamedTuple):
+    """Why a one-step commit was refused: the cell, and either a lock or a newer write."""
+
+    cell: Cell
+    lock: tuple[int, bytes] | None
+    commit_ts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a store can hold, in bytes."""
+
+    row_bytes: int
+    value_bytes: int
+
+
+class Tablet(NamedTuple):
+    """A contiguous range of rows, [start, end); an empty `end` means to the table's end."""
+
+    start: bytes
+    end: bytes
+
+
+class Store(ABC):
+    """The contract: see the module's text for the promises behind the methods."""
+
+    limits: Limits
+
+    @abstractmethod
+    def create_tables(self, names: Iterable[str]) -> None:
+        """Make sure that the tables exist. Idempotent, and safe beside others doing the same."""
+
+    @abstractmethod
+    def check_row(self, table: str, row: bytes) -> None:
+        """Raise RowTooLongError if the row's key does not fit this store."""
+
+    @abstractmethod
+    def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
+        """Apply each row's mutation atomically; say for each whether its conditions held.
+
+        Raises StoreFullError with nothing of the batch written, OutcomeUnknownError if the
+        store did not answer (some rows may have been applied), other StoreErrors if it
+        refused.
+        """
+
+    @abstractmethod
+    def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
+        """The state of each cell for a reader at `ts`, in the order asked (rule P9)."""
+
+    @abstractmethod
+    def entries(
+        self, cell: Cell, kind: Kind, low: int, high: int, limit: int | None = None
+    ) -> list[tuple[int, bytes]]:
+        """The cell's entries of a kind with `low` ≤ timestamp ≤ `high`, newest first."""
+
+    @abstractmethod
+    def scan(
+        self,
+        table: str,
+        start: bytes,
+        end: bytes,
+        ts: int,
+        *,
+        columns: Sequence[tuple[bytes, bool]] | None = None,
+        limit: int = 256,
+    ) -> tuple[list[tuple[Cell, CellState]], bytes | None]:
+        """Read rows in order from `start` up to but not including `end` (empty: no end).
+
+        `columns` lists (name, is_prefix) pairs to be read; None reads all columns but
+        Percola's own. Cells with neither a lock nor a visible write are left out. Returns
+        the cells of at least one whole row if there is any, of about `limit` cells, and the
+        row to go on from, or None at the end.
+        """
+
+    @abstractmethod
+    def scan_kind(
+        self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+    ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
+        """All LOCK, NOTIFY or FAILED entries of a range of rows: (cell, timestamp, value).
+
+        Costs in proportion to the entries of that kind, not to the table (rule N6). Returns
+        whole rows, about `limit` entries, and the row to go on from, or None at the end.
+        """
+
+    @abstractmethod
+    def tablets(self, table: str) -> list[Tablet]:
+        """The table's tablets in order: at least one, together covering every row."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of everything. Later calls raise RepositoryClosedError."""
+
+    def statistics(self) -> dict[str, int]:
+        """Sizes and counters that the store can tell cheaply, by name."""
+        return {}
+
+
+class OneStepStore(Store):
+    """A store that can apply a whole transaction atomically, and owns the timestamps.
+
+    Rule P11: the commit timestamp is drawn under the lock that makes the batch atomic, and a
+    reader's start timestamp is the last one drawn in the same store snapshot. So whoever
+    draws a start_ts at or above a commit_ts sees that commit.
+    """
+
+    @abstractmethod
+    def commit_one_step(
+        self,
+        start_ts: int,
+        writes: Sequence[OneStepWrite],
+        notifications: Sequence[Cell] = (),
+        deletes: Sequence[tuple[Kind, Cell, int]] = (),
+    ) -> int | OneStepConflict:
+        """Commit a transaction whole: return its commit_ts, or why it was refused.
+
+        Refused if any cell written carries a lock, or a write record above `start_ts`.
+        `notifications` are weak ones, put at the commit timestamp; `deletes` are notify and
+        failed entries that the transaction answers, deleted with it.
+        """
+
+    @abstractmethod
+    def draw(self, count: int = 1) -> int:
+        """Draw `count` fresh timestamps from the store's counter; returns the highest."""
+
+    @abstractmethod
+    def last_drawn(self) -> int:
+        """The last timestamp drawn, as of a store snapshot taken now. Costs a read only."""
+
+
+def is_wanted(column: bytes, columns: Sequence[tuple[bytes, bool]] | None) -> bool:
+    """Whether a scan that was asked for `columns` reads `column`; None: all but Percola's own."""
+    if columns is None:
+        return not column.startswith(SYSTEM_MARK)
+    return any(
+        column.startswith(name) if is_prefix else column == name for name, is_prefix in columns
+    )

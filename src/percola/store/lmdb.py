@@ -1,0 +1,466 @@
+"""§2.1: the store contract on LMDB: a folder, many processes, no server.
+
+Five B-trees, one a locality group but for one liberty: locks and write records share a tree,
+because the next thing after "is there a lock?" is always "what is the newest write?", and
+here one seek answers both.
+
+    cells    key ‖ start_ts         lock record          (a lock sorts before the writes)
+             key ‖ 2⁶⁴-1-commit_ts  write record         (the newest write comes first)
+    data     key ‖ 2⁶⁴-1-start_ts   a value too long to stand in its write record
+    notify   key ‖ commit_ts        nothing
+    failed   key ‖ 1                why an observer was set aside
+    locks    key                    nothing: which cells carry locks, to list them quickly
+    meta     "ts"                   the last timestamp drawn; table numbers
+
+    key = table (2 bytes) ‖ row, NUL escaped ‖ 00 01 ‖ column ‖ 00
+
+Keys are compared as bytes, so rows stand in order, a row's cells together, a cell's newest
+write first. LMDB's keys have at most 511 bytes: that is where the row limit comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from percola.cells import (
+    INLINE_BYTES,
+    MAX_TS,
+    WRITE_HEADER,
+    Cell,
+    Kind,
+    Op,
+    encode_write,
+)
+from percola.errors import RowTooLongError, UnknownTableError, ValueTooLargeError
+from percola.store.base import (
+    NOTHING,
+    CellState,
+    Delete,
+    Limits,
+    OneStepConflict,
+    OneStepStore,
+    OneStepWrite,
+    Put,
+    RowMutation,
+    Tablet,
+    is_wanted,
+)
+from percola.store.lmdb_environment import FIRST_MAP_BYTES, Cursor, Environment, Txn
+
+_DATABASES: Final = (b"cells", b"data", b"notify", b"failed", b"locks", b"meta")
+_CELLS, _DATA, _NOTIFY, _FAILED, _LOCKS, _META = range(6)
+_OF_KIND: Final = {
+    Kind.DATA: _DATA,
+    Kind.LOCK: _CELLS,
+    Kind.WRITE: _CELLS,
+    Kind.NOTIFY: _NOTIFY,
+    Kind.FAILED: _FAILED,
+}
+_NEWEST_FIRST: Final = (Kind.DATA, Kind.WRITE)
+_TOP: Final = 2**64 - 1
+_AFTER: Final = b"\xff" * 9
+_PUT, _DELETE = int(Op.PUT), int(Op.DELETE)
+
+
+class LmdbStore(OneStepStore):
+    """A store in a folder of the local file system (not a network file system).
+
+    Args:
+        folder: must exist; `data.mdb` and `lock.mdb` are made in it.
+        durability: see `Environment`.
+        map_bytes: address space to begin with; it grows by itself.
+    """
+
+    limits = Limits(row_bytes=384, value_bytes=256 * 1024 * 1024)
+
+    def __init__(
+        self, folder: Path, *, durability: str = "full", map_bytes: int = FIRST_MAP_BYTES
+    ) -> None:
+        self._environment = Environment(
+            folder, _DATABASES, durability=durability, map_bytes=map_bytes
+        )
+        self._prefixes: dict[str, bytes] = {}
+        self._names: dict[bytes, str] = {}
+
+    # --- Keys ---------------------------------------------------------------------------
+
+    def create_tables(self, names: Iterable[str]) -> None:
+        wanted = list(names)
+
+        def create(txn: Txn) -> None:
+            meta = self._environment.database(_META)
+            known = txn.stat(meta)["entries"]
+            for name in wanted:
+                key = b"table:" + name.encode()
+                if txn.get(key, db=meta) is None:
+                    known += 1
+                    txn.put(key, known.to_bytes(2, "big"), db=meta)
+
+        self._load_tables()
+        if not all(name in self._prefixes for name in wanted):
+            self._environment.write(create)
+            self._load_tables()
+
+    def _load_tables(self) -> None:
+        environment = self._environment
+        txn = environment.begin_read()
+        try:
+            cursor = txn.cursor(environment.database(_META))
+            if cursor.set_range(b"table:"):
+                for key, number in cursor:
+                    if not key.startswith(b"table:"):
+                        break
+                    name = key[6:].decode()
+                    self._prefixes[name] = number
+                    self._names[number] = name
+        finally:
+            environment.end_read(txn)
+
+    def _prefix(self, table: str) -> bytes:
+        prefix = self._prefixes.get(table)
+        if prefix is None:
+            self._load_tables()
+            prefix = self._prefixes.get(table)
+            if prefix is None:
+                raise UnknownTableError(f"The store has no table {table!r}.")
+        return prefix
+
+    def _key(self, table: str, row: bytes, column: bytes) -> bytes:
+        prefix = self._prefixes.get(table) or self._prefix(table)
+        if b"\0" in row:
+            row = row.replace(b"\0", b"\0\xff")
+        return prefix + row + b"\0\1" + column + b"\0"
+
+    def _row_key(self, table: str, row: bytes) -> bytes:
+        return self._prefix(table) + row.replace(b"\0", b"\0\xff")
+
+    def _end_key(self, table: str, end: bytes) -> bytes:
+        if end:
+            return self._row_key(table, end)
+        return (int.from_bytes(self._prefix(table), "big") + 1).to_bytes(2, "big")
+
+    def _cell(self, key: bytes) -> Cell:
+        """The cell of a key without its timestamp."""
+        at = key.index(b"\0\1", 2)
+        row = key[2:at].replace(b"\0\xff", b"\0")
+        return Cell(self._table_name(key[:2]), row, key[at + 2 : -1])
+
+    def _table_name(self, prefix: bytes) -> str:
+        if prefix not in self._names:
+            self._load_tables()
+        return self._names[prefix]
+
+    def check_row(self, table: str, row: bytes) -> None:
+        size = len(row) + row.count(b"\0")
+        if size > self.limits.row_bytes:
+            raise RowTooLongError(
+                f"A row of {size} bytes in the table {table!r} does not fit: the LMDB store takes "
+                f"rows of up to {self.limits.row_bytes} bytes (a NUL counts twice). Use a hash of "
+                f"the row's end and keep the whole in a column. It begins with {row[:60]!r}."
+            )
+
+    # --- Writing ------------------------------------------------------------------------
+
+    def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
+        for mutation in batch:
+            self.check_row(mutation.table, mutation.row)
+            for change in mutation.changes:
+                if isinstance(change, Put) and len(change.value) > self.limits.value_bytes + 4096:
+                    raise ValueTooLargeError(
+                        f"A value of {len(change.value)} bytes does not fit: the LMDB store takes "
+                        f"up to {self.limits.value_bytes}."
+                    )
+        return self._environment.write(lambda txn: [self._apply(txn, row) for row in batch])
+
+    def _apply(self, txn: Txn, mutation: RowMutation) -> bool:
+        table, row = mutation.table, mutation.row
+        for present, kind, column, low, high in mutation.conditions:
+            key = self._key(table, row, column)
+            if _any_entry(txn, self._database(kind), kind, key, low, high) is not present:
+                return False
+        for change in mutation.changes:
+            key = self._key(table, row, change.column)
+            if isinstance(change, Delete):
+                self._delete(txn, change.kind, key, change.ts)
+            else:
+                self._put(txn, change.kind, key, change.ts, change.value)
+        return True
+
+    def _database(self, kind: Kind) -> Any:
+        return self._environment.database(_OF_KIND[kind])
+
+    def _put(self, txn: Txn, kind: Kind, key: bytes, ts: int, value: bytes) -> None:
+        txn.put(key + _suffix(kind, ts), value, db=self._database(kind))
+        if kind is Kind.LOCK:
+            txn.put(key, b"", db=self._environment.database(_LOCKS))
+
+    def _delete(self, txn: Txn, kind: Kind, key: bytes, ts: int) -> None:
+        deleted = txn.delete(key + _suffix(kind, ts), db=self._database(kind))
+        if kind is Kind.LOCK and deleted:
+            txn.delete(key, db=self._environment.database(_LOCKS))
+
+    def commit_one_step(
+        self,
+        start_ts: int,
+        writes: Sequence[OneStepWrite],
+        notifications: Sequence[Cell] = (),
+        deletes: Sequence[tuple[Kind, Cell, int]] = (),
+    ) -> int | OneStepConflict:
+        keys = [self._key(*write[0]) for write in writes]
+
+        def commit(txn: Txn) -> int | OneStepConflict:
+            database = self._environment.database
+            cells = database(_CELLS)
+            cursor = txn.cursor(cells)
+            for write, key in zip(writes, keys, strict=True):
+                if cursor.set_range(key):
+                    found = cursor.key()
+                    if found.startswith(key):
+                        ts = int.from_bytes(found[-8:], "big")
+                        if ts <= MAX_TS:
+                            return OneStepConflict(write[0], (ts, cursor.value()), 0)
+                        if _TOP - ts > start_ts:
+                            return OneStepConflict(write[0], None, _TOP - ts)
+            commit_ts = self._advance(txn, 1)
+            inverted = (_TOP - commit_ts).to_bytes(8, "big")
+            plain = commit_ts.to_bytes(8, "big")
+            for (_, op, value, observed), key in zip(writes, keys, strict=True):
+                if value is None or len(value) <= INLINE_BYTES:
+                    record = encode_write(op, start_ts, value)
+                else:
+                    record = encode_write(op, start_ts)
+                    data = key + (_TOP - start_ts).to_bytes(8, "big")
+                    txn.put(data, value, db=database(_DATA))
+                txn.put(key + inverted, record, db=cells)
+                if observed:
+                    txn.put(key + plain, b"", db=database(_NOTIFY))
+            for cell in notifications:
+                txn.put(self._key(*cell) + plain, b"", db=database(_NOTIFY))
+            for kind, cell, ts in deletes:
+                self._delete(txn, kind, self._key(*cell), ts)
+            return commit_ts
+
+        return self._environment.write(commit)
+
+    def _advance(self, txn: Txn, count: int) -> int:
+        meta = self._environment.database(_META)
+        drawn = int.from_bytes(txn.get(b"ts", db=meta) or b"", "big") + count
+        txn.put(b"ts", drawn.to_bytes(8, "big"), db=meta)
+        return drawn
+
+    def draw(self, count: int = 1) -> int:
+        return self._environment.write(lambda txn: self._advance(txn, count))
+
+    # --- Reading ------------------------------------------------------------------------
+
+    def last_drawn(self) -> int:
+        environment = self._environment
+        txn = environment.begin_read()
+        try:
+            return int.from_bytes(txn.get(b"ts", db=environment.database(_META)) or b"", "big")
+        finally:
+            environment.end_read(txn)
+
+    def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
+        environment = self._environment
+        keys = [self._key(table, row, column) for table, row, column in cells]
+        txn = environment.begin_read()
+        try:
+            cursor = txn.cursor(environment.database(_CELLS))
+            return [
+                self._state(txn, cursor, key, ts) if cursor.set_range(key) else NOTHING
+                for key in keys
+            ]
+        finally:
+            environment.end_read(txn)
+
+    def _state(self, txn: Txn, cursor: Cursor, key: bytes, ts: int) -> CellState:
+        """What a reader at `ts` sees of the cell at `key`; the cursor stands at or after it."""
+        found = cursor.key()
+        while found.startswith(key):
+            at = int.from_bytes(found[-8:], "big")
+            if at <= MAX_TS:
+                if at <= ts:
+                    return (at, cursor.value()), 0, None
+            else:
+                commit_ts = _TOP - at
+                if commit_ts > ts:
+                    if not cursor.set_range(key + (_TOP - ts).to_bytes(8, "big")):
+                        return NOTHING
+                    found = cursor.key()
+                    continue
+                record = cursor.value()
+                op = record[0]
+                if op == _PUT:
+                    if record[1]:
+                        return None, commit_ts, record[WRITE_HEADER:]
+                    start = key + (_TOP - int.from_bytes(record[2:10], "big")).to_bytes(8, "big")
+                    value = txn.get(start, db=self._environment.database(_DATA))
+                    return None, commit_ts, value
+                if op == _DELETE:
+                    return None, commit_ts, None
+            if not cursor.next():
+                return NOTHING
+            found = cursor.key()
+        return NOTHING
+
+    def entries(
+        self, cell: Cell, kind: Kind, low: int, high: int, limit: int | None = None
+    ) -> list[tuple[int, bytes]]:
+        environment = self._environment
+        key = self._key(*cell)
+        found: list[tuple[int, bytes]] = []
+        txn = environment.begin_read()
+        try:
+            cursor = txn.cursor(self._database(kind))
+            newest_first = kind in _NEWEST_FIRST
+            going = cursor.set_range(key + _suffix(kind, high if newest_first else low))
+            while going:
+                at = cursor.key()
+                ts = _timestamp(at, kind) if at.startswith(key) else None
+                if ts is None or not low <= ts <= high:
+                    break
+                found.append((ts, cursor.value()))
+                if newest_first and limit is not None and len(found) >= limit:
+                    break
+                going = cursor.next()
+        finally:
+            environment.end_read(txn)
+        return found if newest_first else found[::-1][:limit]
+
+    def scan(
+        self,
+        table: str,
+        start: bytes,
+        end: bytes,
+        ts: int,
+        *,
+        columns: Sequence[tuple[bytes, bool]] | None = None,
+        limit: int = 256,
+    ) -> tuple[list[tuple[Cell, CellState]], bytes | None]:
+        environment = self._environment
+        first, last = self._row_key(table, start), self._end_key(table, end)
+        found: list[tuple[Cell, CellState]] = []
+        txn = environment.begin_read()
+        try:
+            cursor = txn.cursor(environment.database(_CELLS))
+            going = cursor.set_range(first)
+            row_part = b""
+            row = b""
+            while going:
+                entry = cursor.key()
+                if entry >= last:
+                    break
+                if not row_part or not entry.startswith(row_part):
+                    at = entry.index(b"\0\1", 2)
+                    row_part = entry[: at + 2]
+                    row = entry[2:at].replace(b"\0\xff", b"\0")
+                    if len(found) >= limit:
+                        return found, row
+                key = entry[:-8]
+                column = key[len(row_part) : -1]
+                if is_wanted(column, columns):
+                    state = self._state(txn, cursor, key, ts)
+                    if state[0] is not None or state[2] is not None:
+                        found.append((Cell(table, row, column), state))
+                # Usually the next entry is the next cell; if not, seek past this one.
+                going = cursor.next() if cursor.key().startswith(key) else bool(cursor.key())
+                if going and cursor.key().startswith(key):
+                    going = cursor.set_range(key + _AFTER)
+        finally:
+            environment.end_read(txn)
+        return found, None
+
+    def scan_kind(
+        self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+    ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
+        environment = self._environment
+        first, last = self._row_key(table, start), self._end_key(table, end)
+        found: list[tuple[Cell, int, bytes]] = []
+        locks = kind is Kind.LOCK
+        txn = environment.begin_read()
+        try:
+            cells = txn.cursor(environment.database(_CELLS))
+            cursor = txn.cursor(environment.database(_LOCKS) if locks else self._database(kind))
+            going = cursor.set_range(first)
+            while going:
+                entry = cursor.key()
+                if entry >= last:
+                    break
+                cell = self._cell(entry if locks else entry[:-8])
+                if len(found) >= limit and cell.row != found[-1][0].row:
+                    return found, cell.row
+                if not locks:
+                    found.append((cell, _timestamp(entry, kind), cursor.value()))
+                elif cells.set_range(entry) and cells.key().startswith(entry):
+                    found.append((cell, _timestamp(cells.key(), kind), cells.value()))
+                going = cursor.next()
+        finally:
+            environment.end_read(txn)
+        return found, None
+
+    def tablets(self, table: str) -> list[Tablet]:
+        """Ranges cut where keys evenly spread between the first and the last row fall."""
+        environment = self._environment
+        first, last = self._prefix(table), self._end_key(table, b"")
+        cuts: list[bytes] = []
+        txn = environment.begin_read()
+        try:
+            cursor = txn.cursor(environment.database(_CELLS))
+            if cursor.set_range(first) and cursor.key() < last:
+                low = cursor.key()
+                at_end = not cursor.set_range(last)
+                if cursor.last() if at_end else cursor.prev():
+                    for middle in _between(low, cursor.key(), 15):
+                        if cursor.set_range(middle) and cursor.key() < last:
+                            cuts.append(self._cell(cursor.key()[:-8]).row)
+        finally:
+            environment.end_read(txn)
+        bounds = sorted(set(cuts))
+        return [Tablet(a, b) for a, b in zip([b"", *bounds], [*bounds, b""], strict=True)]
+
+    def statistics(self) -> dict[str, int]:
+        environment = self._environment
+        txn = environment.begin_read()
+        try:
+            counts = {
+                name.decode(): txn.stat(environment.database(index))["entries"]
+                for index, name in enumerate(_DATABASES)
+            }
+        finally:
+            environment.end_read(txn)
+        counts["bytes"] = (environment.folder / "data.mdb").stat().st_blocks * 512
+        return counts
+
+    def close(self) -> None:
+        self._environment.close()
+
+
+def _suffix(kind: Kind, ts: int) -> bytes:
+    return (_TOP - ts if kind in _NEWEST_FIRST else ts).to_bytes(8, "big")
+
+
+def _timestamp(entry: bytes, kind: Kind) -> int:
+    ts = int.from_bytes(entry[-8:], "big")
+    return _TOP - ts if kind in _NEWEST_FIRST else ts
+
+
+def _any_entry(txn: Txn, database: Any, kind: Kind, key: bytes, low: int, high: int) -> bool:
+    cursor = txn.cursor(database)
+    if not cursor.set_range(key + _suffix(kind, high if kind in _NEWEST_FIRST else low)):
+        return False
+    found = cursor.key()
+    return found.startswith(key) and low <= _timestamp(found, kind) <= high
+
+
+def _between(low: bytes, high: bytes, count: int) -> list[bytes]:
+    """`count` keys spread evenly between two keys, past the prefix that they share."""
+    shared = 0
+    while shared < min(len(low), len(high)) and low[shared] == high[shared]:
+        shared += 1
+    a = int.from_bytes(low[shared : shared + 8].ljust(8, b"\0"), "big")
+    b = int.from_bytes(high[shared : shared + 8].ljust(8, b"\0"), "big")
+    step = (b - a) / (count + 1)
+    return [low[:shared] + (a + int(step * i)).to_bytes(8, "big") for i in range(1, count + 1)]

@@ -1,0 +1,241 @@
+"""§2.1: the store contract in memory: small, real, and the ground the simulation runs on.
+
+One lock, one sorted map of rows a table. It keeps nothing across processes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from sortedcontainers import SortedDict
+
+from percola.cells import INLINE_BYTES, Cell, Kind, Op, decode_write, encode_write
+from percola.errors import RepositoryClosedError, RowTooLongError, UnknownTableError
+from percola.store.base import (
+    NOTHING,
+    CellState,
+    Delete,
+    Limits,
+    OneStepConflict,
+    OneStepStore,
+    OneStepWrite,
+    Put,
+    RowMutation,
+    Tablet,
+    is_wanted,
+)
+
+_Row = dict[tuple[Kind, bytes], dict[int, bytes]]
+"""A row's entries: (kind, column) → timestamp → value."""
+
+
+class MemoryStore(OneStepStore):
+    """Everything in one process's memory; safe to use from many threads."""
+
+    limits = Limits(row_bytes=64 * 1024, value_bytes=256 * 1024 * 1024)
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._tables: dict[str, SortedDict[bytes, _Row]] = {}
+        # Rows that hold any entry of a kind that is scanned for by itself.
+        self._dirty: dict[tuple[Kind, str], SortedDict[bytes, None]] = {}
+        self._drawn = 0
+        self._closed = False
+
+    def create_tables(self, names: Iterable[str]) -> None:
+        with self._lock:
+            for name in names:
+                self._tables.setdefault(name, SortedDict())
+
+    def check_row(self, table: str, row: bytes) -> None:
+        if len(row) > self.limits.row_bytes:
+            raise RowTooLongError(
+                f"A row of {len(row)} bytes does not fit: the memory store takes up to "
+                f"{self.limits.row_bytes}."
+            )
+
+    # --- Writing ------------------------------------------------------------------------
+
+    def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
+        results = []
+        for mutation in batch:
+            with self._lock:
+                rows = self._rows(mutation.table)
+                self.check_row(mutation.table, mutation.row)
+                row: _Row = rows.get(mutation.row, {})
+                holds = all(
+                    any(low <= ts <= high for ts in row.get((kind, column), ())) is present
+                    for present, kind, column, low, high in mutation.conditions
+                )
+                if holds:
+                    for change in mutation.changes:
+                        self._change(mutation.table, mutation.row, change)
+                results.append(holds)
+        return results
+
+    def _change(self, table: str, row_key: bytes, change: Put | Delete) -> None:
+        rows = self._rows(table)
+        kind = change.kind
+        if isinstance(change, Put):
+            row = rows.setdefault(row_key, {})
+            row.setdefault((kind, change.column), {})[change.ts] = change.value
+            if kind in _SCANNED:
+                self._dirty.setdefault((kind, table), SortedDict())[row_key] = None
+            return
+        row = rows.get(row_key, {})
+        entries = row.get((kind, change.column))
+        if entries is None or entries.pop(change.ts, None) is None:
+            return
+        if not entries:
+            del row[kind, change.column]
+            if kind in _SCANNED and not any(k == kind for k, _ in row):
+                del self._dirty[kind, table][row_key]
+            if not row:
+                del rows[row_key]
+
+    def commit_one_step(
+        self,
+        start_ts: int,
+        writes: Sequence[OneStepWrite],
+        notifications: Sequence[Cell] = (),
+        deletes: Sequence[tuple[Kind, Cell, int]] = (),
+    ) -> int | OneStepConflict:
+        with self._lock:
+            for cell, _, _, _ in writes:
+                row = self._rows(cell.table).get(cell.row, {})
+                for lock in row.get((Kind.LOCK, cell.column), {}).items():
+                    return OneStepConflict(cell, lock, 0)
+                newest = max(row.get((Kind.WRITE, cell.column), ()), default=0)
+                if newest > start_ts:
+                    return OneStepConflict(cell, None, newest)
+            commit_ts = self.draw()
+            for cell, op, value, observed in writes:
+                table, row_key, column = cell
+                inline = value is not None and len(value) <= INLINE_BYTES
+                record = encode_write(Op(op), start_ts, value if inline else None)
+                if value is not None and not inline:
+                    self._change(table, row_key, Put(Kind.DATA, column, start_ts, value))
+                self._change(table, row_key, Put(Kind.WRITE, column, commit_ts, record))
+                if observed:
+                    self._change(table, row_key, Put(Kind.NOTIFY, column, commit_ts, b""))
+            for table, row_key, column in notifications:
+                self._change(table, row_key, Put(Kind.NOTIFY, column, commit_ts, b""))
+            for kind, (table, row_key, column), ts in deletes:
+                self._change(table, row_key, Delete(kind, column, ts))
+            return commit_ts
+
+    def draw(self, count: int = 1) -> int:
+        with self._lock:
+            self._check_open()
+            self._drawn += count
+            return self._drawn
+
+    def last_drawn(self) -> int:
+        self._check_open()
+        return self._drawn
+
+    # --- Reading ------------------------------------------------------------------------
+
+    def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
+        with self._lock:
+            return [
+                self._state(self._rows(table).get(row, {}), column, ts)
+                for table, row, column in cells
+            ]
+
+    def _state(self, row: _Row, column: bytes, ts: int) -> CellState:
+        for lock in row.get((Kind.LOCK, column), {}).items():
+            if lock[0] <= ts:
+                return lock, 0, None
+        writes = row.get((Kind.WRITE, column), {})
+        for commit_ts in sorted((t for t in writes if t <= ts), reverse=True):
+            op, start_ts, value = decode_write(writes[commit_ts])
+            if op == Op.PUT:
+                data = value if value is not None else row[Kind.DATA, column][start_ts]
+                return None, commit_ts, data
+            if op == Op.DELETE:
+                return None, commit_ts, None
+        return NOTHING
+
+    def entries(
+        self, cell: Cell, kind: Kind, low: int, high: int, limit: int | None = None
+    ) -> list[tuple[int, bytes]]:
+        with self._lock:
+            entries = self._rows(cell.table).get(cell.row, {}).get((kind, cell.column), {})
+            found = sorted(((t, v) for t, v in entries.items() if low <= t <= high), reverse=True)
+            return found[:limit]
+
+    def scan(
+        self,
+        table: str,
+        start: bytes,
+        end: bytes,
+        ts: int,
+        *,
+        columns: Sequence[tuple[bytes, bool]] | None = None,
+        limit: int = 256,
+    ) -> tuple[list[tuple[Cell, CellState]], bytes | None]:
+        found: list[tuple[Cell, CellState]] = []
+        with self._lock:
+            rows = self._rows(table)
+            for key in rows.irange(start, end or None, inclusive=(True, False)):
+                if len(found) >= limit:
+                    return found, key
+                row = rows[key]
+                names = {c for kind, c in row if kind in (Kind.LOCK, Kind.WRITE)}
+                for column in sorted(names):
+                    if not is_wanted(column, columns):
+                        continue
+                    state = self._state(row, column, ts)
+                    if state[0] is not None or state[2] is not None:
+                        found.append((Cell(table, key, column), state))
+        return found, None
+
+    def scan_kind(
+        self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+    ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
+        found: list[tuple[Cell, int, bytes]] = []
+        with self._lock:
+            rows = self._rows(table)
+            dirty = self._dirty.get((kind, table), SortedDict())
+            for key in dirty.irange(start, end or None, inclusive=(True, False)):
+                if len(found) >= limit:
+                    return found, key
+                for (entry_kind, column), entries in sorted(rows[key].items()):
+                    if entry_kind == kind:
+                        found += [
+                            (Cell(table, key, column), ts, value)
+                            for ts, value in sorted(entries.items())
+                        ]
+        return found, None
+
+    def tablets(self, table: str) -> list[Tablet]:
+        with self._lock:
+            rows = self._rows(table)
+            cuts = [b"", *(rows.keys()[len(rows) * i // 4] for i in range(1, 4) if rows), b""]
+            bounds = sorted(set(cuts[1:-1]) - {b""})
+            return [
+                Tablet(low, high) for low, high in zip([b"", *bounds], [*bounds, b""], strict=True)
+            ]
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._tables.clear()
+            self._dirty.clear()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RepositoryClosedError("This repository has been closed; open it again.")
+
+    def _rows(self, table: str) -> SortedDict[bytes, _Row]:
+        self._check_open()
+        try:
+            return self._tables[table]
+        except KeyError:
+            raise UnknownTableError(f"The store has no table {table!r}.") from None
+
+
+_SCANNED: Final = frozenset((Kind.LOCK, Kind.NOTIFY, Kind.FAILED))
