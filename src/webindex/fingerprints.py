@@ -1,0 +1,80 @@
+"""Fingerprints of a page's text: equal texts get equal hashes, similar texts near ones.
+
+`text_hash` decides exact duplicates, `simhash` near-duplicates (two pages are near-duplicates when
+their fingerprints differ in at most `NEAR` of 64 bits). A page of fewer than `MIN_TOKENS` tokens
+says too little to be compared by its words: hundreds of unrelated pages read "Not found" or
+"Next Previous". Such a page equals only pages of the very same bytes and has no simhash.
+
+All values are the same on every machine and in every run: they are stored and compared for years.
+"""
+
+import re
+from typing import Final
+
+import numpy as np
+import xxhash
+
+__all__ = ["MIN_TOKENS", "NEAR", "bands", "hamming", "simhash", "text_hash", "tokens"]
+
+MIN_TOKENS: Final = 30
+"""Pages with fewer tokens are compared by their bytes only."""
+
+NEAR: Final = 3
+"""Largest Hamming distance between the simhashes of near-duplicates."""
+
+# Chinese and Japanese are written without spaces: each character counts as a token there.
+_TOKEN = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]|[^\W\u3040-\u9fff]+")
+_MIX_FIRST = np.uint64(0x9E3779B97F4A7C15)
+_MIX_SECOND = np.uint64(0xC2B2AE3D27D4EB4F)
+
+
+def tokens(text: str) -> list[str]:
+    """Return the words of `text` in lower case; each Chinese or Japanese character is a word."""
+    return _TOKEN.findall(text.lower())
+
+
+def text_hash(text: str, words: list[str], body: bytes) -> str:
+    """Return the key of pages with exactly this text: a tag, a colon and 32 hex digits.
+
+    ``text:…`` is the XXH3-128 of `text`, whose whitespace is already normalised. Pages that have
+    fewer than `MIN_TOKENS` of `words` get ``bytes:…``, the hash of `body` as it was served.
+    """
+    if len(words) < MIN_TOKENS:
+        return "bytes:" + xxhash.xxh3_128_hexdigest(body)
+    return "text:" + xxhash.xxh3_128_hexdigest(text.encode("utf-8", "replace"))
+
+
+def simhash(words: list[str]) -> int | None:
+    """Return the 64-bit simhash of a text, or None if it has fewer than `MIN_TOKENS` words.
+
+    Each distinct run of three words votes on each bit (Charikar 2002; Manku, Jain and Das Sarma
+    2007 use 64 bits and distance 3 for web pages). The result is in 0 … 2⁶⁴ - 1.
+    """
+    if len(words) < MIN_TOKENS:
+        return None
+    hashes = {
+        word: xxhash.xxh3_64_intdigest(word.encode("utf-8", "replace")) for word in set(words)
+    }
+    codes = np.fromiter(map(hashes.__getitem__, words), dtype="<u8", count=len(words))
+    runs = np.unique(codes[:-2] * _MIX_FIRST ^ codes[1:-1] * _MIX_SECOND ^ codes[2:])
+    votes = np.unpackbits(runs.astype("<u8").view(np.uint8)).reshape(-1, 64).sum(axis=0)
+    return int.from_bytes(np.packbits(votes * 2 > len(runs)).tobytes(), "little")
+
+
+def bands(fingerprint: int) -> tuple[int, int, int, int]:
+    """Return the four 16-bit bands of a simhash, lowest bits first.
+
+    Two simhashes at distance `NEAR` or less agree in at least one band: three differing bits
+    cannot touch all four.
+    """
+    return (
+        fingerprint & 0xFFFF,
+        fingerprint >> 16 & 0xFFFF,
+        fingerprint >> 32 & 0xFFFF,
+        fingerprint >> 48,
+    )
+
+
+def hamming(one: int, other: int) -> int:
+    """Return in how many bits two simhashes differ."""
+    return (one ^ other).bit_count()

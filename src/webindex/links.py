@@ -1,0 +1,104 @@
+"""The links of a page: where they lead, under which words, and whether the author vouches for them.
+
+`a` and `area` elements with an `href` count. A link from a page to itself says nothing and is left
+out. Several links to the same page become one with all their distinct anchor texts.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from selectolax.lexbor import LexborHTMLParser, LexborNode
+
+from webindex.text import collapse
+from webindex.urls import resolve
+
+__all__ = ["MAX_ANCHOR", "MAX_ANCHORS", "MAX_LINKS", "Link", "Rel", "extract_links"]
+
+Rel = Literal["follow", "ugc", "sponsored", "nofollow"]
+"""What the author says of a link: nothing, written by users, paid for, or not vouched for."""
+
+MAX_LINKS: Final = 2000
+"""Distinct targets kept from one page, in document order; more is a list made for robots."""
+
+MAX_ANCHOR: Final = 100
+"""Characters kept of an anchor text."""
+
+MAX_ANCHORS: Final = 8
+"""Distinct anchor texts kept for one target of a page, in document order."""
+
+_ALL = "a[href], area[href]"
+_ELSEWHERE = 'a[href]:not([href^="#"]), area[href]:not([href^="#"])'
+
+_TRUST: Final[dict[Rel, int]] = {"follow": 0, "ugc": 1, "sponsored": 2, "nofollow": 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """All links of a page to one target."""
+
+    url: str
+    """Normalised URL of the target."""
+
+    anchors: tuple[str, ...]
+    """Distinct anchor texts in document order, whitespace normalised; empty texts are left out."""
+
+    rel: Rel
+    """The most trusting of the merged links: one plain link outweighs any number of marked ones."""
+
+
+@dataclass(slots=True)
+class _Target:
+    anchors: dict[str, None]
+    rel: Rel
+
+
+def extract_links(
+    tree: LexborHTMLParser, base: str, page_url: str, *, nofollow: bool = False
+) -> tuple[Link, ...]:
+    """Return the links of a parsed page in document order, at most `MAX_LINKS`.
+
+    `base` is what relative links refer to, `page_url` the page itself (normalised). With
+    `nofollow`, the page's own robots directive, every link is marked nofollow.
+    """
+    found: dict[str, _Target] = {}
+    resolved: dict[str, str | None] = {}
+    # On most pages, links into the page itself are many, and the parser skips them fastest.
+    for node in tree.css(_ELSEWHERE if base == page_url else _ALL):
+        attributes = node.attributes
+        href = (attributes.get("href") or "").partition("#")[0]
+        if href not in resolved:
+            resolved[href] = resolve(base, href)
+        url = resolved[href]
+        if url is None or url == page_url:
+            continue
+        rel: Rel = "nofollow" if nofollow else _rel(attributes.get("rel"))
+        target = found.get(url)
+        if target is None:
+            if len(found) == MAX_LINKS:
+                continue
+            target = found[url] = _Target({}, rel)
+        elif _TRUST[rel] < _TRUST[target.rel]:
+            target.rel = rel
+        if len(target.anchors) < MAX_ANCHORS and (anchor := _anchor(node, attributes)):
+            target.anchors[anchor] = None
+    return tuple(Link(url, tuple(t.anchors), t.rel) for url, t in found.items())
+
+
+def _rel(value: str | None) -> Rel:
+    if not value:
+        return "follow"
+    said = value.lower().split()
+    if "nofollow" in said:
+        return "nofollow"
+    if "sponsored" in said:
+        return "sponsored"
+    return "ugc" if "ugc" in said else "follow"
+
+
+def _anchor(node: LexborNode, attributes: dict[str, str | None]) -> str:
+    # A space between text nodes: cards made of several blocks would run together without it.
+    words = collapse(node.text(separator=" "))
+    if not words:
+        images = [image.attributes.get("alt") for image in node.css("img[alt]")]
+        words = collapse(" ".join(alt for alt in images if alt) or attributes.get("alt") or "")
+    return words[:MAX_ANCHOR].rstrip()

@@ -1,0 +1,135 @@
+"""From the bytes of a page to markup that is safe to parse: charset, NUL characters, hostile tags.
+
+The parsers behind this package survive any markup, but some of their steps take time that grows
+with the square of the nesting depth or of the number of attributes of one tag: a page of one
+megabyte could keep a worker busy for many minutes. So `decode` flattens what is nested deeper than
+`MAX_DEPTH` (browsers do the same at 512) and drops tags longer than `MAX_TAG`, keeping the text.
+"""
+
+import codecs
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
+
+__all__ = ["MAX_BODY", "MAX_DEPTH", "MAX_TAG", "decode"]
+
+MAX_BODY: Final = 2 << 20
+"""Bytes of a body that are looked at; what follows is ignored."""
+
+MAX_DEPTH: Final = 1000
+"""Nesting depth up to which elements are kept; deeper ones are replaced by their content."""
+
+MAX_TAG: Final = 16_384
+"""Characters of a tag with all its attributes; a longer one is dropped (a `data:` image, say)."""
+
+_BOMS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([\w.:-]+)", re.ASCII | re.IGNORECASE)
+# One character in so many may be broken before a charset counts as wrong.
+_TOLERATED = 500
+_DAMAGE = "\ufffd"
+
+_TAG = re.compile(r"<(/?)([a-zA-Z][^\s/>]*)[^>]*>?")
+_LONG_TAG = re.compile(rf"<[a-zA-Z][^>]{{{MAX_TAG}}}")
+# Elements that are void, or that the next one of their kind closes: they do not pile up.
+_FLAT = frozenset(
+    """
+    area base br col embed hr img input link meta param source track wbr
+    a button body colgroup dd dt h1 h2 h3 h4 h5 h6 head html li nobr optgroup option p rp rt
+    tbody td tfoot th thead tr
+    """.split()  # noqa: SIM905
+)
+
+
+def decode(body: bytes, content_type: str | None) -> str:
+    """Return `body` as text without NUL characters and lone surrogates. Never raises.
+
+    A byte order mark decides the charset; then the `charset` of the `Content-Type` header, then
+    the page's own declaration or what its bytes look like. The first under which (nearly) all
+    bytes make sense wins, or else the one with the fewest broken characters, each replaced by
+    U+FFFD. Non-ASCII text labelled Latin-1 (a widespread server default) that is valid UTF-8
+    is UTF-8.
+    """
+    body = body[:MAX_BODY]
+    for mark, codec in _BOMS:
+        if body.startswith(mark):
+            return _finish(body[len(mark) :].decode(codec, "replace"))
+    best, least = "", len(body) + 1
+    for codec in _charsets(body, content_type):
+        text = body.decode(codec, "replace")
+        # A page cut off in the middle of its last character keeps its declared charset.
+        damage = text.count(_DAMAGE) - text.endswith(_DAMAGE)
+        if damage * _TOLERATED <= len(text):
+            return _finish(text)
+        if damage < least:
+            best, least = text, damage
+    return _finish(best)
+
+
+def _charsets(body: bytes, content_type: str | None) -> Iterator[str]:
+    """Codecs worth trying, best first."""
+    named = _CHARSET.search(content_type or "")
+    from_header = map_encoding_to_html5(named[1], fallback_utf8=False) if named else None
+    declared = from_header or detect_encoding(body, from_html_meta=True) or "utf-8"
+    if declared == "cp1252" and _is_utf8(body):
+        yield "utf-8"
+    yield declared
+    if from_header:
+        yield detect_encoding(body, from_html_meta=True) or "utf-8"
+    yield detect_encoding(body) or "utf-8"
+    yield "utf-8"
+
+
+def _is_utf8(body: bytes) -> bool:
+    try:
+        body.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _finish(text: str) -> str:
+    return _flatten(text.replace("\0", ""))
+
+
+def _flatten(text: str) -> str:
+    """Drop the tags that make parsing slow; see the module's docstring."""
+    if _depth_bound(text) <= MAX_DEPTH and not _LONG_TAG.search(text):
+        return text
+    depth = 0
+
+    def keep(tag: re.Match[str]) -> str:
+        nonlocal depth
+        whole = tag[0]
+        if len(whole) > MAX_TAG and "<" not in whole[1:]:
+            return ""
+        if tag[2].lower() in _FLAT:
+            return whole
+        if whole.endswith("/>"):
+            # HTML ignores this slash except in SVG and MathML, where there can be thousands.
+            return f"{whole[:-2]}></{tag[2]}>"
+        if not tag[1]:
+            depth += 1
+            return whole if depth <= MAX_DEPTH else ""
+        depth = max(depth - 1, 0)
+        return whole if depth < MAX_DEPTH else ""
+
+    return _TAG.sub(keep, text)
+
+
+def _depth_bound(text: str) -> int:
+    """A depth that `text` can hardly exceed: it counts void and unclosed elements as levels too."""
+    opening = text.count("<") - text.count("</")
+    if opening <= MAX_DEPTH:
+        return opening
+    characters = np.frombuffer(text.encode("utf-8", "replace") + b" ", dtype=np.uint8)
+    after = characters[np.flatnonzero(characters == ord("<")) + 1]
+    letters = (after | 0x20) - np.uint8(ord("a")) < 26
+    level = np.cumsum(letters.astype(np.int64) - (after == ord("/")))
+    return int((level - np.minimum.accumulate(level)).max())

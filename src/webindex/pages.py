@@ -1,0 +1,302 @@
+"""What the index knows of a page from its bytes alone: text, title, language, links, directives.
+
+`parse` is a pure function and never fails on a body, however broken: the web sends everything.
+
+    page = parse(body, "https://example.org/", "text/html; charset=utf-8")
+    page.title, page.text, page.language, page.links, page.text_hash
+
+The steps are in modules of their own: bytes to markup (`markup`), links (`links`), duplicate keys
+(`fingerprints`). What a directive leads to (dropping a page, following a canonical link) is decided
+by the observers; here it is only read.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import pycld2  # type: ignore[import-untyped]
+from resiliparse.extract.html2text import extract_plain_text
+from resiliparse.parse.encoding import detect_mime
+from resiliparse.parse.html import HTMLTree
+from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser, LexborNode
+
+from webindex import fingerprints
+from webindex.links import Link, extract_links
+from webindex.markup import decode
+from webindex.text import collapse
+from webindex.urls import normalise, resolve
+
+__all__ = ["MAX_REFRESH_SECONDS", "MAX_TITLE", "Alternate", "Link", "Page", "parse"]
+
+MAX_TITLE: Final = 300
+"""Characters kept of a title."""
+
+MAX_REFRESH_SECONDS: Final = 10.0
+"""A meta refresh that waits longer is no redirect but a page that shows itself anew."""
+
+_LANGUAGE_SAMPLE = 8_000
+_HTML_TYPES = frozenset({"text/html", "application/xhtml+xml"})
+_UNKNOWN_TYPES = frozenset({"", "application/octet-stream", "unknown/unknown"})
+_REFRESH = re.compile(
+    r"\s*([0-9]*\.?[0-9]*)[0-9.]*\s*[;,\s]\s*(?:url\s*=\s*)?(?:'([^']*)|\"([^\"]*)|(.*))",
+    re.IGNORECASE | re.DOTALL,
+)
+_LANGUAGE_TAG = re.compile(r"\s*([a-zA-Z]{2,3})(?![a-zA-Z0-9])")
+_NO_LANGUAGE = frozenset({"un", "und", "mul", "zxx", "xxx", "zzb", "zze", "zzh", "zzp"})
+# CLD2 keeps codes that ISO 639 has since replaced.
+_CURRENT_CODES = {"iw": "he", "jw": "jv", "in": "id", "ji": "yi", "mo": "ro"}
+# Directives of X-Robots-Tag that have a value; any other word before a colon is a robot's name.
+_VALUED = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})
+
+
+@dataclass(frozen=True, slots=True)
+class Alternate:
+    """The same content for readers of another language (`hreflang`): a link, not a duplicate."""
+
+    language: str
+    """As declared, in lower case: ``de``, ``en-gb``, ``x-default``."""
+
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A parsed page. Strings hold no NUL and no lone surrogate; all URLs are normalised."""
+
+    url: str
+    title: str
+    """From ``<title>``, else the first ``<h1>``; at most `MAX_TITLE` characters, maybe empty."""
+
+    text: str
+    """The visible main text in one line, without navigation as far as that can be told."""
+
+    language: str | None
+    """ISO 639 code (``de``): detected, else as the page declares it; None if neither is known."""
+
+    noindex: bool
+    nofollow: bool
+    canonical: str | None
+    """Target of ``<link rel=canonical>``, on whichever host; None if absent or contradictory."""
+
+    refresh: str | None
+    """Target of a meta refresh within `MAX_REFRESH_SECONDS` to another page."""
+
+    links: tuple[Link, ...]
+    alternates: tuple[Alternate, ...]
+    text_hash: str
+    """See `fingerprints.text_hash`."""
+
+    simhash: int | None
+    """See `fingerprints.simhash`."""
+
+
+def parse(body: bytes, url: str, content_type: str | None, x_robots_tag: str | None = None) -> Page:
+    """Parse the body of a response, decoded from its transfer and content encodings.
+
+    Args:
+        body: at most `markup.MAX_BODY` bytes are looked at, except for the hash of the bytes.
+        url: absolute URL of the page; normalised here.
+        content_type: value of the `Content-Type` header. Without one the bytes decide. HTML and
+            plain text are read; any other type gives a page without text and links.
+        x_robots_tag: value of the `X-Robots-Tag` header; several headers joined by newlines (or
+            commas, as long as none of them names a robot).
+
+    Raises:
+        BadUrlError: `url` is not an absolute http or https URL. Nothing else.
+    """
+    url = normalise(url)
+    noindex, nofollow = _header_directives(x_robots_tag or "")
+    kind = _media_type(body, content_type)
+    if kind not in _HTML_TYPES:
+        text = collapse(decode(body, content_type)) if kind == "text/plain" else ""
+        return _page(body, url, "", text, None, noindex, nofollow)
+
+    markup = decode(body, content_type)
+    # Without mutation events parsing takes a fifth of the time; nothing here listens to them.
+    tree = LexborHTMLParser(markup, options=LexborDocumentOptions.WO_EVENTS)
+    head = tree.head
+    metas = _children(head, "meta")
+    for name, content in ((a.get("name"), a.get("content")) for a in metas):
+        if content and name and name.strip().lower() == "robots":
+            said = _words(content)
+            noindex |= not said.isdisjoint({"noindex", "none"})
+            nofollow |= not said.isdisjoint({"nofollow", "none"})
+
+    base = _base(tree, url)
+    relations = [a for a in _children(head, "link") if a.get("rel") and a.get("href")]
+    return _page(
+        body,
+        url,
+        _title(tree),
+        _main_text(markup),
+        _declared_language(tree),
+        noindex,
+        nofollow,
+        canonical=_canonical(relations, base),
+        refresh=_refresh(metas, base, url),
+        links=extract_links(tree, base, url, nofollow=nofollow),
+        alternates=_alternates(relations, base),
+    )
+
+
+def _page(
+    body: bytes,
+    url: str,
+    title: str,
+    text: str,
+    declared_language: str | None,
+    noindex: bool,
+    nofollow: bool,
+    *,
+    canonical: str | None = None,
+    refresh: str | None = None,
+    links: tuple[Link, ...] = (),
+    alternates: tuple[Alternate, ...] = (),
+) -> Page:
+    words = fingerprints.tokens(text)
+    return Page(
+        url=url,
+        title=title,
+        text=text,
+        language=_detect_language(text) or declared_language,
+        noindex=noindex,
+        nofollow=nofollow,
+        canonical=canonical,
+        refresh=refresh,
+        links=links,
+        alternates=alternates,
+        text_hash=fingerprints.text_hash(text, words, body),
+        simhash=fingerprints.simhash(words),
+    )
+
+
+def _media_type(body: bytes, content_type: str | None) -> str:
+    named = (content_type or "").partition(";")[0].strip().lower()
+    if named not in _UNKNOWN_TYPES:
+        return named
+    return "text/html" if detect_mime(body).startswith("text/") else "application/octet-stream"
+
+
+def _main_text(markup: str) -> str:
+    tree = HTMLTree.parse(markup)
+    # With formatting, neighbouring blocks and table cells stay apart; collapsing comes after.
+    main = collapse(
+        extract_plain_text(
+            tree, preserve_formatting=True, main_content=True, list_bullets=False, alt_texts=False
+        )
+    )
+    if len(fingerprints.tokens(main[: 20 * fingerprints.MIN_TOKENS])) >= fingerprints.MIN_TOKENS:
+        return main
+    # An index or a table of contents is all links, which the heuristics take for navigation.
+    return collapse(
+        extract_plain_text(tree, preserve_formatting=True, list_bullets=False, alt_texts=False)
+    )
+
+
+def _title(tree: LexborHTMLParser) -> str:
+    for where in ("head > title", "body title:not(svg title)", "h1"):
+        node = tree.css_first(where)
+        if node is not None and (title := collapse(node.text(separator=" "))):
+            return title[:MAX_TITLE].rstrip()
+    return ""
+
+
+def _base(tree: LexborHTMLParser, url: str) -> str:
+    node = tree.css_first("base[href]")
+    href = node.attributes.get("href") if node is not None else None
+    return (resolve(url, href) if href else None) or url
+
+
+def _children(head: LexborNode | None, tag: str) -> list[dict[str, str | None]]:
+    """Attributes of the head's own children: a body may hold what visitors wrote."""
+    if head is None:
+        return []
+    found = []
+    node = head.first_child
+    while node is not None:
+        if node.tag == tag:
+            found.append(node.attributes)
+        node = node.next
+    return found
+
+
+def _relation(attributes: dict[str, str | None]) -> frozenset[str]:
+    return frozenset((attributes.get("rel") or "").lower().split())
+
+
+def _canonical(relations: list[dict[str, str | None]], base: str) -> str | None:
+    named = {resolve(base, a["href"] or "") for a in relations if "canonical" in _relation(a)}
+    return named.pop() if len(named) == 1 else None
+
+
+def _alternates(relations: list[dict[str, str | None]], base: str) -> tuple[Alternate, ...]:
+    found = []
+    for attributes in relations:
+        language = attributes.get("hreflang")
+        if language and "alternate" in _relation(attributes):
+            target = resolve(base, attributes["href"] or "")
+            if target is not None:
+                found.append(Alternate(collapse(language).lower(), target))
+    return tuple(dict.fromkeys(found))
+
+
+def _refresh(metas: list[dict[str, str | None]], base: str, url: str) -> str | None:
+    for attributes in metas:
+        if (attributes.get("http-equiv") or "").strip().lower() != "refresh":
+            continue
+        match = _REFRESH.fullmatch(attributes.get("content") or "")
+        if match is None:
+            continue
+        delay = float(match[1]) if match[1] not in ("", ".") else 0.0
+        href = match[2] or match[3] or match[4]
+        target = resolve(base, href) if href else None
+        return target if target != url and delay <= MAX_REFRESH_SECONDS else None
+    return None
+
+
+def _header_directives(header: str) -> tuple[bool, bool]:
+    """Whether an X-Robots-Tag says noindex and nofollow to every robot."""
+    said: set[str] = set()
+    for line in header.splitlines():
+        for_all = True
+        for part in line.split(","):
+            name, colon, directive = part.partition(":")
+            name = name.strip().lower()
+            if colon and name not in _VALUED:
+                # A robot's name holds for the rest of the line.
+                for_all = name == "*"
+                name = directive.strip().lower()
+            if for_all:
+                said.add(name)
+    return not said.isdisjoint({"noindex", "none"}), not said.isdisjoint({"nofollow", "none"})
+
+
+def _words(content: str) -> set[str]:
+    return {word.strip() for word in content.lower().split(",")}
+
+
+def _detect_language(text: str) -> str | None:
+    if not text:
+        return None
+    try:
+        reliable, _, details = pycld2.detect(text[:_LANGUAGE_SAMPLE], isPlainText=True)
+    except pycld2.error:  # characters it cannot read
+        return None
+    return _code(str(details[0][1])) if reliable else None
+
+
+def _declared_language(tree: LexborHTMLParser) -> str | None:
+    root = tree.root
+    if root is None:
+        return None
+    attributes = root.attributes
+    return _code(attributes.get("lang") or attributes.get("xml:lang") or "")
+
+
+def _code(tag: str) -> str | None:
+    """The primary code of a language tag: ``pt`` of ``pt-BR``."""
+    match = _LANGUAGE_TAG.match(tag)
+    if match is None:
+        return None
+    code = match[1].lower()
+    return None if code in _NO_LANGUAGE or code == "xx" else _CURRENT_CODES.get(code, code)

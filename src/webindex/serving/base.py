@@ -1,0 +1,246 @@
+"""The contract of a serving index: one document a duplicate cluster, newest epoch wins.
+
+An exporter may crash after a batch is durable and before it says so, and two exporters may hold
+batches of the same cluster in either order. Both are harmless because the state of a cluster is
+the greatest change that was ever applied to it, in the order
+
+    (epoch, put < delete)
+
+so applying is idempotent, and every order of the same batches ends in the same index. For this
+to hold after a deletion as well, an index remembers the epoch of a deleted cluster: an older
+put that arrives late does not bring the document back. Epochs of one cluster must therefore
+never restart, not even when its row was removed and made anew; a commit timestamp is a good one.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+MAX_EPOCH = 2**63 - 1
+MAX_CLUSTER_BYTES = 1_000
+
+# To show hits an index has to hold all the ones before them.
+MAX_LIMIT = 1_000
+MAX_OFFSET = 9_000
+
+Runs = tuple[tuple[str, bool], ...]
+"""Text in pieces, each with whether it matched the query. Joined, the pieces are the text."""
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+class ServingError(Exception):
+    """Something about the search index went wrong."""
+
+
+class NotAnIndexError(ServingError):
+    """The folder holds no search index, or one that this version did not make."""
+
+
+class DamagedIndexError(ServingError):
+    """The folder holds a search index whose files cannot be read."""
+
+
+class BusyIndexError(ServingError):
+    """Another writer held the search index for longer than this one was told to wait."""
+
+
+class IndexReadError(ServingError):
+    """A search or a look-up failed; the index itself may be whole."""
+
+
+class IndexWriteError(ServingError):
+    """A batch could not be made durable; the index is as it was before the batch."""
+
+
+class InvalidDocumentError(ServingError, ValueError):
+    """A document or a deletion that no serving index could hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServingDocument:
+    """What a user may find: the canonical page of a duplicate cluster.
+
+    Title, text and anchors are kept in Unicode form NFC, so that a word typed with a composed
+    accent finds a page that was written with a combining one. Lone surrogates, which have no
+    encoding, become U+FFFD.
+
+    Attributes:
+        cluster: the document's identity, 1 to 1,000 bytes in UTF-8.
+        epoch: grows with each change of the cluster, 0 to 2**63 - 1.
+        url: the canonical URL.
+        language: ISO 639 code, or None when not detected.
+        host: the URL's host in lower case.
+        anchors: distinct texts of links to the cluster, each with its number of links.
+        duplicates: the other URLs of the cluster.
+        inlinks: number of links to the cluster from elsewhere.
+        rank: PageRank as a multiple of the average page's; 0.0 when not known.
+
+    Raises:
+        InvalidDocumentError: when one of these limits is broken.
+    """
+
+    cluster: str
+    epoch: int
+    url: str
+    title: str
+    text: str
+    language: str | None
+    host: str
+    anchors: tuple[tuple[str, int], ...]
+    duplicates: tuple[str, ...]
+    inlinks: int
+    rank: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_change(self.cluster, self.epoch)
+        if self.inlinks < 0 or not math.isfinite(self.rank) or self.rank < 0:
+            raise InvalidDocumentError(
+                f"The document of cluster {self.cluster!r} has inlinks={self.inlinks} and "
+                f"rank={self.rank}; both must be finite and not negative."
+            )
+        anchors = tuple((_storable(text), count) for text, count in self.anchors)
+        object.__setattr__(self, "url", _encodable(self.url))
+        object.__setattr__(self, "title", _storable(self.title))
+        object.__setattr__(self, "text", _storable(self.text))
+        object.__setattr__(self, "anchors", anchors)
+        object.__setattr__(self, "duplicates", tuple(map(_encodable, self.duplicates)))
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHit:
+    """One document that matches, with what a page of results shows of it.
+
+    `snippet` is plain text in runs, marked where it matched: whoever shows it escapes it.
+    """
+
+    cluster: str
+    score: float
+    url: str
+    title: str
+    snippet: Runs
+    language: str | None
+    host: str
+    duplicates: tuple[str, ...]
+    inlinks: int
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResults:
+    """The asked-for slice of the hits, best first, and how many documents match in all."""
+
+    hits: tuple[SearchHit, ...]
+    total: int
+
+
+class ServingIndex(Protocol):
+    """Where changed clusters are exported to, and searched.
+
+    All calls may be made from several threads. Every call but `close` may raise `ServingError`.
+    """
+
+    def apply(
+        self, puts: Sequence[ServingDocument], deletes: Sequence[tuple[str, int]] = ()
+    ) -> int:
+        """Make one batch durable, all of it or nothing, and return how many clusters changed.
+
+        A put or a delete, `(cluster, epoch)`, that is not newer than what the index holds of
+        its cluster is passed over. Every search that begins after the return sees the batch,
+        in any process.
+
+        Raises:
+            BusyIndexError: other writers did not let go in time; nothing was applied.
+            IndexWriteError: the store refused, for example a full disk; nothing was applied.
+            InvalidDocumentError: a delete has no usable cluster or epoch.
+        """
+        ...
+
+    def search(
+        self,
+        query: str,
+        *,
+        limit: int = 10,
+        offset: int = 0,
+        host: str | None = None,
+        language: str | None = None,
+    ) -> SearchResults:
+        """Find documents that hold every word of a query, as `webindex.serving.query` reads it.
+
+        No query is an error: one without a word in it finds nothing.
+
+        Raises:
+            ValueError: `limit` is not within 1 to 1,000, or `offset` within 0 to 9,000.
+        """
+        ...
+
+    def get(self, cluster: str) -> ServingDocument | None:
+        """Return a cluster's document as it was put, or None when there is none."""
+        ...
+
+    def count(self) -> int:
+        """Return the number of documents that can be found."""
+        ...
+
+    def clusters(self) -> Iterator[tuple[str, int]]:
+        """Iterate over (cluster, epoch) of every document at one moment, in no order."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the index. Calling it again does nothing."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+
+def check_change(cluster: str, epoch: int) -> None:
+    """Raise InvalidDocumentError unless an index can hold a change of this cluster and epoch."""
+    try:
+        size = len(cluster.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidDocumentError(
+            f"The cluster name {cluster!r} holds a lone surrogate, which cannot be stored."
+        ) from error
+    if not 1 <= size <= MAX_CLUSTER_BYTES:
+        raise InvalidDocumentError(
+            f"A cluster name must have 1 to {MAX_CLUSTER_BYTES:,} bytes; {cluster[:40]!r} "
+            f"has {size:,}."
+        )
+    if not 0 <= epoch <= MAX_EPOCH:
+        raise InvalidDocumentError(
+            f"The epoch of cluster {cluster!r} is {epoch}; it must be within 0 to 2**63 - 1."
+        )
+
+
+def check_page(limit: int, offset: int) -> None:
+    """Raise ValueError unless this slice of the hits may be asked for."""
+    if not 1 <= limit <= MAX_LIMIT:
+        raise ValueError(f"limit must be within 1 to {MAX_LIMIT:,}; it is {limit}.")
+    if not 0 <= offset <= MAX_OFFSET:
+        raise ValueError(f"offset must be within 0 to {MAX_OFFSET:,}; it is {offset}.")
+
+
+def _storable(text: str) -> str:
+    if not unicodedata.is_normalized("NFC", text):
+        text = unicodedata.normalize("NFC", text)
+    return _encodable(text)
+
+
+def _encodable(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return _SURROGATES.sub("\ufffd", text)
+    return text

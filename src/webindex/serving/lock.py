@@ -1,0 +1,72 @@
+"""One writer at a time in a folder, among all threads and processes, with a bounded wait.
+
+The locks are `flock`s: the kernel frees them when their process ends, however it ends, so
+a killed writer never locks out the next one. Their files stay where they are.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from webindex.serving.base import BusyIndexError
+
+# `flock` cannot wait for a limited time, so a waiting writer looks again this often.
+_FIRST_LOOK = 0.001
+_LONGEST_LOOK = 0.02
+
+
+@contextmanager
+def only_writer(folder: Path, timeout: float) -> Iterator[None]:
+    """Hold the folder's writer lock.
+
+    Writers pass a turnstile one by one: whoever waits for the lock holds it, so that a writer
+    with batch after batch cannot snatch the lock again between two looks of the one that waits.
+
+    Raises:
+        BusyIndexError: others held the lock for `timeout` seconds.
+        OSError: the lock's file cannot be opened.
+    """
+    deadline = time.monotonic() + timeout
+    turnstile = _locked(folder / ".turnstile.lock", deadline, timeout)
+    try:
+        writer = _locked(folder / ".writer.lock", deadline, timeout)
+    finally:
+        _unlock(turnstile)
+    try:
+        yield
+    finally:
+        _unlock(writer)
+
+
+def _locked(path: Path, deadline: float, timeout: float) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        pause = _FIRST_LOOK
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return descriptor
+            except BlockingIOError:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    raise BusyIndexError(
+                        f"Other writers held the search index in {path.parent} for {timeout:g} "
+                        f"seconds. Nothing was written; try again, or look for the process that "
+                        f"holds {path.name}."
+                    ) from None
+                time.sleep(min(pause, remaining))
+                pause = min(pause * 2, _LONGEST_LOOK)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _unlock(descriptor: int) -> None:
+    # Closing alone would leave the lock with a child that was forked meanwhile.
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)

@@ -1,0 +1,51 @@
+"""What a user may type into the search box, the same for every serving index.
+
+    linux kernel        both words, anywhere in the document
+    "linux kernel"      the two words side by side
+    linux -kernel       without the second word
+
+There is no other syntax and there are no errors: stray quotes, colons, brackets and operators
+are what people paste, so they only separate words. A typed word that an index takes for
+several, such as mod_rewrite, std::vector or a run of Chinese, means those side by side.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+
+# Beyond these a query is no longer a person's; what follows is left out, not refused.
+MAX_CHARACTERS = 500
+MAX_CLAUSES = 32
+
+_CLAUSE = re.compile(
+    r"""
+    (?:(?<!\S)(?P<minus>-))?
+    (?: ["“„”] (?P<phrase>[^"“„”]+) ["“”]
+      | (?P<word>[^\s"“„”]+) )
+    """,
+    re.VERBOSE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """Words that must stand side by side, or with `excluded`, must not."""
+
+    text: str
+    excluded: bool = False
+
+
+def parse_query(query: str) -> list[Clause]:
+    """Read a user's query. The texts are in Unicode form NFC and may hold no word at all."""
+    # A lone surrogate, which some clients send, cannot be handed to any index.
+    query = query[:MAX_CHARACTERS].encode("utf-8", "replace").decode()
+    found = _CLAUSE.finditer(unicodedata.normalize("NFC", query))
+    clauses = [
+        Clause(match["phrase"] or match["word"], excluded=bool(match["minus"]))
+        for match in found
+        # Every word is needed anyway, so AND says nothing new; it is not a word to look for.
+        if match["word"] != "AND"
+    ]
+    return clauses[:MAX_CLAUSES]

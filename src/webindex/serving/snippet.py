@@ -1,0 +1,68 @@
+"""The piece of a text that is shown under a hit, with the words of the query marked."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+from webindex.serving.base import Runs
+
+CHARACTERS = 200
+
+Words = Callable[[str], list[str]]
+"""The index's own way to take a text apart into words."""
+
+
+def opening(text: str) -> Runs:
+    """Return how a text begins: what is shown when the query matched elsewhere."""
+    return ((text[:CHARACTERS], False),) if text else ()
+
+
+def mark(
+    fragment: str,
+    places: Sequence[tuple[int, int]],
+    sought: Sequence[Sequence[str]],
+    words: Words,
+) -> Runs:
+    """Cut a fragment into runs.
+
+    A search library marks each word of a phrase wherever it stands. In a script that is indexed
+    letter by letter that is nearly every letter, so only whole phrases are kept.
+
+    Args:
+        fragment: the text to show.
+        places: where words of the query stand in it, as (start, end) in bytes of UTF-8.
+        sought: each clause of the query as words.
+        words: takes a text apart as the index does.
+    """
+    encoded = fragment.encode()
+    places = sorted(set(places))
+    found = ["".join(words(encoded[start:end].decode())) for start, end in places]
+    joined = [
+        not words(encoded[end:start].decode())
+        for (_, end), (start, _) in itertools.pairwise(places)
+    ]
+    spans = []
+    for phrase in map(list, sought):
+        for first in range(len(places) - len(phrase) + 1):
+            last = first + len(phrase) - 1
+            if found[first : last + 1] == phrase and all(joined[first:last]):
+                spans.append((places[first][0], places[last][1]))
+
+    runs: list[tuple[bytes, bool]] = []
+    done = 0
+    for span_start, end in sorted(spans):
+        if end <= done:
+            continue
+        start = max(span_start, done)
+        if start > done:
+            runs.append((encoded[done:start], False))
+            runs.append((encoded[start:end], True))
+        elif runs:
+            runs[-1] = (runs[-1][0] + encoded[start:end], True)
+        else:
+            runs.append((encoded[start:end], True))
+        done = end
+    if done < len(encoded):
+        runs.append((encoded[done:], False))
+    return tuple((run.decode(), matched) for run, matched in runs)

@@ -1,0 +1,384 @@
+"""A serving index in a folder: Tantivy, for any number of processes and no server.
+
+A cluster is one Tantivy document, and a deleted cluster a tombstone: a document with a cluster
+and an epoch but without words, so that no search meets it. Tantivy has no upsert, so a change
+is a delete by cluster and an add, made visible together by a commit, which replaces `meta.json`
+in one rename. A writer that dies before leaves files that the next one removes.
+
+Each batch takes the folder's lock, opens a Tantivy writer, and lets both go. Opening costs
+0.2 ms of a commit's 7, so keeping a writer open would save nothing and shut out other exporters.
+The batch ends by waiting for Tantivy's segment merges: a dropped writer forgets them, and 400
+small batches then left 400 segments and took ten times as long, where waiting left one to seven.
+The price is that once in a while a batch waits for a large merge, and the lock with it.
+
+Memory: about 120 MB a process that applies batches of 100 pages, 200 MB with batches of 1,000;
+with MALLOC_ARENA_MAX=2 in the environment about half, as Tantivy's threads come and go.
+
+Ranking: BM25 in each field, of which the best counts in full and the others for a fifth, so that
+a word repeated in title and anchors is not paid twice over. What pages call themselves and what
+others call them say more than the body. The sum is multiplied, over all hits and not only the
+first ones, by
+
+    1 + 0.1 ln(1 + inlinks) + 0.1 ln(1 + rank)
+
+which at most doubles or triples it: between pages that say the same the known one wins, but the
+most linked page of all does not win every query that one of its words occurs in.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import tantivy
+from tantivy import Occur, Query
+
+from webindex.serving.base import (
+    BusyIndexError,
+    DamagedIndexError,
+    IndexReadError,
+    IndexWriteError,
+    NotAnIndexError,
+    Runs,
+    SearchHit,
+    SearchResults,
+    ServingDocument,
+    ServingError,
+    ServingIndex,
+    check_change,
+    check_page,
+)
+from webindex.serving.lock import only_writer
+from webindex.serving.query import Clause, parse_query
+from webindex.serving.snippet import CHARACTERS, mark, opening
+from webindex.serving.tantivy_documents import (
+    SLICES,
+    analyzer,
+    first,
+    from_stored,
+    schema,
+    to_stored,
+    tombstone,
+)
+
+_BOOSTS = {"title": 3.0, "anchors": 2.0, "text": 1.0, "url": 0.5}
+# A snippet is looked for in this much of a text: marking words takes time in proportion to it.
+_SNIPPET_SOURCE_CHARACTERS = 100_000
+# Tantivy's least for one thread. More would only make fewer, larger segments of a huge batch.
+_WRITER_HEAP_BYTES = 15_000_000
+
+
+class TantivyIndex(ServingIndex):
+    """The search index in a folder; see `webindex.serving.base.ServingIndex` for its promises.
+
+    A search looks whether another process has committed (one `stat`) and then sees the newest
+    commit, so that a long-lived web page needs no reload.
+
+    Args:
+        folder: where the index is, or is to be.
+        create: make a new index when the folder is absent or empty.
+        lock_timeout: seconds that `apply` waits for other writers.
+
+    Raises:
+        NotAnIndexError: the folder holds other things, an index that this version did not
+            make, or nothing and `create` is false.
+        DamagedIndexError: the folder's index cannot be read.
+    """
+
+    def __init__(
+        self, folder: str | Path, *, create: bool = True, lock_timeout: float = 60.0
+    ) -> None:
+        self._folder = Path(folder)
+        self._lock_timeout = lock_timeout
+        self._words = analyzer()
+        self._schema = schema()
+        self._index = self._open(create)
+        self._index.register_tokenizer("words", self._words)
+        self._index.config_reader(reload_policy="manual")
+        self._reloading = threading.Lock()
+        self._seen_commit: tuple[int, ...] | None = None
+        self._closed = False
+        with self._reading("open it"):
+            self._searcher()
+
+    # Writing
+
+    def apply(
+        self, puts: Sequence[ServingDocument], deletes: Sequence[tuple[str, int]] = ()
+    ) -> int:
+        newest: dict[str, tuple[int, bool]] = {}
+        documents: dict[tuple[str, int], ServingDocument] = {}
+        for document in puts:
+            change = (document.epoch, False)
+            newest[document.cluster] = max(newest.get(document.cluster, change), change)
+            documents.setdefault((document.cluster, document.epoch), document)
+        for cluster, epoch in deletes:
+            check_change(cluster, epoch)
+            change = (epoch, True)
+            newest[cluster] = max(newest.get(cluster, change), change)
+        if not newest:
+            return 0
+        with self._writing(len(newest)), only_writer(self._folder, self._lock_timeout):
+            # What is held must be looked up under the lock, or another writer's newer document
+            # could be replaced.
+            held = self._held(newest)
+            changes = {
+                cluster: tombstone(cluster, epoch)
+                if deleted
+                else to_stored(documents[cluster, epoch])
+                for cluster, (epoch, deleted) in newest.items()
+                if cluster not in held or held[cluster] < (epoch, deleted)
+            }
+            if changes:
+                self._commit(changes)
+            return len(changes)
+
+    def _held(self, clusters: Iterable[str]) -> dict[str, tuple[int, bool]]:
+        searcher = self._searcher()
+        held = {}
+        for cluster in clusters:
+            query = Query.term_query(self._schema, "cluster", cluster, "basic")
+            for _, address in searcher.search(query, limit=1, count=False).hits:
+                (epoch,) = searcher.fast_field_values("epoch", [address])
+                (deleted,) = searcher.fast_field_values("deleted", [address])
+                held[cluster] = (int(epoch or 0), bool(deleted))
+        return held
+
+    def _commit(self, changes: dict[str, tantivy.Document]) -> None:
+        writer = self._index.writer(_WRITER_HEAP_BYTES, num_threads=1)
+        try:
+            for cluster, document in changes.items():
+                writer.delete_documents_by_term("cluster", cluster)
+                writer.add_document(document)
+            writer.commit()
+            # A merge that fails leaves the batch durable, and the segments to the next one.
+            with suppress(ValueError):
+                writer.wait_merging_threads()
+        finally:
+            # An error's traceback keeps this frame alive, and with it the writer's lock.
+            del writer
+
+    # Reading
+
+    def search(
+        self,
+        query: str,
+        *,
+        limit: int = 10,
+        offset: int = 0,
+        host: str | None = None,
+        language: str | None = None,
+    ) -> SearchResults:
+        check_page(limit, offset)
+        sought, excluded = self._read(parse_query(query))
+        if not sought:
+            return SearchResults((), 0)
+        wanted = Query.boolean_query([(Occur.Must, self._in_any_field(words)) for words in sought])
+        filtered = [(Occur.Must, wanted)]
+        filtered += [(Occur.MustNot, self._in_any_field(words)) for words in excluded]
+        for field, value in (("host", host), ("language", language)):
+            if value is not None:
+                term = Query.term_query(self._schema, field, value, "basic")
+                filtered.append((Occur.Must, Query.const_score_query(term, 0.0)))
+        with self._reading("search"):
+            searcher = self._searcher()
+            found = searcher.search(
+                Query.boolean_query(filtered),
+                limit=limit,
+                offset=offset,
+                weight_by_field="authority",
+            )
+            snippets = tantivy.SnippetGenerator.create(searcher, wanted, self._schema, "text")
+            snippets.set_max_num_chars(CHARACTERS)
+            hits = []
+            for score, address in found.hits:
+                document = from_stored(searcher.doc(address))
+                snippet = self._snippet(snippets, document.text, sought)
+                hits.append(_hit(document, score, snippet))
+            # The library's type stub leaves `count` out.
+            return SearchResults(tuple(hits), found.count)  # type: ignore[attr-defined]
+
+    def _read(self, clauses: Sequence[Clause]) -> tuple[list[list[str]], list[list[str]]]:
+        """Return the clauses to find and those to exclude, as words; none of them is empty."""
+        sought = [self._words.analyze(clause.text) for clause in clauses if not clause.excluded]
+        excluded = [self._words.analyze(clause.text) for clause in clauses if clause.excluded]
+        return list(filter(None, sought)), list(filter(None, excluded))
+
+    def _in_any_field(self, words: list[str]) -> Query:
+        fields = []
+        for field, boost in _BOOSTS.items():
+            if len(words) == 1:
+                query = Query.term_query(self._schema, field, words[0])
+            else:
+                query = Query.phrase_query(self._schema, field, list(words))
+            fields.append(Query.boost_query(query, boost))
+        return Query.disjunction_max_query(fields, tie_breaker=0.2)
+
+    def _snippet(
+        self, snippets: tantivy.SnippetGenerator, text: str, sought: list[list[str]]
+    ) -> Runs:
+        source = tantivy.Document()
+        source.add_text("text", text[:_SNIPPET_SOURCE_CHARACTERS])
+        snippet = snippets.snippet_from_doc(source)
+        places = [(place.start, place.end) for place in snippet.highlighted()]
+        if not places:
+            return opening(text)
+        return mark(snippet.fragment(), places, sought, self._words.analyze)
+
+    def get(self, cluster: str) -> ServingDocument | None:
+        with self._reading("look up a document"):
+            searcher = self._searcher()
+            term = Query.term_query(self._schema, "cluster", cluster, "basic")
+            query = Query.boolean_query([(Occur.Must, term), (Occur.Must, self._live())])
+            for _, address in searcher.search(query, limit=1, count=False).hits:
+                return from_stored(searcher.doc(address))
+            return None
+
+    def count(self) -> int:
+        with self._reading("count documents"):
+            found = self._searcher().search(self._live(), limit=1)
+            return int(found.count)  # type: ignore[attr-defined]
+
+    def clusters(self) -> Iterator[tuple[str, int]]:
+        with self._reading("list clusters"):
+            searcher = self._searcher()
+            for number in range(SLICES):
+                term = Query.term_query(self._schema, "slice", number)
+                query = Query.boolean_query([(Occur.Must, term), (Occur.Must, self._live())])
+                count = searcher.search(query, limit=1).count  # type: ignore[attr-defined]
+                for _, address in searcher.search(query, limit=max(1, count), count=False).hits:
+                    stored = searcher.doc(address)
+                    yield first(stored, "cluster"), first(stored, "epoch")
+
+    def _live(self) -> Query:
+        return Query.term_query(self._schema, "deleted", False)
+
+    # The folder
+
+    def close(self) -> None:
+        self._closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _open(self, create: bool) -> tantivy.Index:
+        folder = self._folder
+        try:
+            if create:
+                folder.mkdir(parents=True, exist_ok=True)
+            if not folder.is_dir():
+                raise NotAnIndexError(f"There is no folder {folder} with a search index.")
+            if not (folder / "meta.json").exists():
+                self._check_empty(create)
+                # Two processes must not both create the index.
+                with only_writer(folder, self._lock_timeout):
+                    return tantivy.Index(self._schema, path=str(folder))
+            return tantivy.Index(self._schema, path=str(folder))
+        except OSError as error:
+            raise NotAnIndexError(f"{folder} cannot hold a search index: {error}.") from error
+        except ValueError as error:
+            if "schema" in str(error).lower():
+                raise NotAnIndexError(
+                    f"The index in {folder} was made by another program or version. Name "
+                    "another folder, or remove this one, and rebuild the index from the repository."
+                ) from error
+            raise self._damaged(error) from error
+
+    def _check_empty(self, create: bool) -> None:
+        names = os.listdir(self._folder)
+        # Hidden files are locks, and what a process left that was killed while creating.
+        others = [name for name in names if not name.startswith(".")]
+        if "meta.json" in others:
+            return  # Another process made the index just now.
+        if others and ".managed.json" in names:
+            raise self._damaged("its meta.json is missing")
+        if others:
+            raise NotAnIndexError(
+                f"{self._folder} holds other files, for example {min(others)}, and no search "
+                "index. Name an empty or a new folder."
+            )
+        if not create:
+            raise NotAnIndexError(
+                f"There is no search index in {self._folder}. Name the folder that the exporter "
+                "writes to."
+            )
+
+    def _damaged(self, reason: object) -> DamagedIndexError:
+        return DamagedIndexError(
+            f"The search index in {self._folder} is damaged: {reason}. Remove the folder and "
+            "rebuild the index from the repository."
+        )
+
+    def _searcher(self) -> tantivy.Searcher:
+        """Return a view of the newest commit; other commits do not change it."""
+        if self._closed:
+            raise ServingError(f"The search index in {self._folder} was closed.")
+        with self._reloading:
+            # A commit renames a new file here. Looking before reloading errs on the safe side.
+            state = os.stat(self._folder / "meta.json")
+            commit = (state.st_ino, state.st_mtime_ns, state.st_size)
+            if commit != self._seen_commit:
+                self._index.reload()
+                self._seen_commit = commit
+            return self._index.searcher()
+
+    @contextmanager
+    def _reading(self, purpose: str) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, OSError) as error:
+            if _says_damaged(error):
+                raise self._damaged(error) from error
+            raise IndexReadError(
+                f"Could not {purpose}, for the search index in {self._folder} could not be read: "
+                f"{error}."
+            ) from error
+
+    @contextmanager
+    def _writing(self, size: int) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, OSError) as error:
+            if _says_damaged(error):
+                raise self._damaged(error) from error
+            if "LockBusy" in str(error):
+                raise BusyIndexError(
+                    f"Another program writes to the search index in {self._folder}. Nothing was "
+                    "written; stop that program, then try again."
+                ) from error
+            raise IndexWriteError(
+                f"Could not write a batch of {size:,} documents to the search index in "
+                f"{self._folder}: {error}. The index is as it was before. See that the disk has "
+                "space and the folder can be written to, then apply the batch again."
+            ) from error
+
+
+def _hit(document: ServingDocument, score: float, snippet: Runs) -> SearchHit:
+    return SearchHit(
+        cluster=document.cluster,
+        score=score,
+        url=document.url,
+        title=document.title,
+        snippet=snippet,
+        language=document.language,
+        host=document.host,
+        duplicates=document.duplicates,
+        inlinks=document.inlinks,
+    )
+
+
+def _says_damaged(error: Exception) -> bool:
+    return "corrupt" in str(error).lower()

@@ -1,0 +1,334 @@
+"""Reads the captures of a crawl from WARC files: pages, redirects and missing pages.
+
+`read_captures` never raises for damage inside a file. What it cannot use it yields as `Rejected`,
+with the reason and the byte offset, and goes on with the next record. Records that are no captures
+at all (requests, metadata, ...) are only counted.
+
+    skipped: Counter[str] = Counter()
+    for record in read_captures("crawl.warc.gz", skipped=skipped):
+        match record:
+            case Capture(): ...
+            case Rejected(): ...
+
+A file can be shared by many tasks: `plan_splits` cuts it between records, and `read_captures` with
+`start` and `end` reads one part. Every record is read by exactly one part, wherever it was cut.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+
+import can_ada
+from fastwarc.warc import HeaderMap, WarcRecord, WarcRecordType
+
+from webindex.framing import (
+    READ_AHEAD,
+    Frame,
+    Gap,
+    NotAWarcError,
+    cuts,
+    frames,
+    open_warc,
+)
+
+__all__ = [
+    "MAX_BODY",
+    "Capture",
+    "NotAWarcError",
+    "Rejected",
+    "Rejection",
+    "plan_splits",
+    "read_captures",
+]
+
+MAX_BODY = 2 << 20
+"""Bytes of a decoded body that are taken by default. Longer ones are mostly not for reading."""
+
+# What a record may have around its body: WARC and HTTP headers.
+_ROOM_FOR_HEADERS = 256 << 10
+_HTML = {"text/html", "application/xhtml+xml"}
+_KEPT_HEADERS = ("content-type", "content-language", "link", "location", "x-robots-tag")
+_SNIFFED_HTML = re.compile(
+    rb"[\s\xef\xbb\xbf]*<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE
+)
+_USUAL_DIGEST = re.compile(
+    r"sha1:(?:[A-Z2-7]{32}|[0-9a-f]{40})|sha256:[0-9a-f]{64}|md5:[0-9a-f]{32}"
+)
+_SPACE_OR_CONTROL = re.compile(r"[\x00-\x20\x7f]")
+
+
+class Rejection(StrEnum):
+    """Why a record could not be used. The value is fit for a table that a person reads."""
+
+    DAMAGED = "damaged"
+    TRUNCATED = "cut off by the end of the file"
+    NOT_HTTP = "not an HTTP response"
+    NOT_HTML = "not HTML"
+    NO_URL = "no URL"
+    BAD_URL = "unusable URL"
+    BAD_DATE = "unusable date"
+    TOO_LONG = "body too long"
+    UNDECODABLE = "body cannot be decoded"
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A record that was not used, or a stretch of `length` bytes with no record in it."""
+
+    reason: Rejection
+    offset: int
+    length: int
+    url: str | None
+    detail: str
+
+    def __str__(self) -> str:
+        page = f" ({self.url})" if self.url else ""
+        return f"at byte {self.offset:,}{page}: {self.reason}: {self.detail}"
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """What a server answered for one URL at one time.
+
+    Responses of every status are captures. Those of status 200 to 299 are HTML and have a `body`,
+    free of transfer and content encodings, in the charset that it came in; for redirects and
+    errors it is empty. `url` is as the crawler wrote it. `date` is in UTC, with microseconds.
+    `headers` has those that an index needs, in lower case, repeated ones joined by a comma:
+    content-type, content-language, link, location, x-robots-tag. `offset` and `length` address the
+    record in its file. `truncated` says that the crawler did not keep the whole body.
+    """
+
+    url: str
+    date: datetime
+    status: int
+    content_type: str | None
+    headers: Mapping[str, str]
+    body: bytes
+    offset: int
+    length: int
+    payload_digest: str | None
+    truncated: bool
+
+    @property
+    def charset(self) -> str | None:
+        """The charset that the server declared, in lower case."""
+        match = re.search(
+            r";\s*charset\s*=\s*[\"']?([^\s\"';,]+)",
+            self.headers.get("content-type", ""),
+            re.IGNORECASE,
+        )
+        return match[1].lower() if match else None
+
+
+class _Unusable(Exception):
+    def __init__(self, reason: Rejection, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+def read_captures(
+    path: str | Path,
+    *,
+    start: int = 0,
+    end: int | None = None,
+    max_body: int = MAX_BODY,
+    skipped: Counter[str] | None = None,
+) -> Iterator[Capture | Rejected]:
+    """The captures of a WARC file that belong to the split from byte `start` to byte `end`.
+
+    `max_body` is in bytes, after decoding; what is longer is rejected, and never held in memory.
+    `skipped` counts the records that are no captures by their WARC type; "revisit" are those that
+    say that a page is unchanged, including responses of status 304.
+
+    Raises NotAWarcError, at once, for a file that is missing, empty or something else.
+    """
+    # The iterator opens the file for itself: one that nobody reads must not hold it open.
+    file, gzip = open_warc(path)
+    file.close()
+    counter: Counter[str] = Counter() if skipped is None else skipped
+    return _read(path, gzip, start, end, max_body, counter)
+
+
+def plan_splits(path: str | Path, target_bytes: int) -> list[tuple[int, int]]:
+    """Cut a WARC file between records into parts of about `target_bytes` as stored.
+
+    Returns (start, end) pairs for `read_captures` that follow one another from 0 to the file's
+    size. A file compressed as one member cannot be cut: it is one part. Raises NotAWarcError as
+    `read_captures` does, ValueError for a target below 1.
+    """
+    if target_bytes < 1:
+        raise ValueError(f"target_bytes is {target_bytes}; a split needs at least 1 byte.")
+    file, gzip = open_warc(path)
+    with file:
+        starts = cuts(file, gzip, target_bytes)
+        return list(zip(starts, [*starts[1:], file.seek(0, 2)], strict=True))
+
+
+def _read(
+    path: str | Path,
+    gzip: bool,
+    start: int,
+    end: int | None,
+    max_body: int,
+    skipped: Counter[str],
+) -> Iterator[Capture | Rejected]:
+    with Path(path).open("rb", buffering=READ_AHEAD) as file:
+        for frame in frames(file, gzip, start, end, max_body + _ROOM_FOR_HEADERS):
+            if isinstance(frame, Gap):
+                reason = Rejection.TRUNCATED if frame.truncated else Rejection.DAMAGED
+                yield Rejected(reason, frame.offset, frame.length, None, frame.why)
+                continue
+            found = _capture(frame, max_body)
+            if isinstance(found, str):
+                skipped[found] += 1
+            else:
+                yield found
+
+
+def _capture(frame: Frame, max_body: int) -> Capture | Rejected | str:
+    """One record as a capture, a rejection, or the name of a kind that is to be skipped."""
+    url: str | None = None
+    try:
+        record = _open(frame.data)
+        kind = record.record_type
+        if kind != WarcRecordType.response:
+            return str(kind)
+        if not frame.checked and frame.whole:
+            _check_digest(record)
+        url = _url(record)
+        date = _date(record)
+        http = _http_headers(record)
+        status = http.status_code
+        if status is None or not 200 <= status <= 999:
+            raise _Unusable(Rejection.NOT_HTTP, f"its status line is {http.status_line!r}")
+        if status == 304:
+            return str(WarcRecordType.revisit)
+        headers = _kept_headers(http)
+        content_type = _content_type(headers, record)
+        body = b""
+        if status < 300:
+            if content_type is not None and content_type not in _HTML:
+                raise _Unusable(Rejection.NOT_HTML, f"it is {content_type}")
+            body = _body(frame, max_body)
+            if content_type is None:
+                if not _SNIFFED_HTML.match(body):
+                    raise _Unusable(Rejection.NOT_HTML, "it has no Content-Type")
+                content_type = "text/html"
+        return Capture(
+            url=url,
+            date=date,
+            status=status,
+            content_type=content_type,
+            headers=headers,
+            body=body,
+            offset=frame.offset,
+            length=frame.length,
+            payload_digest=record.headers.get("WARC-Payload-Digest"),
+            truncated="WARC-Truncated" in record.headers or _is_short(frame.data, http),
+        )
+    except _Unusable as problem:
+        return Rejected(problem.reason, frame.offset, frame.length, url, str(problem))
+
+
+def _open(data: bytes) -> WarcRecord:
+    try:
+        return WarcRecord.from_bytes(data)
+    except OSError as error:
+        raise _Unusable(Rejection.DAMAGED, str(error)) from error
+
+
+def _check_digest(record: WarcRecord) -> None:
+    """For records that no checksum has covered. Unusual forms of digests prove nothing."""
+    digest = record.headers.get("WARC-Block-Digest")
+    if digest and _USUAL_DIGEST.fullmatch(digest) and not record.verify_block_digest():
+        raise _Unusable(Rejection.DAMAGED, "its bytes do not match its WARC-Block-Digest")
+
+
+def _url(record: WarcRecord) -> str:
+    # Old versions of wget put the URL in angle brackets, as an early reading of the standard had it.
+    url = (record.headers.get("WARC-Target-URI") or "").strip().removeprefix("<").removesuffix(">")
+    if not url:
+        raise _Unusable(Rejection.NO_URL, "the record has no WARC-Target-URI")
+    scheme = url.partition(":")[0].lower()
+    if scheme not in ("http", "https"):
+        raise _Unusable(Rejection.NOT_HTTP, f"its URL is {url[:200]!r}")
+    if _SPACE_OR_CONTROL.search(url) or not can_ada.can_parse(url):
+        raise _Unusable(Rejection.BAD_URL, f"{url[:200]!r}")
+    return url
+
+
+def _date(record: WarcRecord) -> datetime:
+    text = record.headers.get("WARC-Date") or ""
+    try:
+        if "T" not in text:
+            raise ValueError
+        date = datetime.fromisoformat(text.strip())
+        # The standard knows UTC only; a date that leaves its zone out means that.
+        return date.replace(tzinfo=UTC) if date.tzinfo is None else date.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise _Unusable(Rejection.BAD_DATE, f"its WARC-Date is {text[:60]!r}") from None
+
+
+def _http_headers(record: WarcRecord) -> HeaderMap:
+    if record.is_http:
+        try:
+            record.parse_http("none", max_header_len=_ROOM_FOR_HEADERS)
+        except OSError as error:
+            raise _Unusable(Rejection.NOT_HTTP, str(error)) from error
+        if record.is_http_parsed:
+            return record.http_headers
+    kind = record.headers.get("Content-Type")
+    raise _Unusable(Rejection.NOT_HTTP, f"its Content-Type is {kind!r}")
+
+
+def _kept_headers(http: HeaderMap) -> dict[str, str]:
+    kept = {}
+    for name in _KEPT_HEADERS:
+        values = http.get_multiple(name)
+        if values:
+            kept[name] = ", ".join(value.strip() for value in values)
+    return kept
+
+
+def _content_type(headers: Mapping[str, str], record: WarcRecord) -> str | None:
+    declared = headers.get("content-type") or record.headers.get("WARC-Identified-Payload-Type")
+    return (declared or "").partition(";")[0].strip().lower() or None
+
+
+def _body(frame: Frame, max_body: int) -> bytes:
+    too_long = _Unusable(Rejection.TOO_LONG, f"it is over {max_body:,} bytes")
+    if not frame.whole:
+        raise too_long
+    try:
+        body = _decoded(frame.data, max_body, encoded=True)
+    except OSError as error:
+        # Many crawlers write the decoded body and leave the header of its encoding in place.
+        body = _decoded(frame.data, max_body, encoded=False)
+        if not body.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
+            raise _Unusable(Rejection.UNDECODABLE, str(error)[:200]) from error
+    if len(body) > max_body:
+        raise too_long
+    return body
+
+
+def _decoded(data: bytes, max_body: int, *, encoded: bool) -> bytes:
+    record = WarcRecord.from_bytes(data)
+    record.parse_http("all" if encoded else "none", max_header_len=_ROOM_FOR_HEADERS)
+    # Read no more than needed: a body of a few kilobytes can unpack to gigabytes.
+    return record.reader.read(max_body + 1)
+
+
+def _is_short(data: bytes, http: HeaderMap) -> bool:
+    """Whether the body has fewer bytes than the server announced."""
+    announced = http.get("Content-Length") or ""
+    if not announced.isascii() or not announced.isdigit():
+        return False
+    block = data.partition(b"\r\n\r\n")[2]
+    body = block.partition(b"\r\n\r\n")[2]
+    return len(body) < int(announced[:18])

@@ -1,0 +1,238 @@
+"""What a capture holds, and which records are rejected. All files are written by warcio."""
+
+from __future__ import annotations
+
+import gzip
+import tracemalloc
+import zlib
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from warc_files import DATE, HTML, Crawl, captures, only, packed, page, pages, rejections
+
+from webindex.warc import Capture, Rejected, Rejection, read_captures
+
+
+@pytest.fixture
+def saved(tmp_path: Path):
+    def save(data: bytes, name: str = "crawl.warc.gz") -> Path:
+        path = tmp_path / name
+        path.write_bytes(data)
+        return path
+
+    return save
+
+
+# --- what a capture holds ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+def test_a_capture_has_all_that_was_written(saved, compressed: bool) -> None:
+    crawl = Crawl(gzip=compressed)
+    crawl.add("https://example.org/a", b"<html>first</html>")
+    crawl.add(
+        "https://example.org/b?x=1",
+        "<html>größer</html>".encode("latin-1"),
+        http=[
+            ("Content-Type", 'Text/HTML; Charset="ISO-8859-1"'),
+            ("X-Robots-Tag", "noarchive"),
+            ("x-robots-tag", "nofollow"),
+            ("Server", "not kept"),
+        ],
+    )
+    path = saved(crawl.data)
+    first, second = captures(read_captures(path))
+    assert first.url == "https://example.org/a"
+    assert first.date == datetime(2024, 1, 2, 3, 4, 5, 123456, tzinfo=UTC)
+    assert (first.status, first.content_type, first.charset) == (200, "text/html", "utf-8")
+    assert first.body == b"<html>first</html>"
+    assert first.payload_digest is not None and first.payload_digest.startswith("sha1:")
+    assert not first.truncated
+    assert second.body.decode(second.charset or "") == "<html>größer</html>"
+    assert (second.content_type, second.charset) == ("text/html", "iso-8859-1")
+    assert second.headers == {
+        "content-type": 'Text/HTML; Charset="ISO-8859-1"',
+        "x-robots-tag": "noarchive, nofollow",
+    }
+
+
+def test_offset_and_length_address_the_record_in_the_file(saved) -> None:
+    crawl = pages(4)
+    for n, capture in enumerate(captures(read_captures(saved(crawl.data)))):
+        assert capture.offset == crawl.offsets[n]
+        member = crawl.data[capture.offset : capture.offset + capture.length]
+        assert page(n) in gzip.decompress(member)
+
+
+def test_redirects_and_errors_are_captures_without_a_body(saved) -> None:
+    crawl = Crawl()
+    crawl.add(
+        "http://example.org/old", b"<html>moved", status="301 Moved", http=[("Location", "/new")]
+    )
+    crawl.add(
+        "http://example.org/gone", b"{}", status="410 Gone", http=[("Content-Type", "a/json")]
+    )
+    moved, gone = captures(read_captures(saved(crawl.data)))
+    assert (moved.status, moved.headers["location"], moved.body) == (301, "/new", b"")
+    assert (gone.status, gone.content_type, gone.body) == (410, "a/json", b"")
+
+
+def _chunked(body: bytes, size: int = 700) -> bytes:
+    parts = [body[at : at + size] for at in range(0, len(body), size)]
+    return b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("encode", "headers"),
+    [
+        (lambda body: body, []),
+        (_chunked, [("Transfer-Encoding", "chunked")]),
+        (packed, [("Content-Encoding", "gzip")]),
+        (zlib.compress, [("Content-Encoding", "deflate")]),
+        (
+            lambda body: _chunked(packed(body)),
+            [("Content-Encoding", "gzip"), ("Transfer-Encoding", "chunked")],
+        ),
+    ],
+    ids=["as it is", "chunked", "gzip", "deflate", "gzip and chunked"],
+)
+def test_a_body_is_delivered_without_its_encodings(saved, encode, headers) -> None:
+    body = page(1, size=200_000)
+    data = Crawl().add("https://example.org/", encode(body), http=HTML + headers).data
+    capture = only(read_captures(saved(data)))
+    assert isinstance(capture, Capture)
+    assert capture.body == body
+
+
+@pytest.mark.parametrize(
+    "header",
+    [("Content-Encoding", "gzip"), ("Content-Encoding", "br"), ("Transfer-Encoding", "chunked")],
+)
+def test_a_body_that_was_already_decoded_is_taken_as_it_is(saved, header) -> None:
+    data = Crawl().add("https://example.org/", page(1), http=[*HTML, header]).data
+    capture = only(read_captures(saved(data)))
+    assert isinstance(capture, Capture)
+    assert capture.body == page(1)
+
+
+def test_a_crawler_that_cut_a_body_off_is_believed(saved) -> None:
+    crawl = Crawl()
+    crawl.add("https://example.org/1", page(1), WARC_Truncated="length")
+    crawl.add("https://example.org/2", page(2), http=[*HTML, ("Content-Length", "99999")])
+    crawl.add("https://example.org/3", page(3), http=[*HTML, ("Content-Length", str(len(page(3))))])
+    found = captures(read_captures(saved(crawl.data)))
+    assert [capture.truncated for capture in found] == [True, True, False]
+
+
+def test_html_is_recognised_where_the_server_named_no_type(saved) -> None:
+    crawl = Crawl()
+    crawl.add("https://example.org/1", b"\n<!DOCTYPE html><p>one", http=[("Server", "x")])
+    crawl.add("https://example.org/2", b"plain words", http=[("Server", "x")])
+    crawl.add(
+        "https://example.org/3",
+        b"<p>three",
+        http=[("Server", "x")],
+        WARC_Identified_Payload_Type="application/xhtml+xml",
+    )
+    one, two, three = read_captures(saved(crawl.data))
+    assert isinstance(one, Capture) and one.content_type == "text/html"
+    assert isinstance(two, Rejected) and two.reason is Rejection.NOT_HTML
+    assert isinstance(three, Capture) and three.content_type == "application/xhtml+xml"
+
+
+def test_records_that_are_no_captures_are_counted_and_not_delivered(saved) -> None:
+    crawl = Crawl()
+    crawl.raw("WARC-Type: warcinfo\r\nContent-Type: application/warc-fields", b"software: x\r\n")
+    crawl.add("https://example.org/", b"", kind="request", http=[("Host", "example.org")])
+    crawl.add("https://example.org/", page(1))
+    crawl.raw("WARC-Type: metadata\r\nContent-Type: application/warc-fields", b"via: x\r\n")
+    crawl.add("https://example.org/", b"", kind="revisit")
+    crawl.add("https://example.org/", b"", status="304 Not Modified")
+    skipped: Counter[str] = Counter()
+    found = list(read_captures(saved(crawl.data), skipped=skipped))
+    assert len(captures(found)) == len(found) == 1
+    assert skipped == {"warcinfo": 1, "request": 1, "metadata": 1, "revisit": 2}
+
+
+# --- what is rejected ----------------------------------------------------------------------------
+
+_RESPONSE = "WARC-Type: response\r\nContent-Type: application/http; msgtype=response\r\n"
+_URL = "WARC-Target-URI: https://example.org/\r\n"
+_OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<html>"
+
+
+@pytest.mark.parametrize(
+    ("header", "block", "reason"),
+    [
+        (_RESPONSE + f"WARC-Date: {DATE}", _OK, Rejection.NO_URL),
+        (_RESPONSE + f"WARC-Target-URI: https://a b/\r\nWARC-Date: {DATE}", _OK, Rejection.BAD_URL),
+        (_RESPONSE + f"WARC-Target-URI: https://\r\nWARC-Date: {DATE}", _OK, Rejection.BAD_URL),
+        (_RESPONSE + f"WARC-Target-URI: dns:a.org\r\nWARC-Date: {DATE}", _OK, Rejection.NOT_HTTP),
+        (_RESPONSE + _URL + "WARC-Date: yesterday", _OK, Rejection.BAD_DATE),
+        (_RESPONSE + _URL + "WARC-Date: 20240102030405", _OK, Rejection.BAD_DATE),
+        (_RESPONSE + _URL + "X-No-Date: 1", _OK, Rejection.BAD_DATE),
+        (_RESPONSE + _URL + f"WARC-Date: {DATE}", b"no status\r\n\r\nx", Rejection.NOT_HTTP),
+        (_RESPONSE + _URL + f"WARC-Date: {DATE}", b"", Rejection.NOT_HTTP),
+        (
+            f"WARC-Type: response\r\nContent-Type: text/dns\r\n{_URL}WARC-Date: {DATE}",
+            b"20240102",
+            Rejection.NOT_HTTP,
+        ),
+        (
+            _RESPONSE + _URL + f"WARC-Date: {DATE}",
+            b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\n\r\n\x89PNG",
+            Rejection.NOT_HTML,
+        ),
+        (
+            _RESPONSE + _URL + f"WARC-Date: {DATE}",
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Encoding: br\r\n\r\n\xff\xfe",
+            Rejection.UNDECODABLE,
+        ),
+    ],
+)
+@pytest.mark.parametrize("compressed", [True, False])
+def test_a_record_that_cannot_be_used_is_rejected_with_reason_and_place(
+    saved, header: str, block: bytes, reason: Rejection, compressed: bool
+) -> None:
+    crawl = pages(1, gzip=compressed).raw(header, block, gzip=compressed)
+    crawl.add("https://example.org/after", page(9))
+    before, rejected, after = read_captures(saved(crawl.data))
+    assert isinstance(before, Capture) and isinstance(after, Capture)
+    assert isinstance(rejected, Rejected)
+    assert (rejected.reason, rejected.offset) == (reason, crawl.offsets[1])
+    assert str(reason) in str(rejected) and f"{crawl.offsets[1]:,}" in str(rejected)
+
+
+def test_a_body_over_the_limit_is_rejected_and_one_at_the_limit_is_not(saved) -> None:
+    crawl = pages(3, size=5000)
+    size = len(page(0, 5000))
+    path = saved(crawl.data)
+    assert len(captures(read_captures(path, max_body=size))) == 3
+    found = list(read_captures(path, max_body=size - 1))
+    assert [one.reason for one in rejections(found)] == [Rejection.TOO_LONG] * 3
+    assert [one.url for one in rejections(found)] == [f"https://example.org/{n}" for n in range(3)]
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+def test_a_record_larger_than_any_buffer_is_rejected_and_the_next_is_read(
+    saved, compressed: bool
+) -> None:
+    crawl = Crawl(gzip=compressed).add("https://example.org/0", b"<html>" + bytes(9_000_000))
+    crawl.add("https://example.org/1", page(1))
+    big, small = read_captures(saved(crawl.data))
+    assert isinstance(big, Rejected) and big.reason is Rejection.TOO_LONG
+    assert isinstance(small, Capture) and small.body == page(1)
+
+
+def test_a_body_that_unpacks_to_far_more_than_the_limit_is_not_unpacked(saved) -> None:
+    bomb = packed(bytes(200 << 20), level=1)
+    crawl = Crawl().add("https://example.org/", bomb, http=[*HTML, ("Content-Encoding", "gzip")])
+    path = saved(crawl.data)
+    tracemalloc.start()
+    rejected = only(read_captures(path, max_body=1 << 20))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert isinstance(rejected, Rejected) and rejected.reason is Rejection.TOO_LONG
+    assert peak < 20 << 20
