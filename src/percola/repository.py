@@ -16,6 +16,7 @@ import os
 import random
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from percola import retry
-from percola.cells import MAX_TS, Cell, Kind
+from percola.cells import MAX_TS, Cell, Kind, Op, decode_write
 from percola.clock import Clock
 from percola.coordination.base import Coordination
 from percola.coordination.local import LocalCoordination
@@ -40,7 +41,7 @@ from percola.errors import (
 from percola.locks import LockResolver
 from percola.oracle.base import Oracle
 from percola.oracle.embedded import EmbeddedOracle
-from percola.schema import Column, Family, Schema, Table, WeakColumn
+from percola.schema import Column, Family, R, Schema, Table, V, WeakColumn
 from percola.snapshot import Services, Snapshot
 from percola.store.base import Condition, OneStepStore, Put, RowMutation, Store
 from percola.store.lmdb_environment import DURABILITIES
@@ -163,6 +164,46 @@ class Repository:
         effect but through its transaction. Raises RetriesExhaustedError after `attempts`.
         """
         return retry.run(function, self.transaction, self._clock, self._random, attempts)
+
+    def pending(self) -> dict[str, int]:
+        """How many cells wait for an observer, by `table.column`; costs what is dirty (N6)."""
+        counts: Counter[str] = Counter()
+        for table in self.schema:
+            position: bytes | None = b""
+            while position is not None:
+                entries, position = self.services.store.scan_kind(
+                    Kind.NOTIFY, table.name, position, limit=4096
+                )
+                counts.update(f"{c.table}.{c.column.decode()}" for c in {e[0] for e in entries})
+        return dict(counts)
+
+    def set_aside(self) -> int:
+        """How many changes wait for an operator because their observer kept failing (N5)."""
+        count = 0
+        for table in self.schema:
+            position: bytes | None = b""
+            while position is not None:
+                entries, position = self.services.store.scan_kind(
+                    Kind.FAILED, table.name, position, limit=4096
+                )
+                count += len(entries)
+        return count
+
+    def versions(self, column: Column[R, V], row: R) -> list[tuple[int, V | None]]:
+        """Every committed version of a cell that is kept: (commit_ts, value), newest first.
+
+        The value is None where the cell was deleted.
+        """
+        services = self.services
+        latest = self.snapshot()
+        if latest.get(column, row) is None and not latest.version(column, row):
+            return []
+        cell = Cell(column.table_name, column.table.encode_row(row), column.key)
+        found: list[tuple[int, V | None]] = []
+        for commit_ts, raw in services.store.entries(cell, Kind.WRITE, 0, latest.start_ts):
+            if decode_write(raw).op in (Op.PUT, Op.DELETE):
+                found.append((commit_ts, Snapshot(services, commit_ts).get(column, row)))
+        return found
 
     def resolve(self, error: CommitUnknownError) -> bool:
         """Settle a commit whose outcome was unknown: whether it committed (rule P7).

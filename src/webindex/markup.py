@@ -41,7 +41,7 @@ _LONG_TAG = re.compile(rf"<[a-zA-Z][^>]{{{MAX_TAG}}}")
 _FLAT = frozenset(
     """
     area base br col embed hr img input link meta param source track wbr
-    a button body colgroup dd dt h1 h2 h3 h4 h5 h6 head html li nobr optgroup option p rp rt
+    a button body colgroup dd dt h1 h2 h3 h4 h5 h6 head html li nobr p rp rt
     tbody td tfoot th thead tr
     """.split()  # noqa: SIM905
 )

@@ -46,7 +46,8 @@ def parse(t: Transaction, row: str) -> None:
     if not 200 <= found["status"] < 300:
         _withdraw(t, row)
         return
-    body = zlib.decompress(t.get(tables.body, row) or zlib.compress(b""))
+    compressed = t.get(tables.body, row)
+    body = zlib.decompress(compressed) if compressed else b""
     page = parse_page(body, found["url"], found["content_type"], found["robots"])
     before = t.get(tables.fingerprint, row)
     known = {

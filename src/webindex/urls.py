@@ -265,5 +265,5 @@ def _too_long(url: str) -> BadUrlError:
 
 
 def _show(url: str) -> str:
-    # Through ascii(): control characters and lone surrogates must not reach a terminal.
-    return ascii(url if len(url) <= _SHOWN else url[:_SHOWN] + "…")
+    # Through repr(): control characters and lone surrogates must not reach a terminal.
+    return repr(url if len(url) <= _SHOWN else url[:_SHOWN] + "…")

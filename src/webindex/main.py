@@ -1,0 +1,369 @@
+"""The command line `webindex`: load, work, search, explain."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from types import FrameType
+from typing import Any, Final, TypeVar
+
+import click
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table as Grid
+from rich.text import Text
+
+from percola import PercolaError
+from webindex.errors import WebindexError
+from webindex.explain import Explanation, explain
+from webindex.serving.base import Runs, SearchResults, ServingError
+from webindex.summary import Summary, summarise
+from webindex.urls import BadUrlError
+from webindex.warc import NotAWarcError
+from webindex.working import (
+    THREADS,
+    open_index,
+    open_repository,
+    running,
+    supervise,
+    work_here,
+)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_STEPS: Final = {
+    "pages.capture": "to parse",
+    "pages.links": "to invert",
+    "pages.fingerprint": "to cluster",
+    "inlinks.changed": "to forward",
+    "clusters.changed": "to assemble",
+    "outbox.ready": "to export",
+}
+
+console = Console(highlight=False, soft_wrap=True)
+errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+class _Command(click.Command):
+    """A command whose errors are one sentence on standard error."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (
+            PercolaError,
+            ServingError,
+            WebindexError,
+            NotAWarcError,
+            BadUrlError,
+        ) as error:
+            errors.print(Text.assemble(("Error: ", "bold red"), str(error)))
+            ctx.exit(1)
+        except BrokenPipeError:
+            # Whoever read our output has had enough; not even Python's own last words.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(0)
+
+
+class _Group(click.Group):
+    command_class = _Command
+
+
+def repo_option(function: F) -> F:
+    """`--repo`, which every command takes."""
+    return click.option(
+        "--repo",
+        required=True,
+        envvar="WEBINDEX_REPO",
+        metavar="FOLDER",
+        help="The repository; WEBINDEX_REPO is the default.",
+    )(function)
+
+
+def json_option(function: F) -> F:
+    """`--json`, for programs that read the output."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="percola", prog_name="webindex")
+def cli() -> None:
+    """A web index that is kept up to date page by page."""
+
+
+# --- load ---------------------------------------------------------------------------------
+
+
+@cli.command()
+@repo_option
+@json_option
+@click.option("--master", default=None, metavar="URL", help="The Spark master; local by default.")
+@click.argument("files", nargs=-1, required=True, type=click.Path())
+def load(repo: str, as_json: bool, master: str | None, files: tuple[str, ...]) -> None:
+    """Load the captures of WARC files, with a Spark job.
+
+    Makes the repository if it is not there. What is loaded already is not loaded again.
+    """
+    from webindex import pipeline
+
+    options = {} if master is None else {"master": master}
+    report = pipeline.load(repo, list(files), quiet=as_json, **options)
+    if as_json:
+        click.echo(json.dumps(report.to_json()))
+        return
+    console.print(_grid(report.rows()))
+    for message in report.messages:
+        console.print(Text("  " + message, style="dim"))
+
+
+# --- work ---------------------------------------------------------------------------------
+
+
+@cli.command()
+@repo_option
+@json_option
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 256),
+    default=None,
+    help="Worker processes; one a core by default.",
+)
+@click.option("--until-idle", is_flag=True, help="Stop when everything is worked off.")
+def work(repo: str, as_json: bool, workers: int | None, until_idle: bool) -> None:
+    """Run the observers: parse, invert links, cluster, and export what has changed.
+
+    Works until it is stopped (Ctrl-C), or until nothing is left to do.
+    """
+    stopping = threading.Event()
+    with _stopped_by_signals(stopping), open_repository(repo) as opened:
+        open_index(opened, create=True).close()
+        before = opened.snapshot().start_ts
+        count = workers or min(8, os.cpu_count() or 1)
+        with (
+            running(opened.address, count) as processes,
+            _pending_shown(quiet=as_json) as show,
+        ):
+            supervise(opened, processes, until_idle=until_idle, show=show, stopping=stopping)
+        summary = summarise(opened, since=before)
+        failed = opened.set_aside()
+        if as_json:
+            click.echo(json.dumps({**summary.to_json(), "set_aside": failed}))
+        else:
+            console.print(_grid(summary_rows(summary)))
+            if failed:
+                console.print(
+                    f"{failed} changes were set aside after repeated failures: "
+                    f"see 'percola --repo {repo} failed'.",
+                    style="yellow",
+                )
+
+
+@cli.command("run-worker", hidden=True)
+@repo_option
+@click.option("--threads", type=click.IntRange(1, 64), default=THREADS)
+def run_worker(repo: str, threads: int) -> None:
+    """One worker process, as `work` starts it."""
+    work_here(repo, threads=threads)
+
+
+@contextmanager
+def _stopped_by_signals(stopping: threading.Event) -> Iterator[None]:
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopping.set()
+
+    before = {one: signal.signal(one, stop) for one in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+@contextmanager
+def _pending_shown(*, quiet: bool) -> Iterator[Callable[[dict[str, int]], None]]:
+    """Show what is still to do: on a terminal as a line that changes, else not at all."""
+    if quiet or not console.is_terminal:
+        if not quiet:
+            console.print("Working …")
+        yield lambda pending: None
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("Starting workers …")
+
+        def show(pending: dict[str, int]) -> None:
+            steps = [f"{pending[key]:,} {step}" for key, step in _STEPS.items() if key in pending]
+            progress.update(task, description=" · ".join(steps) or "Waiting for changes")
+
+        yield show
+
+
+def summary_rows(summary: Summary) -> list[tuple[str, str]]:
+    """The summary as lines of a table."""
+    rows = [
+        ("Pages", f"{summary.pages:,}"),
+        ("Clusters", f"{summary.clusters:,}, with {summary.duplicates:,} duplicates folded in"),
+        ("Links", f"{summary.links:,} to {summary.linked_pages:,} pages"),
+        ("Rejected records", f"{summary.rejected:,}"),
+    ]
+    if summary.latency is not None:
+        one = summary.latency
+        rows.append(
+            (
+                "Loaded to searchable",
+                f"p50 {_time(one.p50)} · p95 {_time(one.p95)} · p99 {_time(one.p99)} "
+                f"({one.count:,} pages)",
+            )
+        )
+    return rows
+
+
+def _time(milliseconds: float) -> str:
+    return f"{milliseconds:,.0f} ms" if milliseconds < 10_000 else f"{milliseconds / 1000:,.1f} s"
+
+
+def _grid(rows: list[tuple[str, str]]) -> Grid:
+    grid = Grid.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column()
+    for name, value in rows:
+        grid.add_row(name, value)
+    return grid
+
+
+# --- search -------------------------------------------------------------------------------
+
+
+@cli.command()
+@repo_option
+@json_option
+@click.option("--limit", type=click.IntRange(1, 1000), default=10, show_default=True)
+@click.option("--host", default=None, help="Only pages of this host.")
+@click.option("--language", default=None, metavar="CODE", help="Only pages in this language.")
+@click.argument("words", nargs=-1, required=True)
+def search(
+    repo: str,
+    as_json: bool,
+    limit: int,
+    host: str | None,
+    language: str | None,
+    words: tuple[str, ...],
+) -> None:
+    """Search the index: all words, "phrases", -without."""
+    query = " ".join(words)
+    with open_repository(repo) as opened, open_index(opened, create=True) as index:
+        results = index.search(query, limit=limit, host=host, language=language)
+    if as_json:
+        click.echo(json.dumps(_results_json(query, results), ensure_ascii=False))
+    else:
+        print_results(query, results)
+
+
+def print_results(query: str, results: SearchResults) -> None:
+    """Show results to a person."""
+    if not results.hits:
+        console.print(f"Nothing found for {query!r}.", markup=False)
+        return
+    shown = f"{results.total:,} page{'s' if results.total != 1 else ''} found"
+    console.print(
+        shown if len(results.hits) == results.total else f"{shown}, the best {len(results.hits)}:",
+        style="dim",
+    )
+    for number, hit in enumerate(results.hits, 1):
+        notes = [f"{hit.inlinks:,} in-links"]
+        if hit.language:
+            notes.append(hit.language)
+        if hit.duplicates:
+            notes.append(f"{len(hit.duplicates):,} duplicates")
+        console.print()
+        console.print(Text.assemble(f"{number:>3}  ", (hit.title or hit.url, "bold")))
+        console.print(Text.assemble("     ", (hit.url, "green"), ("  " + " · ".join(notes), "dim")))
+        console.print(Text("     ").append_text(marked(hit.snippet)), soft_wrap=False)
+        for other in hit.duplicates[:3]:
+            console.print(Text(f"     = {other}", style="dim"))
+
+
+def marked(runs: Runs) -> Text:
+    """A snippet with its matches set off."""
+    return Text.assemble(*((words, "bold yellow" if match else "") for words, match in runs))
+
+
+def _results_json(query: str, results: SearchResults) -> dict[str, Any]:
+    return {"query": query, "total": results.total, "hits": [asdict(hit) for hit in results.hits]}
+
+
+# --- explain ------------------------------------------------------------------------------
+
+
+@cli.command("explain")
+@repo_option
+@json_option
+@click.argument("url")
+def explain_command(repo: str, as_json: bool, url: str) -> None:
+    """Show what the repository knows of a page: versions, cluster, canonical, in-links."""
+    with open_repository(repo) as opened:
+        found = explain(opened, url)
+    if as_json:
+        click.echo(json.dumps(asdict(found), ensure_ascii=False))
+    else:
+        print_explanation(found)
+    if not found.known:
+        sys.exit(1)
+
+
+def print_explanation(found: Explanation) -> None:
+    """Show an explanation to a person."""
+    console.print(Text.assemble((found.url, "bold green")))
+    if found.title:
+        console.print(Text(f"{found.title}  ({found.language or 'language unknown'})"))
+    for reason in found.reasons:
+        console.print(Text(reason))
+    _section(
+        "Captures",
+        [
+            f"{v.commit_ts:>10}  {v.date}  status {v.status}  {v.file}@{v.offset}"
+            for v in found.versions
+        ],
+    )
+    _section(
+        f"Cluster {found.cluster}",
+        [f"{'* ' if url == found.canonical else '  '}{url}" for url in found.members],
+    )
+    _section(
+        f"Links to this page ({len(found.in_links):,})", [_link(*one) for one in found.in_links]
+    )
+    if len(found.members) > 1:
+        console.print(f"\nLinks to the whole cluster from elsewhere: {found.cluster_in_links:,}")
+    _section(
+        f"Links of this page ({len(found.out_links):,})", [_link(*one) for one in found.out_links]
+    )
+
+
+def _link(url: str, anchors: list[str], rel: str) -> str:
+    words = " | ".join(anchors)
+    return f"{url}  {words!r}" + ("" if rel == "follow" else f"  [{rel}]")
+
+
+def _section(title: str, lines: list[str], most: int = 20) -> None:
+    if not lines:
+        return
+    console.print(Text("\n" + title, style="bold"))
+    for line in lines[:most]:
+        console.print(Text("  " + line))
+    if len(lines) > most:
+        console.print(Text(f"  … and {len(lines) - most:,} more", style="dim"))
+
+
+def main() -> None:
+    """The entry point of the command `webindex`."""
+    cli()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""§2.4: the worker processes of the web index, and the one that looks after them.
+
+Every worker process runs all observers, in a few threads; parsing is bound by Python's lock, so
+it is processes that make use of the cores. The supervisor starts them, shows what is going on,
+starts anew what dies, and stops them when it is told to or when nothing is left to do. A worker
+whose supervisor is gone, however it went, stops by itself: its standard input ends.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import percola
+from percola import Observer, Repository, Worker, WorkerOptions
+from webindex import observers, tables
+from webindex.errors import WorkingError
+from webindex.serving.tantivy import TantivyIndex
+
+THREADS: Final = 3
+_RESTARTS: Final = 20
+
+
+def open_repository(address: str, *, create: bool = False) -> Repository:
+    """Open the repository of a web index; NotARepositoryError where there is none."""
+    return percola.open(address, schema=tables.SCHEMA, create=create)
+
+
+def open_index(repo: Repository, *, create: bool = False) -> TantivyIndex:
+    """The search index in the repository's folder."""
+    return TantivyIndex(Path(repo.address) / "serving", create=create)
+
+
+def build_observers(index: TantivyIndex) -> list[Observer[Any]]:
+    """Every observer of the web index: the paper's main() of the worker."""
+    return [
+        observers.parse,
+        observers.invert,
+        observers.join,
+        observers.forward,
+        observers.assemble,
+        observers.export_to(index),
+    ]
+
+
+def work_here(address: str, *, threads: int = THREADS) -> None:
+    """Run the observers in this process until SIGTERM, SIGINT or the end of standard input."""
+    with open_repository(address) as repo, open_index(repo, create=True) as index:
+        worker = Worker(repo, build_observers(index), WorkerOptions(threads=threads))
+        threading.Thread(target=_stop_with_parent, args=(worker,), daemon=True).start()
+        print("ready", flush=True)
+        worker.run()
+
+
+def _stop_with_parent(worker: Worker) -> None:
+    while os.read(0, 1024):
+        pass
+    worker.stop(wait=False)
+
+
+class Workers:
+    """A number of worker processes on one repository, watched over.
+
+    Raises WorkingError from `check` if they keep dying.
+    """
+
+    def __init__(self, address: str, count: int, *, threads: int = THREADS) -> None:
+        self._command = [sys.executable, "-m", "webindex.main", "run-worker", "--repo", address]
+        self._command += ["--threads", str(threads)]
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.restarts = 0
+        for _ in range(count):
+            self.processes.append(self._start())
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        # glibc gives every thread an arena of its own; two are enough, and halve the memory.
+        environment = {**os.environ, "MALLOC_ARENA_MAX": "2"}
+        process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+        )
+        return process
+
+    def wait_ready(self) -> None:
+        """Return once every process runs its observers."""
+        for process in self.processes:
+            assert process.stdout is not None
+            process.stdout.readline()
+        self.check()
+
+    def check(self) -> None:
+        """Start anew what has died; raise WorkingError if it does so again and again."""
+        for place, process in enumerate(self.processes):
+            code = process.poll()
+            if code is None:
+                continue
+            self.restarts += 1
+            if code > 0 or self.restarts > _RESTARTS:
+                raise WorkingError(
+                    f"A worker process ended with exit code {code}; what it said stands above. "
+                    "Nothing is lost: mend the cause and run 'webindex work' again."
+                )
+            self.processes[place] = self._start()
+
+    def stop(self) -> None:
+        """Let running observers finish, end the processes, and return when they are gone."""
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in self.processes:
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    stream.close()
+
+
+@contextmanager
+def running(address: str, count: int, *, threads: int = THREADS) -> Iterator[Workers]:
+    """Worker processes for the length of a block."""
+    workers = Workers(address, count, threads=threads)
+    try:
+        yield workers
+    finally:
+        workers.stop()
+
+
+def supervise(
+    repo: Repository,
+    workers: Workers,
+    *,
+    until_idle: bool,
+    show: Callable[[dict[str, int]], None],
+    stopping: threading.Event,
+) -> None:
+    """Watch over workers until told to stop or, with `until_idle`, until nothing is dirty.
+
+    `show` is called a few times a second with the number of dirty cells by column.
+    """
+    workers.wait_ready()
+    while not stopping.is_set():
+        workers.check()
+        pending = repo.pending()
+        show(pending)
+        if until_idle and not pending:
+            return
+        stopping.wait(0.1 if until_idle else 0.5)
+
+
+def wait_until_idle(repo: Repository, workers: Workers, seconds: float) -> None:
+    """Return when nothing is dirty; WorkingError if that takes longer than `seconds`."""
+    deadline = time.monotonic() + seconds
+    while repo.pending():
+        workers.check()
+        if time.monotonic() > deadline:
+            raise WorkingError(f"There is still work to do after {seconds:.0f} s.")
+        time.sleep(0.005)
