@@ -143,6 +143,7 @@ class Column(Generic[R, V]):
         "codec",
         "decode",
         "encode",
+        "encode_row",
         "key",
         "name",
         "observed",
@@ -160,6 +161,7 @@ class Column(Generic[R, V]):
         self.address = (table.name, self.key)
         self.codec = codec
         self.encode = codec.encode
+        self.encode_row = table.encode_row
         self.decode = codec.decode
         self.observed = observed
 
@@ -328,6 +330,11 @@ class Table(Generic[R]):
 
     def encode_row(self, row: R) -> bytes:
         """The row's key; WrongTypeError if it has a wrong type or is empty."""
+        if row.__class__ is str and row and self.rows is str:
+            try:
+                return row.encode()  # type: ignore[union-attr]
+            except UnicodeEncodeError:
+                pass
         if isinstance(row, self.rows) and row:
             try:
                 return row.encode() if isinstance(row, str) else bytes(row)

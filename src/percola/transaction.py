@@ -48,7 +48,7 @@ from percola.errors import (
 )
 from percola.locks import Fate, commit_changes
 from percola.schema import Column, R, V, WeakColumn
-from percola.snapshot import Services, Snapshot
+from percola.snapshot import Services, Snapshot, Writes
 from percola.store.base import (
     CellState,
     Condition,
@@ -63,9 +63,6 @@ from percola.store.base import (
 _RESOLVE_ATTEMPTS: Final = 8
 _PUT, _DELETE, _LOCK = int(Op.PUT), int(Op.DELETE), int(Op.LOCK)
 
-_Writes = dict[Cell, tuple[int, bytes | None]]
-
-
 class Transaction(Snapshot):
     """Reads at `start_ts`, own writes included; writes all or nothing at `commit_ts`.
 
@@ -77,21 +74,20 @@ class Transaction(Snapshot):
         commit_ts: the timestamp of its writes, once it has committed.
     """
 
-    __slots__ = ("_answers", "_notifications", "_two_phase", "_writes", "commit_ts")
+    __slots__ = ("_answers", "_notifications", "_two_phase", "commit_ts")
 
     def __init__(self, services: Services, *, two_phase: bool = False) -> None:
         self._two_phase = two_phase or services.one_step is None
         oracle = services.oracle
-        super().__init__(
-            services, oracle.timestamp() if self._two_phase else oracle.read_timestamp()
-        )
-        self._writes: _Writes = {}
+        start_ts = oracle.timestamp() if self._two_phase else oracle.read_timestamp()
+        Snapshot.__init__(self, services, start_ts)
         self._notifications: dict[Cell, None] = {}
         self._answers: list[tuple[Kind, Cell, int]] = []
         self.commit_ts: int | None = None
 
     def __enter__(self) -> Self:
-        self._check_usable()
+        if self._used_up is not None:
+            self._check_usable()
         return self
 
     def __exit__(
@@ -116,11 +112,13 @@ class Transaction(Snapshot):
             self._check_usable()
         cell = self._cell(column, row)
         raw = column.encode_value(value)
-        if len(raw) > self._services.store.limits.value_bytes:
-            raise ValueTooLargeError(
-                f"A value of {len(raw)} bytes for {cell} does not fit: the store takes up to "
-                f"{self._services.store.limits.value_bytes} bytes."
-            )
+        if len(raw) > INLINE_BYTES:
+            most = self._services.store.limits.value_bytes
+            if len(raw) > most:
+                raise ValueTooLargeError(
+                    f"A value of {len(raw)} bytes for {cell} does not fit: the store takes up to "
+                    f"{most} bytes."
+                )
         self._writes[cell] = (_PUT, raw)
 
     def delete(self, column: Column[R, Any], row: R) -> None:
@@ -150,17 +148,6 @@ class Transaction(Snapshot):
         self._notifications[Cell(column.table_name, row_key, column.key)] = None
 
     # --- Own writes are read ------------------------------------------------------------
-
-    def _visible(self, cell: Cell) -> bytes | None:
-        if self._writes:
-            own = self._writes.get(cell)
-            if own is not None and own[0] != _LOCK:
-                return own[1]
-        return super()._visible(cell)
-
-    def _needs_read(self, cell: Cell) -> bool:
-        own = self._writes.get(cell)
-        return (own is None or own[0] == _LOCK) and cell not in self._cache
 
     def _chunk(
         self,
@@ -220,7 +207,8 @@ class Transaction(Snapshot):
             CommitUnknownError: the store went away at the commit point.
             StoreError: the store failed before; nothing was committed.
         """
-        self._check_usable()
+        if self._used_up is not None:
+            self._check_usable()
         self._used_up = "has tried to commit and failed"
         services = self._services
         if not self._writes and not self._notifications and not self._answers:
@@ -233,18 +221,18 @@ class Transaction(Snapshot):
                 self._notifications, self._answers
             )
         self.commit_ts = commit_ts
-        self._used_up = f"has committed at {commit_ts}"
+        self._used_up = "has committed"
         return commit_ts
 
     def _commit_one_step(self) -> int:
         services = self._services
         store = services.one_step
         assert store is not None
-        observed_columns = services.columns
+        columns = self._columns
         notifies = bool(self._notifications)
         writes: list[OneStepWrite] = []
         for cell, (op, value) in self._writes.items():
-            observed = op != _LOCK and observed_columns.get((cell[0], cell[2])) is True
+            observed = columns.get((cell[0], cell[2])) is True and op != _LOCK
             notifies = notifies or observed
             writes.append((cell, op, value, observed))
         attempt = 0
@@ -261,14 +249,14 @@ class Transaction(Snapshot):
                 raise ConflictError(outcome.cell, self.start_ts, outcome.commit_ts, locked=False)
             # A two-phase transaction's lock, perhaps a dead one's: then check again (P10).
             resolved = services.resolver.try_resolve(outcome.cell, *outcome.lock)
-            if not resolved or attempt >= _RESOLVE_ATTEMPTS:
+            if not resolved or attempt >= _RESOLVE_ATTEMPTS + len(writes):
                 raise ConflictError(outcome.cell, self.start_ts, outcome.lock[0], locked=True)
 
 
 class _TwoPhaseCommit:
     """One run of figure 6's Commit(): prewrite, commit_primary, commit_secondaries."""
 
-    def __init__(self, services: Services, start_ts: int, writes: _Writes) -> None:
+    def __init__(self, services: Services, start_ts: int, writes: Writes) -> None:
         self._services = services
         self._start_ts = start_ts
         self._writes = writes
@@ -329,18 +317,24 @@ class _TwoPhaseCommit:
                 except OutcomeUnknownError:
                     self._uncertain = True
                     applied = [False] * len(waiting)
-                waiting = [m for m, done in zip(waiting, applied, strict=True) if not done]
-                waiting = [m for m in waiting if not self._explain_refusal(m)]
+                refused = []
+                for mutation, done in zip(waiting, applied, strict=True):
+                    if done:
+                        self._note_locked(mutation)
+                    else:
+                        refused.append(mutation)
+                waiting = [m for m in refused if not self._explain_refusal(m)]
                 if not waiting:
                     break
             else:
                 table, row = waiting[0].table, waiting[0].row
-                cell = Cell(table, row, waiting[0].conditions[0].column)
+                cell = Cell(table, row, _locked_by(waiting[0])[0])
                 raise ConflictError(cell, self._start_ts, 0, locked=True)
-            self._locked += [
-                Cell(m.table, m.row, c.column) for m in batch for c in m.conditions[::2]
-            ]
             self._refresh_if_due(primary)
+
+    def _note_locked(self, prewrite: RowMutation) -> None:
+        table, row = prewrite.table, prewrite.row
+        self._locked += [Cell(table, row, column) for column in _locked_by(prewrite)]
 
     def _prewrite_row(self, cells: Sequence[Cell], primary: Cell) -> RowMutation:
         services, start_ts = self._services, self._start_ts
@@ -384,7 +378,8 @@ class _TwoPhaseCommit:
         """
         store, start_ts = self._services.store, self._start_ts
         own = 0
-        columns = [condition.column for condition in mutation.conditions[::2]]
+        columns = _locked_by(mutation)
+        conditions: list[Condition] = []
         for column in columns:
             cell = Cell(mutation.table, mutation.row, column)
             for lock_ts, raw in store.entries(cell, Kind.LOCK, 0, MAX_TS):
@@ -393,12 +388,25 @@ class _TwoPhaseCommit:
                 elif not self._services.resolver.try_resolve(cell, lock_ts, raw):
                     # Two that want each other's cells do not wait for each other (P14).
                     raise ConflictError(cell, start_ts, lock_ts, locked=True)
-            for commit_ts, raw in store.entries(cell, Kind.WRITE, start_ts, MAX_TS, 1):
+            low = start_ts
+            for commit_ts, raw in reversed(store.entries(cell, Kind.WRITE, start_ts, MAX_TS)):
                 record = decode_write(raw)
-                if record.start_ts == start_ts and record.op is Op.ROLLBACK:
+                if record.op is not Op.ROLLBACK:
+                    raise ConflictError(cell, start_ts, commit_ts, locked=False)
+                if record.start_ts == start_ts:
                     raise self._rolled_back()
-                raise ConflictError(cell, start_ts, commit_ts, locked=False)
-        return own == len(columns)
+                # Another one's rollback record wrote nothing: ask for no write around it, or
+                # two that met, of which one gave up, would both give up (P14).
+                if low < commit_ts:
+                    conditions.append(Condition(False, Kind.WRITE, column, low, commit_ts - 1))
+                low = commit_ts + 1
+            conditions.append(Condition(False, Kind.WRITE, column, low, MAX_TS))
+            conditions.append(Condition(False, Kind.LOCK, column, 0, MAX_TS))
+        mutation.conditions = conditions
+        if own < len(columns):
+            return False
+        self._note_locked(mutation)
+        return True
 
     def _rolled_back(self) -> RolledBackError:
         return RolledBackError(
@@ -515,3 +523,8 @@ class _TwoPhaseCommit:
                 applied = self._services.store.mutate(batch)
                 refused += [m for m, done in zip(batch, applied, strict=True) if not done]
         return refused
+
+
+def _locked_by(prewrite: RowMutation) -> list[bytes]:
+    """The columns that a prewrite locks."""
+    return [one.column for one in prewrite.changes if one.kind is Kind.LOCK]

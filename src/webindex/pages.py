@@ -37,8 +37,10 @@ MAX_REFRESH_SECONDS: Final = 10.0
 _LANGUAGE_SAMPLE = 8_000
 _HTML_TYPES = frozenset({"text/html", "application/xhtml+xml"})
 _UNKNOWN_TYPES = frozenset({"", "application/octet-stream", "unknown/unknown"})
+# Possessive throughout: an attribute of ten thousand spaces must not make this one backtrack.
 _REFRESH = re.compile(
-    r"\s*([0-9]*\.?[0-9]*)[0-9.]*\s*[;,\s]\s*(?:url\s*=\s*)?(?:'([^']*)|\"([^\"]*)|(.*))",
+    r"\s*+([0-9]*+)(?:\.[0-9.]*+)?+(?:\s*+[;,]|\s++)\s*+(?:url\s*+=\s*+)?+"
+    r"(?:'([^']*+)|\"([^\"]*+)|(.*+))",
     re.IGNORECASE | re.DOTALL,
 )
 _LANGUAGE_TAG = re.compile(r"\s*([a-zA-Z]{2,3})(?![a-zA-Z0-9])")
@@ -244,10 +246,10 @@ def _refresh(metas: list[dict[str, str | None]], base: str, url: str) -> str | N
     for attributes in metas:
         if (attributes.get("http-equiv") or "").strip().lower() != "refresh":
             continue
-        match = _REFRESH.fullmatch(attributes.get("content") or "")
+        match = _REFRESH.match(attributes.get("content") or "")
         if match is None:
             continue
-        delay = float(match[1]) if match[1] not in ("", ".") else 0.0
+        delay = float(match[1] or 0)
         href = match[2] or match[3] or match[4]
         target = resolve(base, href) if href else None
         return target if target != url and delay <= MAX_REFRESH_SECONDS else None

@@ -23,7 +23,6 @@ import json
 import os
 import secrets
 import select
-import struct
 import threading
 import time
 import weakref
@@ -32,9 +31,11 @@ from pathlib import Path
 from typing import Final
 
 from percola.coordination.base import Coordination
-from percola.errors import ObserverMismatchError
+from percola.errors import ObserverMismatchError, RepositoryClosedError
 
-_FLOCK: Final = struct.Struct("hhqqi4x")
+_ANNOUNCING: Final = 1 << 62
+"""The byte of `rows.lock`, beyond every row's, that is locked while observers are announced."""
+
 _coordinations: weakref.WeakSet[LocalCoordination] = weakref.WeakSet()
 
 
@@ -43,6 +44,7 @@ class LocalCoordination(Coordination):
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._closed = False
         (folder / "live").mkdir(exist_ok=True)
         (folder / "wake").mkdir(exist_ok=True)
         self._start_afresh()
@@ -70,13 +72,17 @@ class LocalCoordination(Coordination):
 
     def _take_token(self) -> str:
         with self._guard:
+            if self._closed:
+                raise RepositoryClosedError("This repository has been closed; open it again.")
             if self._token is None:
                 token = f"{os.getpid()}-{secrets.token_hex(6)}"
-                path = self._folder / "live" / token
-                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+                # Nobody may see it before it is locked: it would be taken for a dead one's.
+                temporary = self._folder / f"live-{token}"
+                fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
                 fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._token_fd, self._token = fd, token
                 self._describe()
+                temporary.rename(self._folder / "live" / token)
             return self._token
 
     def _describe(self) -> None:
@@ -91,20 +97,21 @@ class LocalCoordination(Coordination):
         path = self._folder / "live" / token
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
+        except FileNotFoundError:
             return False
+        except OSError:  # No descriptors left, say. Its locks still run out of time.
+            return True
         try:
-            question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-            answer = fcntl.fcntl(fd, fcntl.F_GETLK, question)
-            alive: bool = _FLOCK.unpack(answer)[0] != fcntl.F_UNLCK
+            # A shared lock, so that two who ask at once do not take each other for the owner.
+            fcntl.lockf(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
         finally:
             os.close(fd)
-        if not alive:
+        for kind in ("live", "wake"):
             with contextlib.suppress(OSError):
-                path.unlink()
-            with contextlib.suppress(OSError):
-                (self._folder / "wake" / token).unlink()
-        return alive
+                (self._folder / kind / token).unlink()
+        return False
 
     def processes(self) -> list[dict[str, object]]:
         found: list[dict[str, object]] = []
@@ -127,21 +134,17 @@ class LocalCoordination(Coordination):
 
     def announce_observers(self, observers: dict[str, list[str]]) -> None:
         with self._guard:
-            mine = self.token
-            for other in self.processes():
-                theirs = other["observers"]
-                if other["token"] == mine or not isinstance(theirs, dict):
-                    continue
-                for column, names in observers.items():
-                    if column in theirs and sorted(theirs[column]) != sorted(names):
-                        raise ObserverMismatchError(
-                            f"The process {other['pid']} observes {column} with "
-                            f"{', '.join(theirs[column])}, and this worker with "
-                            f"{', '.join(names)}. All workers of a repository run the same "
-                            "observers on a column: stop the others first."
-                        )
-            self._observers = observers
-            self._describe()
+            mine, rows_fd = self.token, self._open_rows()
+            # One at a time: two that come at once must not overlook each other.
+            fcntl.lockf(rows_fd, fcntl.LOCK_EX, 1, _ANNOUNCING)
+            try:
+                for other in self.processes():
+                    if other["token"] != mine:
+                        _check_agreement(other, observers)
+                self._observers = observers
+                self._describe()
+            finally:
+                fcntl.lockf(rows_fd, fcntl.LOCK_UN, 1, _ANNOUNCING)
 
     # --- Advisory row locks -------------------------------------------------------------
 
@@ -149,18 +152,23 @@ class LocalCoordination(Coordination):
         with self._guard:
             if (table, row) in self._rows:
                 return False
-            if self._rows_fd < 0:
-                path = self._folder / "rows.lock"
-                self._rows_fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             at = _byte_of(table, row)
             try:
-                fcntl.lockf(self._rows_fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, at)
+                fcntl.lockf(self._open_rows(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, at)
             except OSError as error:
                 if error.errno in (errno.EACCES, errno.EAGAIN):
                     return False
                 raise
             self._rows.add((table, row))
             return True
+
+    def _open_rows(self) -> int:
+        if self._rows_fd < 0:
+            if self._closed:
+                raise RepositoryClosedError("This repository has been closed; open it again.")
+            path = self._folder / "rows.lock"
+            self._rows_fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        return self._rows_fd
 
     def unlock(self, table: str, row: bytes) -> None:
         with self._guard:
@@ -179,16 +187,22 @@ class LocalCoordination(Coordination):
                 self._find_bells(changed)
         except OSError:
             return
-        for token, fd in list(self._bells.items()):
-            try:
-                os.write(fd, b"!")
-            except BlockingIOError:
-                pass  # It has not even looked at the last ring.
-            except OSError:
-                self._forget_bell(token)
+        # Under the guard: a descriptor that is closed meanwhile may be another file's by now.
+        with self._guard:
+            for token, fd in list(self._bells.items()):
+                try:
+                    os.write(fd, b"!")
+                except BlockingIOError:
+                    pass  # It has not even looked at the last ring.
+                except OSError:
+                    self._forget_bell(token)
+                    self.is_alive(token)  # Which clears up behind it, if it is not.
 
     def _find_bells(self, changed: int) -> None:
         with self._guard:
+            if self._closed:
+                return
+            complete = True
             names = set(os.listdir(self._folder / "wake")) - {self._token}
             for gone in self._bells.keys() - names:
                 self._forget_bell(gone)
@@ -196,11 +210,11 @@ class LocalCoordination(Coordination):
                 path = self._folder / "wake" / token
                 try:
                     self._bells[token] = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-                except OSError:  # Nobody listens: it has died, or has only just begun.
-                    self.is_alive(token)
+                except OSError:  # Nobody listens; or we have no descriptors left.
+                    complete = complete and not self.is_alive(token)
             # The file system's clock is coarse: trust its time only once it is well past.
             settled = time.time_ns() - changed > 100_000_000
-            self._bells_seen = changed if settled else -1
+            self._bells_seen = changed if settled and complete else -1
 
     def _forget_bell(self, token: str) -> None:
         with self._guard:
@@ -231,32 +245,36 @@ class LocalCoordination(Coordination):
         return stop
 
     def _hear(self) -> None:
-        if self._stop_fds is None:
+        fds = self._stop_fds
+        if fds is None:
             return
-        fifo, stop = self._fifo_fd, self._stop_fds[0]
+        fifo, stop = self._fifo_fd, fds[0]
+        # Not select(), which takes no descriptor above 1023.
+        poll = select.poll()
+        poll.register(fifo, select.POLLIN)
+        poll.register(stop, select.POLLIN)
         while True:
-            ready, _, _ = select.select([fifo, stop], [], [])
+            ready = [fd for fd, _ in poll.poll()]
             if stop in ready:
-                return
+                break
             with contextlib.suppress(BlockingIOError):
                 os.read(fifo, 4096)
             for heard in self._listeners:
                 heard()
+        for fd in (*fds, fifo):
+            os.close(fd)
 
     # --- The end ------------------------------------------------------------------------
 
     def close(self) -> None:
         with self._guard:
+            self._closed = True
             self._listeners = []
+            listener, self._listener = self._listener, None
             if self._stop_fds is not None:
+                # The listening thread closes what it listens to.
                 os.write(self._stop_fds[1], b"!")
-                if self._listener is not None and self._listener is not threading.current_thread():
-                    self._listener.join()
-                for fd in (*self._stop_fds, self._fifo_fd):
-                    os.close(fd)
-                self._stop_fds = None
-                self._fifo_fd = -1
-                self._listener = None
+            self._stop_fds, self._fifo_fd = None, -1
             for token in list(self._bells):
                 self._forget_bell(token)
             if self._rows_fd >= 0:
@@ -268,6 +286,9 @@ class LocalCoordination(Coordination):
                         (self._folder / kind / self._token).unlink()
                 os.close(self._token_fd)
                 self._token, self._token_fd = None, -1
+        # Not under the guard: what the thread calls just now may want it.
+        if listener is not None and listener is not threading.current_thread():
+            listener.join()
 
     def _leave_parent(self) -> None:
         for fd in (
@@ -281,6 +302,19 @@ class LocalCoordination(Coordination):
                 with contextlib.suppress(OSError):
                     os.close(fd)
         self._start_afresh()
+
+
+def _check_agreement(other: dict[str, object], observers: dict[str, list[str]]) -> None:
+    theirs = other["observers"]
+    if not isinstance(theirs, dict):
+        return
+    for column, names in observers.items():
+        if column in theirs and sorted(theirs[column]) != sorted(names):
+            raise ObserverMismatchError(
+                f"The process {other['pid']} observes {column} with {', '.join(theirs[column])}, "
+                f"and this worker with {', '.join(names)}. All workers of a repository run the "
+                "same observers on a column: stop the others first."
+            )
 
 
 def _byte_of(table: str, row: bytes) -> int:

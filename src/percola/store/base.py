@@ -12,10 +12,12 @@ Promises that every store keeps, and that `percola.testing.conformance` checks:
 
 * A `RowMutation` is applied whole or not at all; its conditions and its changes see no
   other mutation of that row in between. Rows of a batch are independent of each other.
+* Rows and columns are any bytes but the empty ones, in byte order; columns hold no NUL. A cell
+  has at most one lock at a time: the protocol's conditions see to that.
 * A mutation whose call returned is seen by every later read, and is as durable as the
   store's mode promises.
 * `read` and `scan` look for locks no later than they look for writes (rule P9's base).
-* Nothing above a limit is ever written in part: the check comes first.
+* Nothing above a limit is ever written in part: the check of the whole batch comes first.
 * The driver's exceptions become `StoreError`s here, the cause chained.
 """
 
@@ -24,7 +26,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from enum import Enum
+from typing import Final, NamedTuple, TypeAlias
 
 from percola.cells import SYSTEM_MARK, Cell, Kind
 
@@ -77,6 +80,16 @@ what it put, None for a delete. With a blocking lock the other two mean nothing.
 NOTHING: CellState = (None, 0, None)
 
 
+class Blocked(Enum):
+    """The type of BLOCKED."""
+
+    BLOCKED = "blocked"
+
+
+BLOCKED: Final = Blocked.BLOCKED
+"""What `Store.get` answers if a lock is in the way: `read` says which."""
+
+
 OneStepWrite: TypeAlias = tuple[Cell, int, bytes | None, bool]
 """One cell of a transaction that commits in one step: (cell, op, value, observed).
 
@@ -125,14 +138,22 @@ class Store(ABC):
     def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
         """Apply each row's mutation atomically; say for each whether its conditions held.
 
-        Raises StoreFullError with nothing of the batch written, OutcomeUnknownError if the
-        store did not answer (some rows may have been applied), other StoreErrors if it
-        refused.
+        Raises UnknownTableError, RowTooLongError, ValueTooLargeError or StoreFullError with
+        nothing of the batch written, OutcomeUnknownError if the store did not answer (some
+        rows may have been applied), other StoreErrors if it refused.
         """
 
     @abstractmethod
     def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
         """The state of each cell for a reader at `ts`, in the order asked (rule P9)."""
+
+    def get(self, table: str, row: bytes, column: bytes, ts: int) -> bytes | Blocked | None:
+        """What a reader at `ts` finds in a cell, or BLOCKED if a lock is in the way.
+
+        The same as `read` for one cell, without the timestamps; a store may have a shorter way.
+        """
+        lock, _, value = self.read((Cell(table, row, column),), ts)[0]
+        return value if lock is None else BLOCKED
 
     @abstractmethod
     def entries(

@@ -1,6 +1,6 @@
 """§2.1: the store contract on LMDB: a folder, many processes, no server.
 
-Five B-trees, one a locality group but for one liberty: locks and write records share a tree,
+B-trees, one a locality group but for one liberty: locks and write records share a tree,
 because the next thing after "is there a lock?" is always "what is the newest write?", and
 here one seek answers both.
 
@@ -10,7 +10,10 @@ here one seek answers both.
     notify   key ‖ commit_ts        nothing
     failed   key ‖ 1                why an observer was set aside
     locks    key                    nothing: which cells carry locks, to list them quickly
-    meta     "ts"                   the last timestamp drawn; table numbers
+    (root)   "ts", "table:NAME"     the last timestamp drawn; the tables' numbers
+
+The last two stand in LMDB's root tree, which every commit rewrites anyway: the timestamp costs
+a commit no page of its own.
 
     key = table (2 bytes) ‖ row, NUL escaped ‖ 00 01 ‖ column ‖ 00
 
@@ -35,7 +38,9 @@ from percola.cells import (
 )
 from percola.errors import RowTooLongError, UnknownTableError, ValueTooLargeError
 from percola.store.base import (
+    BLOCKED,
     NOTHING,
+    Blocked,
     CellState,
     Delete,
     Limits,
@@ -49,8 +54,8 @@ from percola.store.base import (
 )
 from percola.store.lmdb_environment import FIRST_MAP_BYTES, Cursor, Environment, Txn
 
-_DATABASES: Final = (b"cells", b"data", b"notify", b"failed", b"locks", b"meta")
-_CELLS, _DATA, _NOTIFY, _FAILED, _LOCKS, _META = range(6)
+_DATABASES: Final = (b"cells", b"data", b"notify", b"failed", b"locks")
+_CELLS, _DATA, _NOTIFY, _FAILED, _LOCKS = range(5)
 _OF_KIND: Final = {
     Kind.DATA: _DATA,
     Kind.LOCK: _CELLS,
@@ -60,6 +65,7 @@ _OF_KIND: Final = {
 }
 _NEWEST_FIRST: Final = (Kind.DATA, Kind.WRITE)
 _TOP: Final = 2**64 - 1
+_TAILS: Final = 1000
 _AFTER: Final = b"\xff" * 9
 _PUT, _DELETE = int(Op.PUT), int(Op.DELETE)
 
@@ -83,6 +89,9 @@ class LmdbStore(OneStepStore):
         )
         self._prefixes: dict[str, bytes] = {}
         self._names: dict[bytes, str] = {}
+        # The last timestamp that was read at as it stands in keys, and how keys end.
+        self._bounds: dict[int, bytes] = {}
+        self._tails: dict[bytes, bytes] = {}
 
     # --- Keys ---------------------------------------------------------------------------
 
@@ -90,13 +99,13 @@ class LmdbStore(OneStepStore):
         wanted = list(names)
 
         def create(txn: Txn) -> None:
-            meta = self._environment.database(_META)
-            known = txn.stat(meta)["entries"]
+            numbers = [int.from_bytes(prefix, "big") for prefix in _tables(txn).values()]
+            known = max(numbers, default=0)
             for name in wanted:
                 key = b"table:" + name.encode()
-                if txn.get(key, db=meta) is None:
+                if txn.get(key) is None:
                     known += 1
-                    txn.put(key, known.to_bytes(2, "big"), db=meta)
+                    txn.put(key, known.to_bytes(2, "big"))
 
         self._load_tables()
         if not all(name in self._prefixes for name in wanted):
@@ -105,18 +114,10 @@ class LmdbStore(OneStepStore):
 
     def _load_tables(self) -> None:
         environment = self._environment
-        txn = environment.begin_read()
-        try:
-            cursor = txn.cursor(environment.database(_META))
-            if cursor.set_range(b"table:"):
-                for key, number in cursor:
-                    if not key.startswith(b"table:"):
-                        break
-                    name = key[6:].decode()
-                    self._prefixes[name] = number
-                    self._names[number] = name
-        finally:
-            environment.end_read(txn)
+        with environment.reading() as txn:
+            found = _tables(txn)
+        self._prefixes.update(found)
+        self._names.update((number, name) for name, number in found.items())
 
     def _prefix(self, table: str) -> bytes:
         prefix = self._prefixes.get(table)
@@ -165,6 +166,7 @@ class LmdbStore(OneStepStore):
 
     def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
         for mutation in batch:
+            self._prefix(mutation.table)
             self.check_row(mutation.table, mutation.row)
             for change in mutation.changes:
                 if isinstance(change, Put) and len(change.value) > self.limits.value_bytes + 4096:
@@ -189,17 +191,17 @@ class LmdbStore(OneStepStore):
         return True
 
     def _database(self, kind: Kind) -> Any:
-        return self._environment.database(_OF_KIND[kind])
+        return self._environment.databases[_OF_KIND[kind]]
 
     def _put(self, txn: Txn, kind: Kind, key: bytes, ts: int, value: bytes) -> None:
         txn.put(key + _suffix(kind, ts), value, db=self._database(kind))
         if kind is Kind.LOCK:
-            txn.put(key, b"", db=self._environment.database(_LOCKS))
+            txn.put(key, b"", db=self._environment.databases[_LOCKS])
 
     def _delete(self, txn: Txn, kind: Kind, key: bytes, ts: int) -> None:
         deleted = txn.delete(key + _suffix(kind, ts), db=self._database(kind))
         if kind is Kind.LOCK and deleted:
-            txn.delete(key, db=self._environment.database(_LOCKS))
+            txn.delete(key, db=self._environment.databases[_LOCKS])
 
     def commit_one_step(
         self,
@@ -208,36 +210,37 @@ class LmdbStore(OneStepStore):
         notifications: Sequence[Cell] = (),
         deletes: Sequence[tuple[Kind, Cell, int]] = (),
     ) -> int | OneStepConflict:
-        keys = [self._key(*write[0]) for write in writes]
+        keys = [self._key(table, row, column) for (table, row, column), _, _, _ in writes]
 
         def commit(txn: Txn) -> int | OneStepConflict:
-            database = self._environment.database
-            cells = database(_CELLS)
+            databases = self._environment.databases
+            cells = databases[_CELLS]
             cursor = txn.cursor(cells)
-            for write, key in zip(writes, keys, strict=True):
+            for key in keys:
                 if cursor.set_range(key):
                     found = cursor.key()
                     if found.startswith(key):
                         ts = int.from_bytes(found[-8:], "big")
                         if ts <= MAX_TS:
-                            return OneStepConflict(write[0], (ts, cursor.value()), 0)
+                            return OneStepConflict(self._cell(key), (ts, cursor.value()), 0)
                         if _TOP - ts > start_ts:
-                            return OneStepConflict(write[0], None, _TOP - ts)
-            commit_ts = self._advance(txn, 1)
-            inverted = (_TOP - commit_ts).to_bytes(8, "big")
+                            return OneStepConflict(self._cell(key), None, _TOP - ts)
+            commit_ts = int.from_bytes(txn.get(b"ts") or b"", "big") + 1
             plain = commit_ts.to_bytes(8, "big")
+            txn.put(b"ts", plain)
+            inverted = (_TOP - commit_ts).to_bytes(8, "big")
             for (_, op, value, observed), key in zip(writes, keys, strict=True):
                 if value is None or len(value) <= INLINE_BYTES:
                     record = encode_write(op, start_ts, value)
                 else:
                     record = encode_write(op, start_ts)
                     data = key + (_TOP - start_ts).to_bytes(8, "big")
-                    txn.put(data, value, db=database(_DATA))
+                    txn.put(data, value, db=databases[_DATA])
                 txn.put(key + inverted, record, db=cells)
                 if observed:
-                    txn.put(key + plain, b"", db=database(_NOTIFY))
+                    txn.put(key + plain, b"", db=databases[_NOTIFY])
             for cell in notifications:
-                txn.put(self._key(*cell) + plain, b"", db=database(_NOTIFY))
+                txn.put(self._key(*cell) + plain, b"", db=databases[_NOTIFY])
             for kind, cell, ts in deletes:
                 self._delete(txn, kind, self._key(*cell), ts)
             return commit_ts
@@ -245,9 +248,8 @@ class LmdbStore(OneStepStore):
         return self._environment.write(commit)
 
     def _advance(self, txn: Txn, count: int) -> int:
-        meta = self._environment.database(_META)
-        drawn = int.from_bytes(txn.get(b"ts", db=meta) or b"", "big") + count
-        txn.put(b"ts", drawn.to_bytes(8, "big"), db=meta)
+        drawn = int.from_bytes(txn.get(b"ts") or b"", "big") + count
+        txn.put(b"ts", drawn.to_bytes(8, "big"))
         return drawn
 
     def draw(self, count: int = 1) -> int:
@@ -258,8 +260,39 @@ class LmdbStore(OneStepStore):
     def last_drawn(self) -> int:
         environment = self._environment
         txn = environment.begin_read()
+        drawn = txn.get(b"ts")
+        environment.end_read(txn)
+        return int.from_bytes(drawn or b"", "big")
+
+    def get(self, table: str, row: bytes, column: bytes, ts: int) -> bytes | Blocked | None:
+        # The usual case straight through, for it is what most reads are: no lock, and the
+        # newest write is visible and carries its value. Timestamps are compared as the bytes
+        # that they are in the key: a lock's and a later write's sort before the bound.
         try:
-            return int.from_bytes(txn.get(b"ts", db=environment.database(_META)) or b"", "big")
+            key = self._prefixes[table] + row + self._tails[column]
+        except KeyError:
+            key = self._key(table, row, column)
+            if len(self._tails) >= _TAILS:
+                self._tails.clear()
+            self._tails[column] = b"\0\1" + column + b"\0"
+        if b"\0" in row:
+            key = self._key(table, row, column)
+        bound = self._bounds.get(ts)
+        if bound is None:
+            bound = (_TOP - ts).to_bytes(8, "big")
+            self._bounds = {ts: bound}
+        environment = self._environment
+        txn = environment.begin_read()
+        try:
+            cursor = txn.cursor(environment.databases[0])
+            if cursor.set_range(key):
+                found, record = cursor.item()
+                if found.startswith(key):
+                    if found[-8:] >= bound and record[1]:
+                        return record[WRITE_HEADER:]
+                    lock, _, value = self._state(txn, cursor, key, ts)
+                    return value if lock is None else BLOCKED
+            return None
         finally:
             environment.end_read(txn)
 
@@ -268,7 +301,7 @@ class LmdbStore(OneStepStore):
         keys = [self._key(table, row, column) for table, row, column in cells]
         txn = environment.begin_read()
         try:
-            cursor = txn.cursor(environment.database(_CELLS))
+            cursor = txn.cursor(environment.databases[_CELLS])
             return [
                 self._state(txn, cursor, key, ts) if cursor.set_range(key) else NOTHING
                 for key in keys
@@ -297,7 +330,7 @@ class LmdbStore(OneStepStore):
                     if record[1]:
                         return None, commit_ts, record[WRITE_HEADER:]
                     start = key + (_TOP - int.from_bytes(record[2:10], "big")).to_bytes(8, "big")
-                    value = txn.get(start, db=self._environment.database(_DATA))
+                    value = txn.get(start, db=self._environment.databases[_DATA])
                     return None, commit_ts, value
                 if op == _DELETE:
                     return None, commit_ts, None
@@ -312,8 +345,7 @@ class LmdbStore(OneStepStore):
         environment = self._environment
         key = self._key(*cell)
         found: list[tuple[int, bytes]] = []
-        txn = environment.begin_read()
-        try:
+        with environment.reading() as txn:
             cursor = txn.cursor(self._database(kind))
             newest_first = kind in _NEWEST_FIRST
             going = cursor.set_range(key + _suffix(kind, high if newest_first else low))
@@ -326,8 +358,6 @@ class LmdbStore(OneStepStore):
                 if newest_first and limit is not None and len(found) >= limit:
                     break
                 going = cursor.next()
-        finally:
-            environment.end_read(txn)
         return found if newest_first else found[::-1][:limit]
 
     def scan(
@@ -343,9 +373,8 @@ class LmdbStore(OneStepStore):
         environment = self._environment
         first, last = self._row_key(table, start), self._end_key(table, end)
         found: list[tuple[Cell, CellState]] = []
-        txn = environment.begin_read()
-        try:
-            cursor = txn.cursor(environment.database(_CELLS))
+        with environment.reading() as txn:
+            cursor = txn.cursor(environment.databases[_CELLS])
             going = cursor.set_range(first)
             row_part = b""
             row = b""
@@ -369,8 +398,6 @@ class LmdbStore(OneStepStore):
                 going = cursor.next() if cursor.key().startswith(key) else bool(cursor.key())
                 if going and cursor.key().startswith(key):
                     going = cursor.set_range(key + _AFTER)
-        finally:
-            environment.end_read(txn)
         return found, None
 
     def scan_kind(
@@ -380,10 +407,9 @@ class LmdbStore(OneStepStore):
         first, last = self._row_key(table, start), self._end_key(table, end)
         found: list[tuple[Cell, int, bytes]] = []
         locks = kind is Kind.LOCK
-        txn = environment.begin_read()
-        try:
-            cells = txn.cursor(environment.database(_CELLS))
-            cursor = txn.cursor(environment.database(_LOCKS) if locks else self._database(kind))
+        with environment.reading() as txn:
+            cells = txn.cursor(environment.databases[_CELLS])
+            cursor = txn.cursor(environment.databases[_LOCKS] if locks else self._database(kind))
             going = cursor.set_range(first)
             while going:
                 entry = cursor.key()
@@ -397,8 +423,6 @@ class LmdbStore(OneStepStore):
                 elif cells.set_range(entry) and cells.key().startswith(entry):
                     found.append((cell, _timestamp(cells.key(), kind), cells.value()))
                 going = cursor.next()
-        finally:
-            environment.end_read(txn)
         return found, None
 
     def tablets(self, table: str) -> list[Tablet]:
@@ -406,9 +430,8 @@ class LmdbStore(OneStepStore):
         environment = self._environment
         first, last = self._prefix(table), self._end_key(table, b"")
         cuts: list[bytes] = []
-        txn = environment.begin_read()
-        try:
-            cursor = txn.cursor(environment.database(_CELLS))
+        with environment.reading() as txn:
+            cursor = txn.cursor(environment.databases[_CELLS])
             if cursor.set_range(first) and cursor.key() < last:
                 low = cursor.key()
                 at_end = not cursor.set_range(last)
@@ -416,26 +439,33 @@ class LmdbStore(OneStepStore):
                     for middle in _between(low, cursor.key(), 15):
                         if cursor.set_range(middle) and cursor.key() < last:
                             cuts.append(self._cell(cursor.key()[:-8]).row)
-        finally:
-            environment.end_read(txn)
         bounds = sorted(set(cuts))
         return [Tablet(a, b) for a, b in zip([b"", *bounds], [*bounds, b""], strict=True)]
 
     def statistics(self) -> dict[str, int]:
         environment = self._environment
-        txn = environment.begin_read()
-        try:
+        with environment.reading() as txn:
             counts = {
-                name.decode(): txn.stat(environment.database(index))["entries"]
+                name.decode(): txn.stat(environment.databases[index])["entries"]
                 for index, name in enumerate(_DATABASES)
             }
-        finally:
-            environment.end_read(txn)
         counts["bytes"] = (environment.folder / "data.mdb").stat().st_blocks * 512
         return counts
 
     def close(self) -> None:
         self._environment.close()
+
+
+def _tables(txn: Txn) -> dict[str, bytes]:
+    """The tables' numbers as they begin keys."""
+    tables: dict[str, bytes] = {}
+    cursor = txn.cursor()
+    if cursor.set_range(b"table:"):
+        for key, number in cursor:
+            if not key.startswith(b"table:"):
+                break
+            tables[key[6:].decode()] = number
+    return tables
 
 
 def _suffix(kind: Kind, ts: int) -> bytes:

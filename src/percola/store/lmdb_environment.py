@@ -5,18 +5,22 @@ turns. What it leaves to its user is done here, once:
 
 Group commit. Threads put their operation in a queue; whoever gets the write lock first runs
 everything that is queued by then in one LMDB transaction, so that many commits share one
-fsync. An operation checks before it changes: one that refuses leaves the others alone.
+fsync. If an operation raises, the transaction is undone and runs again without it: it leaves
+nothing behind, and the others alone.
 
 The map. LMDB maps its file into memory at a size fixed when it is opened. When it is full,
 the transaction is undone, the threads of this process finish what they read, the map is
 enlarged and the transaction runs again; other processes notice and follow.
 
-fork. An environment must not be used in a child. The child opens its own when it first needs
-one, and keeps the inherited one untouched for ever: closing it could disturb the parent.
+fork. No environment may be inherited: LMDB could neither use nor close it in the child, nor
+open another on the same file. So it is closed just before a fork, once what runs in it has
+ended, and parent and child each open one when they next need it: a fraction of a millisecond.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import threading
 import time
@@ -30,8 +34,8 @@ import lmdb
 
 from percola.errors import (
     ConflictingOptionsError,
-    PercolaError,
     RepositoryClosedError,
+    RepositoryError,
     StoreError,
     StoreFullError,
 )
@@ -45,6 +49,7 @@ class Cursor(Protocol):
     def set_range(self, key: bytes) -> bool: ...
     def key(self) -> bytes: ...
     def value(self) -> bytes: ...
+    def item(self) -> tuple[bytes, bytes]: ...
     def next(self) -> bool: ...
     def prev(self) -> bool: ...
     def last(self) -> bool: ...
@@ -54,11 +59,12 @@ class Cursor(Protocol):
 class Txn(Protocol):
     """What we use of an LMDB transaction."""
 
-    def get(self, key: bytes, default: bytes | None = None, *, db: Any) -> bytes | None: ...
-    def put(self, key: bytes, value: bytes, *, db: Any) -> bool: ...
+    def get(self, key: bytes, default: bytes | None = None, *, db: Any = None) -> bytes | None: ...
+    def put(self, key: bytes, value: bytes, *, db: Any = None) -> bool: ...
     def delete(self, key: bytes, *, db: Any) -> bool: ...
-    def cursor(self, db: Any) -> Cursor: ...
+    def cursor(self, db: Any = None) -> Cursor: ...
     def stat(self, db: Any) -> dict[str, int]: ...
+    def id(self) -> int: ...
     def commit(self) -> None: ...
     def abort(self) -> None: ...
 
@@ -70,11 +76,19 @@ FIRST_MAP_BYTES: Final = 1 << 36
 
 _GROUP: Final = 512
 _MAX_READERS: Final = 2048
-_SYNC_SECONDS: Final = 1.0
+_LEAST_MAP_BYTES: Final = 1 << 20
+
+_CARE_SECONDS: Final = {True: 60.0, False: 1.0}
+"""How often a writer looks after the environment, with and without sync."""
+
+_PATIENCE: Final = 10.0
+"""How long, in seconds, to wait for LMDB transactions of this process to end, before leaving
+the rest to py-lmdb's own checks. They are short; a Ctrl-C at a bad moment can lose the count."""
 
 DURABILITIES: Final = ("full", "relaxed")
 
-_inherited: list[lmdb.Environment] = []
+log = logging.getLogger("percola.store")
+
 _environments: weakref.WeakSet[Environment] = weakref.WeakSet()
 
 
@@ -83,7 +97,7 @@ class Environment:
 
     Args:
         folder: where `data.mdb` and `lock.mdb` stand.
-        names: the named databases, opened in this order: `database(i)`.
+        names: the named databases, opened in this order.
         durability: "full" makes every commit wait until it is on disk. "relaxed" does not
             wait: a killed process loses nothing, a power cut or a crash of the system may
             lose or damage the repository.
@@ -91,6 +105,9 @@ class Environment:
 
     Raises:
         StoreError: the file is damaged, of another format, or not accessible.
+
+    Attributes:
+        databases: the handles of the databases, in the order of `names`; valid in a transaction.
     """
 
     def __init__(
@@ -111,45 +128,49 @@ class Environment:
         self._map_bytes = map_bytes
         self._closed = False
         self._start_afresh()
-        self._open()
         _environments.add(self)
+        self._open()
 
     def _start_afresh(self) -> None:
-        """Set every field that belongs to one process; run again after a fork."""
+        """Set every field that belongs to one process; run again in the child of a fork."""
         self._env: lmdb.Environment | None = None
+        self.databases: list[Any] = []
+        # A request: [operation, or None once it is done with; its result; its error].
         self._queue: deque[list[Any]] = deque()
         self._writing = threading.Lock()
-        self._opening = threading.Lock()
+        # Held while the environment is opened, remapped or closed.
+        self._changing = threading.Lock()
         # append and pop of a deque are atomic: a counter of running LMDB transactions.
         self._running: deque[None] = deque()
-        self._growing: threading.Event | None = None
-        self._last_sync = time.monotonic()
+        # While the map grows, at a fork and at the end, nobody may begin a transaction.
+        self._paused = False
+        self._care_at = time.monotonic() + _CARE_SECONDS[self._sync]
 
-    def _open(self) -> lmdb.Environment:
-        with self._opening:
+    def _open(self) -> None:
+        """Open the environment, unless it is open; in a pause, wait for its end.
+
+        Not for what counts as running: a pause waits for that.
+        """
+        with self._changing:
             if self._closed:
                 raise RepositoryClosedError("This repository has been closed; open it again.")
-            if self._env is not None:
-                return self._env
-            data = self.folder / "data.mdb"
-            size = self._map_bytes
-            if data.exists():
-                while size < 2 * data.stat().st_size:
-                    size *= 2
-            try:
-                env = self._map(size)
-                databases = [env.open_db(name) for name in self._names]
-            except lmdb.Error as error:
-                raise translate(error, self.folder) from error
-            self._databases = databases
-            self._env = env
-            return env
+            if self._env is None:
+                try:
+                    self._env = self._map()
+                except (lmdb.Error, OSError) as error:
+                    raise translate(error, self.folder) from error
 
-    def _map(self, size: int) -> lmdb.Environment:
-        # Where address space is limited (ulimit -v), begin with less: the map grows anyway.
+    def _map(self) -> lmdb.Environment:
+        size = self._map_bytes
         while True:
             try:
-                return lmdb.open(
+                used = os.path.getsize(self.folder / "data.mdb")
+            except FileNotFoundError:
+                used = 0
+            while size < used:
+                size *= 2
+            try:
+                env = lmdb.open(
                     str(self.folder),
                     map_size=size,
                     max_dbs=len(self._names),
@@ -161,56 +182,86 @@ class Environment:
                     mode=0o644,
                 )
             except lmdb.MemoryError:
-                if size <= 1 << 24:
+                # Where address space is limited (ulimit -v), begin with less: the map grows.
+                if size // 2 < max(used, _LEAST_MAP_BYTES):
                     raise
-                size //= 4
-
-    def database(self, index: int) -> Any:
-        """The handle of the database at that place of `names`."""
-        return self._databases[index]
+                size //= 2
+                continue
+            try:
+                with env.begin(write=True) as txn:
+                    self.databases = [env.open_db(name, txn=txn) for name in self._names]
+                env.reader_check()
+            except lmdb.MapResizedError:  # Another process has grown it just now.
+                env.close()
+                size *= 2
+            except BaseException:
+                env.close()
+                raise
+            else:
+                return env
 
     # --- Reading ------------------------------------------------------------------------
 
     def begin_read(self) -> Txn:
         """Begin a read transaction; `end_read` must follow soon, in every case."""
-        running = self._running
-        while True:
-            running.append(None)
-            if self._growing is None:
-                try:
-                    txn: Txn = (self._env or self._open()).begin()  # type: ignore[assignment]
-                    return txn
-                except lmdb.MapResizedError:
-                    running.pop()
-                    self._grow(0)
-                    continue
-                except lmdb.Error as error:
-                    running.pop()
-                    raise translate(error, self.folder) from error
-                except BaseException:
-                    running.pop()
-                    raise
-            running.pop()
-            self._wait_for_map()
+        try:
+            self._running.append(None)
+            env = self._env
+            if env is not None and not self._paused:
+                txn: Txn = env.begin()  # type: ignore[assignment]
+                return txn
+        except BaseException as error:
+            # Processes that were killed while they read may have left their slots behind.
+            full = isinstance(error, lmdb.ReadersFullError)
+            freed = full and env is not None and env.reader_check() > 0
+            self._running.pop()
+            if isinstance(error, lmdb.MapResizedError):
+                self._grow(0)
+            elif isinstance(error, lmdb.Error) and not freed:
+                raise translate(error, self.folder) from error
+            elif not freed:
+                raise
+        else:
+            self._running.pop()
+            self._open()
+        return self.begin_read()
 
     def end_read(self, txn: Txn) -> None:
         """End a read transaction."""
-        txn.abort()
-        self._running.pop()
+        try:
+            txn.abort()
+        finally:
+            self._running.pop()
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Txn]:
+        """A read transaction for a `with` block; LMDB's errors become StoreErrors."""
+        txn = self.begin_read()
+        try:
+            yield txn
+        except lmdb.Error as error:
+            raise translate(error, self.folder) from error
+        finally:
+            self.end_read(txn)
 
     # --- Writing ------------------------------------------------------------------------
 
     def write(self, operation: Operation[T]) -> T:
         """Run `operation` in a write transaction, together with those of other threads.
 
-        It may run more than once (when the map grows), only ever once to a commit. What it
-        raises as a PercolaError is raised here and must come before its first change.
+        It may run more than once (when the map grows, when another one fails), but only one
+        run is committed. What it raises is raised here, and then nothing of it is written.
         """
         request: list[Any] = [operation, None, None]
         self._queue.append(request)
-        with self._writing:
-            while request[0] is not None:
-                self._commit_group()
+        try:
+            with self._writing:
+                while request[0] is not None:
+                    self._commit_group()
+        except BaseException:
+            # Ctrl-C: what nobody waits for any more need not run.
+            request[0] = None
+            raise
         error = request[2]
         if error is not None:
             raise error
@@ -218,127 +269,182 @@ class Environment:
         return result
 
     def _commit_group(self) -> None:
+        """Run what is queued in one LMDB transaction; requires the lock `_writing`."""
         queue = self._queue
-        group: list[list[Any]] = []
-        failure: BaseException | None = None
-        txn: Txn | None = None
         running = self._running
-        running.append(None)
+        group: list[list[Any]] = []
+        txn: Txn | None = None
+        in_operation = False
         try:
-            if self._growing is not None:
-                return
-            # While another process writes, this waits without the GIL, and the group grows.
-            begun: Txn = (self._env or self._open()).begin(write=True)  # type: ignore[assignment]
-            txn = begun
-            while queue and len(group) < _GROUP:
-                request = queue.popleft()
-                group.append(request)
-                try:
-                    request[1] = request[0](begun)
-                except PercolaError as error:
-                    request[2] = error
-            begun.commit()
-            txn = None
-        except (lmdb.MapFullError, lmdb.MapResizedError) as error:
-            failure = error
-        except lmdb.Error as error:
-            failure = translate(error, self.folder)
-            failure.__cause__ = error
+            running.append(None)
+            env = self._env
+            if env is not None and not self._paused:
+                # While another process writes, this waits without the GIL: the group grows.
+                begun: Txn = env.begin(write=True)  # type: ignore[assignment]
+                txn = begun
+                in_operation = True
+                while queue and len(group) < _GROUP:
+                    request = queue[0]
+                    group.append(request)
+                    queue.popleft()
+                    operation = request[0]
+                    if operation is not None:
+                        request[1] = operation(begun)
+                in_operation = False
+                begun.commit()
+                for request in group:
+                    request[0] = None
         except BaseException as error:
-            # An interrupt (Ctrl-C): the threads that wait with us must not wait for ever.
-            interrupted = StoreError("The write was interrupted; nothing of it was written.")
-            interrupted.__cause__ = error
-            self._finish([*group, *queue], interrupted)
-            queue.clear()
-            raise
-        finally:
+            committed = txn is not None and _is_over(txn)
             if txn is not None:
                 txn.abort()
             running.pop()
-            if self._growing is not None and failure is None and not group:
-                self._wait_for_map()
-        if isinstance(failure, lmdb.Error):
-            for request in group:
-                request[1] = request[2] = None
-            queue.extendleft(reversed(group))
-            self._grow(2 if isinstance(failure, lmdb.MapFullError) else 0)
+            if isinstance(error, Exception):
+                self._recover(group, error, in_operation)
+            else:
+                # An interrupt (Ctrl-C). The threads that wait with us go on without us.
+                if committed:
+                    for request in group:
+                        request[0] = None
+                queue.extendleft(request for request in reversed(group) if request not in queue)
+                raise
             return
-        if failure is not None and not group:
-            group = list(queue)
-            queue.clear()
-        self._finish(group, failure)
-        if not self._sync and time.monotonic() - self._last_sync > _SYNC_SECONDS:
-            self.sync()
-
-    def _finish(self, group: list[list[Any]], failure: BaseException | None) -> None:
-        for request in group:
-            request[0] = None
-            if failure is not None:
-                request[2] = failure
-
-    def sync(self) -> None:
-        """Force everything to disk."""
-        self._last_sync = time.monotonic()
-        if self._env is not None:
+        running.pop()
+        if txn is None:
             try:
-                self._env.sync(True)
-            except lmdb.Error as error:
-                raise translate(error, self.folder) from error
+                self._open()
+            except RepositoryError as error:
+                self._recover(group, error, in_operation)
+        elif time.monotonic() > self._care_at:
+            self._care()
 
-    # --- The map ------------------------------------------------------------------------
+    def _recover(self, group: list[list[Any]], error: Exception, in_operation: bool) -> None:
+        """After a group that was undone: who is told, and who runs again."""
+        queue = self._queue
+        failed = group
+        if isinstance(error, lmdb.MapFullError | lmdb.MapResizedError):
+            try:
+                self._grow(2 if isinstance(error, lmdb.MapFullError) else 0)
+                failed = []
+            except StoreError as why:
+                error = why
+        elif isinstance(error, lmdb.PanicError):
+            # LMDB refuses everything until the file is opened anew.
+            self._pause()
+            try:
+                self._drop()
+            finally:
+                self._resume()
+        elif in_operation:
+            failed = group[-1:]
+        if not group and failed is group:
+            # It could not even begin: that concerns everybody.
+            while queue:
+                failed.append(queue.popleft())
+        for request in failed:
+            request[2] = self._explain(error)
+            request[0] = None
+        queue.extendleft(request for request in reversed(group) if request[0] is not None)
 
-    def _wait_for_map(self) -> None:
-        growing = self._growing
-        if growing is not None:
-            growing.wait()
+    def _explain(self, error: Exception) -> Exception:
+        """The error to raise in one of several threads: each needs an instance of its own."""
+        if isinstance(error, lmdb.Error):
+            told: Exception = translate(error, self.folder)
+            told.__cause__ = error
+        elif isinstance(error, RepositoryError):
+            told = type(error)(*error.args)
+            told.__cause__ = error.__cause__
+        else:
+            told = error
+        return told
+
+    def _care(self) -> None:
+        """From time to time: free what killed readers hold; without sync, write to disk."""
+        self._care_at = time.monotonic() + _CARE_SECONDS[self._sync]
+        try:
+            txn = self.begin_read()
+            try:
+                if self._env is not None:
+                    # A reader that was killed keeps old pages from being used again.
+                    self._env.reader_check()
+                    if not self._sync:
+                        self._env.sync(True)
+            finally:
+                self.end_read(txn)
+        except (lmdb.Error, RepositoryError):
+            # Whatever was asked of us has been done, and nobody waits for this.
+            log.warning("The store in %s could not be looked after.", self.folder, exc_info=True)
+
+    # --- The map, a fork, the end -------------------------------------------------------
+
+    def _pause(self) -> None:
+        """Keep this process's threads out of LMDB until `_resume`; not for whoever is in it."""
+        self._changing.acquire()
+        self._paused = True
+        deadline = time.monotonic() + _PATIENCE
+        while self._running and time.monotonic() < deadline:
+            time.sleep(0.0001)
+
+    def _resume(self) -> None:
+        self._paused = False
+        self._changing.release()
+
+    def _drop(self) -> None:
+        """Close LMDB's environment, in a pause: whoever needs it next opens it again."""
+        env, self._env = self._env, None
+        if env is not None:
+            env.close()
 
     def _grow(self, factor: int) -> None:
         """Enlarge the map by `factor`, or adopt the size another process gave it (0)."""
-        with self._opening:
+        self._pause()
+        try:
             env = self._env
-            if env is None:
-                return
-            done = threading.Event()
-            self._growing = done
-            try:
+            if env is not None:
                 # LMDB forbids it while a transaction runs in this process; ours are short.
-                while self._running:
-                    time.sleep(0.0001)
                 env.set_mapsize(env.info()["map_size"] * factor)
-            except lmdb.Error as error:
-                raise StoreFullError(
-                    f"The store in {self.folder} has to grow, but the system gives it no more "
-                    "address space. Raise the limit (ulimit -v) or use a larger machine."
-                ) from error
-            finally:
-                self._growing = None
-                done.set()
-
-    # --- The end ------------------------------------------------------------------------
+        except lmdb.Error as error:
+            # The old map is gone, and there is no new one: LMDB must not be touched again.
+            self._drop()
+            kind = StoreFullError if factor else StoreError
+            raise kind(
+                f"The store in {self.folder} has grown, but the system gives it no more address "
+                "space. Raise the limit (ulimit -v) or use a larger machine."
+            ) from error
+        finally:
+            self._resume()
 
     def close(self) -> None:
-        """Close the environment; everything committed is on disk afterwards."""
-        with self._writing, self._opening:
-            if self._closed:
-                return
+        """Close the environment; everything committed is on disk afterwards.
+
+        What runs in other threads ends first; what comes later raises RepositoryClosedError.
+        """
+        self._pause()
+        try:
             self._closed = True
-            env, self._env = self._env, None
-            if env is not None:
-                while self._running:
-                    time.sleep(0.0001)
+            _environments.discard(self)
+            if self._env is not None:
                 try:
-                    env.sync(True)
+                    self._env.sync(True)
+                except lmdb.Error as error:
+                    raise translate(error, self.folder) from error
                 finally:
-                    env.close()
-
-    def _forget_parent(self) -> None:
-        if self._env is not None:
-            _inherited.append(self._env)
-        self._start_afresh()
+                    self._drop()
+        finally:
+            self._resume()
 
 
-def translate(error: lmdb.Error, folder: Path) -> StoreError:
-    """The error of ours that says what an LMDB error means to a user."""
+def _is_over(txn: Txn) -> bool:
+    """Whether a transaction has been committed (or aborted)."""
+    try:
+        txn.id()
+    except lmdb.Error:
+        return True
+    return False
+
+
+def translate(error: Exception, folder: Path) -> StoreError:
+    """The error of ours that says what LMDB's, or the system's, means to a user."""
     text = str(error)
     if isinstance(error, lmdb.DiskError) or any(
         reason in text for reason in ("No space left", "File too large", "Disk quota")
@@ -359,12 +465,44 @@ def translate(error: lmdb.Error, folder: Path) -> StoreError:
             f"More than {_MAX_READERS} threads read the store in {folder} at once. Run fewer "
             "workers."
         )
+    if isinstance(error, lmdb.MemoryError):
+        return StoreError(
+            f"The system gives the store in {folder} no address space. Raise the limit (ulimit "
+            "-v) or use a larger machine."
+        )
     return StoreError(f"The store in {folder} failed: {text}.")
 
 
-def _after_fork_in_child() -> None:
+# --- fork -------------------------------------------------------------------------------
+
+_forking = threading.Lock()
+_held: list[Environment] = []
+
+
+def _before_fork() -> None:
+    _forking.acquire()
     for environment in list(_environments):
-        environment._forget_parent()
+        environment._pause()
+        _held.append(environment)
+        environment._drop()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+def _after_fork_in_parent() -> None:
+    while _held:
+        _held.pop()._resume()
+    _forking.release()
+
+
+def _after_fork_in_child() -> None:
+    global _forking
+    _forking = threading.Lock()
+    for environment in _held:
+        environment._start_afresh()
+    _held.clear()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)

@@ -12,7 +12,12 @@ from typing import Final
 from sortedcontainers import SortedDict
 
 from percola.cells import INLINE_BYTES, Cell, Kind, Op, decode_write, encode_write
-from percola.errors import RepositoryClosedError, RowTooLongError, UnknownTableError
+from percola.errors import (
+    RepositoryClosedError,
+    RowTooLongError,
+    UnknownTableError,
+    ValueTooLargeError,
+)
 from percola.store.base import (
     NOTHING,
     CellState,
@@ -46,6 +51,7 @@ class MemoryStore(OneStepStore):
 
     def create_tables(self, names: Iterable[str]) -> None:
         with self._lock:
+            self._check_open()
             for name in names:
                 self._tables.setdefault(name, SortedDict())
 
@@ -59,11 +65,19 @@ class MemoryStore(OneStepStore):
     # --- Writing ------------------------------------------------------------------------
 
     def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
+        for mutation in batch:
+            self._rows(mutation.table)
+            self.check_row(mutation.table, mutation.row)
+            for change in mutation.changes:
+                if isinstance(change, Put) and len(change.value) > self.limits.value_bytes + 4096:
+                    raise ValueTooLargeError(
+                        f"A value of {len(change.value)} bytes does not fit: the memory store "
+                        f"takes up to {self.limits.value_bytes}."
+                    )
         results = []
         for mutation in batch:
             with self._lock:
                 rows = self._rows(mutation.table)
-                self.check_row(mutation.table, mutation.row)
                 row: _Row = rows.get(mutation.row, {})
                 holds = all(
                     any(low <= ts <= high for ts in row.get((kind, column), ())) is present
@@ -110,6 +124,8 @@ class MemoryStore(OneStepStore):
                 newest = max(row.get((Kind.WRITE, cell.column), ()), default=0)
                 if newest > start_ts:
                     return OneStepConflict(cell, None, newest)
+            for cell in notifications:
+                self._rows(cell.table)
             commit_ts = self.draw()
             for cell, op, value, observed in writes:
                 table, row_key, column = cell

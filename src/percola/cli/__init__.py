@@ -1,0 +1,55 @@
+"""The command line: `percola --repo PATH COMMAND`. It looks, mends by hand, and runs workers.
+
+Every command works beside live workers and programs. What a user did wrong is one sentence on
+stderr (`Error: …`) and exit code 1, or 2 where the command line itself does not read; with
+`--json`, stdout then holds `{"error": {"kind": …, "message": …}}`, so that it is always JSON.
+`scan` and `worker` print a JSON document a line, all others one document.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NoReturn
+
+import click
+
+from percola.cli import cells, repositories, worker
+from percola.cli.session import CommandLine, Session, common
+
+
+@click.group(
+    cls=CommandLine,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="A cell is ROW COLUMN; where several tables have the column, write TABLE.COLUMN. "
+    "Put -- before a row that begins with a dash.",
+)
+@click.version_option(
+    None, "-V", "--version", package_name="percola", message="percola %(version)s"
+)
+@common
+@click.pass_obj
+def cli(session: Session) -> None:
+    """Look into a Percola repository, write single cells, and run workers."""
+    session.address = session.address or os.environ.get("PERCOLA_REPO")
+
+
+for _command in (
+    repositories.init,
+    repositories.status,
+    cells.get,
+    cells.set_,
+    cells.delete,
+    cells.scan,
+    cells.history,
+    repositories.locks,
+    repositories.notifications,
+    repositories.failed,
+    worker.worker,
+):
+    cli.add_command(_command)
+
+
+def main() -> NoReturn:
+    """The entry point `percola`."""
+    cli.main(prog_name="percola")
+    raise AssertionError("CommandLine.main ends the process")

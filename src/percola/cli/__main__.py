@@ -1,0 +1,5 @@
+"""`python -m percola.cli`: the command line where the script `percola` is not on the path."""
+
+from percola.cli import main
+
+main()

@@ -1,0 +1,341 @@
+"""What the command line is given, made into tables, columns, rows, values and observers.
+
+A cell is addressed as `ROW COLUMN`. The table follows from the column where only one table has
+it; else it is named, by `--table docs` or as `docs.title`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import functools
+import importlib
+import inspect
+import json
+import os
+import sys
+import traceback
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any, Final
+
+from percola.errors import UnknownColumnError, UsageError, WrongTypeError
+from percola.observers import Observer
+from percola.repository import Repository
+from percola.schema import JSON, Codec, Column, Family, Schema, Table, WeakColumn
+
+BASE64: Final = "base64:"
+"""Rows and values of type bytes may be written so, where they are not text."""
+
+_TYPES: Final[dict[str, type | Codec[Any]]] = {
+    "bytes": bytes,
+    "str": str,
+    "int": int,
+    "float": float,
+    "bool": bool,
+    "json": JSON,
+}
+_KINDS: Final = ("observed", "family")
+_PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_POSITIONAL: Final = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+)
+
+
+# --- Tables, columns, rows --------------------------------------------------------------
+
+
+def find_table(repo: Repository, name: str | None) -> Table[Any]:
+    """The table of that name, or the only one; UsageError if there are several."""
+    if name is not None:
+        return repo.table(name)
+    tables = list(repo.schema)
+    if not tables:
+        raise UsageError(
+            f"The repository {repo.address} has no tables yet. Declare some with "
+            f"'percola --repo {repo.address} init --column docs.title:str' (or --schema), or "
+            "from a program."
+        )
+    if len(tables) > 1:
+        names = ", ".join(sorted(table.name for table in tables))
+        raise UsageError(
+            f"The repository has several tables ({names}): say which with --table NAME."
+        )
+    return tables[0]
+
+
+def find_column(
+    repo: Repository, table: str | None, name: str
+) -> Column[Any, Any] | WeakColumn[Any]:
+    """The column of that name: of `table`, of the only table that has it, or `table.column`."""
+    if table is None:
+        having = [one for one in repo.schema if _member(one, name) is not None]
+        for one in repo.schema:
+            rest = name.removeprefix(one.name + ".")
+            if rest != name and _member(one, rest) is not None and one not in having:
+                return one.resolve(rest)
+        if len(having) > 1:
+            names = " or ".join(f"{one.name}.{name}" for one in having)
+            raise UsageError(f"Several tables have a column {name!r}: write {names}.")
+        if having:
+            return having[0].resolve(name)
+        tables = list(repo.schema)
+        if len(tables) > 1:
+            known = "; ".join(f"{one.name} has {_names(one)}" for one in tables)
+            raise UnknownColumnError(f"No table has a column {name!r}: {known}.")
+    else:
+        name = name.removeprefix(table + ".")
+    return find_table(repo, table).resolve(name)
+
+
+def find_cell_column(repo: Repository, table: str | None, name: str) -> Column[Any, Any]:
+    """As `find_column`, for reading and writing: a weak column is refused."""
+    return _readable(find_column(repo, table, name))
+
+
+def find_columns(
+    table: Table[Any], names: Iterable[str]
+) -> list[Column[Any, Any] | Family[Any, Any]]:
+    """Columns and families of a table, to be scanned; a family also as `family:`."""
+    found: list[Column[Any, Any] | Family[Any, Any]] = []
+    for name in names:
+        short = name.removeprefix(table.name + ".")
+        member = _member(table, short.removesuffix(":"))
+        if isinstance(member, Family) and ":" not in short.removesuffix(":"):
+            found.append(member)
+        else:
+            found.append(_readable(table.resolve(short)))
+    return found
+
+
+def _member(table: Table[Any], name: str) -> object:
+    """What a name belongs to in a table: a column, a weak column or a family; else None."""
+    members = {member.name: member for member in table.members}
+    family, colon, _ = name.partition(":")
+    found = members.get(family)
+    return found if not colon or isinstance(found, Family) else None
+
+
+def _readable(column: Column[Any, Any] | WeakColumn[Any]) -> Column[Any, Any]:
+    if isinstance(column, WeakColumn):
+        raise UsageError(
+            f"{column!r} is a weak column: it can be notified, but holds no value to read or write."
+        )
+    return column
+
+
+def _names(table: Table[Any]) -> str:
+    shown = [m.name + (":…" if isinstance(m, Family) else "") for m in table.members]
+    return ", ".join(shown) or "no columns"
+
+
+def parse_row(table: Table[Any], text: str) -> Any:
+    """A row as the table's own type; rows of bytes also as `base64:…`."""
+    return _as_bytes(text) if table.rows is bytes else text
+
+
+# --- Values -----------------------------------------------------------------------------
+
+
+def parse_value(column: Column[Any, Any], given: str | bytes) -> Any:
+    """A value of the column's type from an argument or from what a file holds.
+
+    Raises WrongTypeError if the text is not such a value.
+    """
+    kind = column.codec.name
+    if isinstance(given, str) and kind not in ("str", "int", "float", "bool", "json"):
+        return _as_bytes(given)
+    if kind not in _TYPES or kind == "bytes":
+        return given
+    try:
+        text = given if isinstance(given, str) else given.decode()
+        if kind == "str":
+            return text
+        if kind == "bool":
+            return {"true": True, "false": False}[text.strip().lower()]
+        if kind == "json":
+            return json.loads(text)
+        return int(text) if kind == "int" else float(text)
+    except (ValueError, KeyError) as error:
+        what = {
+            "str": "text in UTF-8",
+            "int": "a whole number",
+            "float": "a number",
+            "bool": "'true' or 'false'",
+            "json": "a JSON document",
+        }[kind]
+        shown = repr(given if len(given) <= 60 else given[:60])
+        raise WrongTypeError(
+            f"The column {column!r} holds {kind}: {shown} is not {what}."
+        ) from error
+
+
+def _as_bytes(text: str) -> bytes:
+    if not text.startswith(BASE64):
+        return os.fsencode(text)
+    try:
+        return base64.b64decode(text.removeprefix(BASE64), validate=True)
+    except binascii.Error as error:
+        raise WrongTypeError(f"{text!r} is not valid base64 ({error}).") from error
+
+
+# --- Schemas ----------------------------------------------------------------------------
+
+
+def declare_tables(columns: Iterable[str]) -> list[Table[Any]]:
+    """Tables from `TABLE.COLUMN:TYPE[:observed]`, `…:TYPE:family` and `TABLE.COLUMN:weak`.
+
+    Raises UsageError for one that does not read so, SchemaError for an unusable name.
+    """
+    tables: dict[str, Table[Any]] = {}
+    for text in columns:
+        address, *parts = text.split(":")
+        name, dot, column = address.partition(".")
+        kind = parts[0] if parts else "bytes"
+        also = parts[1] if len(parts) == 2 else None
+        known = kind in _TYPES or kind == "weak"
+        if not dot or len(parts) > 2 or not known or (kind == "weak" and also is not None):
+            raise _bad_column(text)
+        table = tables.setdefault(name, Table(name))
+        if kind == "weak":
+            table.weak_column(column)
+        elif also is None or also == "observed":
+            table.column(column, _TYPES[kind], observed=also is not None)
+        elif also == "family":
+            table.family(column, _TYPES[kind])
+        else:
+            raise _bad_column(text)
+    return list(tables.values())
+
+
+def _bad_column(text: str) -> UsageError:
+    return UsageError(
+        f"{text!r} declares no column: write TABLE.COLUMN:TYPE with a type of "
+        f"{', '.join(_TYPES)}, and {' or '.join(_KINDS)} after it if it is (docs.title:str, "
+        "docs.contents:bytes:observed, docs.member:int:family); TABLE.COLUMN:weak for a weak "
+        "column."
+    )
+
+
+def load_schema(target: str) -> list[Table[Any]]:
+    """The tables that `MODULE:NAME` is a list of (one Table, or a Schema, is fine as well)."""
+    found = load(target)
+    tables = [found] if isinstance(found, Table) else found
+    if not isinstance(tables, Iterable) or isinstance(tables, str | bytes):
+        raise UsageError(f"{target} is {_a(found)}, not a list of tables.")
+    tables = list(tables)
+    for one in tables:
+        if not isinstance(one, Table):
+            raise UsageError(f"{target} should be a list of tables, but it holds {_a(one)}.")
+    Schema(tables)
+    return tables
+
+
+# --- MODULE:NAME ------------------------------------------------------------------------
+
+
+def load_observers(target: str, repo: Repository) -> list[Observer[Any]]:
+    """The observers that `MODULE:NAME` is, or that it returns when it is called.
+
+    NAME is an observer, a list of them, or a function that returns either; a function that
+    takes an argument is given the repository.
+    """
+    found = load(target)
+    if not isinstance(found, Observer) and callable(found):
+        found = _call(target, found, repo)
+    observers = [found] if isinstance(found, Observer) else found
+    if not isinstance(observers, Iterable) or isinstance(observers, str | bytes):
+        raise UsageError(
+            f"{target} gives {_a(found)}; it should be an observer, a list of observers, or a "
+            "function that returns them."
+        )
+    return list(observers)
+
+
+def _call(target: str, function: Any, repo: Repository) -> object:
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    needed = [one for one in parameters if one.default is one.empty and one.kind in _POSITIONAL]
+    try:
+        return function(repo) if needed else function()
+    except Exception as error:
+        raise UsageError(f"{target} raised {_raised(error)}.") from error
+
+
+def load(target: str) -> Any:
+    """The attribute that `MODULE:NAME` names; the current directory is importable.
+
+    Raises UsageError if there is no such module or attribute, or if importing it failed:
+    then with what was raised, and where.
+    """
+    module_name, colon, name = target.partition(":")
+    if not (module_name and colon and name):
+        raise UsageError(
+            f"{target!r} names nothing that can be imported: write MODULE:NAME, as in "
+            "'myapp.main:observers'."
+        )
+    if module_name.endswith(".py") or "/" in module_name:
+        raise UsageError(
+            f"{module_name!r} is a file; name the module, as in 'import': "
+            f"{module_name.removesuffix('.py').replace('/', '.').strip('.')}:{name}."
+        )
+    module = _import(module_name)
+    try:
+        return functools.reduce(getattr, name.split("."), module)
+    except AttributeError:
+        public = [one for one in vars(module) if not one.startswith("_")]
+        defined = [one for one in public if not isinstance(getattr(module, one), ModuleType)]
+        raise UsageError(
+            f"The module {module_name!r} ({module.__file__}) has no {name!r}. It has: "
+            f"{', '.join(defined[-12:]) or 'nothing'}."
+        ) from None
+
+
+def _import(name: str) -> Any:
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise UsageError(
+                f"There is no module {error.name!r}, neither in {here} nor installed in this "
+                "Python's environment."
+            ) from None
+        raise UsageError(f"Importing {name!r} raised {_raised(error)}.") from error
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"Importing {name!r} raised {_raised(error)}.") from error
+
+
+def _raised(error: BaseException) -> str:
+    """What was raised, and where, without a full stop."""
+    where = ""
+    if isinstance(error, SyntaxError) and error.filename:
+        where = f" ({error.filename}, line {error.lineno})"
+        text = error.msg
+    else:
+        text = str(error)
+        frames = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if not frame.filename.startswith("<") and frame.filename != importlib.__file__
+        ]
+        # The user's own line says more than the line of a library that it called.
+        own = [
+            frame
+            for frame in frames
+            if _PACKAGE not in frame.filename and "site-packages" not in frame.filename
+        ]
+        if own:
+            where = f" ({own[-1].filename}, line {own[-1].lineno})"
+    first_line = text.strip().splitlines()[0] if text.strip() else ""
+    return f"{type(error).__name__}{': ' if first_line else ''}{first_line.rstrip('.')}{where}"
+
+
+def _a(value: object) -> str:
+    shown = repr(value)
+    return f"{shown[:60]}{'…' if len(shown) > 60 else ''} ({type(value).__name__})"

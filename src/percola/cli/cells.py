@@ -1,0 +1,237 @@
+"""§2.1, §2.2: `get`, `set`, `delete`, `scan` and `history`: cells, by hand."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final
+
+import click
+
+from percola import inspection
+from percola.cells import Cell
+from percola.cli import arguments, display, documents
+from percola.cli.session import Session, ValueLast, at_option, common, table_option
+from percola.errors import ConflictingOptionsError, UsageError
+from percola.snapshot import Row
+from percola.transaction import Transaction
+
+SCAN_ROWS: Final = 100
+"""How many rows `scan` shows people unless they say; in JSON it prints all."""
+
+
+@click.command()
+@click.argument("row")
+@click.argument("column", required=False)
+@table_option
+@at_option
+@common
+@click.pass_obj
+def get(session: Session, row: str, column: str | None, table: str | None, at: int | None) -> None:
+    """Print a cell, or a whole row.
+
+    A value of type bytes is written to a file or pipe exactly as it is. Exit code 1 if there
+    is nothing.
+    """
+    with session.open() as repo:
+        snapshot = repo.snapshot(at)
+        if column is None:
+            whole = arguments.find_table(repo, table)
+            found = snapshot.get_row(whole, arguments.parse_row(whole, row))
+            if not found:
+                raise UsageError(
+                    f"The table {whole.name!r} has no row {row!r} at {snapshot.start_ts}."
+                )
+            if session.json:
+                head = {"table": whole.name, "snapshot_ts": snapshot.start_ts}
+                documents.write_json(head | documents.row_json(found))
+            else:
+                display.print_row(found)
+            return
+        one = arguments.find_cell_column(repo, table, column)
+        key = arguments.parse_row(one.table, row)
+        commit_ts = snapshot.version(one, key)
+        found = snapshot.get_row(one.table, key, [one])
+        cell = Cell(one.table_name, one.table.encode_row(key), one.key)
+    if one not in found:
+        gone = f"was deleted at {commit_ts}" if commit_ts else "has no value"
+        raise UsageError(f"{cell} {gone} (as of {snapshot.start_ts}).")
+    value = found[one]
+    if session.json:
+        written = {"value": documents.as_json(value), "commit_ts": commit_ts}
+        at_ts = {"snapshot_ts": snapshot.start_ts}
+        documents.write_json(documents.cell_json(cell) | written | at_ts)
+    else:
+        _write_value(value)
+
+
+def _write_value(value: Any) -> None:
+    if isinstance(value, bytes) and not sys.stdout.isatty():
+        sys.stdout.flush()
+        sys.stdout.buffer.write(value)
+        return
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "backslashreplace")
+    if not isinstance(value, str):
+        value = json.dumps(value, ensure_ascii=False)
+    elif sys.stdout.isatty():
+        value = "\n".join(map(display.printable, value.split("\n")))
+    sys.stdout.write(value + "\n")
+
+
+@click.command("set", cls=ValueLast)
+@click.argument("row")
+@click.argument("column")
+@click.argument("value", required=False)
+@click.option(
+    "--file", type=click.File("rb"), metavar="FILE", help="Take the value from a file, all of it."
+)
+@table_option
+@common
+@click.pass_obj
+def set_(session: Session, row: str, column: str, value: Any, file: Any, table: str | None) -> None:
+    """Write a cell.
+
+    VALUE is read by the column's type: text, 12, 1.5, true, {"a": 1}. With - it comes from
+    standard input. Bytes that are not text may be written base64:….
+    """
+    if (value is None) is (file is None):
+        raise click.UsageError("Give either a VALUE (- for standard input) or --file.")
+    with session.open() as repo:
+        one = arguments.find_cell_column(repo, table, column)
+        key = arguments.parse_row(one.table, row)
+        if file is not None:
+            value = file.read()
+        elif value == "-":
+            value = sys.stdin.buffer.read()
+        parsed = arguments.parse_value(one, value)
+
+        def write(transaction: Transaction) -> Transaction:
+            transaction.set(one, key, parsed)
+            return transaction
+
+        commit_ts = repo.run(write).commit_ts
+        cell = Cell(one.table_name, one.table.encode_row(key), one.key)
+    session.show(
+        documents.cell_json(cell) | {"commit_ts": commit_ts}, f"Set {cell} at {commit_ts}."
+    )
+
+
+@click.command()
+@click.argument("row")
+@click.argument("column")
+@table_option
+@common
+@click.pass_obj
+def delete(session: Session, row: str, column: str, table: str | None) -> None:
+    """Delete a cell; its older versions stay readable."""
+    with session.open() as repo:
+        one = arguments.find_cell_column(repo, table, column)
+        key = arguments.parse_row(one.table, row)
+
+        def erase(transaction: Transaction) -> tuple[Transaction, bool]:
+            existed = transaction.get(one, key) is not None
+            transaction.delete(one, key)
+            return transaction, existed
+
+        transaction, existed = repo.run(erase)
+        cell = Cell(one.table_name, one.table.encode_row(key), one.key)
+    at = transaction.commit_ts
+    session.show(
+        documents.cell_json(cell) | {"commit_ts": at, "existed": existed},
+        f"Deleted {cell} at {at}." if existed else f"{cell} had no value; deleted at {at} anyway.",
+    )
+
+
+@click.command()
+@click.argument("table", required=False)
+@click.option("--prefix", metavar="ROW", help="Rows that begin so.")
+@click.option("--start", metavar="ROW", help="From this row on.")
+@click.option("--end", metavar="ROW", help="Up to, but without this row.")
+@click.option(
+    "--column", "columns", multiple=True, metavar="COLUMN", help="Only this column or family."
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help=f"At most N rows; 0: all.  [default: {SCAN_ROWS}; with --json: all]",
+)
+@click.option("-t", "--table", "table_too", metavar="TABLE", hidden=True)
+@at_option
+@common
+@click.pass_obj
+def scan(
+    session: Session,
+    table: str | None,
+    prefix: str | None,
+    start: str | None,
+    end: str | None,
+    columns: tuple[str, ...],
+    limit: int | None,
+    table_too: str | None,
+    at: int | None,
+) -> None:
+    """Print rows in order.
+
+    With --json, one document a row.
+    """
+    if table and table_too and table != table_too:
+        raise ConflictingOptionsError(f"Two tables are named, {table!r} and {table_too!r}.")
+    if limit is None:
+        limit = 0 if session.json else SCAN_ROWS
+    with session.open() as repo:
+        whole = arguments.find_table(repo, table or table_too)
+
+        def bound(text: str | None) -> Any:
+            return None if text is None else arguments.parse_row(whole, text)
+
+        rows: Iterator[Row[Any]] = repo.snapshot(at).scan(
+            whole,
+            prefix=bound(prefix),
+            start=bound(start),
+            end=bound(end),
+            columns=arguments.find_columns(whole, columns) if columns else None,
+        )
+        found = 0
+        for row in islice(rows, limit) if limit else rows:
+            found += 1
+            if session.json:
+                documents.write_json(documents.row_json(row))
+            else:
+                display.print_row(row)
+        more = bool(limit) and next(rows, None) is not None
+    if not session.json and (more or not found):
+        first = f"These were the first {display.count(found, 'row')}; --limit 0 shows all."
+        display.say(first if more else f"The table {whole.name!r} has no such rows.")
+
+
+@click.command()
+@click.argument("row")
+@click.argument("column")
+@table_option
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the newest N.")
+@common
+@click.pass_obj
+def history(session: Session, row: str, column: str, table: str | None, limit: int | None) -> None:
+    """Show every version of a cell.
+
+    By timestamp: data, lock, write, notify and ack, as the paper's figure 4 has them.
+    """
+    with session.open() as repo:
+        one = arguments.find_column(repo, table, column)
+        key = arguments.parse_row(one.table, row)
+        cell = Cell(one.table_name, one.table.encode_row(key), one.key)
+        versions = inspection.history(repo, one, key)[:limit]
+        here = inspection.failures(repo, table=one.table, row=key)
+        failures = [failure for failure in here if failure.cell == cell]
+    if session.json:
+        lines = [documents.version_json(version, one) for version in versions]
+        failed = [documents.failure_json(failure) for failure in failures]
+        documents.write_json(documents.cell_json(cell) | {"versions": lines, "failures": failed})
+    elif versions or failures:
+        display.print_history(cell, one, versions, failures)
+    else:
+        display.say(f"Nothing was ever written to {cell}.")

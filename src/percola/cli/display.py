@@ -1,0 +1,328 @@
+"""What the command line prints for people: sentences, rows, and tables as narrow as they can be."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from rich import box, filesize
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
+
+from percola.cells import Cell, LockRecord, Op, WriteRecord
+from percola.cli.documents import decoded, members
+from percola.inspection import Failure, HeldLock, Notification, Process, Status, Version
+from percola.schema import Column, WeakColumn
+from percola.snapshot import Row
+
+
+_OPS: Final = {Op.DELETE: "delete", Op.LOCK: "lock only"}
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A terminal's or a pipe's console: no markup, so that data is only ever data."""
+    return Console(stderr=stderr, markup=False, highlight=False, emoji=False)
+
+
+def say(text: str) -> None:
+    """Print a sentence, in lines of a terminal's width; in a pipe, on one line."""
+    out = console()
+    out.print(text, soft_wrap=not out.is_terminal)
+
+
+def say_error(text: str) -> None:
+    """Print `Error: …` to stderr; in a pipe, on one line."""
+    line = Text("Error:", style="bold red")
+    line.append(f" {' '.join(text.split())}", style="not bold default")
+    out = console(stderr=True)
+    out.print(line, soft_wrap=not out.is_terminal)
+
+
+def printable(text: str) -> str:
+    """`text` on one line, with nothing in it that a terminal would obey."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def preview(value: Any, width: int) -> str:
+    """A value on one line of about `width` characters; where cut, with its size in bytes."""
+    if isinstance(value, bytes):
+        raw = value
+    else:
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        raw = text.encode()
+    head = raw[: 4 * width]  # At least `width` characters, if there are as many.
+    shown = printable(head.decode("utf-8", "backslashreplace"))
+    if len(head) == len(raw) and len(shown) <= width:
+        return shown
+    ending = f"… ({len(raw):,} bytes)"
+    return shown[: max(8, width - len(ending))] + ending
+
+
+def print_row(row: Row[Any]) -> None:
+    """Print a row: its key, and below it a line for each column."""
+    out = console()
+    out.print(Text(_key(row.key), style="bold"), soft_wrap=True)
+    values = list(row.items())
+    names = [printable(column.name) for column, _ in values]
+    indent = min(max(map(len, names), default=0), 24)
+    for name, (_, value) in zip(names, values, strict=True):
+        line = Text(f"  {name:<{indent}}", style="cyan")
+        line.append("  " + preview(value, max(20, out.width - max(indent, len(name)) - 4)), "none")
+        out.print(line, soft_wrap=True)
+
+
+def print_history(
+    cell: Cell,
+    column: Column[Any, Any] | WeakColumn[Any],
+    versions: Sequence[Version],
+    failures: Sequence[Failure],
+) -> None:
+    """Print a cell's versions as figure 4 draws them, the newest at the top."""
+    out = console()
+    out.print(Text(printable(str(cell)), style="bold"), soft_wrap=True)
+    shows_notify = any(one.notify for one in versions)
+    shows_acks = any(one.acknowledged for one in versions)
+    headings = ["timestamp", "data", "lock", "write"]
+    headings += ["notify"] * shows_notify + ["ack"] * shows_acks
+    grid = _grid(*headings)
+    grid.columns[0].justify = "right"
+    grid.columns[0].no_wrap = grid.columns[3].no_wrap = True
+    locks = [_describe_lock(one.lock, cell) for one in versions]
+    widest = min(30, max((len(lock) for lock in locks), default=0))
+    taken = 9 + max(4, widest) + 12 + 9 * shows_notify + 12 * shows_acks + 9
+    for one, lock in zip(versions, locks, strict=True):
+        data = "" if one.data is None else decoded(column, one.data)
+        line: list[str | Text] = [
+            f"{one.ts}:",
+            preview(data, max(16, out.width - taken)),
+            lock,
+            Text(_describe_write(one.write), style="green" if _is_visible(one) else "none"),
+        ]
+        if shows_notify:
+            line.append("dirty" if one.notify else "")
+        if shows_acks:
+            line.append(", ".join(one.acknowledged))
+        grid.add_row(*line)
+    out.print(grid)
+    for failure in failures:
+        line_ = Text(f"{failure.observer} was set aside here {_ago(failure.at_ms)}: ", "red")
+        out.print(line_.append(printable(failure.error), "none"), soft_wrap=True)
+
+
+def _is_visible(version: Version) -> bool:
+    return version.write is not None and version.write.op in (Op.PUT, Op.DELETE)
+
+
+def _describe_lock(lock: LockRecord | None, cell: Cell) -> Text:
+    if lock is None:
+        return Text("")
+    what = "I am primary" if lock.primary == cell else f"primary @ {_near(lock.primary, cell)}"
+    op = f" ({_OPS[lock.op]})" if lock.op in _OPS else ""
+    return Text(what + op, style="yellow")
+
+
+def _near(primary: Cell, cell: Cell) -> str:
+    if primary.table != cell.table:
+        return printable(str(primary))
+    row = primary.row.decode("utf-8", "backslashreplace")
+    return printable(f"{row}.{primary.column.decode('utf-8', 'backslashreplace')}")
+
+
+def _describe_write(write: WriteRecord | None) -> str:
+    if write is None:
+        return ""
+    if write.op is Op.ROLLBACK:
+        return "rolled back"
+    what = {Op.PUT: "data", Op.DELETE: "delete", Op.LOCK: "lock only"}[write.op]
+    return f"{what} @ {write.start_ts}"
+
+
+def print_locks(locks: Sequence[HeldLock]) -> None:
+    """Print the locks by transaction, and what will become of those whose owner is gone."""
+    out = console()
+    if not locks:
+        say("No cell is locked.")
+        return
+    by_transaction: dict[int, list[HeldLock]] = {}
+    for lock in locks:
+        by_transaction.setdefault(lock.start_ts, []).append(lock)
+    for start_ts, group in sorted(by_transaction.items()):
+        first = min(group, key=lambda lock: not lock.is_primary)
+        pid, _, rest = first.record.owner.partition("-")
+        owner = f"process {pid}" if pid.isdigit() and rest else first.record.owner
+        head = Text(f"Transaction {start_ts}", style="bold")
+        head.append(f" of {owner}, ", "not bold")
+        if first.owner_alive:
+            head.append("which is alive", "not bold green")
+        else:
+            head.append("which has ended", "not bold red")
+        head.append(f"; refreshed {duration(first.age_seconds)} ago", "not bold")
+        out.print(head, soft_wrap=True)
+        for lock in sorted(group, key=lambda lock: not lock.is_primary):
+            notes = ["primary"] if lock.is_primary else []
+            notes += [_OPS[lock.record.op]] if lock.record.op in _OPS else []
+            note = f"  ({', '.join(notes)})" if notes else ""
+            line = Text(f"  {printable(str(lock.cell))}").append(note, "yellow")
+            out.print(line, soft_wrap=True)
+        if not first.is_primary:
+            primary = printable(str(first.record.primary))
+            out.print(f"  its primary, {primary}, is decided already", soft_wrap=True)
+    if not all(lock.owner_alive for lock in locks):
+        say(
+            "Nothing is wrong with a lock whose process has ended: whoever reads or writes the "
+            "cell next finishes its transaction or undoes it."
+        )
+
+
+def print_notifications(
+    summary: Sequence[Mapping[str, Any]], cells: Sequence[Notification], total: int
+) -> None:
+    """Print how much work waits in each column, and some of its cells."""
+    if not summary:
+        say("No cell is dirty: every observer has seen every change.")
+        return
+    grid = _grid("column", "dirty cells", "oldest at", "observers at work")
+    for index in (1, 2):
+        grid.columns[index].justify = "right"
+    for one in summary:
+        grid.add_row(
+            f"{one['table']}.{one['column']}",
+            f"{one['cells']:,}",
+            str(one["oldest_ts"]),
+            ", ".join(one["observers"]) or Text("none: start a worker", style="yellow"),
+        )
+    out = console()
+    out.print(grid)
+    for cell in cells:
+        at = ", ".join(map(str, cell.timestamps))
+        out.print(f"  {printable(str(cell.cell))}  at {at}", soft_wrap=True)
+    if cells and total > len(cells):
+        out.print(f"  … and {total - len(cells):,} more")
+
+
+def print_failures(failures: Iterable[Failure], *, traceback: bool) -> None:
+    """Print where observers were set aside, and why."""
+    out = console()
+    found = 0
+    for one in failures:
+        found += 1
+        head = Text(one.observer, style="bold red")
+        head.append(" on ", "not bold default").append(printable(str(one.cell)), "bold default")
+        out.print(head, soft_wrap=True)
+        out.print(f"  {count(one.attempts, 'attempt')}, set aside {_ago(one.at_ms)}")
+        if traceback:
+            for line in one.traceback.rstrip().splitlines():
+                out.print(f"  {printable(line)}", soft_wrap=True)
+        else:
+            out.print(f"  {printable(one.error)}", soft_wrap=True)
+    if not found:
+        say("No observer was set aside.")
+    else:
+        say(f"{count(found, 'failure')}. Once the cause is mended: percola failed retry --all")
+
+
+def print_status(status: Status) -> None:
+    """Print the repository at a glance."""
+    out = console()
+    facts = Grid.grid(padding=(0, 2))
+    facts.add_column(style="cyan", no_wrap=True)
+    facts.add_column(overflow="fold")
+    durable = f", durability {status.durability}" if status.durability else ""
+    statistics = dict(status.statistics)
+    size = statistics.pop("bytes", None)
+    entries = ", ".join(f"{name} {number:,}" for name, number in statistics.items())
+    facts.add_row("repository", status.address)
+    facts.add_row("format", f"{status.format}{durable}")
+    facts.add_row("last timestamp", f"{status.last_ts:,}")
+    if size is not None:
+        facts.add_row("size", f"{filesize.decimal(size)} on disk")
+    if entries:
+        facts.add_row("entries", entries)
+    dead = f", {status.dead_locks:,} of them of ended processes" if status.dead_locks else ""
+    facts.add_row("locks", f"{status.locks:,}{dead}")
+    facts.add_row("dirty cells", f"{sum(status.notifications.values()):,}")
+    set_aside = Text(f"{status.failures:,}", style="red" if status.failures else "none")
+    if status.failures:
+        set_aside.append("  (percola failed)", "none")
+    facts.add_row("set aside", set_aside)
+    facts.add_row("processes", _describe_processes(status.processes))
+    out.print(facts)
+    out.print()
+    if not status.tables:
+        say("It has no tables yet: percola init --column …, --schema …, or a program's schema.")
+        return
+    grid = _grid("table", "column", "type", "dirty", "observed by")
+    grid.columns[3].justify = "right"
+    for table in status.tables:
+        label = table.name if table.rows is str else f"{table.name} (rows of bytes)"
+        for name, kind, observed in members(table):
+            full = f"{table.name}.{name}"
+            dirty = status.notifications.get(full, 0)
+            at_work = observers_at_work(status.processes, full)
+            grid.add_row(
+                Text(label, style="bold"),
+                name,
+                kind,
+                f"{dirty:,}" if observed else "",
+                (", ".join(at_work) or "no live worker") if observed else "",
+            )
+            label = ""
+        if label:
+            grid.add_row(Text(label, style="bold"), "(no columns)", "", "", "")
+    out.print(grid)
+
+
+def observers_at_work(processes: Iterable[Process], column: str) -> list[str]:
+    """The names of the observers that live processes run on a column (`table.column`)."""
+    return sorted({name for one in processes for name in one.observers.get(column, ())})
+
+
+def _describe_processes(processes: Sequence[Process]) -> str:
+    if not processes:
+        return "none that write or observe"
+    return "; ".join(
+        f"{one.pid} ({', '.join(sorted(one.observers)) or 'observes nothing'})" for one in processes
+    )
+
+
+# --- Words and numbers ------------------------------------------------------------------
+
+
+def _grid(*headings: str) -> Grid:
+    grid = Grid(
+        box=box.SIMPLE_HEAD,
+        header_style="cyan",
+        show_edge=False,
+        pad_edge=False,
+    )
+    for heading in headings:
+        grid.add_column(heading, overflow="fold")
+    return grid
+
+
+def _key(key: str | bytes) -> str:
+    text = key if isinstance(key, str) else key.decode("utf-8", "backslashreplace")
+    return printable(text)
+
+
+def count(number: int, noun: str) -> str:
+    """`1 lock`, `2 locks`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """About how long, in the largest unit that fits."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+
+
+def _ago(at_ms: int) -> str:
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_ms / 1000))
+    return f"{at} ({duration(max(0.0, time.time() - at_ms / 1000))} ago)"

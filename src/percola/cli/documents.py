@@ -1,0 +1,149 @@
+"""What the command line prints for programs: JSON.
+
+Rows and values of type bytes are strings where they are UTF-8, and `{"base64": "…"}` where
+they are not; everything else is what it is in JSON.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import sys
+from typing import Any
+
+from percola.cells import Cell, LockRecord, Op
+from percola.errors import WrongTypeError
+from percola.inspection import Failure, HeldLock, Status, Version
+from percola.schema import Column, Family, Table, WeakColumn
+from percola.snapshot import Row
+
+_KINDS = {Op.PUT: "put", Op.DELETE: "delete", Op.LOCK: "lock", Op.ROLLBACK: "rollback"}
+
+
+def write_json(document: object) -> None:
+    """Print one JSON document on one line."""
+    utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    sys.stdout.write(json.dumps(document, ensure_ascii=not utf8, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def as_json(value: Any) -> Any:
+    """A row or a value as JSON can hold it."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return {"base64": base64.b64encode(value).decode()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def cell_json(cell: Cell) -> dict[str, Any]:
+    """A cell's address."""
+    return {"table": cell.table, "row": as_json(cell.row), "column": as_json(cell.column)}
+
+
+def row_json(row: Row[Any]) -> dict[str, Any]:
+    """A row that was read."""
+    columns = {column.name: as_json(value) for column, value in row.items()}
+    return {"row": as_json(row.key), "columns": columns}
+
+
+def version_json(version: Version, column: Column[Any, Any] | WeakColumn[Any]) -> dict[str, Any]:
+    """A line of a cell's history."""
+    write = version.write
+    return {
+        "ts": version.ts,
+        "data": None if version.data is None else as_json(decoded(column, version.data)),
+        "lock": None if version.lock is None else _lock_json(version.lock),
+        "write": write and {"op": _KINDS[write.op], "start_ts": write.start_ts},
+        "notify": version.notify,
+        "acknowledged": list(version.acknowledged),
+    }
+
+
+def held_lock_json(lock: HeldLock) -> dict[str, Any]:
+    """A lock, where it stands and who holds it."""
+    return {
+        **cell_json(lock.cell),
+        "start_ts": lock.start_ts,
+        **_lock_json(lock.record),
+        "is_primary": lock.is_primary,
+        "owner_alive": lock.owner_alive,
+        "age_seconds": lock.age_seconds,
+    }
+
+
+def _lock_json(lock: LockRecord) -> dict[str, Any]:
+    return {
+        "op": _KINDS[lock.op],
+        "primary": cell_json(lock.primary),
+        "owner": lock.owner,
+        "wall_ms": lock.wall_ms,
+        "ttl_ms": lock.ttl_ms,
+    }
+
+
+def failure_json(failure: Failure) -> dict[str, Any]:
+    """An observer that was set aside on a cell."""
+    return {
+        **cell_json(failure.cell),
+        "observer": failure.observer,
+        "attempts": failure.attempts,
+        "at_ms": failure.at_ms,
+        "error": failure.error,
+        "traceback": failure.traceback,
+    }
+
+
+def status_json(status: Status) -> dict[str, Any]:
+    """The repository at a glance."""
+    return {
+        "address": status.address,
+        "format": status.format,
+        "durability": status.durability,
+        "last_ts": status.last_ts,
+        "statistics": dict(status.statistics),
+        "tables": [
+            {
+                "name": table.name,
+                "rows": table.rows.__name__,
+                "columns": [
+                    {"name": name, "type": kind, "observed": observed}
+                    for name, kind, observed in members(table)
+                ],
+            }
+            for table in status.tables
+        ],
+        "processes": [
+            {"token": one.token, "pid": one.pid, "observers": dict(one.observers)}
+            for one in status.processes
+        ],
+        "locks": status.locks,
+        "dead_locks": status.dead_locks,
+        "notifications": dict(status.notifications),
+        "failures": status.failures,
+    }
+
+
+def members(table: Table[Any]) -> list[tuple[str, str, bool]]:
+    """Each column's name, type, and whether it is observed."""
+    found = []
+    for member in table.members:
+        if isinstance(member, WeakColumn):
+            found.append((member.name, "weak", True))
+        elif isinstance(member, Family):
+            found.append((f"{member.name}:…", member.codec.name, False))
+        else:
+            found.append((member.name, member.codec.name, member.observed))
+    return found
+
+
+def decoded(column: Column[Any, Any] | WeakColumn[Any], raw: bytes) -> Any:
+    # What cannot be decoded is what somebody who looks into a history has come to see.
+    try:
+        return column.decode_value(raw) if isinstance(column, Column) else raw
+    except WrongTypeError:
+        return raw

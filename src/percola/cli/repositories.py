@@ -1,0 +1,191 @@
+"""`init` and `status`, and what operators look at: `locks`, `notifications`, `failed`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+import percola
+from percola import inspection
+from percola.cli import arguments, display, documents
+from percola.cli.session import ListByDefault, Session, common, table_option
+from percola.errors import ConflictingOptionsError, NotARepositoryError
+from percola.store.lmdb_environment import DURABILITIES
+
+
+@click.command()
+@click.option(
+    "--durability",
+    type=click.Choice(DURABILITIES),
+    help="Whether a commit waits until it is on disk (full, the default).",
+)
+@click.option("--schema", metavar="MODULE:NAME", help="A list of Tables to create.")
+@click.option(
+    "--column",
+    "columns",
+    multiple=True,
+    metavar="TABLE.NAME:TYPE",
+    help="A column to create, as docs.title:str; add :observed or :family, or use the type weak.",
+)
+@common
+@click.pass_obj
+def init(
+    session: Session, durability: str | None, schema: str | None, columns: tuple[str, ...]
+) -> None:
+    """Create a repository, or add tables to one."""
+    if schema and columns:
+        raise ConflictingOptionsError(
+            "--schema and --column both declare tables: give one of the two."
+        )
+    address = session.where()
+    tables = arguments.load_schema(schema) if schema else arguments.declare_tables(columns)
+    try:
+        with percola.open(address, create=False) as repo:
+            known = {table.name for table in repo.schema}
+            kept = inspection.durability(repo)
+        created = False
+        if durability not in (None, kept):
+            raise ConflictingOptionsError(
+                f"The repository {address} was created with durability {kept!r}, and init does "
+                f"not change that to {durability!r}. Leave --durability out; a program may still "
+                "choose when it opens the repository."
+            )
+    except NotARepositoryError:
+        percola.create(address, durability=durability)
+        created, known = True, set()
+    with percola.open(address, tables, create=False) as repo:
+        names = [table.name for table in repo.schema]
+        kept = inspection.durability(repo)
+    document = {"repository": address, "created": created, "durability": kept, "tables": names}
+    added = [name for name in names if name not in known]
+    if created:
+        sentence = f"Created a repository in {address}, durability {kept}"
+        sentence += f", with {_listed('table', names)}." if names else ", without tables yet."
+        if kept == "relaxed":
+            sentence += (
+                "\nRelaxed: commits do not wait for the disk. A killed process loses nothing; a "
+                "power cut or a crash of the system may lose the last commits or damage the "
+                "repository. Keep a backup."
+            )
+    elif added:
+        sentence = f"Added {_listed('table', added)} to the repository in {address}."
+    else:
+        has = _listed("table", names) if names else "no tables"
+        sentence = f"There is a repository in {address} already (durability {kept}, {has})."
+        sentence += " Its tables were brought up to date." if tables else " Nothing was changed."
+    session.show(document, sentence)
+
+
+@click.command()
+@common
+@click.pass_obj
+def status(session: Session) -> None:
+    """Show the repository at a glance.
+
+    Its tables, the work to do, locks, live processes.
+    """
+    with session.open() as repo:
+        found = inspection.status(repo)
+    if session.json:
+        documents.write_json(documents.status_json(found))
+    else:
+        display.print_status(found)
+
+
+def _listed(noun: str, names: Sequence[str]) -> str:
+    return f"the {noun}{'' if len(names) == 1 else 's'} {', '.join(names)}"
+
+
+@click.command()
+@common
+@click.pass_obj
+def locks(session: Session) -> None:
+    """List the locks, by transaction.
+
+    With each, its primary, and whether the process that owns it still lives.
+    """
+    with session.open() as repo:
+        found = list(inspection.locks(repo))
+    if session.json:
+        documents.write_json({"locks": [documents.held_lock_json(lock) for lock in found]})
+    else:
+        display.print_locks(found)
+
+
+@click.command()
+@click.option("--limit", type=click.IntRange(min=0), default=0, help="List so many cells as well.")
+@common
+@click.pass_obj
+def notifications(session: Session, limit: int) -> None:
+    """Count the work to do: dirty cells."""
+    columns: dict[str, dict[str, Any]] = {}
+    cells: list[inspection.Notification] = []
+    with session.open() as repo:
+        live = inspection.processes(repo)
+        for one in inspection.notifications(repo):
+            name = inspection.column_name(one.cell)
+            entry = columns.setdefault(
+                name,
+                {
+                    "table": one.cell.table,
+                    "column": documents.as_json(one.cell.column),
+                    "cells": 0,
+                    "oldest_ts": one.timestamps[0],
+                    "observers": display.observers_at_work(live, name),
+                },
+            )
+            entry["cells"] += 1
+            entry["oldest_ts"] = min(entry["oldest_ts"], one.timestamps[0])
+            if len(cells) < limit:
+                cells.append(one)
+    summary = sorted(columns.values(), key=lambda entry: (entry["table"], entry["column"]))
+    if session.json:
+        listed = [documents.cell_json(one.cell) | {"timestamps": one.timestamps} for one in cells]
+        documents.write_json({"columns": summary, "cells": listed})
+    else:
+        display.print_notifications(summary, cells, sum(entry["cells"] for entry in summary))
+
+
+@click.group(cls=ListByDefault)
+@common
+def failed() -> None:
+    """List or retry observers set aside."""
+
+
+@failed.command("list")
+@click.option("--observer", metavar="NAME", help="Only this observer's.")
+@click.option("--traceback", is_flag=True, help="Show whole tracebacks.")
+@common
+@click.pass_obj
+def failed_list(session: Session, observer: str | None, traceback: bool) -> None:
+    """List the cells on which an observer was set aside, and why."""
+    with session.open() as repo:
+        found = inspection.failures(repo, observer=observer)
+        if session.json:
+            documents.write_json({"failures": [documents.failure_json(one) for one in found]})
+        else:
+            display.print_failures(found, traceback=traceback)
+
+
+@failed.command("retry")
+@click.option("--observer", metavar="NAME", help="Only this observer's.")
+@click.option("--row", metavar="ROW", help="Only this row's.")
+@click.option("--all", "every", is_flag=True, help="All of them.")
+@table_option
+@common
+@click.pass_obj
+def failed_retry(
+    session: Session, observer: str | None, row: str | None, every: bool, table: str | None
+) -> None:
+    """Make the cells dirty again, so that the observers run again."""
+    some = observer is not None or row is not None or table is not None
+    if some is every:
+        raise click.UsageError("Say which: either --observer, --row or --table, or --all.")
+    with session.open() as repo:
+        whole = arguments.find_table(repo, table) if table or row is not None else None
+        key = None if whole is None or row is None else arguments.parse_row(whole, row)
+        retried = inspection.retry_failures(repo, observer=observer, table=whole, row=key)
+    sentence = f"{display.count(retried, 'failure')} made dirty again: a worker will look."
+    session.show({"retried": retried}, sentence if retried else "Nothing was set aside there.")

@@ -1,0 +1,154 @@
+"""What every command shares: which repository, which form of output, and how errors end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+import percola
+from percola.cli.display import say, say_error
+from percola.cli.documents import write_json
+from percola.errors import NotARepositoryError, PercolaError
+from percola.repository import Repository
+from percola.schema import Table
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass
+class Session:
+    """What the options before and after the command say."""
+
+    address: str | None = None
+    json: bool = False
+
+    def where(self) -> str:
+        """The repository's address; a usage error if none was given."""
+        if not self.address:
+            raise click.UsageError(
+                "Say which repository: percola --repo PATH COMMAND, or set PERCOLA_REPO."
+            )
+        if self.address.startswith("memory:"):
+            raise NotARepositoryError(
+                "A memory repository lives and ends with the program that opened it; the command "
+                "line needs one that is kept: use a folder."
+            )
+        return self.address
+
+    @contextmanager
+    def open(self, schema: Sequence[Table[Any]] = ()) -> Iterator[Repository]:
+        """The repository, which must be there."""
+        with percola.open(self.where(), schema, create=False) as repo:
+            yield repo
+
+    def show(self, document: object, sentence: str) -> None:
+        """Print a result in one of its two forms."""
+        if self.json:
+            write_json(document)
+        else:
+            say(sentence)
+
+
+class CommandLine(click.Group):
+    """The whole of it: turns what commands raise into sentences and exit codes."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, False, **extra)
+        session = Session()
+        _never_fail_to_encode()
+        try:
+            code = super().main(args, prog_name, complete_var, False, obj=session, **extra)
+            sys.stdout.flush()
+        except click.ClickException as error:
+            error.show()
+            code = error.exit_code
+        except PercolaError as error:
+            say_error(str(error))
+            if session.json:
+                kind = type(error).__name__
+                write_json({"error": {"kind": kind, "message": str(error)}})
+            code = 1
+        except (click.Abort, KeyboardInterrupt):
+            code = 130
+        except OSError as error:
+            if error.errno != errno.EPIPE:
+                raise
+            # The reader of our output has gone. Python would complain once more at its exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = 1
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+class ValueLast(click.Command):
+    """A command whose last argument may be a negative number, not only after `--`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        numbers = [i for i, text in enumerate(args) if re.match(r"-\.?\d", text)]
+        if numbers and "--" not in args:
+            last = args.pop(numbers[-1])
+            args += ["--", last]
+        return super().parse_args(ctx, args)
+
+
+class ListByDefault(click.Group):
+    """A group that lists when no command of its own is named."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not any(text in self.commands or text in ctx.help_option_names for text in args):
+            args.insert(0, "list")
+        return super().parse_args(ctx, args)
+
+
+def _never_fail_to_encode() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _keep_repo(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value:
+        context.ensure_object(Session).address = value
+
+
+def _keep_json(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        context.ensure_object(Session).json = True
+
+
+def common(command: F) -> F:
+    """`--repo` and `--json`, which are understood before and after a command's name."""
+    repo = click.option(
+        "--repo",
+        metavar="PATH_OR_URL",
+        expose_value=False,
+        callback=_keep_repo,
+        help="The repository: a folder, or lmdb:FOLDER.  [env: PERCOLA_REPO]",
+    )
+    as_json = click.option(
+        "--json", is_flag=True, expose_value=False, callback=_keep_json, help="Print JSON."
+    )
+    return repo(as_json(command))
+
+
+table_option = click.option(
+    "-t", "--table", metavar="TABLE", help="The table, where the column does not tell."
+)
+at_option = click.option(
+    "--at", type=int, metavar="TS", help="As it was at this timestamp, not now."
+)

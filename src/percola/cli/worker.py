@@ -1,0 +1,128 @@
+"""§2.4: `worker`: a process that runs observers until it is told to end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+
+import click
+
+import percola
+from percola.cli import arguments
+from percola.cli.session import Session, common
+from percola.errors import UsageError
+from percola.worker import Worker, WorkerOptions
+
+
+@click.command()
+@click.argument("target", metavar="MODULE:NAME")
+@click.option("--threads", type=int, default=4, show_default=True, help="Scanning threads.")
+@click.option("--until-idle", is_flag=True, help="End when no work is left for them.")
+@click.option(
+    "--timeout",
+    type=float,
+    default=300.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Set an observer aside that runs for longer.",
+)
+@click.option("--schema", metavar="MODULE:NAME", help="Tables that the observers only write to.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve Prometheus metrics (0: any free port).",
+)
+@click.option("--metrics-host", default="127.0.0.1", show_default=True, metavar="ADDRESS")
+@common
+@click.pass_obj
+def worker(
+    session: Session,
+    target: str,
+    threads: int,
+    until_idle: bool,
+    timeout: float,
+    schema: str | None,
+    metrics_port: int | None,
+    metrics_host: str,
+) -> None:
+    """Run observers until SIGTERM or Ctrl-C.
+
+    Any number of workers may share a repository. NAME is an observer, a list of observers, or
+    a function that returns one of these and may take the repository. The current directory can
+    be imported from.
+    """
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    options = WorkerOptions(threads=threads, timeout=timeout)
+    options.check()
+    with session.open() as repo:
+        observers = arguments.load_observers(target, repo)
+        tables = {t.name: t for t in (arguments.load_schema(schema) if schema else ())}
+        for one in observers:
+            if isinstance(one, percola.Observer):
+                tables.setdefault(one.column.table.name, one.column.table)
+        with session.open(list(tables.values())) as whole:
+            run = Worker(whole, observers, options)
+            port = _serve_metrics(run, metrics_host, metrics_port)
+            by_column: dict[str, list[str]] = {}
+            for one in observers:
+                by_column.setdefault(repr(one.column), []).append(one.name)
+            _work(session, run, by_column, port, until_idle=until_idle)
+
+
+def _work(
+    session: Session,
+    run: Worker,
+    by_column: dict[str, list[str]],
+    port: int | None,
+    *,
+    until_idle: bool,
+) -> None:
+    def stop(number: int, frame: object) -> None:
+        run.stop(wait=False)
+
+    # The worker takes signals itself while it runs; these are for the moments around that.
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        started = {"event": "started", "pid": os.getpid(), "observers": by_column}
+        sentence = f"Worker {os.getpid()} observes:"
+        for column, names in by_column.items():
+            sentence += f"\n  {column}: {', '.join(names)}"
+        if port is not None:
+            started["metrics_port"] = port
+            sentence += f"\nIts metrics are on port {port}."
+        session.show(started, sentence)
+        sys.stdout.flush()
+        if until_idle:
+            run.run_until_idle()
+        else:
+            run.run()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    counts = {name: sum(by.values()) for name, by in run.metrics.counts().items()}
+    told = {
+        "runs": int(counts.get("observer_runs", 0)),
+        "conflicts": int(counts.get("observer_conflicts", 0)),
+        "failures": int(counts.get("observer_failures", 0)),
+        "set_aside": int(counts.get("observer_set_aside", 0)),
+    }
+    numbers = ", ".join(f"{name.replace('_', ' ')} {number:,}" for name, number in told.items())
+    session.show({"event": "stopped"} | told, f"Stopped: {numbers}.")
+
+
+def _serve_metrics(run: Worker, host: str, port: int | None) -> int | None:
+    if port is None:
+        return None
+    from prometheus_client import start_http_server
+
+    try:
+        server, _ = start_http_server(port, host, run.metrics.registry)
+    except OSError as error:
+        raise UsageError(
+            f"Metrics cannot be served on {host}:{port}: {error.strerror or error}. Choose "
+            "another --metrics-port or --metrics-host."
+        ) from error
+    return server.server_port

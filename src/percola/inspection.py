@@ -1,0 +1,373 @@
+"""§2.1, §2.2, §2.4: what a repository holds, for those who look after it.
+
+Transactions hide locks, versions and notify entries; these functions show them. They read the
+store as it is at the moment: nothing waits for a lock, resolves one, or needs a worker to run.
+
+    history         every version of one cell, as figure 4 draws it
+    locks           the cells that a transaction is committing, or has left behind
+    notifications   the dirty cells, whose observers have yet to run
+    failures        where an observer was set aside (rule N5); `retry_failures` runs it again
+    status          all of that in numbers, with the tables and the live processes
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from percola.cells import (
+    FAILED_TS,
+    MAX_TS,
+    Cell,
+    Kind,
+    LockRecord,
+    Op,
+    WriteRecord,
+    ack_column,
+    decode_lock,
+    decode_ts,
+    decode_write,
+    failed_column,
+)
+from percola.repository import FORMAT, Repository
+from percola.schema import Column, R, Table, WeakColumn
+from percola.store.base import Condition, Delete, Put, RowMutation
+
+_ACKS: Final = ack_column("", b"").partition(b":")[0] + b":"
+
+
+# --- One cell (figure 4) ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """Everything that stands at one timestamp of a cell: a line of figure 4.
+
+    Attributes:
+        ts: the timestamp.
+        data: the value written by the transaction that started here, encoded; else None.
+        lock: the lock that a transaction which started here holds; else None.
+        write: the record of a commit at this timestamp, or of a rollback; else None.
+        notify: whether a notify entry stands here: an observer has yet to look.
+        acknowledged: the observers with a committed run that started here, and so has seen
+            every version up to here.
+    """
+
+    ts: int
+    data: bytes | None = None
+    lock: LockRecord | None = None
+    write: WriteRecord | None = None
+    notify: bool = False
+    acknowledged: tuple[str, ...] = ()
+
+
+def history(repo: Repository, column: Column[R, Any] | WeakColumn[R], row: R) -> list[Version]:
+    """All that is kept of a cell, the highest timestamp first (§2.1, figure 4).
+
+    Small values, which stand inside lock and write records, are shown at the timestamp of
+    their data, where the paper has them. What commits while this reads may appear in part.
+
+    Raises WrongTypeError, RowTooLongError or UnknownTableError for a cell that cannot be.
+    """
+    store = repo.services.store
+    key = column.table.encode_row(row)
+    store.check_row(column.table_name, key)
+    cell = Cell(column.table_name, key, column.key)
+
+    # Locks before writes: a commit in between then shows twice rather than not at all.
+    locks = {ts: decode_lock(raw) for ts, raw in store.entries(cell, Kind.LOCK, 0, MAX_TS)}
+    writes = {ts: decode_write(raw) for ts, raw in store.entries(cell, Kind.WRITE, 0, MAX_TS)}
+    data = dict(store.entries(cell, Kind.DATA, 0, MAX_TS))
+    for ts, lock in locks.items():
+        if lock.value is not None:
+            data[ts] = lock.value
+    for record in writes.values():
+        if record.value is not None:
+            data[record.start_ts] = record.value
+    notified = {ts for ts, _ in store.entries(cell, Kind.NOTIFY, 0, MAX_TS)}
+    acknowledged = _acknowledgments(repo, cell)
+
+    return [
+        Version(
+            ts,
+            data.get(ts),
+            locks.get(ts),
+            writes.get(ts),
+            ts in notified,
+            tuple(acknowledged.get(ts, ())),
+        )
+        for ts in sorted({*locks, *writes, *data, *notified, *acknowledged}, reverse=True)
+    ]
+
+
+def _acknowledgments(repo: Repository, cell: Cell) -> dict[int, list[str]]:
+    """The committed runs on a cell, by their start_ts: c:ack_O of every observer O."""
+    store = repo.services.store
+    found: dict[int, list[str]] = {}
+    acks, _ = store.scan(
+        cell.table, cell.row, cell.row + b"\0", MAX_TS, columns=[(_ACKS, True)], limit=1
+    )
+    for ack, _ in acks:
+        observer, _, column = ack.column.removeprefix(_ACKS).partition(b":")
+        if column != cell.column:
+            continue
+        for _, raw in store.entries(ack, Kind.WRITE, 0, MAX_TS):
+            record = decode_write(raw)
+            if record.op is Op.PUT and record.value is not None:
+                found.setdefault(decode_ts(record.value), []).append(observer.decode())
+    return found
+
+
+# --- Locks (§2.2) -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLock:
+    """A lock that stands on a cell now.
+
+    Attributes:
+        cell: the locked cell.
+        start_ts: the start timestamp of the transaction that holds it.
+        record: what the lock says: its primary, its owner, the operation.
+        owner_alive: whether the owner's process still runs. If it does not, whoever meets the
+            lock next finishes the transaction or undoes it.
+        age_seconds: since the owner last refreshed it, by its clock and this machine's: to be
+            looked at, never to be decided by (rule P8).
+    """
+
+    cell: Cell
+    start_ts: int
+    record: LockRecord
+    owner_alive: bool
+    age_seconds: float
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether this is the cell that decides about the transaction."""
+        return self.record.primary == self.cell
+
+
+def locks(repo: Repository) -> Iterator[HeldLock]:
+    """Every lock of the repository, in the order of tables and rows."""
+    services = repo.services
+    for cell, start_ts, raw in _entries(repo, Kind.LOCK):
+        record = decode_lock(raw)
+        yield HeldLock(
+            cell,
+            start_ts,
+            record,
+            services.coordination.is_alive(record.owner),
+            max(0, services.clock.wall_ms() - record.wall_ms) / 1000,
+        )
+
+
+# --- Notifications and failures (§2.4) --------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """A dirty cell: its observers have yet to run.
+
+    Attributes:
+        cell: the cell that changed, or was notified weakly.
+        timestamps: those of its notify entries, in order; one run may answer them all.
+    """
+
+    cell: Cell
+    timestamps: tuple[int, ...]
+
+
+def notifications(repo: Repository) -> Iterator[Notification]:
+    """Every dirty cell, in the order of tables and rows (rule N6: no clean one is read)."""
+    entries = _entries(repo, Kind.NOTIFY)
+    for cell, group in itertools.groupby(entries, key=lambda entry: entry[0]):
+        yield Notification(cell, tuple(sorted(ts for _, ts, _ in group)))
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A cell on which an observer was set aside after it had failed too often (rule N5).
+
+    Attributes:
+        cell: the cell that it was to look at.
+        observer: its name.
+        attempts: how often it was tried.
+        at_ms: when it was set aside, in milliseconds since the epoch.
+        error: the last line of its traceback.
+        traceback: the whole traceback.
+    """
+
+    cell: Cell
+    observer: str
+    attempts: int
+    at_ms: int
+    error: str
+    traceback: str
+
+
+def failures(
+    repo: Repository,
+    *,
+    observer: str | None = None,
+    table: Table[R] | None = None,
+    row: R | None = None,
+) -> Iterator[Failure]:
+    """Where observers were set aside, in the order of tables and rows.
+
+    Only those of an observer, a table, or a row of that table, if such are given.
+    """
+    key = table.encode_row(row) if table is not None and row is not None else None
+    for cell, _, raw in _entries(repo, Kind.FAILED, table, key):
+        entry = json.loads(raw)
+        if observer in (None, entry["observer"]):
+            yield Failure(
+                Cell(cell.table, cell.row, entry["column"].encode()),
+                entry["observer"],
+                entry["attempts"],
+                entry["at_ms"],
+                entry["error"],
+                entry["traceback"],
+            )
+
+
+def retry_failures(
+    repo: Repository,
+    *,
+    observer: str | None = None,
+    table: Table[R] | None = None,
+    row: R | None = None,
+) -> int:
+    """Have observers that were set aside run again: all, or those that `failures` lists.
+
+    Each cell becomes dirty again, in the same row mutation that removes the failure. Returns
+    how many; one that somebody else has dealt with meanwhile is not counted.
+    """
+    services = repo.services
+    retried = 0
+    for failure in failures(repo, observer=observer, table=table, row=row):
+        cell = failure.cell
+        column = failed_column(failure.observer, cell.column)
+        mutation = RowMutation(
+            cell.table,
+            cell.row,
+            [Condition(True, Kind.FAILED, column, FAILED_TS, FAILED_TS)],
+            [
+                Put(Kind.NOTIFY, cell.column, services.oracle.timestamp(), b""),
+                Delete(Kind.FAILED, column, FAILED_TS),
+            ],
+        )
+        retried += services.store.mutate([mutation])[0]
+    if retried:
+        services.changed()
+    return retried
+
+
+# --- All of it --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A live process that has written to the repository or observes it.
+
+    Attributes:
+        token: its liveness token, by which locks name it.
+        pid: its number.
+        observers: the names of the observers that it runs, by column (`table.column`).
+    """
+
+    token: str
+    pid: int
+    observers: Mapping[str, list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A repository at a glance.
+
+    Attributes:
+        address: where it is.
+        format: the version of its format.
+        durability: the default that it was created with; None where a store has none.
+        last_ts: the last timestamp handed out.
+        statistics: what the store says of itself: entries by kind, and `bytes` on disk.
+        tables: its tables, with their columns.
+        processes: those that live now.
+        locks: how many cells are locked.
+        dead_locks: how many of them by processes that have ended.
+        notifications: how many cells are dirty, by column (`table.column`).
+        failures: how many cells an observer was set aside on.
+    """
+
+    address: str
+    format: int
+    durability: str | None
+    last_ts: int
+    statistics: Mapping[str, int]
+    tables: tuple[Table[Any], ...]
+    processes: tuple[Process, ...]
+    locks: int
+    dead_locks: int
+    notifications: Mapping[str, int]
+    failures: int
+
+
+def processes(repo: Repository) -> list[Process]:
+    """The live processes that have written to the repository or observe it."""
+    found = []
+    for one in repo.services.coordination.processes():
+        announced = one.get("observers")
+        observers = announced if isinstance(announced, dict) else {}
+        found.append(Process(str(one["token"]), int(str(one["pid"])), observers))
+    return found
+
+
+def status(repo: Repository) -> Status:
+    """Count what is there. Costs in proportion to locks, dirty cells and failures."""
+    services = repo.services
+    held = [lock.owner_alive for lock in locks(repo)]
+    dirty = Counter(column_name(one.cell) for one in notifications(repo))
+    return Status(
+        repo.address,
+        FORMAT,
+        durability(repo),
+        services.oracle.read_timestamp(),
+        services.store.statistics(),
+        tuple(repo.schema),
+        tuple(processes(repo)),
+        len(held),
+        held.count(False),
+        dict(dirty),
+        sum(1 for _ in failures(repo)),
+    )
+
+
+def durability(repo: Repository) -> str | None:
+    """The durability that the repository was created with; None if its store has none."""
+    try:
+        description = json.loads((Path(repo.address) / "percola.json").read_text())
+    except OSError:
+        return None
+    return str(description["durability"])
+
+
+def column_name(cell: Cell) -> str:
+    """The cell's column as `table.column`."""
+    return f"{cell.table}.{cell.column.decode('utf-8', 'backslashreplace')}"
+
+
+def _entries(
+    repo: Repository, kind: Kind, table: Table[Any] | None = None, row: bytes | None = None
+) -> Iterator[tuple[Cell, int, bytes]]:
+    """All entries of a kind: of the repository, a table or a row."""
+    names = sorted(one.name for one in repo.schema) if table is None else [table.name]
+    end = b"" if row is None else row + b"\0"
+    for name in names:
+        position: bytes | None = row or b""
+        while position is not None:
+            entries, position = repo.services.store.scan_kind(kind, name, position, end)
+            yield from entries

@@ -1,0 +1,12 @@
+"""Percola and Spark. An extra: `pip install 'percola[spark]'`; `import percola` never needs it."""
+
+from __future__ import annotations
+
+from percola.spark.session import (
+    JavaMissingError,
+    SparkStartError,
+    interrupts_held,
+    spark_session,
+)
+
+__all__ = ["JavaMissingError", "SparkStartError", "interrupts_held", "spark_session"]

@@ -1,0 +1,320 @@
+"""A Spark session on this machine that starts without a word and ends without a trace.
+
+Out of the box, `local[*]` prints a page of notices, serves a web page, never retries a task, and
+leaves its JVM running until Python ends. Here it is set up as a library that others call:
+
+- Java is looked for first, so that its absence is one sentence.
+- Spark's own configuration, and that of an installation elsewhere on the machine (SPARK_HOME,
+  SPARK_CONF_DIR), do not apply to it. They do on a cluster, where everything is left as it is.
+- The console gets errors only. Lost tasks are no errors: they are retried, and what fails for
+  good is raised in the driver.
+- Its Python workers import what this process imports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pyspark
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from percola.errors import PercolaError
+
+OLDEST_JAVA: Final = 17
+ATTEMPTS: Final = 3
+"""How often a local session runs a task before it gives up. Plain `local[N]` does not retry."""
+
+_LOCAL: Final = re.compile(r"local(?:\[\s*(\*|[1-9]\d*)\s*(?:,\s*([1-9]\d*)\s*)?\])?")
+_INSTALL: Final = (
+    "Install one ('apt install openjdk-17-jre-headless', 'brew install openjdk', or "
+    "https://adoptium.net), and set JAVA_HOME if it is not on the PATH."
+)
+
+_DRIVER_MEMORY: Final = "768m"
+_LOG4J2: Final = """\
+rootLogger.level = error
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} Spark %p %c{1}: %m%n%ex
+# Without a level of its own that equals the root's, it announces that it changes the root's.
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+# What they report is either retried or raised in the driver.
+logger.executor.name = org.apache.spark.executor.Executor
+logger.executor.level = off
+logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
+logger.tasks.level = off
+"""
+# Spark's launcher asks for the module, and the JVM has no switch that keeps it from saying so.
+_NOTICE: Final = "WARNING: Using incubator modules:"
+_PIPE_BYTES: Final = 1 << 20
+_JVM_END_SECONDS: Final = 20
+_SPARK_VARIABLES: Final = ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_LOCAL_IP")
+
+
+class JavaMissingError(PercolaError):
+    """Spark needs Java, and there is none on this machine that it can use."""
+
+
+class SparkStartError(PercolaError):
+    """Spark did not start; the message has the last that was heard of it."""
+
+
+@contextlib.contextmanager
+def spark_session(
+    master: str = "local[*]",
+    app: str = "percola",
+    config: Mapping[str, str] | None = None,
+) -> Iterator[SparkSession]:
+    """A Spark session for the length of a `with` block.
+
+    If this process has a session, it is that one, as it is, and it goes on afterwards. Otherwise
+    one is started (5 to 10 seconds), and at the end of the block it is stopped, its JVM included.
+
+    Args:
+        master: Spark's master URL. `local[N]` is run as `local[N,3]`: tasks are retried.
+        app: the name shown in Spark's own interfaces.
+        config: Spark properties that are set on top.
+
+    Raises:
+        JavaMissingError: no Java of version 17 or newer.
+        SparkStartError: Spark did not start, or there is no such master.
+    """
+    if SparkContext._active_spark_context is not None:
+        yield SparkSession.builder.getOrCreate()
+        return
+    with interrupts_held():
+        started = _Started(master, app, config or {})
+    try:
+        yield started.session
+    finally:
+        started.stop()
+
+
+def find_java() -> Path:
+    """The `java` program to use: that of JAVA_HOME, else the one on the PATH.
+
+    Raises JavaMissingError if neither is there in version 17 or newer.
+    """
+    found = []
+    home = os.environ.get("JAVA_HOME")
+    candidates = [Path(home) / "bin" / "java"] if home else []
+    on_path = shutil.which("java")
+    for java in [*candidates, *([Path(on_path)] if on_path else [])]:
+        version = _java_version(java)
+        if version is not None and version >= OLDEST_JAVA:
+            return java
+        found.append(f"{java} {'does not run' if version is None else f'is Java {version}'}")
+    raise JavaMissingError(
+        f"Spark needs Java {OLDEST_JAVA} or newer, but "
+        + (" and ".join(found) if found else "neither JAVA_HOME nor the PATH leads to a Java")
+        + f". {_INSTALL}"
+    )
+
+
+def _java_version(java: Path) -> int | None:
+    try:
+        said = subprocess.run(
+            [java, "-version"],
+            check=False,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=60,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    # "1.8.0_402" is Java 8.
+    match = re.search(r'version "(?:1\.)?(\d+)', said.stderr + said.stdout)
+    return int(match[1]) if match and said.returncode == 0 else None
+
+
+@contextlib.contextmanager
+def interrupts_held() -> Iterator[threading.Event]:
+    """Hold Ctrl-C back until the end of the block; the event says that it has come.
+
+    Py4J writes a traceback when it is interrupted in a call, and Spark replaces the handler of the
+    signal for good: both end here. A second Ctrl-C acts at once.
+    """
+    interrupted = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupted
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def hold(number: int, frame: object) -> None:
+        interrupted.set()
+        signal.signal(signal.SIGINT, before)
+
+    if before is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, hold)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if interrupted.is_set():
+        raise KeyboardInterrupt
+
+
+class _Started:
+    """A session that was started here, and how to end it."""
+
+    def __init__(self, master: str, app: str, config: Mapping[str, str]) -> None:
+        java = find_java()
+        local = _LOCAL.fullmatch(master)
+        conf = SparkConf(loadDefaults=False).setAppName(app).setMaster(master)
+        conf.set("spark.ui.showConsoleProgress", "false")
+        if local:
+            conf.setMaster(f"local[{local[1] or 1},{local[2] or ATTEMPTS}]")
+            conf.set("spark.ui.enabled", "false")
+            conf.set("spark.driver.memory", _DRIVER_MEMORY)
+        for name, value in config.items():
+            conf.set(name, value)
+        self._session: SparkSession | None = None
+        self._gateway: Any = None
+        self._output = _Output() if local else None
+        try:
+            with _environment(java, local=local is not None):
+                # A JVM that an earlier session of this process left behind is used, and left.
+                if SparkContext._gateway is None:
+                    streams = {} if self._output is None else self._output.streams()
+                    self._gateway = launch_gateway(conf, streams)  # type: ignore[no-untyped-call]
+                SparkContext(conf=conf, gateway=self._gateway or SparkContext._gateway)
+                self.session = self._session = SparkSession.builder.getOrCreate()
+        except Exception as error:
+            self.stop()
+            heard = self._output.rest() if self._output is not None else ""
+            raise SparkStartError(
+                f"Spark did not start with the master {master!r}: {heard or _gist(error)}"
+            ) from error
+        except BaseException:
+            self.stop()
+            raise
+        if self._output is not None:
+            self._output.pass_on()
+
+    def stop(self) -> None:
+        """Stop the session and the JVM; wait until they have ended."""
+        if self._session is not None:
+            # A JVM that has died, or was killed, has nothing left to stop.
+            with warnings.catch_warnings(), contextlib.suppress(Exception):
+                warnings.simplefilter("ignore")
+                self._session.stop()
+            self._session = None
+        if self._gateway is not None:
+            process: subprocess.Popen[bytes] = self._gateway.proc
+            if process.stdin is not None:
+                process.stdin.close()  # The end of its input is its sign to go.
+            try:
+                process.wait(timeout=_JVM_END_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            with contextlib.suppress(Exception):
+                self._gateway.shutdown()
+            SparkContext._gateway = SparkContext._jvm = None
+            self._gateway = None
+        if self._output is not None:
+            self._output.end()
+
+
+class _Output:
+    """What the JVM writes to the console, without the one notice that nothing can silence.
+
+    Until the session has started it waits in a pipe: if there never is one, it tells why.
+    """
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        # Linux only; elsewhere what Spark says while it starts must fit into the usual size.
+        with contextlib.suppress(AttributeError, OSError):
+            fcntl.fcntl(self._read, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        self._thread: threading.Thread | None = None
+
+    def streams(self) -> dict[str, int]:
+        """Arguments for the process to start."""
+        return {"stdout": self._write, "stderr": self._write}
+
+    def pass_on(self) -> None:
+        """From now on, everything goes to standard error."""
+        self._close_write()
+        self._thread = threading.Thread(target=self._copy, name="spark-output", daemon=True)
+        self._thread.start()
+
+    def rest(self) -> str:
+        """All that the process has said; it has ended."""
+        self._close_write()
+        return " ".join(line.strip() for line in self._lines())
+
+    def end(self) -> None:
+        """Wait until everything is passed on; the process has ended."""
+        self._close_write()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _close_write(self) -> None:
+        if self._write >= 0:
+            os.close(self._write)
+            self._write = -1
+
+    def _copy(self) -> None:
+        for line in self._lines():
+            sys.stderr.write(line)
+
+    def _lines(self) -> Iterator[str]:
+        with open(self._read, encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if not line.startswith(_NOTICE):
+                    yield line
+
+
+@contextlib.contextmanager
+def _environment(java: Path, *, local: bool) -> Iterator[None]:
+    """The environment that the JVM, and so its Python workers, are started with."""
+    before = dict(os.environ)
+    with tempfile.TemporaryDirectory(prefix="percola-spark-") as folder:
+        if os.environ.get("JAVA_HOME") and not java.is_relative_to(os.environ["JAVA_HOME"]):
+            del os.environ["JAVA_HOME"]  # It leads nowhere; the PATH does.
+        if local:
+            (Path(folder) / "log4j2.properties").write_text(_LOG4J2)
+            # pip's PySpark brings its own Spark, and does not fit another one.
+            if (Path(pyspark.__file__).parent / "jars").is_dir():
+                os.environ.pop("SPARK_HOME", None)
+            os.environ.update(
+                SPARK_CONF_DIR=folder,
+                SPARK_LOCAL_IP="127.0.0.1",
+                PYSPARK_PYTHON=sys.executable,
+                PYTHONPATH=os.pathsep.join(os.path.abspath(one) for one in sys.path),
+            )
+        try:
+            yield
+        finally:
+            # PySpark sets variables of its own, which have to stay.
+            for name in ("JAVA_HOME", "PYTHONPATH", "PYSPARK_PYTHON", *_SPARK_VARIABLES):
+                if name in before:
+                    os.environ[name] = before[name]
+                else:
+                    os.environ.pop(name, None)
+
+
+def _gist(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

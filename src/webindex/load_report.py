@@ -1,0 +1,82 @@
+"""What a load has to say when it is over: counts, and the first records it could not use."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from webindex.loading import Loaded
+
+
+@dataclass(slots=True)
+class LoadReport:
+    """The outcome of a load.
+
+    `written`, `older` and `same` of `loaded` add up to the captures that were read. They are
+    counted by the run of a task that ended well: if one died half-way (`retried` counts them),
+    what it had written is `same` for the one that took its place.
+
+    Attributes:
+        files, bytes: how many WARC files, and their size as stored.
+        started_ms: milliseconds since 1970.
+        seconds: how long it took, Spark's start (`starting_seconds`) included.
+        loaded: what became of the captures.
+        rejected: records that could not be used, by reason.
+        skipped: records that are no captures, by their WARC type.
+        messages: the first of the rejected records: file, offset, reason.
+        retried: tasks that were run again because their process or machine was lost.
+        error: why the load ended before everything was read; None if it did not.
+    """
+
+    files: int
+    bytes: int
+    started_ms: int
+    seconds: float = 0.0
+    starting_seconds: float = 0.0
+    loaded: Loaded = field(default_factory=Loaded)
+    rejected: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
+    messages: list[str] = field(default_factory=list)
+    retried: int = 0
+    error: str | None = None
+
+    @property
+    def captures(self) -> int:
+        """Captures that were read and could be used."""
+        return self.loaded.written + self.loaded.older + self.loaded.same
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as the `journal` table keeps it."""
+        return {**asdict(self), "rejected": dict(self.rejected), "skipped": dict(self.skipped)}
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The report as lines of a table: a name and what is to be said of it."""
+        loaded = self.loaded
+        rows = [
+            ("Loaded", f"{loaded.written:,} of {self.captures:,} captures, from {_files(self)}"),
+        ]
+        if loaded.same:
+            rows.append(("Already there", f"{loaded.same:,}"))
+        if loaded.older:
+            rows.append(("Older than what is there", f"{loaded.older:,}"))
+        if self.rejected:
+            rows.append(("Rejected records", _counted(self.rejected)))
+        if self.skipped:
+            rows.append(("Not captures", _counted(self.skipped)))
+        if self.retried:
+            rows.append(("Tasks run again", f"{self.retried:,}"))
+        rows.append(
+            ("Time", f"{self.seconds:.1f} s, {self.starting_seconds:.1f} s of it Spark's start")
+        )
+        return rows
+
+
+def _files(report: LoadReport) -> str:
+    size = f"{report.bytes / 1e6:,.1f} MB"
+    return f"1 file ({size})" if report.files == 1 else f"{report.files:,} files ({size})"
+
+
+def _counted(counts: Counter[str]) -> str:
+    parts = ", ".join(f"{count:,} {name}" for name, count in counts.most_common())
+    return f"{counts.total():,}: {parts}"
