@@ -13,14 +13,13 @@ import re
 import threading
 import time
 import uuid
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from pyspark import InheritableThread, SparkContext, TaskContext
+from pyspark import InheritableThread, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from rich.console import Console
@@ -28,26 +27,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColu
 from rich.progress import Progress as Bar
 
 import percola
-from percola import PercolaError, Repository
 from percola.spark import interrupts_held, spark_session
 from webindex import tables
 from webindex.errors import LoadError
 from webindex.framing import open_warc
 from webindex.load_report import LoadReport
-from webindex.loading import Loaded, load_captures
-from webindex.warc import Capture, NotAWarcError, Rejected, Rejection, plan_splits, read_captures
-
-GROUP: Final = 32
-"""Captures that one transaction writes: enough to share a commit, few enough to repeat it."""
-_GROUP_BYTES: Final = 8 << 20
+from webindex.load_tasks import MESSAGES, Outcome, Split, plan_parts, run_task
+from webindex.warc import NotAWarcError
 
 SMALLEST_PART: Final = 256 << 10
 LARGEST_PART: Final = 32 << 20
 """Bounds of what one task reads, in bytes as stored."""
 _PARTS_A_CORE: Final = 3
-
-MESSAGES: Final = 10
-"""Rejected records that a report describes one by one."""
 
 _POLL_SECONDS: Final = 0.1
 # The JVM only hands out tasks here: a quick start is worth more than well compiled code.
@@ -65,30 +56,6 @@ class Progress:
 
 
 Show = Callable[[Progress], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """A stretch of a WARC file, from byte `start` to byte `end`."""
-
-    path: str
-    start: int
-    end: int
-
-
-Part = Sequence[Split]
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What a task reports of its part. `error` is why it did not read to the end."""
-
-    attempt: int = 0
-    loaded: Loaded = field(default_factory=Loaded)
-    rejected: Counter[str] = field(default_factory=Counter)
-    skipped: Counter[str] = field(default_factory=Counter)
-    messages: list[str] = field(default_factory=list)
-    error: str | None = None
 
 
 def load(
@@ -164,7 +131,7 @@ def warc_files(files: Iterable[str | os.PathLike[str]]) -> list[str]:
     Raises NotAWarcError if one of them is missing or is no WARC file, LoadError for none at all.
     """
     found: dict[str, None] = {}
-    for path in map(os.path.abspath, map(os.fspath, files)):
+    for path in (os.path.abspath(os.fspath(one)) for one in files):
         if not os.path.isdir(path):
             found[path] = None
             continue
@@ -184,20 +151,6 @@ def warc_files(files: Iterable[str | os.PathLike[str]]) -> list[str]:
         more = f" So it is with {len(wrong) - 1:,} more of the files." if wrong[1:] else ""
         raise NotAWarcError(f"{wrong[0]}{more} Nothing was loaded.")
     return list(found)
-
-
-def plan_parts(paths: Iterable[str], part_bytes: int) -> list[list[Split]]:
-    """Cut the files, and put together what is small: about `part_bytes` for each task."""
-    parts: list[list[Split]] = []
-    room = 0
-    for path in paths:
-        for start, end in plan_splits(path, part_bytes):
-            if end - start > room:
-                parts.append([])
-                room = part_bytes
-            parts[-1].append(Split(path, start, end))
-            room -= end - start
-    return parts
 
 
 def default_part_bytes(total: int, context: SparkContext) -> int:
@@ -254,12 +207,16 @@ def _run(
     show(Progress("Loading", done, len(parts)))
     with interrupts_held() as interrupted:
         InheritableThread(target=job, name="webindex-load", daemon=True).start()
-        while not ended.wait(_POLL_SECONDS):
-            if interrupted.is_set():
-                # It may come before the job does, so once is not enough.
+        try:
+            while not ended.wait(_POLL_SECONDS):
+                if interrupted.is_set():
+                    # It may come before the job does, so once is not enough.
+                    context.cancelJobGroup(group)
+                done = max(done, _finished(context, group))
+                show(Progress("Loading", done, len(parts)))
+        finally:
+            if not ended.is_set():
                 context.cancelJobGroup(group)
-            done = _finished(context, group)
-            show(Progress("Loading", done, len(parts)))
     if problems:
         raise LoadError(
             f"Spark gave up on the load when {done:,} of its {len(parts):,} parts were done: "
@@ -269,15 +226,21 @@ def _run(
 
 
 def _finished(context: SparkContext, group: str) -> int:
-    tracker = context.statusTracker()
-    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
-    stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
-    return sum(stage.numCompletedTasks for stage in stages if stage)
+    """How many tasks have ended well; 0 once the JVM is gone, of which the job will tell."""
+    try:
+        tracker = context.statusTracker()
+        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+        stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+        return sum(stage.numCompletedTasks for stage in stages if stage)
+    except Exception:  # Py4J's errors have no common root but this.
+        return 0
 
 
 def _gist(error: Exception) -> str:
     """The sentence within Spark's report of a task that failed for good."""
     text = str(error)
+    if type(error).__name__ == "Py4JNetworkError":
+        return "its JVM died (killed, or out of memory?)."
     if "Python worker exited unexpectedly" in text:
         return "the processes of a part died again and again (killed, or out of memory?)."
     # A Python traceback ends with what went wrong; the JVM's follows it.
@@ -314,55 +277,3 @@ def _bar(*, quiet: bool) -> Iterator[Show]:
             )
 
         yield show
-
-
-# --- The tasks ----------------------------------------------------------------------------
-
-
-def run_task(address: str, parts: Iterable[Part]) -> Iterator[Outcome]:
-    """Load parts, in a process of Spark's.
-
-    What would fail in the same way again (no such repository, no room left, a file that is gone)
-    is an outcome. Everything else is raised: Spark runs the task again, here or elsewhere.
-    """
-    context = TaskContext.get()
-    for part in parts:
-        outcome = Outcome(attempt=context.attemptNumber() if context is not None else 0)
-        try:
-            # Opened for one part: the process outlives it, and maybe the repository.
-            with percola.open(address, schema=tables.SCHEMA, create=False) as repo:
-                for split in part:
-                    _load_split(repo, split, outcome)
-        except (PercolaError, NotAWarcError) as error:
-            outcome.error = str(error)
-        except OSError as error:
-            outcome.error = f"{error.filename or address}: {error.strerror or error}."
-        yield outcome
-
-
-def _load_split(repo: Repository, split: Split, outcome: Outcome) -> None:
-    group: list[Capture] = []
-    size = 0
-
-    def write() -> None:
-        loaded = load_captures(repo, group, split.path)
-        outcome.loaded.add(loaded)
-        if loaded.bad_urls:
-            outcome.rejected[Rejection.BAD_URL] += loaded.bad_urls
-        group.clear()
-
-    for record in read_captures(
-        split.path, start=split.start, end=split.end, skipped=outcome.skipped
-    ):
-        if isinstance(record, Rejected):
-            outcome.rejected[record.reason] += 1
-            if len(outcome.messages) < MESSAGES:
-                outcome.messages.append(f"{split.path} {record}")
-            continue
-        group.append(record)
-        size += len(record.body)
-        if len(group) >= GROUP or size >= _GROUP_BYTES:
-            write()
-            size = 0
-    if group:
-        write()

@@ -1,0 +1,48 @@
+# Everything a developer or a newcomer types. `make` alone lists it.
+#   PYTHON=python3.13 make setup    another interpreter (3.11 or later)
+#   make test ARGS="-k transfer"    arguments for what the target runs
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup demo test check bench lock clean venv
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?=
+export PYTHON
+BIN := .venv/bin
+
+help:
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
+
+setup: venv ## install everything into .venv, and a Java runtime where that is allowed; runs nothing
+	@scripts/java.sh install || true
+
+demo: venv ## see real pages go from a crawl into a search index that follows a change
+	@scripts/java.sh install
+	@JAVA_HOME="$$(scripts/java.sh home)" $(BIN)/python -m webindex.demo $(ARGS)
+
+test: setup ## run every test
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: venv ## lint, format and types
+	@status=0; \
+	$(BIN)/ruff check --quiet || status=1; \
+	$(BIN)/ruff format --check --quiet || status=1; \
+	$(BIN)/mypy $(wildcard src benchmarks) || status=1; \
+	exit $$status
+
+bench: setup ## measure, and print a table and draw a plot for each benchmark
+	@JAVA_HOME="$$(scripts/java.sh home)" $(BIN)/python -m benchmarks $(ARGS)
+
+lock: venv ## remake requirements.lock after pyproject.toml changed (ARGS=--upgrade: newest versions)
+	@$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal \
+	  --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet \
+	  --output-file requirements.lock $(ARGS)
+
+clean: ## remove caches and what building and testing left; keeps .venv
+	@rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache \
+	  artifacts derby.log metastore_db spark-warehouse
+	@find benchmarks scripts src tests -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+venv:
+	@scripts/install.sh

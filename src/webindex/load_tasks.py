@@ -1,0 +1,122 @@
+"""What the tasks of the Spark job `load` do: each reads a part of a crawl and writes it.
+
+A task runs in a Python process of Spark's, which may die at any moment: killed, out of memory,
+with its machine. Then Spark runs the task again elsewhere. The loader transactions that had
+committed stay, the same captures are found to be there already, and nothing else is left.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from pyspark import TaskContext
+
+import percola
+from percola import PercolaError, Repository
+from webindex import tables
+from webindex.framing import open_warc
+from webindex.loading import Loaded, load_captures
+from webindex.warc import Capture, NotAWarcError, Rejected, Rejection, plan_splits, read_captures
+
+GROUP: Final = 32
+"""Captures that one transaction writes: enough to share a commit, few enough to repeat it."""
+_GROUP_BYTES: Final = 8 << 20
+_PLAIN_SPLITS: Final = 16
+
+MESSAGES: Final = 10
+"""Rejected records that a report describes one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A stretch of a WARC file, from byte `start` to byte `end`."""
+
+    path: str
+    start: int
+    end: int
+
+
+Part = Sequence[Split]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a task reports of its part. `error` is why it did not read to the end."""
+
+    attempt: int = 0
+    loaded: Loaded = field(default_factory=Loaded)
+    rejected: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
+    messages: list[str] = field(default_factory=list)
+    error: str | None = None
+
+
+def plan_parts(paths: Iterable[str], part_bytes: int) -> list[list[Split]]:
+    """Cut the files, and put together what is small: about `part_bytes` for each task."""
+    parts: list[list[Split]] = []
+    room = 0
+    for path in paths:
+        file, gzip = open_warc(path)
+        with file:
+            size = file.seek(0, 2)
+        # In a plain file, a reader steps over all records before its split: not too many of them.
+        target = part_bytes if gzip else max(part_bytes, size // _PLAIN_SPLITS)
+        for start, end in plan_splits(path, target):
+            if end - start > room:
+                parts.append([])
+                room = part_bytes
+            parts[-1].append(Split(path, start, end))
+            room -= end - start
+    return parts
+
+
+def run_task(address: str, parts: Iterable[Part]) -> Iterator[Outcome]:
+    """Load parts, in a process of Spark's.
+
+    What would fail in the same way again (no such repository, no room left, a file that is gone)
+    is an outcome. Everything else is raised: Spark runs the task again, here or elsewhere.
+    """
+    context = TaskContext.get()
+    for part in parts:
+        outcome = Outcome(attempt=context.attemptNumber() if context is not None else 0)
+        try:
+            # Opened for one part: the process outlives it, and maybe the repository.
+            with percola.open(address, schema=tables.SCHEMA, create=False) as repo:
+                for split in part:
+                    _load_split(repo, split, outcome)
+        except (PercolaError, NotAWarcError) as error:
+            outcome.error = str(error)
+        except OSError as error:
+            outcome.error = f"{error.filename or address}: {error.strerror or error}."
+        yield outcome
+
+
+def _load_split(repo: Repository, split: Split, outcome: Outcome) -> None:
+    group: list[Capture] = []
+    size = 0
+
+    def write() -> None:
+        loaded = load_captures(repo, group, split.path)
+        outcome.loaded.add(loaded)
+        if loaded.bad_urls:
+            outcome.rejected[Rejection.BAD_URL.value] += loaded.bad_urls
+        group.clear()
+
+    for record in read_captures(
+        split.path, start=split.start, end=split.end, skipped=outcome.skipped
+    ):
+        if isinstance(record, Rejected):
+            outcome.rejected[record.reason.value] += 1
+            if len(outcome.messages) < MESSAGES:
+                outcome.messages.append(f"{split.path} {record}")
+            continue
+        group.append(record)
+        size += len(record.body)
+        if len(group) >= GROUP or size >= _GROUP_BYTES:
+            write()
+            size = 0
+    if group:
+        write()

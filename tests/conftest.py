@@ -1,0 +1,71 @@
+"""What every test may use, and the line about Java that opens a run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import hypothesis
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+T = TypeVar("T")
+
+# No deadline for an example: how long one takes on a busy machine says nothing about the code.
+hypothesis.settings.register_profile("percola", deadline=None)
+if not os.environ.get("CI"):  # there Hypothesis has a profile of its own, with a fixed seed
+    hypothesis.settings.load_profile("percola")
+
+
+def _java(question: str) -> str:
+    answer = subprocess.run(
+        [ROOT / "scripts" / "java.sh", question], capture_output=True, text=True, check=False
+    )
+    return answer.stdout.strip()
+
+
+def pytest_configure() -> None:
+    # Spark takes its Java from here; one of 17 or later need not be the first on PATH.
+    if home := _java("home"):
+        os.environ["JAVA_HOME"] = home
+
+
+def pytest_report_header() -> str:
+    return _java("describe") or "Java: none of version 17 or later; the Spark tests will fail"
+
+
+@pytest.fixture(scope="session")
+def java_home() -> Path:
+    """The folder of a Java runtime; whatever starts Spark asks for this first."""
+    home = _java("home")
+    if not home:
+        pytest.fail(
+            "This test runs Spark, which needs a Java runtime of version 17 or later: "
+            "`make setup` installs one or says how to get one."
+        )
+    return Path(home)
+
+
+@pytest.fixture
+def wait_until() -> Callable[..., object]:
+    """`wait_until(condition, seconds=30, what="…")`: the condition's first true answer.
+
+    Fails when the time is up. It looks every few milliseconds and so replaces every sleep.
+    """
+
+    def wait(condition: Callable[[], T], *, seconds: float = 30, what: str = "") -> T:
+        deadline = time.monotonic() + seconds
+        pause = threading.Event()
+        while not (answer := condition()):
+            if time.monotonic() > deadline:
+                what_for = what or getattr(condition, "__name__", "the condition")
+                pytest.fail(f"waited {seconds:g} s in vain for {what_for}")
+            pause.wait(0.005)
+        return answer
+
+    return wait

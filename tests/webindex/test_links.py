@@ -1,0 +1,128 @@
+"""Links: targets, anchor texts and how far the author vouches for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hypothesis import given
+from hypothesis import strategies as st
+from selectolax.lexbor import LexborHTMLParser
+
+from webindex.links import MAX_ANCHOR, MAX_ANCHORS, MAX_LINKS, Link, extract_links
+
+PAGE = "https://example.org/guide/start.html"
+
+
+def links_of(markup: str, base: str = PAGE, *, nofollow: bool = False) -> tuple[Link, ...]:
+    return extract_links(LexborHTMLParser(markup), base, PAGE, nofollow=nofollow)
+
+
+def test_links_come_in_document_order_with_their_anchor_texts() -> None:
+    assert links_of(
+        """
+        <p>See <a href="next.html">the
+          next  <em>chapter</em></a> or <a href=/>home</a>,
+        <map><area href="//maps.example/area" alt="The area"></map>
+        """
+    ) == (
+        Link("https://example.org/guide/next.html", ("the next chapter",), "follow"),
+        Link("https://example.org/", ("home",), "follow"),
+        Link("https://maps.example/area", ("The area",), "follow"),
+    )
+
+
+def test_links_to_the_page_itself_and_to_no_page_are_left_out() -> None:
+    assert not links_of(
+        """
+        <a href="#top">top</a> <a href="start.html">self</a> <a href="">empty</a>
+        <a href="start.html#x">part of self</a> <a href="?">self</a> <a href>none</a>
+        <a href="https://EXAMPLE.org:443/guide/start.html?utm_source=menu">self</a>
+        <a href="mailto:a@example.org">mail</a> <a href="javascript:go()">run</a> <a>no href</a>
+        <a href="http://[">broken</a> <template><a href="in-template.html">t</a></template>
+        """
+    )
+
+
+def test_with_another_base_a_fragment_leads_to_the_base() -> None:
+    found = links_of('<a href="#x">there</a><a href="a">a</a>', base="https://example.net/b/")
+    assert [link.url for link in found] == ["https://example.net/b/", "https://example.net/b/a"]
+
+
+def test_links_to_one_page_merge_and_keep_distinct_anchors_in_order() -> None:
+    assert links_of(
+        """
+        <a href="a.html">First</a> <a href="a.html#part">Second</a> <a href="./a.html">First</a>
+        <a href="a.html?utm_source=x"></a>
+        """
+    ) == (Link("https://example.org/guide/a.html", ("First", "Second"), "follow"),)
+
+
+def test_an_image_speaks_for_a_link_without_text() -> None:
+    found = links_of(
+        """
+        <a href=1><img src=x.png alt="A  red
+        fox"></a> <a href=2><img alt="ignored">Text</a> <a href=3><img src=y.png></a>
+        """
+    )
+    assert [link.anchors for link in found] == [("A red fox",), ("Text",), ()]
+
+
+def test_words_of_neighbouring_blocks_in_a_link_do_not_run_together() -> None:
+    assert links_of("<a href=1><div>Title</div><div>Subtitle</div></a>")[0].anchors == (
+        "Title Subtitle",
+    )
+
+
+def test_rel_values_are_told_apart() -> None:
+    found = links_of(
+        """
+        <a href=1>a</a> <a href=2 rel=NoFollow>b</a> <a href=3 rel="external ugc">c</a>
+        <a href=4 rel=sponsored>d</a> <a href=5 rel="ugc nofollow">e</a> <a href=6 rel=next>f</a>
+        """
+    )
+    assert [link.rel for link in found] == [
+        "follow",
+        "nofollow",
+        "ugc",
+        "sponsored",
+        "nofollow",
+        "follow",
+    ]
+
+
+def test_one_plain_link_outweighs_marked_ones() -> None:
+    assert links_of("<a href=1 rel=nofollow>a</a><a href=1 rel=ugc>b</a>")[0].rel == "ugc"
+    assert links_of("<a href=1 rel=nofollow>a</a><a href=1>b</a>")[0].rel == "follow"
+
+
+def test_a_nofollow_page_marks_all_its_links() -> None:
+    found = links_of("<a href=1>a</a><a href=2 rel=ugc>b</a>", nofollow=True)
+    assert [link.rel for link in found] == ["nofollow", "nofollow"]
+
+
+def test_numbers_and_lengths_are_capped() -> None:
+    many = "".join(f"<a href=/{i}>page {i}</a>" for i in range(MAX_LINKS + 50))
+    found = links_of(many + "<a href=/0>again</a>")
+    assert len(found) == MAX_LINKS
+    assert found[0].anchors == ("page 0", "again")
+    assert found[-1].url == f"https://example.org/{MAX_LINKS - 1}"
+    assert links_of(f"<a href=1>{'word ' * 100}</a>")[0].anchors == (
+        ("word " * 100)[:MAX_ANCHOR].rstrip(),
+    )
+    same = "".join(f"<a href=1>name {i}</a>" for i in range(MAX_ANCHORS + 5))
+    assert links_of(same)[0].anchors == tuple(f"name {i}" for i in range(MAX_ANCHORS))
+
+
+def strings(found: tuple[Link, ...]) -> Iterator[str]:
+    for link in found:
+        yield link.url
+        yield from link.anchors
+
+
+@given(st.text(max_size=40), st.text(max_size=40))
+def test_any_href_and_anchor_give_strings_that_can_be_stored(href: str, anchor: str) -> None:
+    markup = f'<a href="{href}">{anchor}</a><a href=x>{anchor}</a>'
+    for text in strings(links_of(markup)):
+        text.encode("utf-8")
+        assert "\0" not in text
+        assert text == " ".join(text.split())

@@ -1,0 +1,126 @@
+"""Bytes to markup: the charset is found, and hostile markup cannot stall a worker."""
+
+from __future__ import annotations
+
+import codecs
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from webindex.markup import MAX_BODY, MAX_DEPTH, MAX_TAG, decode
+
+FRENCH = "<p>Le serveur héberge déjà trois sites très visités, où l'été dure.</p>" * 3
+RUSSIAN = "<p>Сервер обслуживает запросы и ведёт журнал всех обращений к нему.</p>" * 3
+JAPANESE = "<p>サーバーは要求を処理し、すべてのアクセスを記録します。</p>" * 3
+
+
+@pytest.mark.parametrize(
+    ("text", "codec", "content_type"),
+    [
+        (FRENCH, "utf-8", "text/html; charset=utf-8"),
+        (FRENCH, "cp1252", "text/html; charset=ISO-8859-1"),
+        (RUSSIAN, "koi8-r", 'text/html; charset="KOI8-R"'),
+        (RUSSIAN, "cp1251", "text/html;charset = windows-1251"),
+        (JAPANESE, "shift_jis", "text/html; charset=Shift_JIS"),
+        (JAPANESE, "iso2022_jp", "text/html; charset=iso-2022-jp"),
+        (JAPANESE, "utf-16-le", "text/html; charset=utf-16"),
+    ],
+)
+def test_the_header_names_the_charset(text: str, codec: str, content_type: str) -> None:
+    assert decode(text.encode(codec), content_type) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "codec"),
+    [(FRENCH, "utf-8"), (FRENCH, "cp1252"), (RUSSIAN, "koi8-r"), (JAPANESE, "euc_jp")],
+)
+def test_without_a_header_the_page_names_its_charset(text: str, codec: str) -> None:
+    page = f'<html><head><meta charset="{codec.replace("_", "-")}"></head>{text}'
+    assert decode(page.encode(codec), "text/html") == page
+
+
+@pytest.mark.parametrize(
+    ("text", "codec"), [(FRENCH, "utf-8"), (RUSSIAN, "cp1251"), (JAPANESE, "shift_jis")]
+)
+def test_without_any_declaration_the_bytes_tell(text: str, codec: str) -> None:
+    assert decode((text * 5).encode(codec), None) == text * 5
+
+
+@pytest.mark.parametrize(
+    ("text", "codec", "label"),
+    [
+        (FRENCH, "cp1252", "utf-8"),
+        (RUSSIAN * 5, "cp1251", "utf-8"),
+        (FRENCH, "utf-8", "iso-8859-1"),
+        (JAPANESE, "utf-8", "us-ascii"),
+        (JAPANESE * 5, "euc_jp", "utf-8"),
+        (FRENCH, "utf-8", "no-such-charset"),
+        (FRENCH, "utf-8", "unicode_escape"),
+        (FRENCH, "utf-8", "\ud800é"),
+    ],
+)
+def test_a_label_that_the_bytes_contradict_is_not_believed(
+    text: str, codec: str, label: str
+) -> None:
+    assert decode(text.encode(codec), f"text/html; charset={label}") == text
+
+
+@pytest.mark.parametrize(
+    ("mark", "codec"),
+    [
+        (codecs.BOM_UTF8, "utf-8"),
+        (codecs.BOM_UTF16_LE, "utf-16-le"),
+        (codecs.BOM_UTF16_BE, "utf-16-be"),
+    ],
+)
+def test_a_byte_order_mark_outweighs_the_header(mark: bytes, codec: str) -> None:
+    assert decode(mark + JAPANESE.encode(codec), "text/html; charset=koi8-r") == JAPANESE
+
+
+def test_a_page_cut_in_the_middle_of_a_character_keeps_its_charset() -> None:
+    cut = FRENCH.encode() + "é".encode()[:1]
+    assert decode(cut, "text/html; charset=utf-8") == FRENCH + "\ufffd"
+
+
+def test_a_cut_short_page_is_not_taken_for_another_charset() -> None:
+    assert decode(b"<p>caf" + "é".encode()[:1], "text/html; charset=utf-8") == "<p>caf\ufffd"
+
+
+def test_one_broken_character_in_a_long_page_does_not_change_its_charset() -> None:
+    body = (FRENCH * 5).encode() + b"<p>\xff</p>" + (FRENCH * 5).encode()
+    assert decode(body, "text/html; charset=utf-8") == FRENCH * 5 + "<p>\ufffd</p>" + FRENCH * 5
+
+
+def test_only_the_beginning_of_a_huge_body_is_read() -> None:
+    assert len(decode(b"x" * (MAX_BODY + 10), "text/plain")) == MAX_BODY
+
+
+@given(st.binary(max_size=300), st.one_of(st.none(), st.text(max_size=30)))
+def test_any_bytes_decode_to_text_that_can_be_stored(body: bytes, content_type: str | None) -> None:
+    text = decode(body, content_type)
+    assert "\0" not in text
+    text.encode("utf-8")
+
+
+def test_markup_of_a_sane_depth_is_not_touched() -> None:
+    deep = "<div>" * MAX_DEPTH + "text" + "</div>" * MAX_DEPTH
+    long_but_flat = "<p>one<br><img src=x><li>two" * 2000
+    assert decode(deep.encode(), "text/html") == deep
+    assert decode(long_but_flat.encode(), "text/html") == long_but_flat
+
+
+def test_beyond_the_depth_limit_tags_go_and_text_stays() -> None:
+    body = "<div>" * 5000 + "inside" + "</div>" * 5000 + "<p>after</p>"
+    flat = "<div>" * MAX_DEPTH + "inside" + "</div>" * MAX_DEPTH + "<p>after</p>"
+    assert decode(body.encode(), "text/html") == flat
+
+
+def test_thousands_of_self_closed_elements_do_not_count_as_nested() -> None:
+    drawing = "<svg>" + "<path d=''/>" * 5000 + "</svg><div>text</div>"
+    assert decode(drawing.encode(), "text/html").endswith("</svg><div>text</div>")
+
+
+def test_a_tag_with_thousands_of_attributes_goes_and_its_content_stays() -> None:
+    attributes = " ".join(f"a{i}=1" for i in range(MAX_TAG))
+    assert decode(f"<div {attributes}>text</div>".encode(), "text/html") == "text</div>"

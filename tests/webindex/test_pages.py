@@ -1,0 +1,425 @@
+"""Pages: what is read from real and from broken HTML."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import fields
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from webindex.links import Link
+from webindex.pages import MAX_TITLE, Alternate, Page, parse
+from webindex.sample import sample_path
+from webindex.urls import BadUrlError, normalise
+from webindex.warc import Capture, read_captures
+
+URL = "https://shop.example.org/tea/green.html"
+HTML = "text/html; charset=utf-8"
+
+SHOP = """<!DOCTYPE html>
+<html lang="en-GB"><head><meta charset="utf-8">
+<title>Green tea
+   &mdash; Leaf &amp; Kettle</title>
+<link rel="canonical" href="/tea/green?utm_source=self">
+<link rel="alternate" hreflang="de-DE" href="https://de.example.org/tee">
+<link rel="alternate" hreflang="x-default" href="/">
+<link rel="alternate" type="application/rss+xml" href="/feed.xml">
+<script>document.write("<p>not a text</p>")</script><style>p { color: green }</style>
+</head><body>
+<nav><ul><li><a href="/">Home</a><li><a href="/tea/">All teas</a></ul></nav>
+<main><h1>Green tea</h1>
+<p>Green tea is made from leaves that are heated soon after the harvest, so that they keep
+their colour. It was first brewed in China, and it is now grown in many countries of Asia.</p>
+<p hidden>Discount code for employees</p>
+<table><tr><td>Origin</td><td>Japan</td></tr><tr><td>Grade</td><td>First flush</td></tr></table>
+<p>Pour the water at seventy degrees, wait for two minutes, and <a href="pot.html">use a
+small pot</a>. <a href="http://ads.example/kettle" rel="sponsored">Buy a kettle</a></p></main>
+<footer>Copyright, imprint and <a href="/terms" rel="nofollow">terms</a></footer></body></html>
+"""
+
+
+def html(head: str = "", body: str = "") -> bytes:
+    return f"<html><head>{head}</head><body>{body}</body></html>".encode()
+
+
+def read(head: str = "", body: str = "", robots: str | None = None) -> Page:
+    return parse(html(head, body), URL, HTML, robots)
+
+
+@pytest.fixture(scope="module")
+def captures() -> dict[str, Capture]:
+    return {
+        one.url: one
+        for one in read_captures(sample_path())
+        if isinstance(one, Capture) and one.body
+    }
+
+
+def real(captures: dict[str, Capture], url: str) -> Page:
+    return parse(captures[url].body, url, captures[url].content_type)
+
+
+def test_a_page_of_a_shop_is_read_as_a_visitor_sees_it() -> None:
+    page = parse(SHOP.encode(), URL, HTML)
+    assert page.url == URL
+    assert page.title == "Green tea — Leaf & Kettle"
+    assert "Green tea is made from leaves that are heated soon after the harvest" in page.text
+    assert "Origin Japan Grade First flush" in page.text
+    for unseen in ("not a text", "color", "Discount", "All teas", "imprint"):
+        assert unseen not in page.text
+    assert page.language == "en"
+    assert page.canonical == "https://shop.example.org/tea/green"
+    assert page.alternates == (
+        Alternate("de-de", "https://de.example.org/tee"),
+        Alternate("x-default", "https://shop.example.org/"),
+    )
+    assert page.links == (
+        Link("https://shop.example.org/", ("Home",), "follow"),
+        Link("https://shop.example.org/tea/", ("All teas",), "follow"),
+        Link("https://shop.example.org/tea/pot.html", ("use a small pot",), "follow"),
+        Link("http://ads.example/kettle", ("Buy a kettle",), "sponsored"),
+        Link("https://shop.example.org/terms", ("terms",), "nofollow"),
+    )
+    assert not page.noindex and not page.nofollow and page.refresh is None
+    assert page.text_hash.startswith("text:") and page.simhash is not None
+
+
+def test_whitespace_and_navigation_do_not_change_the_text_hash() -> None:
+    reindented = SHOP.replace("\n", "\r\n   ").replace("All teas", "Every tea")
+    other = parse(reindented.encode(), URL, HTML)
+    assert other.text_hash == parse(SHOP.encode(), URL, HTML).text_hash
+    changed = parse(SHOP.replace("seventy", "eighty").encode(), URL, HTML)
+    assert changed.text_hash != other.text_hash
+
+
+# Real pages ------------------------------------------------------------------------------------
+
+
+def test_a_real_page_of_sqlite(captures: dict[str, Capture]) -> None:
+    page = real(captures, "https://www.sqlite.org/about.html")
+    assert page.title == "About SQLite"
+    assert page.language == "en"
+    assert "SQLite is an in-process library that implements a self-contained" in page.text
+    assert "function toggle_" not in page.text
+    targets = {link.url: link for link in page.links}
+    assert "https://www.sqlite.org/mostdeployed.html" in targets
+    assert all(normalise(url) == url for url in targets)
+
+
+def test_a_real_page_of_postgresql(captures: dict[str, Capture]) -> None:
+    page = real(captures, "https://www.postgresql.org/docs/15/tutorial-start.html")
+    assert page.title == "Chapter 1. Getting Started"
+    assert page.language == "en"
+    assert any("1.2. Architectural Fundamentals" in link.anchors for link in page.links)
+
+
+@pytest.mark.parametrize(
+    ("url", "language", "words"),
+    [
+        ("https://httpd.apache.org/docs/2.4/fr/handler.html", "fr", "gestionnaire"),
+        ("https://httpd.apache.org/docs/2.4/de/mpm.html", "de", "für"),
+        ("https://httpd.apache.org/docs/2.4/ko/handler.html", "ko", "핸들러"),
+    ],
+)
+def test_real_pages_in_other_languages_and_charsets(
+    captures: dict[str, Capture], url: str, language: str, words: str
+) -> None:
+    page = real(captures, url)
+    assert page.language == language
+    assert words in page.text
+    assert "\ufffd" not in page.title + page.text
+
+
+def test_every_page_of_the_sample_has_a_title_a_text_a_language_and_links(
+    captures: dict[str, Capture],
+) -> None:
+    pages = [real(captures, url) for url in captures]
+    assert len(pages) > 190
+    for page in pages:
+        assert page.title and page.language and page.links, page.url
+        assert len(page.text) > 100, page.url
+
+
+def test_real_pages_that_are_cut_or_damaged_are_still_read(captures: dict[str, Capture]) -> None:
+    generator = random.Random(5)
+    for url in sorted(captures)[::10]:
+        whole = captures[url].body
+        cut = whole[: generator.randrange(len(whole))]
+        noisy = bytearray(whole)
+        for _ in range(50):
+            noisy[generator.randrange(len(noisy))] = generator.randrange(256)
+        for body in (cut, bytes(noisy), whole[::-1], whole + whole):
+            for label in ("text/html", "text/html; charset=shift_jis", None):
+                assert_storable(parse(body, url, label))
+
+
+# Title, language, directives -------------------------------------------------------------------
+
+
+def test_the_title_is_cleaned_and_has_substitutes() -> None:
+    assert read("<title> a\n\tb &#0;&amp; c </title>").title.split() == ["a", "b", "\ufffd&", "c"]
+    assert read("", "<title>late</title><h1>heading</h1>").title == "late"
+    assert read("", "<svg><title>icon</title></svg><h1>The <i>heading</i></h1>").title == (
+        "The heading"
+    )
+    assert read("<title> </title>").title == ""
+    assert len(read(f"<title>{'x' * 10_000}</title>").title) == MAX_TITLE
+
+
+@pytest.mark.parametrize(
+    ("lang", "body", "language"),
+    [
+        ("en", "Der Server beantwortet Anfragen und führt darüber ein genaues Protokoll.", "de"),
+        ("pt-BR", "ok", "pt"),
+        ("iw", "123", "he"),
+        ("DEU", "", "deu"),
+        ("", "ok", None),
+        ("x-klingon", "ok", None),
+        ("und", "ok", None),
+        ("english", "ok", None),
+    ],
+)
+def test_the_language_is_detected_or_else_declared(
+    lang: str, body: str, language: str | None
+) -> None:
+    page = parse(f"<html lang='{lang}'><body><p>{body}</p></html>".encode(), URL, HTML)
+    assert page.language == language
+
+
+def test_characters_that_the_language_detector_rejects_are_no_obstacle() -> None:
+    german = "Der Server beantwortet Anfragen und führt darüber ein genaues Protokoll."
+    page = read(body=f"<p>{german}\x01\x7f\ufdd0\uffff</p>")
+    assert page.text == german
+    assert page.language == "de"
+    assert read(body=f"<p>{german} \U0001fffe</p>").language is None
+
+
+@pytest.mark.parametrize(
+    ("content", "noindex", "nofollow"),
+    [
+        ("noindex", True, False),
+        ("NoFollow , noarchive", False, True),
+        ("none", True, True),
+        ("all, index", False, False),
+        ("noindexing", False, False),
+        ("", False, False),
+    ],
+)
+def test_robots_directives_of_the_page(content: str, noindex: bool, nofollow: bool) -> None:
+    page = read(f'<meta NAME=" Robots" content="{content}">', "<a href=/x>x</a>")
+    assert (page.noindex, page.nofollow) == (noindex, nofollow)
+    assert page.links[0].rel == ("nofollow" if nofollow else "follow")
+
+
+@pytest.mark.parametrize(
+    ("header", "noindex", "nofollow"),
+    [
+        ("noindex", True, False),
+        ("NONE", True, True),
+        ("noarchive, nofollow", False, True),
+        ("googlebot: noindex, nofollow", False, False),
+        ("googlebot: noindex\nnofollow", False, True),
+        ("*: noindex", True, False),
+        ("unavailable_after: 25 Jun 2030 15:00:00 GMT, noindex", True, False),
+        ("max-snippet: 10", False, False),
+        (":,:,,\n:", False, False),
+    ],
+)
+def test_robots_directives_of_the_header(header: str, noindex: bool, nofollow: bool) -> None:
+    page = read(robots=header)
+    assert (page.noindex, page.nofollow) == (noindex, nofollow)
+
+
+def test_what_visitors_wrote_into_the_body_directs_nothing() -> None:
+    page = read(
+        body="<p>comment<meta name=robots content=noindex><link rel=canonical href=/evil>"
+        "<meta http-equiv=refresh content='0;url=/evil'>"
+    )
+    assert not page.noindex and page.canonical is None and page.refresh is None
+
+
+@pytest.mark.parametrize(
+    ("head", "canonical"),
+    [
+        ("<link rel=canonical href=/a#x>", "https://shop.example.org/a"),
+        (
+            "<link rel='shortlink CANONICAL' href=https://other.example/a>",
+            "https://other.example/a",
+        ),
+        ("<link rel=canonical href=/a><link rel=canonical href=/a>", "https://shop.example.org/a"),
+        ("<link rel=canonical href=/a><link rel=canonical href=/b>", None),
+        ("<link rel=canonical href=file:///srv/a.html>", None),
+        ("<link rel=canonical href=''>", None),
+        ("<link rel=canonical>", None),
+        ("<base href=https://b.example/d/><link rel=canonical href=a>", "https://b.example/d/a"),
+    ],
+)
+def test_the_canonical_link(head: str, canonical: str | None) -> None:
+    assert read(head).canonical == canonical
+
+
+@pytest.mark.parametrize(
+    ("content", "target"),
+    [
+        ("0; url=/new", "https://shop.example.org/new"),
+        ("3;URL='next.html'", "https://shop.example.org/tea/next.html"),
+        ("0.5 , url = &quot;/q&quot; ", "https://shop.example.org/q"),
+        ("0;/bare", "https://shop.example.org/bare"),
+        (" ;url=/soon", "https://shop.example.org/soon"),
+        ("60; url=/later", None),
+        ("0; url=green.html#x", None),
+        ("0", None),
+        ("0; url=", None),
+        ("0; url=javascript:go()", None),
+        ("soon; url=/x", None),
+        ("", None),
+    ],
+)
+def test_a_meta_refresh_to_another_page(content: str, target: str | None) -> None:
+    assert read(f'<meta http-equiv="Refresh" content="{content}">').refresh == target
+
+
+def test_the_base_element_moves_all_relative_links() -> None:
+    page = read(
+        "<base target=_blank><base href='//cdn.example/root/'><base href=/ignored/>",
+        "<a href=a>a</a><a href=/b>b</a>",
+    )
+    assert [link.url for link in page.links] == [
+        "https://cdn.example/root/a",
+        "https://cdn.example/b",
+    ]
+    assert read("<base href='javascript:x'>", "<a href=a>a</a>").links[0].url == (
+        "https://shop.example.org/tea/a"
+    )
+
+
+def test_a_page_that_is_all_links_keeps_its_words() -> None:
+    entries = "".join(f"<li><a href=/{i}>entry number {i}</a>" for i in range(60))
+    page = read("<title>Index</title>", f"<ul>{entries}</ul>")
+    assert "entry number 7" in page.text
+    assert page.text_hash.startswith("text:")
+
+
+# Media types and broken input ------------------------------------------------------------------
+
+
+def test_plain_text_is_text_and_has_no_links() -> None:
+    body = b"Read <a href=/x>this</a>,\n\n  please. \xc3\xa9"
+    page = parse(body, URL, "text/plain; charset=utf-8")
+    assert page.text == "Read <a href=/x>this</a>, please. é"
+    assert page.links == () and page.title == ""
+
+
+def test_other_media_types_have_neither_text_nor_links() -> None:
+    for body, label in [
+        (b"%PDF-1.4 <a href=/x>words</a>", "application/pdf"),
+        (b"%PDF-1.4 <a href=/x>words</a>", None),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", None),
+        (SHOP.encode(), "application/json"),
+    ]:
+        page = parse(body, URL, label)
+        assert page.text == "" and page.links == (), label
+        assert page.text_hash.startswith("bytes:")
+
+
+def test_without_a_media_type_markup_is_recognised() -> None:
+    for label in (None, "", "application/octet-stream", "; charset=utf-8"):
+        assert parse(SHOP.encode(), URL, label).title == "Green tea — Leaf & Kettle"
+
+
+def test_a_page_needs_a_url_of_its_own() -> None:
+    with pytest.raises(BadUrlError, match="not an absolute URL"):
+        parse(SHOP.encode(), "/tea", HTML)
+    assert parse(SHOP.encode(), "HTTPS://SHOP.example.org/x#y", HTML).url == (
+        "https://shop.example.org/x"
+    )
+
+
+def assert_storable(page: Page) -> None:
+    for text in strings(page):
+        assert "\0" not in text
+        text.encode("utf-8")
+    for one in (page.title, page.text):
+        assert one == " ".join(one.split())
+    for url in [page.canonical, page.refresh, *(link.url for link in page.links)]:
+        assert url is None or normalise(url) == url
+
+
+def strings(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, tuple):
+        for one in value:
+            yield from strings(one)
+    elif isinstance(value, Page | Link | Alternate):
+        for field in fields(value):
+            yield from strings(getattr(value, field.name))
+
+
+_pieces = st.sampled_from(
+    """<html <head> <body> <title> </title> <p> </p> <div </div> <a href="/x"> </a> <a href=' rel=
+    <base href="x:y"> <meta name=robots content=" <link rel=canonical href= <!-- --> <![CDATA[ ]]>
+    <script> </script> <style> <svg> </svg> <math> <template> <table> <td> <select> <option>
+    <textarea> <plaintext> <frameset> <noscript> <img alt=" <h1> &#0; &#xD800; &#x110000; &nbsp;
+    &amp &#xFFFF; http:// https://[ <?xml </ < > " ' = / \x00 \x0c \ufeff \ufffe 中文 é""".split()  # noqa: SIM905
+)
+_broken_html = st.lists(st.one_of(_pieces, st.text(max_size=5), st.just(" ")), max_size=40).map(
+    lambda pieces: "".join(pieces).encode("utf-8", "surrogatepass")
+)
+_labels = st.one_of(
+    st.none(),
+    st.sampled_from(
+        ["text/html", "text/plain", "text/html; charset=utf-16", "text/html; charset="]
+    ),
+    st.text(max_size=30),
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.one_of(st.binary(max_size=400), _broken_html), _labels, st.text(max_size=30))
+@example(b"", None, "")
+@example(b"\xff\xfe", "text/html", "")
+@example(b"<title>\xed\xa0\x80</title>\xed\xb0\x80", "text/html; charset=utf-8", "")
+@example(b"<p>" + b"\xd8\x00" * 40, "text/html; charset=utf-16be", "")
+@example(b"\0" * 1000, "text/html", "")
+def test_parse_never_fails_and_its_strings_can_be_stored(
+    body: bytes, content_type: str | None, robots: str
+) -> None:
+    assert_storable(parse(body, URL, content_type, robots))
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<div>" * 10_000 + b"<a href=/x>words</a>" + b"</div>" * 10_000,
+        b"<div>" * 300_000 + b"<a href=/x>words</a>",
+        b"<ul><li>" * 200_000 + b"<a href=/x>words</a>",
+        b"<span/>" * 200_000 + b"<a href=/x>words</a>",
+        b"<b><p>" * 200_000 + b"<a href=/x>words</a>",
+        b"<p " + b" ".join(b"a%d=1" % i for i in range(200_000)) + b"><a href=/x>words</a>",
+        b"<p title='" + b"x" * 1_500_000 + b"'><a href=/x>words</a>",
+        b"<br>" * 300_000 + b"<a href=/x>words</a>",
+        (b"<i" * 7000 + b">") * 100 + b"<a href=/x>words</a>",
+        b"<meta http-equiv=refresh content='" + b" " * 16_000 + b"x'><a href=/x>words</a>",
+    ],
+    ids=[
+        "deep",
+        "deeper",
+        "lists",
+        "self-closed",
+        "formatting",
+        "attributes",
+        "value",
+        "breaks",
+        "angles",
+        "spaces",
+    ],
+)
+def test_hostile_markup_neither_stalls_nor_hides_the_page(body: bytes) -> None:
+    page = parse(body, URL, HTML)
+    assert page.text == "words"
+    assert [link.url for link in page.links] == ["https://shop.example.org/x"]
