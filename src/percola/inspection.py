@@ -92,6 +92,7 @@ def history(repo: Repository, column: Column[R, Any] | WeakColumn[R], row: R) ->
     notified = {ts for ts, _ in store.entries(cell, Kind.NOTIFY, 0, MAX_TS)}
     acknowledged = _acknowledgments(repo, cell)
 
+    timestamps = locks.keys() | writes.keys() | data.keys() | notified | acknowledged.keys()
     return [
         Version(
             ts,
@@ -101,7 +102,7 @@ def history(repo: Repository, column: Column[R, Any] | WeakColumn[R], row: R) ->
             ts in notified,
             tuple(acknowledged.get(ts, ())),
         )
-        for ts in sorted({*locks, *writes, *data, *notified, *acknowledged}, reverse=True)
+        for ts in sorted(timestamps, reverse=True)
     ]
 
 

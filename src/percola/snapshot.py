@@ -21,7 +21,12 @@ from percola.batching import ReadCache
 from percola.cells import Cell, Op
 from percola.clock import Clock
 from percola.coordination.base import Coordination
-from percola.errors import TransactionUsedUpError, UnknownColumnError, UsageError
+from percola.errors import (
+    TransactionUsedUpError,
+    UnknownColumnError,
+    UnknownTableError,
+    UsageError,
+)
 from percola.locks import LockResolver
 from percola.oracle.base import Oracle
 from percola.schema import Column, Family, R, Table, V, WeakColumn
@@ -151,14 +156,16 @@ class Snapshot:
             family = column.key.partition(b":")[0] + b":"
             if b":" in column.key and (column.table_name, family) in self._services.columns:
                 return
-        elif isinstance(column, Family):
-            if (column.table.name, column.prefix) in self._services.columns:
-                return
         else:
-            hint = (
-                " (it is weak: it can only be notified)" if isinstance(column, WeakColumn) else ""
-            )
+            hint = ""
+            if isinstance(column, WeakColumn):
+                hint = " (it is weak: it can only be notified)"
+            elif isinstance(column, Family):
+                hint = " (it is a family: name one of its columns, as in family['name'])"
             raise UsageError(f"{column!r} is not a Column that can be read or written{hint}.")
+        self._unknown_column(column)
+
+    def _unknown_column(self, column: Column[Any, Any] | Family[Any, Any] | WeakColumn[Any]) -> None:
         self._check_table(column.table)
         raise UnknownColumnError(
             f"The repository's schema has no column {column!r}. Pass its table in schema=[…] "
@@ -170,7 +177,7 @@ class Snapshot:
             raise UsageError(f"{table!r} is not a Table.")
         if (table.name, b"") not in self._services.columns:
             known = sorted({name for name, _ in self._services.columns})
-            raise UnknownColumnError(
+            raise UnknownTableError(
                 f"The repository's schema has no table {table.name!r}; it has "
                 f"{', '.join(known) or 'none'}. Pass it in schema=[…] when you open the repository."
             )
@@ -304,7 +311,8 @@ class Snapshot:
         wanted = []
         for column in columns:
             if isinstance(column, Family):
-                self._check_column(column)
+                if (column.table.name, column.prefix) not in self._columns:
+                    self._unknown_column(column)
                 wanted.append((column.prefix, True))
             else:
                 if getattr(column, "address", None) not in self._services.columns:

@@ -63,6 +63,7 @@ from percola.store.base import (
 _RESOLVE_ATTEMPTS: Final = 8
 _PUT, _DELETE, _LOCK = int(Op.PUT), int(Op.DELETE), int(Op.LOCK)
 
+
 class Transaction(Snapshot):
     """Reads at `start_ts`, own writes included; writes all or nothing at `commit_ts`.
 
@@ -142,7 +143,7 @@ class Transaction(Snapshot):
         if not isinstance(column, WeakColumn):
             raise UsageError(f"{column!r} is not a weak column: write it, and it notifies.")
         if column.address not in self._services.columns:
-            self._check_column(column.table.resolve(column.name))
+            self._unknown_column(column)
         row_key = column.table.encode_row(row)
         self._services.store.check_row(column.table_name, row_key)
         self._notifications[Cell(column.table_name, row_key, column.key)] = None
@@ -337,7 +338,7 @@ class _TwoPhaseCommit:
         self._locked += [Cell(table, row, column) for column in _locked_by(prewrite)]
 
     def _prewrite_row(self, cells: Sequence[Cell], primary: Cell) -> RowMutation:
-        services, start_ts = self._services, self._start_ts
+        start_ts = self._start_ts
         conditions: list[Condition] = []
         changes: list[Put | Delete] = []
         for cell in cells:
@@ -495,13 +496,16 @@ class _TwoPhaseCommit:
             held = [Condition(True, Kind.LOCK, c.column, start_ts, start_ts) for c in cells]
             changes = self._commit_row(cells, commit_ts)
             mutations.append(RowMutation(cells[0].table, cells[0].row, held, changes))
-        refused = self._tolerantly(mutations)
-        for table, row in {(m.table, m.row) for m in refused}:
-            # Somebody rolled a cell of the row forward meanwhile: finish the others.
-            for cell in (c for group in groups for c in group if c[:2] == (table, row)):
-                assert self._primary is not None
-                lock = self._lock(cell, self._primary)
-                self._services.resolver.settle(cell, start_ts, lock, Fate(commit_ts))
+        refused = {(m.table, m.row) for m in self._tolerantly(mutations)}
+        assert self._primary is not None
+        with contextlib.suppress(StoreError):
+            for cells in groups:
+                if (cells[0].table, cells[0].row) not in refused:
+                    continue
+                # Somebody rolled a cell of the row forward meanwhile: finish the others.
+                for cell in cells:
+                    lock = self._lock(cell, self._primary)
+                    self._services.resolver.settle(cell, start_ts, lock, Fate(commit_ts))
 
     def _commit_row(self, cells: Sequence[Cell], commit_ts: int) -> list[Put | Delete]:
         assert self._primary is not None

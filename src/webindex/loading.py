@@ -1,7 +1,7 @@
 """§2.4's loader: a transaction that writes a crawled page and so starts the chain of observers.
 
-The newest capture of a page wins, whatever order captures come in: dates are compared, and the
-payload's digest where they are equal, so that any order ends in the same repository.
+The newest capture of a page wins, whatever order captures come in: dates are compared, and where
+they are equal what was captured, so that any order ends in the same repository.
 """
 
 from __future__ import annotations
@@ -81,5 +81,7 @@ def describe(one: Capture, url: str, file: str) -> dict[str, Any]:
     }
 
 
-def _age(capture: dict[str, Any]) -> tuple[str, str]:
-    return capture["date"], capture["digest"]
+def _age(capture: dict[str, Any]) -> tuple[str, ...]:
+    # All that observers read: a server may answer twice in a second, both times with no body.
+    rest = ("digest", "status", "content_type", "robots")
+    return capture["date"], *(str(capture[name]) for name in rest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -15,11 +16,12 @@ from typing import Any, Final, TypeVar
 
 import click
 from rich.console import Console
+from rich.padding import Padding
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
 from rich.text import Text
 
-from percola import PercolaError
+from percola import Observer, PercolaError, Repository
 from webindex.errors import WebindexError
 from webindex.explain import Explanation, explain
 from webindex.serving.base import Runs, SearchResults, ServingError
@@ -28,6 +30,7 @@ from webindex.urls import BadUrlError
 from webindex.warc import NotAWarcError
 from webindex.working import (
     THREADS,
+    build_observers,
     open_index,
     open_repository,
     running,
@@ -69,6 +72,16 @@ class _Command(click.Command):
             # Whoever read our output has had enough; not even Python's own last words.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(0)
+
+
+class _Search(_Command):
+    """A command whose words to leave out begin with a dash, as options do."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" not in args:
+            dashed = [one for one in args if re.match("-[^-]", one) and one != "-h"]
+            args = [*(one for one in args if one not in dashed), "--", *dashed]
+        return super().parse_args(ctx, args)
 
 
 class _Group(click.Group):
@@ -158,10 +171,16 @@ def work(repo: str, as_json: bool, workers: int | None, until_idle: bool) -> Non
             console.print(_grid(summary_rows(summary)))
             if failed:
                 console.print(
-                    f"{failed} changes were set aside after repeated failures: "
+                    f"{_count(failed, 'change')} {'was' if failed == 1 else 'were'} set aside "
+                    "after repeated failures: "
                     f"see 'percola --repo {repo} failed'.",
                     style="yellow",
                 )
+
+
+def observers(repo: Repository) -> list[Observer[Any]]:
+    """Every observer, for `percola worker webindex.main:observers`."""
+    return build_observers(open_index(repo, create=True))
 
 
 @cli.command("run-worker", hidden=True)
@@ -240,7 +259,7 @@ def _grid(rows: list[tuple[str, str]]) -> Grid:
 # --- search -------------------------------------------------------------------------------
 
 
-@cli.command()
+@cli.command(cls=_Search)
 @repo_option
 @json_option
 @click.option("--limit", type=click.IntRange(1, 1000), default=10, show_default=True)
@@ -270,23 +289,27 @@ def print_results(query: str, results: SearchResults) -> None:
     if not results.hits:
         console.print(f"Nothing found for {query!r}.", markup=False)
         return
-    shown = f"{results.total:,} page{'s' if results.total != 1 else ''} found"
+    shown = f"{_count(results.total, 'page')} found"
     console.print(
         shown if len(results.hits) == results.total else f"{shown}, the best {len(results.hits)}:",
         style="dim",
     )
     for number, hit in enumerate(results.hits, 1):
-        notes = [f"{hit.inlinks:,} in-links"]
+        notes = [_count(hit.inlinks, "in-link")]
         if hit.language:
             notes.append(hit.language)
         if hit.duplicates:
-            notes.append(f"{len(hit.duplicates):,} duplicates")
+            notes.append(_count(len(hit.duplicates), "duplicate"))
         console.print()
         console.print(Text.assemble(f"{number:>3}  ", (hit.title or hit.url, "bold")))
         console.print(Text.assemble("     ", (hit.url, "green"), ("  " + " · ".join(notes), "dim")))
-        console.print(Text("     ").append_text(marked(hit.snippet)), soft_wrap=False)
+        console.print(Padding(marked(hit.snippet), (0, 0, 0, 5)), soft_wrap=False)
         for other in hit.duplicates[:3]:
             console.print(Text(f"     = {other}", style="dim"))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def marked(runs: Runs) -> Text:

@@ -57,7 +57,12 @@ def parse(t: Transaction, row: str) -> None:
         "language": page.language,
         "indexable": not page.noindex,
     }
-    if before is None or {**before, "loaded_ms": 0} != {**known, "loaded_ms": 0}:
+    # Short pages are known by their bytes, which another charset turns into another text.
+    if (
+        before is None
+        or {**before, "loaded_ms": 0} != {**known, "loaded_ms": 0}
+        or t.get(tables.text, row) != page.text
+    ):
         t.set(tables.fingerprint, row, {**known, "loaded_ms": found["loaded_ms"]})
         t.set(tables.text, row, page.text)
     links = [[one.url, list(one.anchors), one.rel] for one in page.links]
@@ -128,7 +133,9 @@ def forward(t: Transaction, row: str) -> None:
 @observer(tables.cluster_changed)
 def assemble(t: Transaction, cluster: str) -> None:
     """Make the cluster's serving document, and hand it to the exporter if it has changed."""
-    before = t.get(tables.document, cluster)
+    # For update, also where nothing is to be written: a slower run that read an older snapshot,
+    # in which something had changed, must not put that back.
+    before = t.get_for_update(tables.document, cluster)
     members = t.get_row(tables.clusters, cluster, [tables.member]).family(tables.member)
     after = assemble_document(t, members)
     if after is None:
@@ -139,13 +146,15 @@ def assemble(t: Transaction, cluster: str) -> None:
     else:
         seen = {name: one["loaded_ms"] for name, one in members.items()}
         known = before["seen"] if before is not None else {}
-        fresh = [loaded for name, loaded in seen.items() if known.get(name) != loaded]
         if before is not None and {**before, "seen": None, "epoch": 0} == {
             **after,
             "seen": None,
             "epoch": 0,
         }:
+            if seen != known:
+                t.set(tables.document, cluster, {**before, "seen": seen})
             return
+        fresh = [loaded for name, loaded in seen.items() if known.get(name) != loaded]
         t.set(tables.document, cluster, {**after, "seen": seen, "epoch": t.start_ts})
     t.set(tables.entry, f"{cluster}/{t.start_ts:020}", {"loaded_ms": fresh})
     t.notify(tables.outbox_ready, tables.OUTBOX_ROW)

@@ -27,6 +27,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColu
 from rich.progress import Progress as Bar
 
 import percola
+from percola import PercolaError
 from percola.spark import interrupts_held, spark_session
 from webindex import tables
 from webindex.errors import LoadError
@@ -112,8 +113,12 @@ def load(
             for outcome in _run(context, place, parts, show):
                 _add(outcome, report)
             report.seconds = time.perf_counter() - began
-    with percola.open(place, schema=tables.SCHEMA, create=False) as repo:
-        repo.run(lambda t: t.set(tables.report, f"load/{t.start_ts:020}", report.to_json()))
+    try:
+        with percola.open(place, schema=tables.SCHEMA, create=False) as repo:
+            repo.run(lambda t: t.set(tables.report, f"load/{t.start_ts:020}", report.to_json()))
+    except PercolaError:
+        if report.error is None:
+            raise
     if report.error is not None:
         raise LoadError(
             f"The load ended early: {report.error} {report.captures:,} captures were loaded or "
@@ -218,10 +223,11 @@ def _run(
             if not ended.is_set():
                 context.cancelJobGroup(group)
     if problems:
+        # As text: Py4J's errors ask the JVM for their words, and it may be gone by then.
         raise LoadError(
             f"Spark gave up on the load when {done:,} of its {len(parts):,} parts were done: "
             f"{_gist(problems[0])} {_CONTINUES}"
-        ) from problems[0]
+        ) from RuntimeError(str(problems[0]))
     return outcomes
 
 
@@ -239,7 +245,7 @@ def _finished(context: SparkContext, group: str) -> int:
 def _gist(error: Exception) -> str:
     """The sentence within Spark's report of a task that failed for good."""
     text = str(error)
-    if type(error).__name__ == "Py4JNetworkError":
+    if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
         return "its JVM died (killed, or out of memory?)."
     if "Python worker exited unexpectedly" in text:
         return "the processes of a part died again and again (killed, or out of memory?)."

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import percola
-from percola import Observer, Repository, Worker, WorkerOptions
+from percola import NotARepositoryError, Observer, Repository, Worker, WorkerOptions
 from webindex import observers, tables
 from webindex.errors import WorkingError
 from webindex.serving.tantivy import TantivyIndex
@@ -31,7 +31,14 @@ _RESTARTS: Final = 20
 
 def open_repository(address: str, *, create: bool = False) -> Repository:
     """Open the repository of a web index; NotARepositoryError where there is none."""
-    return percola.open(address, schema=tables.SCHEMA, create=create)
+    try:
+        return percola.open(address, schema=tables.SCHEMA, create=create)
+    except NotARepositoryError as error:
+        if create or os.path.exists(address):
+            raise
+        raise NotARepositoryError(
+            f"There is no repository at {address}: 'webindex load' makes one from WARC files."
+        ) from error
 
 
 def open_index(repo: Repository, *, create: bool = False) -> TantivyIndex:
@@ -83,10 +90,14 @@ class Workers:
     def _start(self) -> subprocess.Popen[bytes]:
         # glibc gives every thread an arena of its own; two are enough, and halve the memory.
         environment = {**os.environ, "MALLOC_ARENA_MAX": "2"}
-        process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+        # In a process group of its own: a terminal's Ctrl-C is for the supervisor alone.
+        return subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            process_group=0,
         )
-        return process
 
     def wait_ready(self) -> None:
         """Return once every process runs its observers."""

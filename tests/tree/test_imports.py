@@ -30,7 +30,7 @@ LAYERS: Final = (
     ("transaction",),
     ("retry", "observers", "gc"),
     ("repository",),
-    ("worker", "inspection"),
+    ("worker", "runs", "patience", "inspection"),
     ("percola",),
     ("spark", "cli", "testing", "__main__"),
 )

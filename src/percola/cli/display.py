@@ -18,7 +18,6 @@ from percola.inspection import Failure, HeldLock, Notification, Process, Status,
 from percola.schema import Column, WeakColumn
 from percola.snapshot import Row
 
-
 _OPS: Final = {Op.DELETE: "delete", Op.LOCK: "lock only"}
 
 

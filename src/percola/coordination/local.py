@@ -234,7 +234,10 @@ class LocalCoordination(Coordination):
                 temporary.rename(path)
                 self._stop_fds = os.pipe()
                 self._listener = threading.Thread(
-                    target=self._hear, name="percola-bell", daemon=True
+                    target=self._hear,
+                    args=(self._fifo_fd, *self._stop_fds),
+                    name="percola-bell",
+                    daemon=True,
                 )
                 self._listener.start()
 
@@ -244,11 +247,8 @@ class LocalCoordination(Coordination):
 
         return stop
 
-    def _hear(self) -> None:
-        fds = self._stop_fds
-        if fds is None:
-            return
-        fifo, stop = self._fifo_fd, fds[0]
+    def _hear(self, fifo: int, *stop_fds: int) -> None:
+        stop = stop_fds[0]
         # Not select(), which takes no descriptor above 1023.
         poll = select.poll()
         poll.register(fifo, select.POLLIN)
@@ -261,7 +261,7 @@ class LocalCoordination(Coordination):
                 os.read(fifo, 4096)
             for heard in self._listeners:
                 heard()
-        for fd in (*fds, fifo):
+        for fd in (fifo, *stop_fds):
             os.close(fd)
 
     # --- The end ------------------------------------------------------------------------

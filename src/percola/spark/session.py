@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import re
 import shutil
@@ -101,12 +102,15 @@ def spark_session(
     if SparkContext._active_spark_context is not None:
         yield SparkSession.builder.getOrCreate()
         return
-    with interrupts_held():
-        started = _Started(master, app, config or {})
+    started: _Started | None = None
     try:
+        with interrupts_held():
+            started = _Started(master, app, config or {})
         yield started.session
     finally:
-        started.stop()
+        if started is not None:
+            with interrupts_held():
+                started.stop()
 
 
 def find_java() -> Path:
@@ -180,6 +184,12 @@ class _Started:
     def __init__(self, master: str, app: str, config: Mapping[str, str]) -> None:
         java = find_java()
         local = _LOCAL.fullmatch(master)
+        if not (
+            local or master == "yarn" or "://" in master or master.startswith("local-cluster[")
+        ):
+            raise SparkStartError(
+                f"{master!r} is no Spark master: use local[*], local[4], or a cluster's URL."
+            )
         conf = SparkConf(loadDefaults=False).setAppName(app).setMaster(master)
         conf.set("spark.ui.showConsoleProgress", "false")
         if local:
@@ -191,6 +201,7 @@ class _Started:
         self._session: SparkSession | None = None
         self._gateway: Any = None
         self._output = _Output() if local else None
+        logging.getLogger().addFilter(_not_py4j)
         try:
             with _environment(java, local=local is not None):
                 # A JVM that an earlier session of this process left behind is used, and left.
@@ -199,25 +210,31 @@ class _Started:
                     self._gateway = launch_gateway(conf, streams)  # type: ignore[no-untyped-call]
                 SparkContext(conf=conf, gateway=self._gateway or SparkContext._gateway)
                 self.session = self._session = SparkSession.builder.getOrCreate()
-        except Exception as error:
+        except BaseException as error:
+            why = _gist(error)  # Py4J's errors ask the JVM for their words.
             self.stop()
             heard = self._output.rest() if self._output is not None else ""
+            if not isinstance(error, Exception):
+                raise
             raise SparkStartError(
-                f"Spark did not start with the master {master!r}: {heard or _gist(error)}"
-            ) from error
-        except BaseException:
-            self.stop()
-            raise
+                f"Spark did not start with the master {master!r}: {heard or why}"
+            ) from RuntimeError(why)
         if self._output is not None:
             self._output.pass_on()
 
     def stop(self) -> None:
         """Stop the session and the JVM; wait until they have ended."""
         if self._session is not None:
-            # A JVM that has died, or was killed, has nothing left to stop.
-            with warnings.catch_warnings(), contextlib.suppress(Exception):
+            context = self._session.sparkContext
+            with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                self._session.stop()
+                # Tasks that are cut off, as after Ctrl-C, would leave the scheduler complaining.
+                with contextlib.suppress(Exception):
+                    context.setLogLevel("OFF")
+                # If the JVM has died, this breaks off, and Python's half is still to be stopped.
+                with contextlib.suppress(Exception):
+                    self._session.stop()
+                context.stop()
             self._session = None
         if self._gateway is not None:
             process: subprocess.Popen[bytes] = self._gateway.proc
@@ -234,6 +251,7 @@ class _Started:
             self._gateway = None
         if self._output is not None:
             self._output.end()
+        logging.getLogger().removeFilter(_not_py4j)
 
 
 class _Output:
@@ -260,9 +278,9 @@ class _Output:
         self._thread.start()
 
     def rest(self) -> str:
-        """All that the process has said; it has ended."""
+        """What the process has said, without stack traces; it has ended."""
         self._close_write()
-        return " ".join(line.strip() for line in self._lines())
+        return " ".join(line.strip() for line in self._lines() if not line.startswith("\tat "))
 
     def end(self) -> None:
         """Wait until everything is passed on; the process has ended."""
@@ -315,6 +333,12 @@ def _environment(java: Path, *, local: bool) -> Iterator[None]:
                     os.environ.pop(name, None)
 
 
-def _gist(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+def _not_py4j(record: logging.LogRecord) -> bool:
+    """Py4J logs the errors that it raises, with their tracebacks, as the root logger's."""
+    return Path(record.pathname).parent.name != "py4j"
+
+
+def _gist(error: BaseException) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    # Py4J puts the JVM's own words on a line of their own, behind a colon.
+    return next((line[2:] for line in lines if line.startswith(": ")), lines[0])

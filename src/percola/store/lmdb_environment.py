@@ -81,7 +81,7 @@ _LEAST_MAP_BYTES: Final = 1 << 20
 _CARE_SECONDS: Final = {True: 60.0, False: 1.0}
 """How often a writer looks after the environment, with and without sync."""
 
-_PATIENCE: Final = 10.0
+_PATIENCE: Final = 5.0
 """How long, in seconds, to wait for LMDB transactions of this process to end, before leaving
 the rest to py-lmdb's own checks. They are short; a Ctrl-C at a bad moment can lose the count."""
 
@@ -213,7 +213,7 @@ class Environment:
         except BaseException as error:
             # Processes that were killed while they read may have left their slots behind.
             full = isinstance(error, lmdb.ReadersFullError)
-            freed = full and env is not None and env.reader_check() > 0
+            freed = full and self._env is not None and self._env.reader_check() > 0
             self._running.pop()
             if isinstance(error, lmdb.MapResizedError):
                 self._grow(0)
@@ -295,15 +295,17 @@ class Environment:
                 for request in group:
                     request[0] = None
         except BaseException as error:
-            committed = txn is not None and _is_over(txn)
-            if txn is not None:
-                txn.abort()
-            running.pop()
+            over = txn is not None and _is_over(txn)
+            try:
+                if txn is not None and not over:
+                    self._abort(txn)
+            finally:
+                running.pop()
             if isinstance(error, Exception):
                 self._recover(group, error, in_operation)
             else:
                 # An interrupt (Ctrl-C). The threads that wait with us go on without us.
-                if committed:
+                if over:
                     for request in group:
                         request[0] = None
                 queue.extendleft(request for request in reversed(group) if request not in queue)
@@ -317,6 +319,25 @@ class Environment:
                 self._recover(group, error, in_operation)
         elif time.monotonic() > self._care_at:
             self._care()
+
+    def _abort(self, txn: Txn) -> None:
+        """Undo a write transaction of this thread, which counts as running.
+
+        py-lmdb waits for a moment at which no thread is inside LMDB. Among busy readers it may
+        never come, so they are kept out.
+        """
+        mine = False
+        # Somebody else who pauses waits for us, and keeps the readers out as well.
+        while not (mine or self._paused):
+            mine = self._changing.acquire(timeout=0.001)
+        if mine:
+            self._paused = True
+        try:
+            self._drain(1)
+            txn.abort()
+        finally:
+            if mine:
+                self._resume()
 
     def _recover(self, group: list[list[Any]], error: Exception, in_operation: bool) -> None:
         """After a group that was undone: who is told, and who runs again."""
@@ -381,8 +402,11 @@ class Environment:
         """Keep this process's threads out of LMDB until `_resume`; not for whoever is in it."""
         self._changing.acquire()
         self._paused = True
+        self._drain(0)
+
+    def _drain(self, rest: int) -> None:
         deadline = time.monotonic() + _PATIENCE
-        while self._running and time.monotonic() < deadline:
+        while len(self._running) > rest and time.monotonic() < deadline:
             time.sleep(0.0001)
 
     def _resume(self) -> None:

@@ -1,0 +1,60 @@
+"""Runs benchmarks: all, or those that are named.
+
+python -m benchmarks [--quick] [NAME…]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import signal
+import sys
+from typing import Final, NoReturn
+
+from rich.console import Console
+
+from benchmarks.lockstep import LockstepError
+from percola import PercolaError
+
+NAMES: Final = {
+    "fig8_lmdb": "figure 8: single-cell reads and writes, Percola and raw LMDB in turn",
+    "chain": "the web index: pages a second, share by stage, latency, memory",
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Run the benchmarks that are named; the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measure, print a table and draw a plot for each benchmark.",
+        epilog="\n".join(f"{name:12} {text}" for name, text in NAMES.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which; by default all")
+    parser.add_argument(
+        "--quick", action="store_true", help="short and rough: to see that everything works"
+    )
+    options = parser.parse_args(arguments)
+    unknown = [name for name in options.names if name not in NAMES]
+    if unknown:
+        parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(NAMES)}")
+    # So that processes and folders go with this one when it is told to stop.
+    signal.signal(signal.SIGTERM, _interrupt)
+    console = Console(highlight=False, soft_wrap=False)
+    for name in options.names or NAMES:
+        try:
+            importlib.import_module(f"benchmarks.{name}").run(console, quick=options.quick)
+        except (PercolaError, LockstepError) as error:
+            Console(stderr=True).print(f"[bold red]Error:[/] {name}: {error}", soft_wrap=True)
+            return 1
+        except KeyboardInterrupt:
+            return 130
+    return 0
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

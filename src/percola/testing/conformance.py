@@ -1,0 +1,115 @@
+"""§2.1: what every store must do, as tests to run on it.
+
+Whoever writes a store for Percola derives a class in a test module of theirs, says how a store
+is made, and pytest does the rest; each test's name is a claim of the contract in
+`percola.store.base`.
+
+    class TestMyStore(StoreConformance):
+        def make_store(self, folder):
+            return MyStore(folder)
+
+A store that can commit a transaction in one step derives from `OneStepConformance`, which adds
+its claims. Every test works in a table of its own, so a store that is expensive to make may be
+shared: override the fixture `store` with one of a wider scope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from percola.cells import Cell, Kind
+from percola.errors import (
+    RepositoryClosedError,
+    RowTooLongError,
+    UnknownTableError,
+    ValueTooLargeError,
+)
+from percola.store.base import Put, RowMutation, Store
+from percola.testing.ground import COLUMN, lock, numbers
+from percola.testing.row_claims import RowClaims
+from percola.testing.scan_claims import ScanClaims
+from percola.testing.store_model import Comparison, Operation, looks, mutations, scan_kind_all
+
+RANDOM: Final = settings(
+    max_examples=80,
+    deadline=None,
+    suppress_health_check=[
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.differing_executors,
+        HealthCheck.too_slow,
+    ],
+)
+
+
+class StoreConformance(RowClaims, ScanClaims):
+    """The claims of `Store`."""
+
+    # --- Limits and refusals ------------------------------------------------------------
+
+    @pytest.mark.parametrize("fault", ["row", "value", "table"])
+    @pytest.mark.parametrize("place", [0, 1, 2])
+    def test_what_does_not_fit_is_refused_before_anything_of_the_batch_is_written(
+        self, store: Store, table: str, fault: str, place: int
+    ) -> None:
+        batch = [RowMutation(table, b"%d" % i, (), [lock(COLUMN, 5)]) for i in range(2)]
+        error: type[Exception]
+        if fault == "row":
+            row = b"r" * (store.limits.row_bytes + 1)
+            with pytest.raises(RowTooLongError, match=str(store.limits.row_bytes)):
+                store.check_row(table, row)
+            wrong, error = RowMutation(table, row, (), [lock(COLUMN, 5)]), RowTooLongError
+        elif fault == "value":
+            put = Put(Kind.DATA, COLUMN, 5, bytes(store.limits.value_bytes + 1_000_000))
+            wrong, error = RowMutation(table, b"v", (), [lock(COLUMN, 5), put]), ValueTooLargeError
+        else:
+            wrong, error = RowMutation("nowhere", b"r", (), [lock(COLUMN, 5)]), UnknownTableError
+        batch.insert(place, wrong)
+        with pytest.raises(error):
+            store.mutate(batch)
+        assert scan_kind_all(store, Kind.LOCK, table) == []
+
+    def test_an_unknown_table_is_an_error_that_names_it(self, store: Store) -> None:
+        cell = Cell("nowhere", b"r", COLUMN)
+        for use in _uses(store, cell):
+            with pytest.raises(UnknownTableError, match="nowhere"):
+                use()
+
+    def test_a_closed_store_refuses_every_use(self, store: Store, table: str) -> None:
+        uses = _uses(store, Cell(table, b"r", COLUMN))
+        for use in uses:
+            use()
+        store.close()
+        store.close()
+        for use in [*uses, lambda: store.create_tables(["another"])]:
+            with pytest.raises(RepositoryClosedError):
+                use()
+
+    # --- Against the model --------------------------------------------------------------
+
+    @RANDOM
+    @given(operations=st.lists(mutations | looks, min_size=1, max_size=25))
+    def test_any_operations_give_what_a_dictionary_gives(
+        self, store: Store, table: str, operations: Sequence[Operation]
+    ) -> None:
+        comparison = Comparison(store, table, b"%07d|" % next(numbers))
+        for operation in operations:
+            comparison.do(operation)
+
+
+def _uses(store: Store, cell: Cell) -> list[Callable[[], object]]:
+    table = cell.table
+    change = RowMutation(table, cell.row, (), [Put(Kind.NOTIFY, cell.column, 1, b"")])
+    return [
+        lambda: store.mutate([change]),
+        lambda: store.read([cell], 5),
+        lambda: store.get(*cell, 5),
+        lambda: store.entries(cell, Kind.WRITE, 0, 5),
+        lambda: store.scan(table, b"", b"", 5),
+        lambda: store.scan_kind(Kind.NOTIFY, table),
+        lambda: store.tablets(table),
+    ]

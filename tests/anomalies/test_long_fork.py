@@ -1,0 +1,82 @@
+"""Long fork: two readers see two independent writes in opposite orders. Forbidden.
+
+    Ann    writes x                   Carol    sees x but not y
+    Bob    writes y                   Dave     sees y but not x
+
+One oracle orders all commits, so every two snapshots are ordered too: the later one sees all
+that the earlier one does.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from stores import Gate, Ground, SeamStore, all_at_once, in_thread, stop_at
+
+from percola import Repository, Table
+
+t = Table("t")
+value = t.column("value", int)
+TABLES = [t]
+
+
+def test_two_readers_never_see_two_writes_in_opposite_orders(repo: Repository) -> None:
+    ann, bob = repo.transaction(), repo.transaction(two_phase=True)
+    ann.set(value, "x", 1)
+    bob.set(value, "y", 1)
+    before = repo.transaction()
+    ann.commit()
+    carol = repo.transaction()
+    bob.commit()
+    dave = repo.transaction()
+    views = [before, carol, dave]
+    assert [view.get_many([(value, "x"), (value, "y")]) for view in views] == [
+        [None, None],
+        [1, None],
+        [1, 1],
+    ]
+
+
+def test_a_commit_that_takes_long_is_not_overtaken_in_some_eyes_only(ground: Ground) -> None:
+    """Ann has her commit_ts and stands still; Bob commits above it. Who sees Bob sees Ann."""
+    gate, store = Gate(), SeamStore(ground.store)
+    annes, repo = ground.repo(TABLES, store=store), ground.repo(TABLES)
+    store.hook = stop_at("commit", "x", gate)
+    ann = annes.transaction(two_phase=True)
+    ann.set(value, "x", 1)
+    committing = in_thread(ann.commit)
+    gate.await_arrival()
+    repo.run(lambda bob: bob.set(value, "y", 1))
+    carol = repo.transaction()
+    assert carol.get(value, "y") == 1
+    reading = in_thread(lambda: carol.get(value, "x"))
+    gate.open()
+    assert committing.result(20) < carol.start_ts
+    assert reading.result(20) == 1, "she saw the later write, and so must see the earlier one"
+
+
+def test_all_snapshots_taken_under_load_are_ordered(repo: Repository) -> None:
+    """Each writer counts its own row up; no two snapshots may disagree on who was ahead."""
+    rows = [f"writer {number}" for number in range(3)]
+    stop = threading.Event()
+    seen: list[tuple[int, ...]] = []
+
+    def write(row: str) -> None:
+        try:
+            for number in range(1, 3000):
+                if len(seen) > 200:
+                    return
+                repo.run(lambda x, n=number: x.set(value, row, n))
+        finally:
+            stop.set()
+
+    def read() -> None:
+        while not stop.is_set():
+            values = repo.snapshot().get_many([(value, row) for row in rows])
+            seen.append(tuple(one or 0 for one in values))
+
+    writers = [lambda row=row: write(row) for row in rows]
+    assert all_at_once([read, read, *writers]) == [None] * 5
+    assert len(seen) > 200
+    for earlier, later in zip(sorted(seen), sorted(seen)[1:], strict=False):
+        assert all(a <= b for a, b in zip(earlier, later, strict=True)), (earlier, later)

@@ -1,0 +1,288 @@
+"""Worker processes may come and go by kill -9: what they leave is what a computation gives."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from from_scratch import again, check, recrawl, sample
+
+from percola import Repository
+from webindex import tables
+from webindex.loading import load_captures
+from webindex.sample import CHANGED_URL, CHANGED_WORDS
+from webindex.serving import TantivyIndex
+from webindex.warc import Capture
+from webindex.working import Workers, open_index, open_repository, running, wait_until_idle
+
+SECONDS = 90
+
+Wait = Callable[..., object]
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Iterator[Repository]:
+    with open_repository(str(tmp_path / "repo"), create=True) as opened:
+        yield opened
+
+
+@pytest.fixture
+def index(repo: Repository) -> Iterator[TantivyIndex]:
+    with open_index(repo, create=True) as opened:
+        yield opened
+
+
+def load(repo: Repository, captures: list[Capture] | tuple[Capture, ...], group: int = 4) -> None:
+    for at in range(0, len(captures), group):
+        load_captures(repo, captures[at : at + group], "crawl.warc.gz")
+
+
+def documents(repo: Repository) -> int:
+    return sum(1 for _ in repo.snapshot().scan(tables.clusters, columns=[tables.document]))
+
+
+def parsed(repo: Repository) -> int:
+    return sum(1 for _ in repo.snapshot().scan(tables.pages, columns=[tables.fingerprint]))
+
+
+@contextmanager
+def started(module: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """A command in a session of its own, as a terminal starts it; ended for certain."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *map(str, arguments)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "100"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            left = children(process.pid)
+            process.kill()
+            for pid in left:
+                if is_alive(pid):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def children(pid: int) -> list[int]:
+    try:
+        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+# --- Killed -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("restarted", [True, False], ids=["restarted", "not-restarted"])
+def test_a_worker_killed_in_the_middle_of_a_load_loses_nothing(
+    repo: Repository, index: TantivyIndex, wait_until: Wait, restarted: bool
+) -> None:
+    captures = sample()
+    with running(repo.address, 2) as workers:
+        workers.wait_ready()
+        load(repo, captures[:120])
+        wait_until(lambda: parsed(repo) > 10, what="the first pages to be parsed")
+        victim = workers.processes[0]
+        assert repo.pending(), "the kill should fall in the middle of the work"
+        victim.kill()
+        assert victim.wait(SECONDS) == -signal.SIGKILL
+        load(repo, captures[120:])
+        if restarted:
+            wait_until_idle(repo, workers, SECONDS)
+            assert workers.restarts == 1
+            assert workers.processes[0] is not victim
+        else:
+            wait_until(lambda: not repo.pending(), seconds=SECONDS, what="the work to end")
+            assert workers.processes[0] is victim
+    check(repo, index, captures)
+
+
+def test_two_percola_workers_of_which_one_is_killed_leave_nothing_undone(
+    repo: Repository, index: TantivyIndex, wait_until: Wait
+) -> None:
+    captures = sample()
+    worker = ("percola.cli", "--repo", repo.address, "--json", "worker", "webindex.main:observers")
+    with started(*worker) as victim, started(*worker) as survivor:
+        for one in (victim, survivor):
+            assert one.stdout is not None
+            told = json.loads(one.stdout.readline())
+            assert told["event"] == "started" and "pages.capture" in told["observers"]
+        load(repo, captures[:120])
+        wait_until(lambda: parsed(repo) > 10, what="the first pages to be parsed")
+        assert repo.pending(), "the kill should fall in the middle of the work"
+        victim.kill()
+        assert victim.wait(SECONDS) == -signal.SIGKILL
+        load(repo, captures[120:])
+        survivor.terminate()
+        assert survivor.wait(SECONDS) == 0
+    with started("webindex.main", "work", "--repo", repo.address, "--until-idle", "--json") as work:
+        out, err = work.communicate(timeout=SECONDS)
+    assert (work.returncode, err) == (0, "")
+    summary = json.loads(out)
+    assert (summary["pages"], summary["clusters"], summary["set_aside"]) == (204, 183, 0)
+    check(repo, index, captures)
+
+
+def test_workers_end_when_their_supervisor_is_killed(
+    repo: Repository, index: TantivyIndex, wait_until: Wait
+) -> None:
+    load(repo, sample()[:40])
+    with started("webindex.main", "work", "--repo", repo.address, "--workers", 2) as work:
+        wait_until(lambda: documents(repo) > 0, seconds=SECONDS, what="the first document")
+        workers = children(work.pid)
+        assert len(workers) == 2 and all(map(is_alive, workers))
+        work.kill()
+        work.wait(SECONDS)
+        wait_until(lambda: not any(map(is_alive, workers)), what="the workers to end")
+    with running(repo.address, 1) as others:
+        wait_until_idle(repo, others, SECONDS)
+    check(repo, index, sample()[:40])
+
+
+# --- Stopped ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_work_cleanly_and_leaves_no_child(
+    repo: Repository, index: TantivyIndex, wait_until: Wait, how: signal.Signals
+) -> None:
+    load(repo, sample()[:20])
+    with started("webindex.main", "work", "--repo", repo.address, "--workers", 2) as work:
+        wait_until(
+            lambda: index.count() > 0 and not repo.pending(), seconds=SECONDS, what="the work"
+        )
+        # It goes on: what is loaded now is followed as well.
+        load(repo, [*sample()[20:], *recrawl()])
+        wait_until(
+            lambda: [hit.url for hit in index.search(CHANGED_WORDS).hits] == [CHANGED_URL],
+            seconds=SECONDS,
+            what="the changed page to be found",
+        )
+        workers = children(work.pid)
+        assert len(workers) == 2
+        # Ctrl-C reaches every process of the terminal's foreground group.
+        os.killpg(work.pid, how)
+        out, err = work.communicate(timeout=SECONDS)
+    assert (work.returncode, err) == (0, "")
+    assert "Pages" in out and "Loaded to searchable" in out
+    assert not any(map(is_alive, workers))
+    with running(repo.address, 1) as others:
+        wait_until_idle(repo, others, SECONDS)
+    check(repo, index, [*sample(), *recrawl()])
+
+
+def test_ctrl_c_while_the_workers_start_ends_without_a_word(
+    repo: Repository, wait_until: Wait
+) -> None:
+    with started("webindex.main", "work", "--repo", repo.address, "--workers", 2) as work:
+        workers = wait_until(
+            lambda: len(found := children(work.pid)) == 2 and found, what="two workers"
+        )
+        os.killpg(work.pid, signal.SIGINT)
+        _, err = work.communicate(timeout=SECONDS)
+    assert (work.returncode, err) == (0, "")
+    assert isinstance(workers, list) and not any(map(is_alive, workers))
+
+
+# --- Together -----------------------------------------------------------------------------
+
+LOADER = """
+import sys
+from from_scratch import again, sample
+from webindex.loading import load_captures
+from webindex.working import open_repository
+
+part = int(sys.argv[2])
+with open_repository(sys.argv[1]) as repo:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for number in range(part, 80, 4):
+        one = again(sample()[0], url=f"https://example.org/copy/{number:03}")
+        load_captures(repo, [one], "copies")
+"""
+
+
+def test_copies_of_one_page_loaded_by_four_processes_at_once_end_in_one_cluster(
+    repo: Repository, index: TantivyIndex
+) -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    loaders = [
+        subprocess.Popen(
+            [sys.executable, "-c", LOADER, repo.address, str(part)],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        for part in range(4)
+    ]
+    try:
+        with running(repo.address, 2) as workers:
+            workers.wait_ready()
+            for one in loaders:
+                assert one.stdout is not None and one.stdout.readline() == b"ready\n"
+            for one in loaders:
+                assert one.stdin is not None
+                one.stdin.write(b"go\n")
+                one.stdin.flush()
+            assert [one.wait(SECONDS) for one in loaders] == [0] * 4
+            wait_until_idle(repo, workers, SECONDS)
+    finally:
+        for one in loaders:
+            one.kill()
+            one.communicate()
+    copies = [again(sample()[0], url=f"https://example.org/copy/{n:03}") for n in range(80)]
+    expected = check(repo, index, copies)
+    [document] = expected.documents.values()
+    assert len(document["duplicates"]) == 79
+
+
+# --- Memory -------------------------------------------------------------------------------
+
+
+def private_bytes(pid: int) -> int:
+    """Memory that a process has for itself, the pages of files that only it maps included."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    sizes = {line.split()[0]: int(line.split()[1]) for line in lines if line.endswith("kB")}
+    return (sizes["Private_Clean:"] + sizes["Private_Dirty:"]) * 1024
+
+
+def test_a_worker_stays_under_300_mb_while_it_works_off_the_sample(
+    repo: Repository, index: TantivyIndex, record_property: Callable[[str, Any], None]
+) -> None:
+    load(repo, sample(), group=32)
+    most = 0
+    pause = threading.Event()
+    workers = Workers(repo.address, 1)
+    try:
+        workers.wait_ready()
+        while repo.pending():
+            most = max(most, private_bytes(workers.processes[0].pid))
+            pause.wait(0.02)
+        most = max(most, private_bytes(workers.processes[0].pid))
+        assert workers.restarts == 0
+    finally:
+        workers.stop()
+    record_property("private_mb", most // 1_000_000)
+    assert 20_000_000 < most < 300_000_000
+    check(repo, index, sample())

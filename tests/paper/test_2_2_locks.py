@@ -1,0 +1,403 @@
+"""§2.2: locks that others left behind: who may remove them, when, and what stays (P4, P5, P8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import pytest
+from stores import (
+    Gate,
+    Ground,
+    ScriptedClock,
+    ScriptedCoordination,
+    SeamStore,
+    cell_of,
+    in_thread,
+    phase,
+    stop_at,
+)
+
+from percola import ConflictError, Repository, RolledBackError, Table
+from percola.cells import Kind, Op, decode_lock, decode_write
+from percola.locks import ROLLED_BACK
+from percola.store.base import RowMutation
+
+bank = Table("bank")
+bal = bank.column("bal", int)
+note = bank.column("note", str)
+TABLES = [bank]
+TTL = 10.0
+
+
+@dataclass
+class Pair:
+    """Two processes on one store: a writer that stops inside its commit, and another one."""
+
+    ground: Ground
+    alive: set[str]
+    gate: Gate
+    seam: SeamStore
+    writer: Repository
+    writer_clock: ScriptedClock
+    other: Repository
+    clock: ScriptedClock
+    start_ts: int = 0
+
+    def commit_until(
+        self, where: str, row: str, *, after: bool = False, rows: str = "abc"
+    ) -> Future[int]:
+        """Begin to write 1 to the rows, and return once the commit has come to that place."""
+        self.seam.hook = stop_at(where, row, self.gate, after=after)
+        t = self.writer.transaction(two_phase=True)
+        self.start_ts = t.start_ts
+        for name in rows:
+            t.set(bal, name, 1)
+        committing = in_thread(t.commit)
+        self.gate.await_arrival()
+        return committing
+
+    def read(self, rows: str = "abc") -> list[int | None]:
+        """What the other process sees; it must not have to wait."""
+        self.clock.slept.clear()
+        values = self.other.snapshot().get_many([(bal, row) for row in rows])
+        assert self.clock.slept == [], "the reader waited"
+        return values
+
+
+@pytest.fixture
+def pair(ground: Ground) -> Pair:
+    alive: set[str] = set()
+    seam = SeamStore(ground.store)
+    clock, writer_clock = ScriptedClock(), ScriptedClock()
+    writer = ground.repo(
+        TABLES,
+        store=seam,
+        coordination=ScriptedCoordination("writer", alive),
+        clock=writer_clock,
+        lock_ttl_seconds=TTL,
+    )
+    other = ground.repo(
+        TABLES, coordination=ScriptedCoordination("other", alive), clock=clock, lock_ttl_seconds=TTL
+    )
+    return Pair(ground, alive, Gate(), seam, writer, writer_clock, other, clock)
+
+
+def records(ground: Ground, row: str) -> list[tuple[int, Op, int]]:
+    """The write records of a row's balance, newest first: (ts, what, start_ts)."""
+    found = [(ts, decode_write(raw)) for ts, raw in ground.entries(bal, row, Kind.WRITE)]
+    return [(ts, record.op, record.start_ts) for ts, record in found]
+
+
+# --- P4: the rollback record ------------------------------------------------------------
+
+
+def test_p4_rolling_back_leaves_a_record_on_the_primary_and_its_owner_cannot_commit(
+    pair: Pair,
+) -> None:
+    committing = pair.commit_until("commit", "a")
+    pair.alive.discard("writer")
+    assert pair.read() == [None, None, None]
+    assert records(pair.ground, "a") == [(pair.start_ts, Op.ROLLBACK, pair.start_ts)]
+    pair.gate.open()
+    with pytest.raises(RolledBackError, match="was rolled back"):
+        committing.result(20)
+    assert pair.read() == [None, None, None]
+    assert pair.ground.left_over(bank, Kind.LOCK) == []
+
+
+def test_p4_a_late_prewrite_of_the_primary_meets_its_rollback_record_and_aborts(
+    pair: Pair,
+) -> None:
+    """Scenario 1: the primary's prewrite is still under way when a resolver looks."""
+    committing = pair.commit_until("prewrite", "a")
+    primary = cell_of(bal, "a")
+    fate = pair.other.services.resolver.fate(primary, pair.start_ts)
+    assert fate == ROLLED_BACK, "no lock and no record: rolled back, under a condition"
+    pair.gate.open()
+    with pytest.raises(RolledBackError):
+        committing.result(20)
+    assert pair.ground.left_over(bank, Kind.LOCK) == []
+    assert pair.read() == [None, None, None]
+
+
+def test_p4_a_late_prewrite_of_a_secondary_cannot_bring_its_transaction_back(pair: Pair) -> None:
+    committing = pair.commit_until("prewrite", "b")
+    pair.alive.discard("writer")
+    assert pair.read("a") == [None]
+    pair.gate.open()
+    with pytest.raises(RolledBackError):
+        committing.result(20)
+    assert pair.read() == [None, None, None]
+    assert pair.ground.left_over(bank, Kind.LOCK) == []
+
+
+def test_p4_absence_is_decided_by_writing_not_by_looking(ground: Ground) -> None:
+    """A prewrite that lands between a resolver's look and its decision must not be lost."""
+    alive: set[str] = set()
+    gate, resolving = Gate(), Gate()
+    seam = SeamStore(ground.store, stop_at("prewrite", "a", gate))
+    slow = SeamStore(ground.store, stop_at("roll back", "a", resolving))
+    writer = ground.repo(TABLES, store=seam, coordination=ScriptedCoordination("w", alive))
+    resolver = ground.repo(TABLES, store=slow, coordination=ScriptedCoordination("r", alive))
+    t = writer.transaction(two_phase=True)
+    t.set(bal, "a", 1)
+    t.set(bal, "b", 1)
+    committing = in_thread(t.commit)
+    gate.await_arrival()
+    fate = in_thread(lambda: resolver.services.resolver.fate(cell_of(bal, "a"), t.start_ts))
+    resolving.await_arrival()  # It has seen neither a lock nor a record.
+    gate.open()
+    commit_ts = committing.result(20)
+    resolving.open()
+    assert fate.result(20).commit_ts == commit_ts
+    assert resolver.snapshot().get_many([(bal, "a"), (bal, "b")]) == [1, 1]
+
+
+def test_p4_a_rollback_record_does_not_stop_other_transactions(pair: Pair) -> None:
+    """It is no write: transactions that began before it may still take the cell (P14)."""
+    early = pair.other.transaction(two_phase=True)
+    committing = pair.commit_until("commit", "a")
+    pair.alive.discard("writer")
+    assert pair.read() == [None, None, None]
+    pair.gate.open()
+    assert isinstance(committing.exception(20), RolledBackError)
+    early.set(bal, "a", 5)
+    early.commit()
+    for two_phase in (False, True):
+        with pair.other.transaction(two_phase=two_phase) as t:
+            t.set(bal, "a", (t.get(bal, "a") or 0) + 1)
+    assert pair.read("a") == [7]
+    assert (pair.start_ts, Op.ROLLBACK, pair.start_ts) in records(pair.ground, "a")
+
+
+def test_p4_a_rollback_never_overwrites_a_commit(pair: Pair) -> None:
+    """Scenarios 3 and 5: whoever is asked to roll back a committed transaction refuses."""
+    committing = pair.commit_until("commit", "b")
+    pair.alive.discard("writer")
+    fate = pair.other.services.resolver.fate(cell_of(bal, "a"), pair.start_ts, impatient=True)
+    assert fate is not None and fate.commit_ts is not None
+    assert records(pair.ground, "a") == [(fate.commit_ts, Op.PUT, pair.start_ts)]
+    assert pair.read() == [1, 1, 1]
+    pair.gate.open()
+    assert committing.result(20) == fate.commit_ts
+
+
+def test_p4_an_abort_by_the_owner_itself_leaves_the_record_and_no_locks(ground: Ground) -> None:
+    repo = ground.repo(TABLES)
+    loser = repo.transaction(two_phase=True)
+    with repo.transaction() as t:
+        t.set(bal, "b", 5)
+    loser.set(bal, "a", 1)
+    loser.set(bal, "b", 1)
+    with pytest.raises(ConflictError):
+        loser.commit()
+    assert records(ground, "a") == [(loser.start_ts, Op.ROLLBACK, loser.start_ts)]
+    assert ground.left_over(bank, Kind.LOCK) == []
+    assert ground.entries(bal, "a", Kind.DATA) == []
+
+
+def test_p4_a_live_transaction_is_not_rolled_back_by_those_who_meet_it(pair: Pair) -> None:
+    committing = pair.commit_until("commit", "a")
+    for row in "abc":
+        raw = pair.ground.entries(bal, row, Kind.LOCK)[0][1]
+        resolver = pair.other.services.resolver
+        assert not resolver.try_resolve(cell_of(bal, row), pair.start_ts, raw)
+    with pytest.raises(ConflictError), pair.other.transaction() as t:
+        t.set(bal, "b", 2)
+    pair.gate.open()
+    committing.result(20)
+    assert pair.read() == [1, 1, 1]
+
+
+# --- P5: that very lock -----------------------------------------------------------------
+
+
+def test_p5_a_slow_resolver_does_not_remove_a_newer_transactions_lock(pair: Pair) -> None:
+    pair.gate.open()
+    committing = pair.commit_until("prewrite", "c", after=True)
+    committing.result(20)
+    # A second writer dies holding b; a resolver reads its lock, and falls asleep.
+    gate = Gate()
+    pair.seam.hook = stop_at("commit", "a", gate)
+    dead = pair.writer.transaction(two_phase=True)
+    dead.set(bal, "a", 2)
+    dead.set(bal, "b", 2)
+    dying = in_thread(dead.commit)
+    gate.await_arrival()
+    raw = pair.ground.entries(bal, "b", Kind.LOCK)[0][1]
+    pair.alive.discard("writer")
+    assert pair.read("ab") == [1, 1]
+    # Another transaction takes the lock on b, as a live process.
+    pair.alive.add("third")
+    held = Gate()
+    seam = SeamStore(pair.ground.store, stop_at("commit", "b", held))
+    third = pair.ground.repo(
+        TABLES, store=seam, coordination=ScriptedCoordination("third", pair.alive)
+    )
+    newer = third.transaction(two_phase=True)
+    newer.set(bal, "b", 3)
+    committing = in_thread(newer.commit)
+    held.await_arrival()
+    assert pair.ground.lock_holders(bal, "b") == [newer.start_ts]
+    # The sleeper wakes, and acts on what it saw.
+    resolver = pair.other.services.resolver
+    resolver.settle(cell_of(bal, "b"), dead.start_ts, decode_lock(raw), ROLLED_BACK)
+    assert pair.ground.lock_holders(bal, "b") == [newer.start_ts]
+    held.open()
+    committing.result(20)
+    assert pair.read("b") == [3]
+    gate.open()
+    assert isinstance(dying.exception(20), RolledBackError)
+    assert pair.read("ab") == [1, 3]
+
+
+def test_p5_every_mutation_that_removes_a_lock_names_its_start_ts(pair: Pair) -> None:
+    seen: list[RowMutation] = []
+    committing = pair.commit_until("commit", "b")
+    pair.alive.discard("writer")
+
+    def look(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
+        seen.append(mutation)
+        return apply()
+
+    reading = SeamStore(pair.ground.store)
+    reader = pair.ground.repo(TABLES, store=reading)
+    reading.hook = look
+    assert reader.snapshot().get_many([(bal, row) for row in "abc"]) == [1, 1, 1]
+    pair.gate.open()
+    committing.result(20)
+    loser = reader.transaction(two_phase=True)
+    pair.other.run(lambda t: t.set(bal, "b", 9))
+    loser.set(bal, "a", 2)
+    loser.set(bal, "b", 2)
+    with pytest.raises(ConflictError):
+        loser.commit()
+    removals = [m for m in seen if phase(m) in ("commit", "roll back", "remove lock")]
+    assert {phase(m) for m in removals} == {"commit", "roll back", "remove lock"}
+    for mutation in removals:
+        for change in mutation.changes:
+            if change.kind is not Kind.LOCK:
+                continue
+            assert any(
+                c.present and c.kind is Kind.LOCK and c.low == c.high == change.ts
+                for c in mutation.conditions
+            ), mutation
+
+
+# --- P8: when ---------------------------------------------------------------------------
+
+
+def test_p8_a_lock_whose_owners_token_is_gone_is_cleaned_up_at_once(pair: Pair) -> None:
+    committing = pair.commit_until("commit", "a")
+    pair.alive.discard("writer")
+    assert pair.read() == [None, None, None]
+    with pair.other.transaction() as t:
+        t.set(bal, "b", 7)
+    pair.gate.open()
+    assert isinstance(committing.exception(20), RolledBackError)
+    assert pair.read() == [None, 7, None]
+
+
+def test_p8_an_unrefreshed_lock_is_cleaned_up_once_this_reader_has_watched_a_whole_ttl(
+    pair: Pair,
+) -> None:
+    committing = pair.commit_until("commit", "a")
+    # The owner's clock is far behind: that it looks old must not matter.
+    pair.clock.now += 100_000
+    raw = pair.ground.entries(bal, "b", Kind.LOCK)[0][1]
+    resolver, cell = pair.other.services.resolver, cell_of(bal, "b")
+    for watched in (0, 0.5, TTL - 0.1):
+        pair.clock.now += watched - (pair.clock.now - 101_000)
+        assert not resolver.try_resolve(cell, pair.start_ts, raw), f"after {watched} s"
+    pair.clock.now = 101_000 + TTL
+    assert resolver.try_resolve(cell, pair.start_ts, raw)
+    assert pair.read() == [None, None, None]
+    pair.gate.open()
+    assert isinstance(committing.exception(20), RolledBackError)
+
+
+def test_p8_each_reader_watches_for_itself(pair: Pair) -> None:
+    committing = pair.commit_until("commit", "a")
+    raw = pair.ground.entries(bal, "a", Kind.LOCK)[0][1]
+    cell = cell_of(bal, "a")
+    assert not pair.other.services.resolver.try_resolve(cell, pair.start_ts, raw)
+    pair.clock.now += TTL
+    third = pair.ground.repo(
+        TABLES, coordination=ScriptedCoordination("third", pair.alive), clock=pair.clock
+    )
+    assert not third.services.resolver.try_resolve(cell, pair.start_ts, raw), "it has only come"
+    assert pair.other.services.resolver.try_resolve(cell, pair.start_ts, raw)
+    pair.gate.open()
+    assert isinstance(committing.exception(20), RolledBackError)
+
+
+def long_commit(pair: Pair, rows: int) -> Future[int]:
+    """A commit of many batches that stops between them, as its clock says, every 4 seconds."""
+    t = pair.writer.transaction(two_phase=True)
+    pair.start_ts = t.start_ts
+    for number in range(rows):
+        t.set(bal, f"{number:05}", 1)
+    return in_thread(t.commit)
+
+
+def test_p8_a_long_commit_refreshes_its_lock_and_is_left_alone(pair: Pair) -> None:
+    """Each batch takes longer than a third of the time to live; a reader watches all along."""
+    resolver, primary = pair.other.services.resolver, cell_of(bal, "00000")
+    phases: list[str] = []
+    judged: list[bool] = []
+
+    def slow(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
+        phases.append(phase(mutation))
+        if mutation.row in (b"00001", b"02001", b"04001", b"06001") and phases[-1] == "prewrite":
+            pair.writer_clock.now += TTL * 0.6
+            pair.clock.now += TTL * 0.6
+            raw = pair.ground.entries(bal, "00000", Kind.LOCK)[0][1]
+            judged.append(resolver.try_resolve(primary, pair.start_ts, raw))
+        return apply()
+
+    pair.seam.hook = slow
+    long_commit(pair, 6500).result(30)
+    assert phases.count("refresh") >= 3
+    assert judged == [False] * 4
+    assert pair.other.snapshot().get(bal, "06499") == 1
+
+
+def test_p8_a_heartbeat_does_not_create_a_lock_that_is_gone(pair: Pair) -> None:
+    """Scenario 7: rolled back meanwhile, the long commit must notice and not revive itself."""
+    phases: list[str] = []
+
+    def undo(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
+        phases.append(phase(mutation))
+        if mutation.row == b"02100" and phases[-1] == "prewrite":
+            pair.writer_clock.now += TTL
+            pair.alive.discard("writer")
+            assert pair.other.snapshot().get(bal, "00000") is None
+            pair.alive.add("writer")
+        return apply()
+
+    pair.seam.hook = undo
+    committing = long_commit(pair, 5000)
+    assert isinstance(committing.exception(30), RolledBackError)
+    assert "refresh" in phases
+    assert pair.ground.lock_holders(bal, "00000") == []
+    assert list(pair.other.snapshot().scan(bank)) == []
+
+
+# --- Whole dead transactions ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("two_phase", [False, True])
+def test_a_writer_takes_over_many_locks_of_a_dead_process_in_one_attempt(
+    pair: Pair, two_phase: bool
+) -> None:
+    rows = "abcdefghijklmnopqrstuvwxyz"
+    committing = pair.commit_until("commit", "a", rows=rows)
+    pair.alive.discard("writer")
+    with pair.other.transaction(two_phase=two_phase) as t:
+        for row in rows:
+            t.set(bal, row, 2)
+    pair.gate.open()
+    assert isinstance(committing.exception(20), RolledBackError)
+    assert pair.read(rows) == [2] * len(rows)

@@ -1,0 +1,319 @@
+"""§2.2 Get(), lines 8–25 of figure 6: snapshots, own writes, ranges, and whom it waits for."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from stores import (
+    Gate,
+    Ground,
+    ListeningClock,
+    ScriptedClock,
+    ScriptedCoordination,
+    SeamStore,
+    in_thread,
+    stop_at,
+)
+
+from percola import LockTimeoutError, Repository, Row, Table, UsageError
+from percola.snapshot import Snapshot
+
+docs = Table("docs")
+title = docs.column("title", str)
+size = docs.column("size", int)
+links = docs.family("link", str)
+keyed = Table("keyed", rows=bytes)
+value = keyed.column("value", bytes)
+TABLES = [docs, keyed]
+
+
+def write(repo: Repository, **titles: str) -> int:
+    """Commit some titles; the commit timestamp."""
+    with repo.transaction() as t:
+        for row, text in titles.items():
+            t.set(title, row, text)
+    assert t.commit_ts is not None
+    return t.commit_ts
+
+
+def shown(rows: Iterable[Row[Any]]) -> dict[str, dict[str, Any]]:
+    return {row.key: {column.name: value for column, value in row.items()} for row in rows}
+
+
+# --- Snapshots --------------------------------------------------------------------------
+
+
+def test_a_snapshot_does_not_change_whatever_is_committed_later(repo: Repository) -> None:
+    write(repo, a="old", b="old")
+    snapshot, transaction = repo.snapshot(), repo.transaction()
+    write(repo, a="new", c="new")
+    repo.run(lambda t: t.delete(title, "b"))
+    for view in (snapshot, transaction):
+        assert view.get(title, "a") == "old"
+        assert view.get_many([(title, "b"), (title, "c")]) == ["old", None]
+        assert [row.key for row in view.scan(docs)] == ["a", "b"]
+        assert view.get_row(docs, "c").get(title) is None
+
+
+def test_every_past_timestamp_shows_what_was_committed_by_then(repo: Repository) -> None:
+    """Time travel, against a list of what each commit left behind."""
+    chance = random.Random(7)
+    model: dict[str, str] = {}
+    past = [(repo.snapshot().start_ts, dict(model))]
+    for number in range(40):
+        row = chance.choice("abcd")
+        with repo.transaction(two_phase=chance.random() < 0.3) as t:
+            if chance.random() < 0.3:
+                t.delete(title, row)
+                model.pop(row, None)
+            else:
+                model[row] = f"v{number}" * chance.choice((1, 200))
+                t.set(title, row, model[row])
+        assert t.commit_ts is not None
+        past.append((t.commit_ts, dict(model)))
+    for (ts, then), (following, _) in zip(past, [*past[1:], past[-1]], strict=True):
+        for at in {ts, max(ts, following - 1)}:
+            snapshot = repo.snapshot(at)
+            assert {row.key: row[title] for row in snapshot.scan(docs)} == then
+            assert {r: v for r in "abcd" if (v := snapshot.get(title, r)) is not None} == then
+
+
+def test_a_snapshot_of_the_future_is_refused(repo: Repository) -> None:
+    now = write(repo, a="x")
+    assert repo.snapshot(now).get(title, "a") == "x"
+    for at in (repo.snapshot().start_ts + 1, -1, 2**80):
+        with pytest.raises(UsageError, match="no snapshot"):
+            repo.snapshot(at)
+
+
+def test_version_tells_when_a_cell_last_changed(repo: Repository) -> None:
+    assert repo.snapshot().version(title, "a") == 0
+    first = write(repo, a="1")
+    second = write(repo, a="2")
+    assert repo.snapshot().version(title, "a") == second
+    assert repo.snapshot(second - 1).version(title, "a") == first
+    with repo.transaction() as t:
+        t.get_for_update(title, "a")
+    assert repo.snapshot().version(title, "a") == second, "locking is no change"
+
+
+# --- Own writes -------------------------------------------------------------------------
+
+
+def test_a_transaction_sees_its_own_writes_in_every_kind_of_read(repo: Repository) -> None:
+    write(repo, a="old a", b="old b", c="old c")
+    t = repo.transaction()
+    t.set(title, "a", "new a")
+    t.delete(title, "b")
+    t.set(title, "bb", "new row")
+    t.set(links["x"], "c", "new column")
+    assert t.get(title, "a") == "new a"
+    assert t.get(title, "b") is None
+    assert t.get_many([(title, "a"), (title, "b"), (title, "c"), (title, "bb")]) == [
+        "new a",
+        None,
+        "old c",
+        "new row",
+    ]
+    assert not t.get_row(docs, "b")
+    assert t.get_row(docs, "c").family(links) == {"x": "new column"}
+    everything = {
+        "a": {"title": "new a"},
+        "bb": {"title": "new row"},
+        "c": {"link:x": "new column", "title": "old c"},
+    }
+    assert shown(t.scan(docs)) == everything
+    assert shown(t.scan(docs, prefix="b")) == {"bb": everything["bb"]}
+    assert shown(t.scan(docs, start="b", end="c")) == {"bb": everything["bb"]}
+    assert shown(t.scan(docs, columns=[links])) == {"c": {"link:x": "new column"}}
+    assert shown(repo.snapshot().scan(docs, prefix="b")) == {"b": {"title": "old b"}}
+
+
+def test_reads_of_a_writing_transaction_agree_with_a_dictionary(repo: Repository) -> None:
+    chance = random.Random(11)
+    rows = [f"{a}{b}" for a in "abc" for b in "xyz"]
+    columns = [title, links["p"], links["q"]]
+    stored: dict[tuple[str, str], str] = {}
+    for _ in range(12):
+        t = repo.transaction()
+        mine = dict(stored)
+        for step in range(15):
+            column, row = chance.choice(columns), chance.choice(rows)
+            if chance.random() < 0.35:
+                t.delete(column, row)
+                mine.pop((row, column.name), None)
+            else:
+                t.set(column, row, f"v{step}")
+                mine[row, column.name] = f"v{step}"
+            column, row = chance.choice(columns), chance.choice(rows)
+            assert t.get(column, row) == mine.get((row, column.name))
+        cells = [(column, row) for column in columns for row in rows]
+        assert t.get_many(cells) == [mine.get((row, column.name)) for column, row in cells]
+        low, high = sorted(chance.sample(rows, 2))
+        expected: dict[str, dict[str, str]] = {}
+        for (row, name), text in sorted(mine.items()):
+            expected.setdefault(row, {})[name] = text
+        assert shown(t.scan(docs)) == expected
+        between = {row: cells for row, cells in expected.items() if low <= row < high}
+        assert shown(t.scan(docs, start=low, end=high)) == between
+        prefixed = {row: cells for row, cells in expected.items() if row.startswith("b")}
+        assert shown(t.scan(docs, prefix="b")) == prefixed
+        for row in rows:
+            assert bool(t.get_row(docs, row)) == (row in expected)
+        if chance.random() < 0.7:
+            t.commit()
+            stored = mine
+
+
+def test_a_scan_longer_than_one_chunk_lays_own_writes_into_place(repo: Repository) -> None:
+    count = 1500
+    with repo.transaction() as t:
+        for number in range(0, count, 2):
+            t.set(size, f"{number:05}", number)
+    t = repo.transaction()
+    for number in range(count):
+        if number % 2:
+            t.set(size, f"{number:05}", number)
+        elif number % 10 == 0:
+            t.delete(size, f"{number:05}")
+    t.set(size, "zzz", -1)
+    expected = [n for n in range(count) if n % 10] + [-1]
+    assert [row[size] for row in t.scan(docs)] == expected
+
+
+# --- Ranges -----------------------------------------------------------------------------
+
+
+def test_ranges_and_prefixes_go_by_bytes_with_nul_and_ff(repo: Repository) -> None:
+    rows = [b"a", b"a\0", b"a\0\0", b"a\0\xff", b"a\xff", b"a\xff\xff", b"b", b"\xff", b"\xff\xff"]
+    with repo.transaction() as t:
+        for row in rows:
+            t.set(value, row, row)
+    snapshot = repo.snapshot()
+    assert [row.key for row in snapshot.scan(keyed)] == sorted(rows)
+    for prefix in (b"a", b"a\0", b"a\xff", b"\xff", b"\xff\xff"):
+        expected = sorted(row for row in rows if row.startswith(prefix))
+        assert [row.key for row in snapshot.scan(keyed, prefix=prefix)] == expected
+    for low in rows:
+        for high in rows:
+            expected = sorted(row for row in rows if low <= row < high)
+            assert [row.key for row in snapshot.scan(keyed, start=low, end=high)] == expected
+
+
+def test_a_scan_takes_a_prefix_or_a_range_but_not_both(repo: Repository) -> None:
+    with pytest.raises(UsageError, match="not both"):
+        repo.snapshot().scan(docs, prefix="a", start="b")
+
+
+# --- Whom a reader waits for (rule P9) --------------------------------------------------
+
+
+def paused_commit(ground: Ground, where: str, row: str) -> tuple[Gate, Any, Any]:
+    """A live transaction that writes rows a and b and waits before one of its mutations."""
+    gate = Gate()
+    repo = ground.repo(TABLES, store=SeamStore(ground.store, stop_at(where, row, gate)))
+    holder = repo.transaction(two_phase=True)
+    holder.set(title, "a", "new")
+    holder.set(title, "b", "new")
+    committing = in_thread(holder.commit)
+    gate.await_arrival()
+    return gate, holder, committing
+
+
+def test_p9_a_reader_ignores_a_lock_above_its_start_ts(ground: Ground) -> None:
+    clock = ScriptedClock()
+    reader = ground.repo(TABLES, clock=clock)
+    write(reader, a="old", b="old")
+    before = [reader.snapshot(), reader.transaction(two_phase=True)]
+    gate, holder, committing = paused_commit(ground, "commit", "a")
+    for view in before:
+        assert view.start_ts < holder.start_ts
+        assert view.get(title, "a") == "old"
+        assert [row[title] for row in view.scan(docs)] == ["old", "old"]
+    assert clock.slept == [], "it waited"
+    gate.open()
+    committing.result(20)
+
+
+def test_p9_a_reader_waits_for_a_lock_below_its_start_ts_and_then_sees_the_commit(
+    ground: Ground,
+) -> None:
+    """Before the commit point, and between the primary's commit and the secondary's."""
+    write(ground.repo(TABLES), a="old", b="old")
+
+    def one(view: Snapshot) -> str | None:
+        return view.get(title, "a")
+
+    def many(view: Snapshot) -> str | None:
+        return view.get_many([(title, "b"), (title, "a")])[1]
+
+    def whole(view: Snapshot) -> str | None:
+        return view.get_row(docs, "a").get(title)
+
+    def ranged(view: Snapshot) -> str | None:
+        return next(iter(view.scan(docs)))[title]
+
+    for read in (one, many, whole, ranged):
+        gate, _, committing = paused_commit(ground, "commit", "a")
+        clock = ListeningClock()
+        view = ground.repo(TABLES, clock=clock).snapshot()
+        reading = in_thread(lambda read=read, view=view: read(view))
+        assert clock.slept.wait(20), "the reader did not wait"
+        assert not reading.done()
+        gate.open()
+        committing.result(20)
+        assert reading.result(20) == "new"
+        write(ground.repo(TABLES), a="old", b="old")
+
+
+def test_p9_a_reader_does_not_wait_for_a_transaction_that_has_reached_its_commit_point(
+    ground: Ground,
+) -> None:
+    """It rolls the secondary forward itself, although the owner lives."""
+    gate, holder, committing = paused_commit(ground, "commit", "b")
+    clock = ScriptedClock()
+    assert ground.repo(TABLES, clock=clock).snapshot().get(title, "b") == "new"
+    assert clock.slept == []
+    assert ground.lock_holders(title, "b") == []
+    gate.open()
+    assert committing.result(20) == holder.commit_ts
+
+
+def test_p9_a_scan_sees_the_lock_on_a_cell_that_has_no_write_yet(ground: Ground) -> None:
+    gate, _, committing = paused_commit(ground, "commit", "a")
+    clock = ListeningClock()
+    view = ground.repo(TABLES, clock=clock).snapshot()
+    reading = in_thread(lambda: shown(view.scan(docs)))
+    assert clock.slept.wait(20), "the scan overlooked the lock"
+    gate.open()
+    committing.result(20)
+    assert reading.result(20) == {"a": {"title": "new"}, "b": {"title": "new"}}
+
+
+def test_p9_a_reader_that_may_not_wait_longer_gets_an_error_and_never_a_wrong_answer(
+    ground: Ground,
+) -> None:
+    alive: set[str] = set()
+    clock = ScriptedClock()
+    gate = Gate()
+    store = SeamStore(ground.store, stop_at("commit", "a", gate))
+    writer = ground.repo(
+        TABLES, store=store, coordination=ScriptedCoordination("w", alive), lock_ttl_seconds=1000
+    )
+    reader = ground.repo(
+        TABLES, coordination=ScriptedCoordination("r", alive), clock=clock, lock_wait_seconds=5
+    )
+    holder = writer.transaction(two_phase=True)
+    holder.set(title, "a", "new")
+    committing = in_thread(holder.commit)
+    gate.await_arrival()
+    began = clock.now
+    with pytest.raises(LockTimeoutError, match="locked for 5 s"):
+        reader.snapshot().get(title, "a")
+    assert 5 <= clock.now - began < 6
+    gate.open()
+    committing.result(20)
+    assert reader.snapshot().get(title, "a") == "new"

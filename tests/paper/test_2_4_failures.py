@@ -1,0 +1,308 @@
+"""§2.4: observers that raise, and observers that never end (rule N5)."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+from stores import DEADLINE, Ground, PassingStore, in_thread
+
+from percola import (
+    Repository,
+    RepositoryClosedError,
+    StoreError,
+    Table,
+    Transaction,
+    Worker,
+    observer,
+)
+from percola.cells import Cell, Kind
+from percola.inspection import failures, retry_failures
+
+docs = Table("docs")
+contents = docs.column("contents", str, observed=True)
+size = docs.column("size", int)
+poke = docs.weak_column("poke")
+TABLES = [docs]
+
+QUICK = {"attempts": 3, "first_wait": 0.01, "longest_wait": 0.02, "threads": 2}
+
+
+def write(repo: Repository, *rows: str, text: str = "text") -> None:
+    for row in rows:
+        repo.run(lambda t, row=row: t.set(contents, row, text))
+
+
+def count(worker: Worker, metric: str, name: str = "measure") -> float:
+    return worker.metrics.counts().get(metric, {}).get(name, 0)
+
+
+class Measure:
+    """An observer that fails on some rows, and notes what it was called for."""
+
+    def __init__(self, *bad: str) -> None:
+        self.bad = set(bad)
+        self.calls: list[str] = []
+        self.observer = observer(contents, name="measure")(self._run)
+
+    def _run(self, t: Transaction, row: str) -> None:
+        self.calls.append(row)
+        t.set(size, row, len(t.get(contents, row) or ""))
+        if row in self.bad:
+            raise ValueError(f"cannot measure {row}")
+
+
+def test_n5_a_failing_observer_is_tried_again_then_set_aside_with_its_traceback(
+    ground: Ground, repo: Repository
+) -> None:
+    measure = Measure("bad")
+    write(repo, "bad", "good", "fine")
+    worker = Worker(repo, [measure.observer], **QUICK)
+    worker.run_until_idle()
+    assert measure.calls.count("bad") == 3
+    assert (measure.calls.count("good"), measure.calls.count("fine")) == (1, 1)
+    [failure] = failures(repo)
+    assert (failure.cell.row, failure.observer, failure.attempts) == (b"bad", "measure", 3)
+    assert failure.error == "ValueError: cannot measure bad"
+    assert "Traceback" in failure.traceback and "in _run" in failure.traceback
+    assert ground.left_over(docs, Kind.NOTIFY) == []
+    snapshot = repo.snapshot()
+    assert snapshot.get_many([(size, "bad"), (size, "good")]) == [None, 4]
+    assert (count(worker, "observer_failures"), count(worker, "observer_set_aside")) == (3, 1)
+    assert count(worker, "observer_runs") == 2
+
+
+def test_n5_attempts_are_spaced_by_growing_waits_even_if_scans_are_rare(
+    repo: Repository,
+) -> None:
+    """The next attempt comes when it is due, not when the safety net scans."""
+    moments: list[float] = []
+
+    @observer(contents)
+    def measure(t: Transaction, row: str) -> None:
+        moments.append(time.monotonic())
+        raise ValueError
+
+    write(repo, "a")
+    Worker(
+        repo, [measure], attempts=4, first_wait=0.05, longest_wait=0.2, rescan=60, threads=1
+    ).run_until_idle()
+    waits = [b - a for a, b in itertools.pairwise(moments)]
+    assert len(waits) == 3
+    for wait, ceiling in zip(waits, (0.05, 0.1, 0.2), strict=True):
+        assert wait >= ceiling / 10
+    assert sum(waits) < 5
+
+
+def test_n5_a_failure_that_passes_leaves_no_trace(ground: Ground, repo: Repository) -> None:
+    measure = Measure("a")
+
+    def recover(t: Transaction, row: str) -> None:
+        if len(measure.calls) == 2:
+            measure.bad.clear()
+        measure._run(t, row)
+
+    write(repo, "a")
+    worker = Worker(repo, [observer(contents, name="measure")(recover)], **QUICK)
+    worker.run_until_idle()
+    assert measure.calls == ["a"] * 3
+    assert list(failures(repo)) == []
+    assert repo.snapshot().get(size, "a") == 4
+    assert (count(worker, "observer_failures"), count(worker, "observer_set_aside")) == (2, 0)
+
+
+def test_n5_a_new_write_tries_again_and_success_removes_the_failure(
+    ground: Ground, repo: Repository
+) -> None:
+    measure = Measure("a")
+    write(repo, "a")
+    Worker(repo, [measure.observer], **QUICK).run_until_idle()
+    assert len(list(failures(repo))) == 1
+    measure.bad.clear()
+    Worker(repo, [measure.observer], **QUICK).run_until_idle()
+    assert len(list(failures(repo))) == 1, "nothing has changed: it stays aside"
+    write(repo, "a", text="longer text")
+    Worker(repo, [measure.observer], **QUICK).run_until_idle()
+    assert list(failures(repo)) == []
+    assert repo.snapshot().get(size, "a") == 11
+
+
+def test_n5_retrying_failures_makes_the_cells_dirty_again(ground: Ground, repo: Repository) -> None:
+    measure = Measure("a", "b")
+    write(repo, "a", "b", "c")
+    Worker(repo, [measure.observer], **QUICK).run_until_idle()
+    assert len(list(failures(repo))) == 2
+    measure.bad = {"b"}
+    assert retry_failures(repo) == 2
+    assert list(failures(repo)) == []
+    assert len(ground.left_over(docs, Kind.NOTIFY)) == 2
+    Worker(repo, [measure.observer], **QUICK).run_until_idle()
+    assert [failure.cell.row for failure in failures(repo)] == [b"b"]
+    assert repo.snapshot().get_many([(size, "a"), (size, "b")]) == [4, None]
+    assert measure.calls.count("c") == 1
+
+
+def test_n5_a_weak_observer_that_fails_is_set_aside_too(repo: Repository) -> None:
+    @observer(poke)
+    def poked(t: Transaction, row: str) -> None:
+        raise RuntimeError("no")
+
+    repo.run(lambda t: t.notify(poke, "a"))
+    Worker(repo, [poked], **QUICK).run_until_idle()
+    assert [failure.observer for failure in failures(repo)] == ["poked"]
+
+
+def test_n5_a_conflict_is_no_failure(repo: Repository) -> None:
+    calls: list[str] = []
+
+    @observer(contents)
+    def measure(t: Transaction, row: str) -> None:
+        calls.append(row)
+        t.get(size, row)
+        if len(calls) < 6:
+            repo.run(lambda other: other.set(size, row, -1))
+        t.set(size, row, 1)
+
+    write(repo, "a")
+    worker = Worker(repo, [measure], attempts=1, threads=1)
+    worker.run_until_idle()
+    assert repo.snapshot().get(size, "a") == 1
+    assert count(worker, "observer_conflicts") == 5
+    assert count(worker, "observer_failures") == 0
+    assert list(failures(repo)) == []
+
+
+class CountingStore(PassingStore):
+    """Counts the calls that a scanning worker makes."""
+
+    calls = 0
+
+    def scan_kind(
+        self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+    ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
+        self.calls += 1
+        return self.inner.scan_kind(kind, table, start, end, limit)
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_n5_a_worker_rests_while_it_waits_to_try_again(
+    ground: Ground, wait_until: Callable[..., object], others: int
+) -> None:
+    """Also if the column has another observer, which has run already."""
+    store = CountingStore(ground.store)
+    repo = ground.repo(TABLES, store=store)
+    measure = Measure("a")
+    fine = [observer(contents, name="fine")(lambda t, row: None)] * others
+    write(repo, "a")
+    worker = Worker(repo, [measure.observer, *fine], first_wait=60, longest_wait=60, rescan=60)
+    worker.start()
+    try:
+        wait_until(lambda: measure.calls)
+        before = store.calls
+        threading.Event().wait(0.3)
+        assert store.calls - before < 200
+    finally:
+        worker.stop()
+    assert measure.calls == ["a"]
+
+
+# --- Observers that never end -----------------------------------------------------------
+
+
+class Stuck:
+    """An observer that waits on one row until it is let go, and then writes."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.threads: list[threading.Thread] = []
+        self.observer = observer(contents, name="stuck")(self._run)
+
+    def _run(self, t: Transaction, row: str) -> None:
+        if row == "stuck":
+            self.threads.append(threading.current_thread())
+            assert self.go.wait(DEADLINE)
+        t.set(size, row, 1)
+
+    def release(self) -> None:
+        self.go.set()
+        for thread in self.threads:
+            thread.join(DEADLINE)
+            assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("how", ["run", "start"])
+def test_n5_an_observer_that_never_ends_is_set_aside_and_its_late_commit_refused(
+    ground: Ground, repo: Repository, wait_until: Callable[..., object], how: str
+) -> None:
+    stuck = Stuck()
+    write(repo, "stuck")
+    worker = Worker(repo, [stuck.observer], threads=1, timeout=0.2, rescan=60)
+    if how == "run":
+        running = in_thread(worker.run)
+    else:
+        worker.start()
+    wait_until(lambda: list(failures(repo)))
+    [failure] = failures(repo)
+    assert failure.error.startswith("ObserverTimeoutError: stuck ran for longer than 0.2 s")
+    assert "go.wait" in failure.traceback, "it says where it hangs"
+    # The others go on, although the only thread was lost.
+    write(repo, "a", "b")
+    wait_until(lambda: repo.snapshot().get_many([(size, "a"), (size, "b")]) == [1, 1])
+    stuck.release()
+    assert repo.snapshot().get(size, "stuck") is None, "nothing of it may be committed"
+    assert [one.cell.row for one in failures(repo)] == [b"stuck"]
+    # It can be run again.
+    retry_failures(repo)
+    wait_until(lambda: repo.snapshot().get(size, "stuck") == 1)
+    assert list(failures(repo)) == []
+    worker.stop()
+    if how == "run":
+        running.result(DEADLINE)
+
+
+def test_n5_an_abandoned_thread_runs_nothing_more(
+    repo: Repository, wait_until: Callable[..., object]
+) -> None:
+    """Neither the next observer of the row, nor the next row."""
+    stuck = Stuck()
+    threads: list[threading.Thread] = []
+
+    @observer(contents)
+    def second(t: Transaction, row: str) -> None:
+        threads.append(threading.current_thread())
+
+    write(repo, "stuck")
+    worker = Worker(repo, [stuck.observer, second], threads=1, timeout=0.2, rescan=60)
+    worker.start()
+    wait_until(lambda: list(failures(repo)))
+    write(repo, "zzz")
+    wait_until(lambda: len(threads) == 2)
+    stuck.release()
+    worker.stop()
+    assert stuck.threads[0] not in threads
+    assert repo.snapshot().get(size, "stuck") is None
+
+
+def test_a_worker_whose_store_fails_for_good_ends_with_the_error(ground: Ground) -> None:
+    class Failing(PassingStore):
+        def scan_kind(self, *args: object, **kwargs: object) -> Sequence[object]:  # type: ignore[override]
+            raise StoreError("The disk is gone.")
+
+    repo = ground.repo(TABLES, store=Failing(ground.store))
+    for work in ("run", "run_until_idle"):
+        worker = Worker(repo, [Measure().observer], attempts=2, rescan=0.01)
+        with pytest.raises(StoreError, match="disk is gone"):
+            getattr(worker, work)()
+
+
+def test_a_worker_whose_repository_is_closed_ends_with_an_error(
+    ground: Ground, repo: Repository
+) -> None:
+    worker = Worker(repo, [Measure().observer], threads=2, rescan=0.01)
+    running = in_thread(worker.run)
+    ground.store.close()
+    with pytest.raises(RepositoryClosedError):
+        running.result(DEADLINE)

@@ -1,0 +1,170 @@
+"""§2.4: observers together: chains, several on one column, cycles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from stores import Ground, cell_of
+
+from percola import ConflictError, Observer, Repository, Table, Transaction, Worker, observer
+from percola.cells import Kind
+from percola.inspection import failures
+
+docs = Table("docs")
+contents = docs.column("contents", str, observed=True)
+parsed = docs.column("parsed", str, observed=True)
+linked = docs.column("linked", str, observed=True)
+done = docs.column("done", str)
+recluster = docs.weak_column("recluster")
+TABLES = [docs]
+
+
+def write(repo: Repository, row: str, text: str) -> None:
+    repo.run(lambda t: t.set(contents, row, text))
+
+
+def drain(repo: Repository, *observers: Observer[str], **options: float) -> Worker:
+    worker = Worker(repo, observers, threads=2, **options)
+    worker.run_until_idle()
+    return worker
+
+
+def test_an_observers_writes_trigger_the_next_observer(repo: Repository) -> None:
+    @observer(contents)
+    def parse(t: Transaction, row: str) -> None:
+        t.set(parsed, row, f"parsed {t.get(contents, row)}")
+
+    @observer(parsed)
+    def link(t: Transaction, row: str) -> None:
+        t.set(linked, row, f"linked {t.get(parsed, row)}")
+
+    @observer(linked)
+    def finish(t: Transaction, row: str) -> None:
+        t.set(done, row, f"done {t.get(linked, row)}")
+
+    for number in range(10):
+        write(repo, f"page {number}", str(number))
+    drain(repo, finish, link, parse)
+    assert {row.key: row[done] for row in repo.snapshot().scan(docs)} == {
+        f"page {n}": f"done linked parsed {n}" for n in range(10)
+    }
+
+
+def test_several_observers_of_one_column_each_run_once_for_a_change(
+    ground: Ground, repo: Repository
+) -> None:
+    seen: list[str] = []
+
+    def make(name: str) -> Observer[str]:
+        return observer(contents, name=name)(lambda t, row: seen.append(f"{name} {row}"))
+
+    three = [make("one"), make("two"), make("three")]
+    for row in "ab":
+        write(repo, row, "x")
+    drain(repo, *three)
+    assert sorted(seen) == [f"{n} {row}" for n in ("one", "three", "two") for row in "ab"]
+    assert ground.left_over(docs, Kind.NOTIFY) == []
+    drain(repo, *three)
+    assert len(seen) == 6
+
+
+def test_a_cycle_of_observers_is_not_prevented_and_shows_in_the_metrics(
+    repo: Repository, wait_until: Callable[..., object]
+) -> None:
+    @observer(contents)
+    def ping(t: Transaction, row: str) -> None:
+        t.notify(recluster, row)
+
+    @observer(recluster)
+    def pong(t: Transaction, row: str) -> None:
+        t.set(contents, row, "again")
+
+    worker = Worker(repo, [ping, pong], threads=2)
+
+    def counts() -> dict[str, float]:
+        return worker.metrics.counts()["observer_runs"]
+
+    write(repo, "a", "once")
+    worker.start()
+    try:
+        wait_until(lambda: min(counts().get("ping", 0), counts().get("pong", 0)) >= 20)
+    finally:
+        worker.stop()
+
+
+# --- Several observers of one column: none may answer for another -----------------------
+
+
+def test_an_observer_that_keeps_conflicting_is_not_answered_for_by_the_next(
+    ground: Ground, repo: Repository
+) -> None:
+    """It conflicts more often in a row than a worker is willing to try at once."""
+    tries: list[str] = []
+
+    @observer(contents)
+    def unlucky(t: Transaction, row: str) -> None:
+        tries.append(row)
+        if len(tries) <= 20:
+            t.get(done, row)
+            repo.run(lambda other: other.set(done, row, "other"))
+        t.set(done, row, "unlucky")
+
+    @observer(contents)
+    def lucky(t: Transaction, row: str) -> None:
+        t.set(linked, row, "lucky")
+
+    write(repo, "a", "x")
+    drain(repo, unlucky, lucky)
+    snapshot = repo.snapshot()
+    assert (snapshot.get(done, "a"), snapshot.get(linked, "a")) == ("unlucky", "lucky")
+    assert len(tries) == 21
+    assert ground.left_over(docs, Kind.NOTIFY) == [
+        ("docs['a'].linked", snapshot.version(linked, "a"))
+    ]
+
+
+@pytest.mark.parametrize("order", ["failing first", "failing last"])
+def test_an_observer_that_is_set_aside_does_not_take_the_others_notification_along(
+    ground: Ground, repo: Repository, order: str
+) -> None:
+    """The other one conflicts until then, and has its turn afterwards."""
+    seen: list[str] = []
+
+    @observer(contents)
+    def failing(t: Transaction, row: str) -> None:
+        raise ValueError("always")
+
+    @observer(contents)
+    def late(t: Transaction, row: str) -> None:
+        if not list(failures(repo)):
+            raise ConflictError(cell_of(contents, row), t.start_ts, t.start_ts, locked=True)
+        seen.append(row)
+
+    write(repo, "a", "x")
+    group = [failing, late] if order == "failing first" else [late, failing]
+    drain(repo, *group, attempts=3, first_wait=0.01, longest_wait=0.02)
+    assert seen == ["a"]
+    assert [(f.observer, f.attempts) for f in failures(repo)] == [("failing", 3)]
+    assert ground.left_over(docs, Kind.NOTIFY) == []
+
+
+def test_a_failing_observer_runs_the_others_once_and_not_again_and_again(
+    repo: Repository,
+) -> None:
+    runs: list[str] = []
+
+    @observer(contents)
+    def failing(t: Transaction, row: str) -> None:
+        raise ValueError("always")
+
+    @observer(contents)
+    def fine(t: Transaction, row: str) -> None:
+        runs.append(row)
+
+    for row in "abc":
+        write(repo, row, "x")
+    worker = drain(repo, failing, fine, attempts=3, first_wait=0.01, longest_wait=0.02)
+    assert sorted(runs) == ["a", "b", "c"]
+    assert worker.metrics.counts()["observer_runs"] == {"fine": 3}
+    assert len(list(failures(repo))) == 3

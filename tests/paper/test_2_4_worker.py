@@ -1,0 +1,346 @@
+"""§2.4: how workers find dirty cells, and keep out of each other's way (N6, N7)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import pytest
+from stores import (
+    DEADLINE,
+    Crashed,
+    CrashingStore,
+    Ground,
+    PassingStore,
+    ScriptedCoordination,
+    in_thread,
+)
+
+from percola import Repository, Table, Transaction, Worker, observer
+from percola.cells import Cell, Kind
+from percola.coordination.memory import MemoryCoordination
+from percola.inspection import failures
+from percola.store.base import CellState, RowMutation, Tablet
+
+docs = Table("docs")
+contents = docs.column("contents", str, observed=True)
+size = docs.column("size", int)
+other = Table("other")
+text = other.column("text", str, observed=True)
+TABLES = [docs, other]
+
+
+@observer(contents)
+def measure(t: Transaction, row: str) -> None:
+    t.set(size, row, len(t.get(contents, row) or ""))
+
+
+def write(repo: Repository, *rows: str) -> None:
+    for row in rows:
+        repo.run(lambda t, row=row: t.set(contents, row, "text"))
+
+
+# --- N6: finding work costs in proportion to what is dirty ------------------------------
+
+
+class CountingStore(PassingStore):
+    """Counts calls, and what they return."""
+
+    def __init__(self, inner: PassingStore) -> None:
+        super().__init__(inner)
+        self.calls: Counter[str] = Counter()
+
+    def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
+        self.calls["read"] += 1
+        self.calls["cells"] += len(cells)
+        return self.inner.read(cells, ts)
+
+    def entries(
+        self, cell: Cell, kind: Kind, low: int, high: int, limit: int | None = None
+    ) -> list[tuple[int, bytes]]:
+        self.calls["entries"] += 1
+        return self.inner.entries(cell, kind, low, high, limit)
+
+    def scan(self, *args: object, **kwargs: object) -> object:  # type: ignore[override]
+        self.calls["scan"] += 1
+        return self.inner.scan(*args, **kwargs)  # type: ignore[arg-type]
+
+    def scan_kind(
+        self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+    ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
+        found = self.inner.scan_kind(kind, table, start, end, limit)
+        self.calls["found"] += len(found[0])
+        self.calls["scan_kind"] += 1
+        return found
+
+    def tablets(self, table: str) -> list[Tablet]:
+        found = self.inner.tablets(table)
+        self.calls["tablets"] += 1
+        self.calls["most tablets"] = max(self.calls["most tablets"], len(found))
+        return found
+
+    def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
+        self.calls["mutate"] += 1
+        return self.inner.mutate(batch)
+
+
+def test_n6_finding_and_running_three_dirty_rows_costs_the_same_in_a_table_of_any_size(
+    ground: Ground,
+) -> None:
+    costs = []
+    for clean in (20, 4000):
+        with ground.repo(TABLES).transaction() as t:
+            for number in range(clean):
+                t.set(size, f"clean {number:05}", number)
+        repo = ground.repo(TABLES)
+        write(repo, "a", "d", "z")
+        store = CountingStore(ground.store)
+        Worker(ground.repo(TABLES, store=store), [measure], threads=1).run_until_idle()
+        costs.append(store.calls)
+    small, large = costs
+    assert large["scan"] == small["scan"] == 0, "a worker never scans what is clean"
+    assert large["found"] <= 3 * 12
+    for name in ("read", "cells", "entries", "scan_kind", "mutate"):
+        assert large[name] <= small[name] + 15, (name, small, large)
+    assert large["most tablets"] <= 16
+
+
+# --- The bell, and the safety net -------------------------------------------------------
+
+
+def test_a_local_commit_wakes_a_local_worker_at_once(
+    repo: Repository, wait_until: Callable[..., object]
+) -> None:
+    worker = Worker(repo, [measure], threads=2, rescan=60)
+    worker.start()
+    try:
+        took = []
+        for number in range(10):
+            began = time.monotonic()
+            write(repo, f"row {number}")
+            wait_until(lambda n=number: repo.snapshot().get(size, f"row {n}") is not None)
+            took.append(time.monotonic() - began)
+        assert sorted(took)[5] < 0.25, took
+        assert max(took) < 5, took
+    finally:
+        worker.stop()
+
+
+class Mute(MemoryCoordination):
+    """A bell that nobody hears."""
+
+    def ring(self) -> None:
+        pass
+
+
+def test_scanning_makes_up_for_a_bell_that_nobody_heard(
+    ground: Ground, wait_until: Callable[..., object]
+) -> None:
+    repo = ground.repo(TABLES, coordination=Mute())
+    worker = Worker(repo, [measure], threads=1, rescan=0.05)
+    worker.start()
+    try:
+        write(repo, "a")
+        wait_until(lambda: repo.snapshot().get(size, "a") == 4)
+    finally:
+        worker.stop()
+
+
+# --- Advisory locks and teleports -------------------------------------------------------
+
+
+class Blocking:
+    """An observer that waits on some rows until it is let go."""
+
+    def __init__(self, *rows: str) -> None:
+        self.arrived = {row: threading.Event() for row in rows}
+        self.go = threading.Event()
+        self.observer = observer(contents, name="measure")(self._run)
+
+    def _run(self, t: Transaction, row: str) -> None:
+        if row in self.arrived:
+            self.arrived[row].set()
+            assert self.go.wait(DEADLINE)
+        measure.function(t, row)
+
+
+def test_n7_a_scanner_that_meets_another_one_jumps_elsewhere(
+    repo: Repository, wait_until: Callable[..., object]
+) -> None:
+    blocking = Blocking("m")
+    worker = Worker(repo, [blocking.observer], threads=2, rescan=60)
+    worker.start()
+    try:
+        write(repo, "m")
+        assert blocking.arrived["m"].wait(DEADLINE)
+        write(repo, "a", "b", "x", "y")
+        wait_until(lambda: len(list(repo.snapshot().scan(docs, columns=[size]))) == 4)
+        wait_until(lambda: worker.metrics.counts()["scan_teleports"][""] > 0)
+        assert repo.snapshot().get(size, "m") is None
+    finally:
+        blocking.go.set()
+        worker.stop()
+    assert repo.snapshot().get(size, "m") == 4
+
+
+def test_n7_a_row_right_behind_a_busy_one_is_not_starved(
+    repo: Repository, wait_until: Callable[..., object]
+) -> None:
+    """No random key falls between the two: after some jumps a scanner goes past the others."""
+    blocking = Blocking("https://example.org/page")
+    worker = Worker(repo, [blocking.observer], threads=2, rescan=60)
+    worker.start()
+    try:
+        write(repo, "https://example.org/page")
+        assert blocking.arrived["https://example.org/page"].wait(DEADLINE)
+        write(repo, "https://example.org/page?1")
+        wait_until(lambda: repo.snapshot().get(size, "https://example.org/page?1") == 4, seconds=3)
+    finally:
+        blocking.go.set()
+        worker.stop()
+
+
+def test_n7_scanners_begin_at_random_places(ground: Ground) -> None:
+    """Passes of one thread over clean rows begin at many different keys, in every tablet."""
+    with ground.repo(TABLES).transaction() as t:
+        for number in range(200):
+            t.set(size, f"{number:03}", number)
+    starts: list[bytes] = []
+
+    class Noting(PassingStore):
+        def scan_kind(
+            self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+        ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
+            if kind is Kind.NOTIFY and table == "docs" and not end and start:
+                starts.append(start)
+            return self.inner.scan_kind(kind, table, start, end, limit)
+
+    store = Noting(ground.store)
+    repo = ground.repo(TABLES, store=store)
+    worker = Worker(repo, [measure], threads=1, rescan=0.001)
+    worker.start()
+    try:
+        deadline = time.monotonic() + DEADLINE
+        while len(starts) < 60 and time.monotonic() < deadline:
+            threading.Event().wait(0.005)
+    finally:
+        worker.stop()
+    assert len(set(starts)) > 30
+    tablets = ground.store.tablets("docs")
+    hit = {max(i for i, tablet in enumerate(tablets) if tablet.start <= key) for key in starts}
+    assert len(hit) > len(tablets) / 2
+
+
+def test_n7_no_two_scanners_of_a_repository_run_one_row_at_the_same_time(
+    repo: Repository,
+) -> None:
+    guard = threading.Lock()
+    busy: Counter[str] = Counter()
+    clashes: list[str] = []
+
+    @observer(contents)
+    def careful(t: Transaction, row: str) -> None:
+        with guard:
+            busy[row] += 1
+            if busy[row] > 1:
+                clashes.append(row)
+        threading.Event().wait(0.001)
+        with guard:
+            busy[row] -= 1
+        t.set(size, row, 1)
+
+    write(repo, *(f"row {number}" for number in range(40)))
+    workers = [Worker(repo, [careful], threads=4) for _ in range(2)]
+    running = [in_thread(worker.run_until_idle) for worker in workers]
+    for one in running:
+        one.result(DEADLINE)
+    assert clashes == []
+    assert len(list(repo.snapshot().scan(docs, columns=[size]))) == 40
+
+
+# --- Starting and stopping --------------------------------------------------------------
+
+
+def test_stop_lets_a_running_observer_finish_and_runs_no_more(
+    repo: Repository,
+) -> None:
+    blocking = Blocking("a", "b", "c")
+    write(repo, "a", "b", "c")
+    worker = Worker(repo, [blocking.observer], threads=1)
+    worker.start()
+    while not any(event.wait(0.01) for event in blocking.arrived.values()):
+        pass
+    stopping = in_thread(worker.stop)
+    while not worker._shared.stopping:
+        threading.Event().wait(0.001)
+    blocking.go.set()
+    stopping.result(DEADLINE)
+    assert len(list(repo.snapshot().scan(docs, columns=[size]))) == 1
+    worker.stop()
+
+
+def test_run_until_idle_can_be_called_again(repo: Repository) -> None:
+    worker = Worker(repo, [measure], threads=2)
+    for row in ("a", "b"):
+        write(repo, row)
+        worker.run_until_idle()
+        assert repo.snapshot().get(size, row) == 4
+
+
+def test_run_until_idle_of_an_idle_repository_returns(repo: Repository) -> None:
+    Worker(repo, [measure]).run_until_idle()
+
+
+def test_a_worker_leaves_notifications_of_columns_that_others_observe(
+    ground: Ground, repo: Repository
+) -> None:
+    @observer(text)
+    def read(t: Transaction, row: str) -> None:
+        t.set(size, row, -1)
+
+    write(repo, "a")
+    repo.run(lambda t: t.set(text, "b", "x"))
+    Worker(repo, [measure]).run_until_idle()
+    assert len(ground.left_over(other, Kind.NOTIFY)) == 1
+    Worker(repo, [read]).run_until_idle()
+    assert ground.left_over(other, Kind.NOTIFY) == []
+    assert repo.snapshot().get_many([(size, "a"), (size, "b")]) == [4, -1]
+
+
+def test_an_observer_that_exits_its_thread_counts_as_failing(repo: Repository) -> None:
+    """Else the worker would silently lose a thread for each."""
+
+    @observer(contents)
+    def leaves(t: Transaction, row: str) -> None:
+        raise SystemExit(1)
+
+    write(repo, "a", "b", "c")
+    Worker(repo, [leaves], threads=1, attempts=1).run_until_idle()
+    assert len(list(failures(repo))) == 3
+
+
+def test_a_worker_settles_what_the_dead_left_without_being_asked(
+    ground: Ground, wait_until: Callable[..., object]
+) -> None:
+    """A running worker looks for locks now and then: nobody has to read the cells."""
+    alive: set[str] = set()
+    store = CrashingStore(ground.store, at=4)
+    dying = ground.repo(TABLES, store=store, coordination=ScriptedCoordination("dying", alive))
+    repo = ground.repo(TABLES, coordination=ScriptedCoordination("worker", alive))
+    t = dying.transaction(two_phase=True)
+    t.set(contents, "a", "x")
+    t.set(contents, "b", "xy")
+    store.armed = True
+    with pytest.raises(Crashed):
+        t.commit()
+    alive.discard("dying")
+    worker = Worker(repo, [measure], threads=1, rescan=0.02, sweep=0.05)
+    worker.start()
+    try:
+        wait_until(lambda: not ground.left_over(docs, Kind.LOCK))
+        wait_until(lambda: not ground.left_over(docs, Kind.NOTIFY))
+    finally:
+        worker.stop()
+    assert repo.snapshot().get_many([(size, "a"), (size, "b")]) == [1, 2]

@@ -1,0 +1,488 @@
+"""What the tests of the protocol stand on: every store, both ways to commit, and a seam.
+
+`ground` is a store with what belongs to it, once for each of memory and LMDB and once for each
+of one-step and two-phase commit. `Ground.repo` opens any number of repositories on it, each as
+if it were another process: with a clock, a liveness token and a view of the store of its own.
+
+`SeamStore` stands between a repository and its store and hands every row mutation to a
+function, which may look at it, wait, apply it twice, lose its reply or never apply it. That is
+how a test stops between the phases of a commit: production code has no hooks for it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from percola import Repository, Table
+from percola.cells import Cell, Kind, Op, decode_lock, decode_write
+from percola.clock import Clock
+from percola.coordination.base import Coordination
+from percola.coordination.local import LocalCoordination
+from percola.coordination.memory import MemoryCoordination
+from percola.oracle.base import Oracle
+from percola.oracle.embedded import EmbeddedOracle
+from percola.schema import Column
+from percola.store.base import (
+    CellState,
+    OneStepConflict,
+    OneStepStore,
+    OneStepWrite,
+    Put,
+    RowMutation,
+    Tablet,
+)
+from percola.store.lmdb import LmdbStore
+from percola.store.memory import MemoryStore
+
+DEADLINE = 20.0
+"""Seconds that a test waits for a thing that has to happen. It fails after them."""
+
+
+# --- Grounds ----------------------------------------------------------------------------
+
+
+class Ground:
+    """A store, its oracle and its coordination, and whether commits go in one step."""
+
+    def __init__(self, kind: str, one_step: bool, folder: Path, stack: ExitStack) -> None:
+        self.kind = kind
+        self.one_step = one_step
+        self.folder = folder
+        self.store: OneStepStore
+        self.coordination: Coordination
+        if kind == "memory":
+            self.store, self.coordination = MemoryStore(), MemoryCoordination()
+        else:
+            (folder / "store").mkdir(parents=True)
+            self.store = LmdbStore(folder / "store", durability="relaxed")
+            self.coordination = LocalCoordination(folder)
+        stack.callback(self.store.close)
+        stack.callback(self.coordination.close)
+        self.oracle = EmbeddedOracle(self.store)
+
+    def repo(
+        self,
+        tables: Iterable[Table[Any]],
+        *,
+        store: OneStepStore | None = None,
+        oracle: Oracle | None = None,
+        coordination: Coordination | None = None,
+        one_step: bool | None = None,
+        **options: Any,
+    ) -> Repository:
+        """A repository object on this ground, with parts of it replaced."""
+        return Repository(
+            self.kind,
+            store or self.store,
+            oracle or self.oracle,
+            coordination or self.coordination,
+            tables,
+            one_step=self.one_step if one_step is None else one_step,
+            **options,
+        )
+
+    def entries(self, column: Column[Any, Any], row: Any, kind: Kind) -> list[tuple[int, bytes]]:
+        """All entries of a kind that a cell has in the store, newest first."""
+        return self.store.entries(cell_of(column, row), kind, 0, 2**63 - 1)
+
+    def lock_holders(self, column: Column[Any, Any], row: Any) -> list[int]:
+        """The start timestamps of the locks on a cell."""
+        return [ts for ts, _ in self.entries(column, row, Kind.LOCK)]
+
+    def left_over(self, table: Table[Any], kind: Kind) -> list[tuple[str, int]]:
+        """Every entry of a kind (LOCK, NOTIFY or FAILED) in a table: (row and column, ts)."""
+        found: list[tuple[str, int]] = []
+        position: bytes | None = b""
+        while position is not None:
+            entries, position = self.store.scan_kind(kind, table.name, position)
+            found += [(str(cell), ts) for cell, ts, _ in entries]
+        return found
+
+
+def cell_of(column: Column[Any, Any], row: Any) -> Cell:
+    """The store's address of a cell."""
+    return Cell(column.table.name, column.table.encode_row(row), column.key)
+
+
+GROUNDS = [
+    pytest.param((kind, one_step), id=f"{kind}-{'one-step' if one_step else 'two-phase'}")
+    for kind in ("memory", "lmdb")
+    for one_step in (True, False)
+]
+
+
+@pytest.fixture(params=GROUNDS)
+def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ground]:
+    """Memory and LMDB, with one-step commit and without."""
+    kind, one_step = request.param
+    with ExitStack() as stack:
+        yield Ground(kind, one_step, tmp_path / "ground", stack)
+
+
+@pytest.fixture
+def repo(ground: Ground, request: pytest.FixtureRequest) -> Repository:
+    """A repository on the ground with the tables that the test's module lists as TABLES."""
+    return ground.repo(request.module.TABLES)
+
+
+# --- The seam ---------------------------------------------------------------------------
+
+
+class PassingStore(OneStepStore):
+    """Hands every call on to another store; subclasses override what they care about."""
+
+    def __init__(self, inner: OneStepStore) -> None:
+        self.inner = inner
+        self.limits = inner.limits
+
+    def create_tables(self, names: Iterable[str]) -> None:
+        self.inner.create_tables(names)
+
+    def check_row(self, table: str, row: bytes) -> None:
+        self.inner.check_row(table, row)
+
+    def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
+        return self.inner.mutate(batch)
+
+    def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
+        return self.inner.read(cells, ts)
+
+    def get(self, table: str, row: bytes, column: bytes, ts: int) -> CellState:
+        return self.inner.get(table, row, column, ts)
+
+    def entries(
+        self, cell: Cell, kind: Kind, low: int, high: int, limit: int | None = None
+    ) -> list[tuple[int, bytes]]:
+        return self.inner.entries(cell, kind, low, high, limit)
+
+    def scan(
+        self,
+        table: str,
+        start: bytes,
+        end: bytes,
+        ts: int,
+        *,
+        columns: Sequence[tuple[bytes, bool]] | None = None,
+        limit: int = 256,
+    ) -> tuple[list[tuple[Cell, CellState]], bytes | None]:
+        return self.inner.scan(table, start, end, ts, columns=columns, limit=limit)
+
+    def scan_kind(
+        self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+    ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
+        return self.inner.scan_kind(kind, table, start, end, limit)
+
+    def tablets(self, table: str) -> list[Tablet]:
+        return self.inner.tablets(table)
+
+    def close(self) -> None:
+        pass  # The ground closes the store itself.
+
+    def commit_one_step(
+        self,
+        start_ts: int,
+        writes: Sequence[OneStepWrite],
+        notifications: Sequence[Cell] = (),
+        deletes: Sequence[tuple[Kind, Cell, int]] = (),
+    ) -> int | OneStepConflict:
+        return self.inner.commit_one_step(start_ts, writes, notifications, deletes)
+
+    def draw(self, count: int = 1) -> int:
+        return self.inner.draw(count)
+
+    def last_drawn(self) -> int:
+        return self.inner.last_drawn()
+
+
+Hook = Callable[[RowMutation, Callable[[], bool]], bool]
+
+
+class SeamStore(PassingStore):
+    """Applies mutations row by row, each through `hook(mutation, apply)`.
+
+    The hook is set after the repository has been opened, so that it sees transactions only.
+    """
+
+    def __init__(self, inner: OneStepStore, hook: Hook | None = None) -> None:
+        super().__init__(inner)
+        self.hook = hook
+
+    def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
+        hook = self.hook
+        if hook is None:
+            return self.inner.mutate(batch)
+        return [hook(one, lambda one=one: self.inner.mutate([one])[0]) for one in batch]
+
+
+def phase(mutation: RowMutation) -> str:
+    """What a row mutation of the protocol does: see the returned words."""
+    puts = {(one.kind, one.ts): one for one in mutation.changes if isinstance(one, Put)}
+    kinds = {kind for kind, _ in puts}
+    if Kind.LOCK in kinds:
+        return "refresh" if mutation.conditions[0].present else "prewrite"
+    for (kind, _), put in puts.items():
+        if kind is Kind.WRITE:
+            return "roll back" if decode_write(put.value).op is Op.ROLLBACK else "commit"
+    if kinds == {Kind.NOTIFY}:
+        return "notify"
+    if any(one.kind is Kind.LOCK for one in mutation.changes):
+        return "remove lock"
+    return "other"
+
+
+class Gate:
+    """A place where one thread waits until another lets it go on."""
+
+    def __init__(self) -> None:
+        self._reached, self._open = threading.Event(), threading.Event()
+
+    def wait_here(self) -> None:
+        """Say that this place has been reached, and wait to be let through."""
+        self._reached.set()
+        assert self._open.wait(DEADLINE), "nobody opened the gate"
+
+    def await_arrival(self) -> None:
+        """Return once the other thread waits here."""
+        assert self._reached.wait(DEADLINE), "nobody arrived at the gate"
+
+    def open(self) -> None:
+        """Let through whoever waits, now or later."""
+        self._open.set()
+
+
+def stop_at(where: str, row: str, gate: Gate, *, after: bool = False) -> Hook:
+    """A hook that waits at the gate before (or after) the first such mutation of a row."""
+    stopped: list[RowMutation] = []
+
+    def hook(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
+        if phase(mutation) != where or mutation.row != row.encode() or stopped:
+            return apply()
+        stopped.append(mutation)
+        if after:
+            applied = apply()
+            gate.wait_here()
+            return applied
+        gate.wait_here()
+        return apply()
+
+    return hook
+
+
+class Crashed(BaseException):
+    """The end of a simulated process: no handler of the code under test may run on."""
+
+
+class CrashingStore(PassingStore):
+    """Dies before the row mutation number `at` (from 1) of a commit; nothing works after that."""
+
+    def __init__(self, inner: OneStepStore, at: int) -> None:
+        super().__init__(inner)
+        self.armed = False
+        self._left = at
+
+    def _check(self) -> None:
+        if self.armed and self._left <= 0:
+            raise Crashed
+
+    def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
+        applied = []
+        for one in batch:
+            if self.armed:
+                self._left -= 1
+            self._check()
+            applied += self.inner.mutate([one])
+        return applied
+
+    def entries(
+        self, cell: Cell, kind: Kind, low: int, high: int, limit: int | None = None
+    ) -> list[tuple[int, bytes]]:
+        self._check()
+        return self.inner.entries(cell, kind, low, high, limit)
+
+
+# --- Clocks and tokens ------------------------------------------------------------------
+
+
+class ScriptedClock(Clock):
+    """A clock that moves only when somebody sleeps on it or a test advances it."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+        self.slept: list[float] = []
+        self.on_sleep: Callable[[], None] = lambda: None
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall_ms(self) -> int:
+        return int(self.now * 1000)
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+        self.on_sleep()
+
+
+class ListeningClock(Clock):
+    """The real clock, which says when somebody sleeps: a test waits for that."""
+
+    def __init__(self) -> None:
+        self.slept = threading.Event()
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.set()
+        super().sleep(seconds)
+
+
+class ScriptedCoordination(MemoryCoordination):
+    """A process with a name of its own; `alive` is what all of them know of each other."""
+
+    def __init__(self, name: str, alive: set[str]) -> None:
+        super().__init__()
+        self._name, self._alive = name, alive
+        alive.add(name)
+
+    @property
+    def token(self) -> str:
+        return self._name
+
+    def is_alive(self, token: str) -> bool:
+        return token in self._alive
+
+
+# --- Waiting, threads, processes --------------------------------------------------------
+
+
+def in_thread(function: Callable[[], Any]) -> Future[Any]:
+    """Run a function in a thread of its own."""
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+def all_at_once(functions: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Run functions in threads that begin together; what they returned or raised, in order."""
+    barrier = threading.Barrier(len(functions))
+
+    def run(function: Callable[[], Any]) -> Any:
+        barrier.wait(DEADLINE)
+        return function()
+
+    futures = [in_thread(lambda one=one: run(one)) for one in functions]
+    return [one.exception(DEADLINE) or one.result() for one in futures]
+
+
+class Program:
+    """A Python program of `tests/paper/programs` in a process of its own."""
+
+    def __init__(self, name: str, *arguments: object) -> None:
+        path = Path(__file__).parent / "paper" / "programs" / name
+        # The child finds percola and this module where we found them.
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        self._process = subprocess.Popen(
+            [sys.executable, str(path), *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            bufsize=0,
+        )
+        self.lines: list[str] = []
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+
+    def expect(self, line: str, seconds: float = DEADLINE) -> None:
+        """Return once the program has printed this line."""
+        end = time.monotonic() + seconds
+        output = self._process.stdout
+        assert output is not None
+        while True:
+            left = max(0.0, end - time.monotonic())
+            ready, _, _ = select.select([output], [], [], left)
+            assert ready, f"{line!r} was not printed within {seconds} s, but {self.lines}"
+            text = output.readline()
+            assert text, f"the program ended without {line!r}; it printed {self.lines}"
+            self.lines.append(text.decode().rstrip("\n"))
+            if self.lines[-1] == line:
+                return
+
+    def tell(self, line: str) -> None:
+        """Send the program a line."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(line.encode() + b"\n")
+
+    def terminate(self) -> None:
+        """Ask it to end: SIGTERM."""
+        self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it without asking: SIGKILL. Harmless if it has ended."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait(DEADLINE)
+
+    def wait(self) -> int:
+        """Its exit status, once it has ended."""
+        return self._process.wait(DEADLINE)
+
+
+# --- Figure 4's way to show a column ----------------------------------------------------
+
+
+def history(ground: Ground, column: Column[Any, Any], rows: Sequence[Any]) -> str:
+    """The data, lock and write columns of some rows, as figure 4 of the paper prints them.
+
+    A small value stands in its lock or write record; it is shown where the paper has it.
+    """
+    name = column.name
+    lines = [("key", f"{name}:data", f"{name}:lock", f"{name}:write")]
+    for row in rows:
+        data = dict(ground.entries(column, row, Kind.DATA))
+        locks, writes = {}, {}
+        for ts, raw in ground.entries(column, row, Kind.LOCK):
+            lock = decode_lock(raw)
+            primary = f"{lock.primary.row.decode()}.{lock.primary.column.decode()}"
+            here = lock.primary == cell_of(column, row)
+            locks[ts] = "I am primary" if here else f"primary @ {primary}"
+            if lock.value is not None:
+                data[ts] = lock.value
+        for ts, raw in ground.entries(column, row, Kind.WRITE):
+            record = decode_write(raw)
+            writes[ts] = f"data @ {record.start_ts}"
+            if record.value is not None:
+                data[record.start_ts] = record.value
+        key = row
+        for ts in sorted({*data, *locks, *writes}, reverse=True):
+            value = f"${data[ts].decode()}" if ts in data else ""
+            lines.append(
+                (key, f"{ts}: {value}", f"{ts}: {locks.get(ts, '')}", f"{ts}: {writes.get(ts, '')}")
+            )
+            key = ""
+    text = (f"{a:<5}{b:<10}{c:<22}{d}".rstrip() for a, b, c, d in lines)
+    return "\n".join(text)

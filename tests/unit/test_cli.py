@@ -1,0 +1,262 @@
+"""The command line as a whole: its repository, its errors, its endings."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from commands import (
+    SECONDS,
+    bal,
+    call,
+    command,
+    contents,
+    environment,
+    folder,
+    is_error,
+    put,
+    repo,
+    run,
+)
+
+import percola
+from percola import Repository, Table
+
+__all__ = ["folder", "repo"]
+
+
+# --- init -------------------------------------------------------------------------------
+
+
+def test_init_creates_what_other_commands_and_programs_then_use(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "repo"
+    answer = run("--repo", folder, "init", "--column", "docs.title:str")
+    assert answer.code == 0 and "Created" in answer.out and "durability full" in answer.out
+    assert run("--repo", folder, "set", "a", "title", "Über").code == 0
+    assert run("--repo", folder, "get", "a", "title").out == "Über\n"
+    table = Table("docs")
+    column = table.column("title", str)
+    with percola.open(folder, schema=[table], create=False) as repo:
+        assert repo.snapshot().get(column, "a") == "Über"
+
+
+def test_init_says_what_relaxed_durability_risks(tmp_path: Path) -> None:
+    answer = call("--repo", tmp_path / "r", "init", "--durability", "relaxed")
+    assert answer.code == 0 and "power cut" in answer.out and "damage" in answer.out
+    assert call("--repo", tmp_path / "r", "status", "--json").json["durability"] == "relaxed"
+    assert "power cut" not in call("--repo", tmp_path / "s", "init").out
+
+
+def test_init_of_an_existing_repository_says_so_and_changes_nothing(folder: Path) -> None:
+    before = call("--repo", folder, "status", "--json").json
+    answer = call("--repo", folder, "init")
+    assert answer.code == 0 and "already" in answer.out and "Nothing was changed" in answer.out
+    assert call("--repo", folder, "status", "--json").json == before
+    assert is_error(call("--repo", folder, "init", "--durability", "full"), "relaxed", "full")
+
+
+def test_init_stores_the_schema_of_a_module_and_adds_to_it_later(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(
+        "from percola import Table\n"
+        "items = Table('items'); items.column('price', float)\n"
+        "ORDERS = Table('orders'); ORDERS.column('total', int)\n"
+        "TABLES = [items]\n"
+    )
+    answer = run("--repo", "r", "--json", "init", "--schema", "shop:TABLES", cwd=tmp_path)
+    assert answer.json == {
+        "repository": "r",
+        "created": True,
+        "durability": "full",
+        "tables": ["items"],
+    }
+    answer = run("--repo", "r", "init", "--schema", "shop:ORDERS", cwd=tmp_path)
+    assert answer.code == 0 and "Added the table orders" in answer.out
+
+
+def test_init_declares_columns_of_every_sort(tmp_path: Path) -> None:
+    specs = ("a.b:bytes:observed", "a.j:json", "a.f:int:family", "a.w:weak", "a.plain", "c.d:bool")
+    columns = [word for spec in specs for word in ("--column", spec)]
+    assert call("--repo", tmp_path / "r", "init", *columns).code == 0
+    tables = call("--repo", tmp_path / "r", "status", "--json").json["tables"]
+    found = [(table["name"], one) for table in tables for one in table["columns"]]
+    assert {(name, one["name"], one["type"], one["observed"]) for name, one in found} == {
+        ("a", "b", "bytes", True),
+        ("a", "j", "json", False),
+        ("a", "f:…", "int", False),
+        ("a", "w", "weak", True),
+        ("a", "plain", "bytes", False),
+        ("c", "d", "bool", False),
+    }
+
+
+@pytest.mark.parametrize(
+    "spec", ["title:str", "docs.title:text", "docs.t:str:hidden", "docs.t:weak:family", "a.b:c:d:e"]
+)
+def test_init_refuses_a_column_that_does_not_read_and_creates_nothing(
+    tmp_path: Path, spec: str
+) -> None:
+    answer = call("--repo", tmp_path / "r", "init", "--column", spec)
+    assert is_error(answer, spec, "TABLE.COLUMN:TYPE")
+    assert not (tmp_path / "r").exists()
+
+
+def test_init_refuses_what_is_no_place_for_a_repository(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("x")
+    assert is_error(call("--repo", tmp_path / "file", "init"), "is a file")
+    assert is_error(call("--repo", tmp_path / "full", "init"), "thesis.tex")
+    assert is_error(call("--repo", "memory:", "init"), "memory")
+    assert is_error(call("--repo", "hbase://host/x", "init"), "hbase")
+    conflicting = ("init", "--schema", "a:B", "--column", "a.b")
+    assert is_error(call("--repo", tmp_path / "r", *conflicting), "--schema", "--column")
+    assert call("--repo", tmp_path / "r", "init", "--durability", "some").code == 2
+    assert sorted(os.listdir(tmp_path)) == ["file", "full"]
+
+
+# --- Which repository -------------------------------------------------------------------
+
+
+def test_the_repository_is_named_before_or_after_the_command_or_in_the_environment(
+    folder: Path, tmp_path: Path
+) -> None:
+    for answer in (
+        run("--repo", folder, "--json", "status"),
+        run("status", "--repo", folder, "--json"),
+        run("status", "--json", PERCOLA_REPO=str(folder)),
+        run("--repo", f"lmdb:{folder}", "status", "--json", PERCOLA_REPO=str(tmp_path / "other")),
+        run("status", "--json", "--repo", folder, PERCOLA_REPO=str(tmp_path / "other")),
+    ):
+        assert answer.json["address"] == str(folder), answer
+    answer = run("status")
+    assert answer.code == 2 and "PERCOLA_REPO" in answer.err and answer.out == ""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("status",),
+        ("get", "a"),
+        ("set", "a", "b", "c"),
+        ("delete", "a", "b"),
+        ("scan",),
+        ("history", "a", "b"),
+        ("locks",),
+        ("notifications",),
+        ("failed",),
+        ("failed", "retry", "--all"),
+        ("worker", "m:n"),
+    ],
+)
+def test_no_command_but_init_creates_a_repository(tmp_path: Path, words: tuple[str, ...]) -> None:
+    assert is_error(call("--repo", tmp_path / "r", *words), "no repository", "init")
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_repository_of_another_version_is_one_clear_error(folder: Path) -> None:
+    path = folder / "percola.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 99}))
+    for words in (("status",), ("init",), ("get", "a")):
+        assert is_error(call("--repo", folder, *words), "format 99")
+
+
+def test_an_error_in_json_is_a_document_too(folder: Path) -> None:
+    answer = run("--repo", folder, "get", "a", "nonsense", "--json")
+    assert is_error(answer, "nonsense")
+    error = answer.json["error"]
+    assert error["kind"] == "UnknownColumnError" and "nonsense" in error["message"]
+
+
+def test_what_does_not_read_as_a_command_line_ends_with_2() -> None:
+    for words in (("frobnicate",), ("get",), ("scan", "--limit", "many"), ("history", "row"), ()):
+        answer = call("--repo", "r", *words)
+        assert answer.code == 2 and "Usage" in answer.err + answer.out, words
+
+
+# --- Endings ----------------------------------------------------------------------------
+
+
+def test_a_reader_that_goes_away_is_no_error(repo: Repository) -> None:
+    with repo.transaction() as t:
+        for number in range(5000):
+            t.set(contents, f"{number:05}", b"x" * 100)
+    for words in (("--json", "--limit", "0"), ("--limit", "0")):
+        process = subprocess.Popen(
+            command("--repo", repo.address, "scan", "docs", *words),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),
+        )  # fmt: skip
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(SECONDS) == 1
+        assert process.stderr.read() == b""
+        process.stderr.close()
+
+
+@pytest.mark.parametrize(
+    "words", [("get", "a", "contents"), ("get", "a", "-t", "docs"), ("locks",)]
+)
+def test_a_reader_that_has_gone_before_is_no_error(
+    repo: Repository, words: tuple[str, ...]
+) -> None:
+    put(repo, contents, "a", b"short")
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = subprocess.Popen(
+        command("--repo", repo.address, *words),
+        stdout=writer, stderr=subprocess.PIPE, env=environment(),
+    )  # fmt: skip
+    os.close(writer)
+    _, err = process.communicate(timeout=SECONDS)
+    assert (process.returncode, err) == (1, b"")
+
+
+def test_ctrl_c_ends_with_130_and_no_traceback(repo: Repository) -> None:
+    with repo.transaction() as t:
+        for number in range(5000):
+            t.set(contents, f"{number:05}", b"x" * 100)
+    process = subprocess.Popen(
+        command("--repo", repo.address, "scan", "docs", "--json"),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline(), "it is in the middle of writing more than a pipe holds"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 130
+    assert err.strip() == b""
+
+
+def test_colour_is_for_terminals_only(repo: Repository) -> None:
+    put(repo, bal, "Bob", 10)
+    words = command("--repo", repo.address, "history", "Bob", "bal")
+    assert "\x1b" not in run("--repo", repo.address, "history", "Bob", "bal").out
+    for more, coloured in (({"TERM": "xterm-256color"}, True), ({"NO_COLOR": "1"}, False)):
+        leader, follower = pty.openpty()
+        process = subprocess.Popen(words, stdout=follower, env=environment(**more))
+        os.close(follower)
+        output = b""
+        try:
+            while chunk := os.read(leader, 4096):
+                output += chunk
+        except OSError:  # How Linux says that the other end has been closed.
+            pass
+        os.close(leader)
+        assert process.wait(SECONDS) == 0
+        assert b"Bob" in output
+        assert (b"\x1b[3" in output) is coloured
+
+
+def test_help_names_every_command() -> None:
+    answer = run("--help")
+    for name in (
+        "init", "get", "set", "delete", "scan", "history", "locks", "notifications", "failed",
+        "status", "worker",
+    ):  # fmt: skip
+        assert f"\n  {name} " in answer.out
+    assert "..." not in answer.out.split("Commands:")[1], "a sentence was cut"

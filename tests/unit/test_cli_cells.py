@@ -1,0 +1,245 @@
+"""`get`, `set`, `delete` and `scan`: which cell is meant, and which value."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import (
+    NOT_TEXT,
+    SECONDS,
+    bal,
+    blob,
+    call,
+    command,
+    contents,
+    docs,
+    environment,
+    folder,
+    is_error,
+    member,
+    meta,
+    put,
+    repo,
+    run,
+    score,
+    shown,
+    size,
+    title,
+)
+
+import percola
+from percola import Repository
+
+__all__ = ["folder", "repo"]
+
+
+# --- Addresses --------------------------------------------------------------------------
+
+
+def test_the_table_follows_from_the_column_where_one_table_has_it(repo: Repository) -> None:
+    put(repo, bal, "Bob", 10)
+    put(repo, member["x"], "a", 3)
+    where = ("--repo", repo.address)
+    for words in (("bal",), ("bank.bal",), ("bal", "-t", "bank"), ("bank.bal", "-t", "bank")):
+        assert call(*where, "get", "Bob", *words).out == "10\n"
+    for name in ("member:x", "docs.member:x"):
+        assert call(*where, "get", "a", name).out == "3\n"
+
+
+def test_an_address_that_could_mean_several_or_none_is_refused(repo: Repository) -> None:
+    where = ("--repo", repo.address)
+    assert is_error(call(*where, "get", "a", "title"), "docs.title", "bank.title")
+    assert is_error(call(*where, "get", "a", "nonsense"), "nonsense", "bank has bal, title")
+    assert is_error(call(*where, "get", "a", "nonsense", "-t", "docs"), "contents, title")
+    assert is_error(call(*where, "get", "a", "bal", "-t", "docs"), "docs", "bal")
+    assert is_error(call(*where, "get", "a", "bal", "-t", "nowhere"), "nowhere", "bank, docs, raw")
+    assert is_error(call(*where, "get", "a"), "several tables", "--table")
+    assert is_error(call(*where, "get", "", "bal"), "not empty")
+    assert is_error(call(*where, "get", "x" * 1000, "bal"), "1000 bytes")
+    assert is_error(call(*where, "get", "a", "recluster"), "weak")
+    assert is_error(call(*where, "set", "a", "recluster", "x"), "weak")
+
+
+def test_a_repository_without_tables_says_how_to_get_some(tmp_path: Path) -> None:
+    percola.create(tmp_path / "r")
+    for words in (("scan",), ("get", "a"), ("set", "a", "b", "c")):
+        assert is_error(call("--repo", tmp_path / "r", *words), "no tables yet", "--column")
+    assert "no tables yet" in call("--repo", tmp_path / "r", "status").out
+
+
+# --- get, set, delete -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "value"),
+    [
+        (title, "two words", "two words"),
+        (title, "", ""),
+        (title, "-", None),
+        (size, "12", 12),
+        (size, "-12", -12),
+        (score, "-.5", -0.5),
+        (score, "1e3", 1000.0),
+        (shown, "true", True),
+        (shown, "False", False),
+        (meta, '{"a": [1, null]}', {"a": [1, None]}),
+        (meta, "null", None),
+        (member["x:y"], "7", 7),
+        (contents, "bytes as text: ü", "bytes as text: ü".encode()),
+        (contents, "base64:/wAB", NOT_TEXT),
+    ],
+)
+def test_set_reads_a_value_by_its_columns_type(
+    repo: Repository, column: Any, text: str, value: Any
+) -> None:
+    if text == "-":
+        value = "from standard input\n"
+    where = ("--repo", repo.address)
+    answer = call(*where, "set", "a", repr(column), text, "--json", stdin=b"from standard input\n")
+    assert answer.code == 0, answer
+    snapshot = repo.snapshot()
+    assert snapshot.get_row(docs, "a")[column] == value
+    assert answer.json["commit_ts"] == snapshot.version(column, "a")
+    shown_value = value
+    if isinstance(value, bytes):
+        shown_value = {"base64": "/wAB"} if value == NOT_TEXT else value.decode()
+    assert call(*where, "get", "a", repr(column), "--json").json["value"] == shown_value
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [("size", "twelve"), ("size", "1.5"), ("score", "x"), ("shown", "yes"), ("meta", "{"),
+     ("contents", "base64:%"), ("member:x", "")],
+)  # fmt: skip
+def test_set_refuses_a_value_of_another_type(repo: Repository, column: str, text: str) -> None:
+    answer = call("--repo", repo.address, "set", "a", column, text)
+    assert is_error(answer, text)
+    assert not repo.snapshot().get_row(docs, "a")
+
+
+def test_set_takes_a_file_or_standard_input_byte_for_byte(repo: Repository, tmp_path: Path) -> None:
+    body = NOT_TEXT * 10_000 + b"\n"
+    (tmp_path / "body").write_bytes(body)
+    where = ("--repo", repo.address)
+    assert run(*where, "set", "a", "contents", "--file", tmp_path / "body").code == 0
+    assert run(*where, "set", "b", "contents", "-", stdin=body).code == 0
+    for row in ("a", "b"):
+        assert repo.snapshot().get(contents, row) == body
+        got = subprocess.run(
+            command(*where, "get", row, "contents"), env=environment(), capture_output=True,
+            timeout=SECONDS, check=True,
+        )  # fmt: skip
+        assert got.stdout == body
+    assert is_error(run(*where, "set", "a", "docs.title", "-", stdin=NOT_TEXT), "UTF-8")
+    assert call(*where, "set", "a", "contents").code == 2
+    assert call(*where, "set", "a", "contents", "x", "--file", tmp_path / "body").code == 2
+    assert call(*where, "set", "a", "contents", "--file", tmp_path / "none").code == 2
+
+
+def test_rows_that_are_bytes_or_begin_with_a_dash_can_be_named(repo: Repository) -> None:
+    where = ("--repo", repo.address)
+    assert call(*where, "set", "base64:/wAB", "blob", "x").code == 0
+    assert repo.snapshot().get(blob, NOT_TEXT) == b"x"
+    answer = call(*where, "get", "base64:/wAB", "blob", "--json").json
+    assert answer["row"] == {"base64": "/wAB"} and answer["value"] == "x"
+    assert call(*where, "set", "--", "-row", "bal", "-3").code == 0
+    assert repo.snapshot().get(bal, "-row") == -3
+    assert is_error(call(*where, "get", "base64:%", "blob"), "base64")
+
+
+def test_get_reads_the_past_and_refuses_the_future(repo: Repository) -> None:
+    first = put(repo, size, "a", 1)
+    second = put(repo, size, "a", 2)
+    where = ("--repo", repo.address)
+    assert call(*where, "get", "a", "size", "--at", first).out == "1\n"
+    assert call(*where, "get", "a", "size", "--at", second).out == "2\n"
+    assert call(*where, "get", "a", "-t", "docs", "--at", first, "--json").json == {
+        "table": "docs",
+        "snapshot_ts": first,
+        "row": "a",
+        "columns": {"size": 1},
+    }
+    for at in (second + 1000, -1):
+        assert is_error(call(*where, "get", "a", "size", "--at", at), str(at))
+
+
+def test_get_of_nothing_says_what_is_missing(repo: Repository) -> None:
+    put(repo, title, "a", "T")
+    where = ("--repo", repo.address)
+    assert is_error(call(*where, "get", "b", "docs.title"), "docs['b'].title", "no value")
+    assert is_error(call(*where, "get", "b", "meta"), "no value")
+    assert is_error(call(*where, "get", "b", "-t", "docs"), "no row 'b'")
+    answer = call(*where, "delete", "a", "docs.title", "--json").json
+    assert answer["existed"] is True
+    assert is_error(call(*where, "get", "a", "docs.title"), f"was deleted at {answer['commit_ts']}")
+    assert "had no value" in call(*where, "delete", "a", "docs.title").out
+
+
+def test_get_of_a_row_shows_each_column_on_a_line_that_fits(repo: Repository) -> None:
+    with repo.transaction() as t:
+        t.set(title, "a", "with [bold]markup[/bold]\nand \x1b[31mcolour")
+        t.set(contents, "a", b"long " * 1000)
+        t.set(member["x"], "a", 3)
+    answer = run("--repo", repo.address, "get", "a", "-t", "docs")
+    assert answer.out.splitlines()[0] == "a"
+    assert "[bold]markup[/bold]\\nand \\x1b[31mcolour" in answer.out
+    assert "(5,000 bytes)" in answer.out and "\x1b" not in answer.out
+    assert max(map(len, answer.out.splitlines())) <= 80
+
+
+# --- scan -------------------------------------------------------------------------------
+
+
+def test_scan_prints_a_json_document_a_row(repo: Repository) -> None:
+    with repo.transaction() as t:
+        for row in ("a", "b/1", "b/2", "c"):
+            t.set(title, row, row.upper())
+        t.set(contents, "c", NOT_TEXT)
+        t.set(member["x"], "c", 3)
+    then = repo.snapshot().start_ts
+    put(repo, title, "d", "later")
+
+    def rows(*words: object) -> list[str]:
+        answer = call("--repo", repo.address, "scan", *words, "--json")
+        return [line["row"] for line in answer.lines]
+
+    assert rows("docs") == rows("-t", "docs") == ["a", "b/1", "b/2", "c", "d"]
+    assert rows("docs", "--at", then) == ["a", "b/1", "b/2", "c"]
+    assert rows("docs", "--prefix", "b/") == ["b/1", "b/2"]
+    assert rows("docs", "--start", "b/2", "--end", "d") == ["b/2", "c"]
+    assert rows("docs", "--start", "z") == rows("docs", "--start", "c", "--end", "a") == []
+    assert rows("docs", "--limit", 2) == ["a", "b/1"]
+    for column in ("member", "member:", "docs.member", "member:x", "contents"):
+        assert rows("docs", "--column", column) == ["c"]
+    assert call("--repo", repo.address, "scan", "docs", "--start", "c", "--json").lines[0] == {
+        "row": "c",
+        "columns": {"contents": {"base64": "/wAB"}, "member:x": 3, "title": "C"},
+    }
+
+
+def test_scan_tells_people_when_there_is_more(repo: Repository) -> None:
+    with repo.transaction() as t:
+        for number in range(120):
+            t.set(bal, f"{number:03}", number)
+    where = ("--repo", repo.address)
+    out = call(*where, "scan", "bank").out
+    assert "099" in out and "first 100 rows" in out and "100\n" not in out
+    assert "119" in call(*where, "scan", "bank", "--limit", 0).out
+    assert "first 1 row;" in call(*where, "scan", "bank", "--limit", 1).out
+    assert "first" not in call(*where, "scan", "bank", "--limit", 120).out
+    assert len(call(*where, "scan", "bank", "--json").lines) == 120
+    assert "no such rows" in call(*where, "scan", "docs").out
+
+
+def test_scan_refuses_what_contradicts_itself(repo: Repository) -> None:
+    where = ("--repo", repo.address)
+    assert is_error(call(*where, "scan", "docs", "--prefix", "a", "--start", "b"), "prefix")
+    assert is_error(call(*where, "scan", "docs", "-t", "bank"), "docs", "bank")
+    assert is_error(call(*where, "scan"), "several tables")
+    assert is_error(call(*where, "scan", "nowhere"), "nowhere")
+    assert is_error(call(*where, "scan", "docs", "--column", "bal"), "bal")
+    assert is_error(call(*where, "scan", "docs", "--column", "recluster"), "weak")
+    assert call(*where, "scan", "docs", "--limit", -1).code == 2

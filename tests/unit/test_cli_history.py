@@ -1,0 +1,137 @@
+"""`history`: every version of a cell, as figure 4 shows them."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+from commands import bal, bank, call, contents, folder, is_error, put, repo, run, title
+from stores import Crashed, CrashingStore
+
+import percola
+from percola import Codec, Repository, Table
+from percola.cells import Cell, Kind
+from percola.locks import Fate
+from percola.store.base import OneStepStore
+
+__all__ = ["folder", "repo"]
+
+
+def transfer_until(repo: Repository, mutations: int) -> None:
+    """Move 7 from Bob to Joe in two phases, and stop for good after so many row mutations."""
+    services = repo.services
+    assert isinstance(services.store, OneStepStore)
+    store = CrashingStore(services.store, mutations + 1)
+    stopping = Repository(
+        repo.address, store, services.oracle, services.coordination, [bank], one_step=False
+    )
+    transfer = stopping.transaction()
+    transfer.set(bal, "Bob", 3)
+    transfer.set(bal, "Joe", 9)
+    store.armed = True
+    with contextlib.suppress(Crashed):
+        transfer.commit()
+
+
+def history_lines(folder: Path, row: str) -> list[str]:
+    """What `history ROW bal` prints below its headings."""
+    lines = call("--repo", folder, "history", row, "bal").out.splitlines()
+    return [" ".join(line.split()) for line in lines[3:]]
+
+
+@pytest.mark.parametrize("two_phase", [False, True])
+def test_history_shows_versions_as_figure_4_does(repo: Repository, two_phase: bool) -> None:
+    first = put(repo, bal, "Bob", 10, two_phase=two_phase)
+    second = put(repo, bal, "Bob", 3, two_phase=two_phase)
+    answer = run("--repo", repo.address, "history", "Bob", "bal")
+    versions = run("--repo", repo.address, "history", "Bob", "bal", "--json").json["versions"]
+    writes = {one["ts"]: one["write"] for one in versions if one["write"]}
+    data = {one["ts"]: one["data"] for one in versions if one["data"] is not None}
+    assert {ts: data[write["start_ts"]] for ts, write in writes.items()} == {first: 10, second: 3}
+    if two_phase:
+        assert all(write["start_ts"] == ts - 2 for ts, write in writes.items())
+    lines = [line.split() for line in answer.out.splitlines()]
+    assert lines[0] == ["bank['Bob'].bal"]
+    assert lines[1] == ["timestamp", "data", "lock", "write"]
+    expected = []
+    for ts in sorted({*writes, *data}, reverse=True):
+        value = [str(data[ts])] if ts in data else []
+        write = ["data", "@", str(writes[ts]["start_ts"])] if ts in writes else []
+        expected.append([f"{ts}:", *value, *write])
+    assert lines[3:] == expected
+
+
+def test_history_shows_figure_4s_transfer_at_each_of_its_five_states(tmp_path: Path) -> None:
+    """7 go from Bob to Joe, and the transaction stops after each of its row mutations."""
+    states = []
+    for mutations in range(5):
+        folder = tmp_path / str(mutations)
+        with percola.open(folder, schema=[bank], durability="relaxed") as repo:
+            with repo.transaction(two_phase=True) as t:
+                t.set(bal, "Bob", 10)
+                t.set(bal, "Joe", 2)
+            transfer_until(repo, mutations)
+            states.append(tuple(history_lines(folder, row) for row in ("Bob", "Joe")))
+    old_bob, old_joe = ["3: data @ 1", "1: 10"], ["3: data @ 1", "1: 2"]
+    bob_locked, joe_locked = ["5: 3 I am primary"], ["5: 9 primary @ Bob.bal"]
+    written = "7: data @ 5"
+    assert states == [
+        (old_bob, old_joe),
+        (bob_locked + old_bob, old_joe),
+        (bob_locked + old_bob, joe_locked + old_joe),
+        ([written, "5: 3", *old_bob], joe_locked + old_joe),
+        ([written, "5: 3", *old_bob], [written, "5: 9", *old_joe]),
+    ]
+
+
+def test_history_names_deletes_locks_and_rollbacks(repo: Repository) -> None:
+    put(repo, title, "a", "T", two_phase=True)
+    with repo.transaction(two_phase=True) as t:
+        t.delete(title, "a")
+        t.get_for_update(title, "b")
+    start_ts = t.start_ts
+    services = repo.services
+    dead = Cell("docs", b"b", b"title")
+    rolled_back = repo.transaction(two_phase=True).start_ts
+    assert services.resolver.fate(dead, rolled_back, impatient=True) == Fate(None)
+    where = ("--repo", repo.address)
+    assert f"delete @ {start_ts}" in call(*where, "history", "a", "docs.title").out
+    out = call(*where, "history", "b", "docs.title").out
+    assert f"lock only @ {start_ts}" in out and "rolled back" in out
+    versions = call(*where, "history", "b", "docs.title", "--json").json["versions"]
+    assert [one["write"]["op"] for one in versions] == ["rollback", "lock"]
+    assert len(services.store.entries(dead, Kind.WRITE, 0, 2**63 - 1)) == 2
+
+
+def test_history_cuts_long_values_to_the_width_and_keeps_them_whole_in_json(
+    repo: Repository,
+) -> None:
+    put(repo, contents, "https://example.org/" + "x" * 100, b"<html>" * 1000)
+    where = ("--repo", repo.address, "history", "https://example.org/" + "x" * 100, "contents")
+    lines = run(*where).out.splitlines()
+    assert max(map(len, lines[1:])) <= 80 and "(6,000 bytes)" in run(*where).out
+    assert run(*where, "--json").json["versions"][-1]["data"] == "<html>" * 1000
+    narrow = run(*where, COLUMNS="40").out.splitlines()
+    assert max(map(len, narrow[1:])) <= 40
+
+
+def test_history_limits_itself_and_says_when_there_is_nothing(repo: Repository) -> None:
+    for value in range(5):
+        put(repo, bal, "Bob", value, two_phase=True)
+    where = ("--repo", repo.address, "history")
+    assert len(call(*where, "Bob", "bal", "--limit", 3, "--json").json["versions"]) == 3
+    assert "Nothing was ever written" in call(*where, "Joe", "bal").out
+    assert call(*where, "Joe", "bal", "--json").json["versions"] == []
+    assert is_error(call(*where, "Joe", "nonsense"), "nonsense")
+    assert is_error(call(*where, "x" * 1000, "bal"), "1000 bytes")
+
+
+def test_history_shows_bytes_that_are_not_of_the_columns_type(folder: Path) -> None:
+    odd = Table("odd")
+    upper: Codec[str] = Codec("upper", lambda s: s.upper().encode(), bytes.decode)
+    column = odd.column("name", upper)
+    with percola.open(folder, schema=[odd]) as repo:
+        put(repo, column, "a", "bob")
+    assert call("--repo", folder, "get", "a", "name").out == "BOB"
+    assert "BOB" in call("--repo", folder, "history", "a", "name").out

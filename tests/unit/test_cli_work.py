@@ -1,0 +1,435 @@
+"""`locks`, `notifications`, `failed`, `status` and `worker`: the work, and those who do it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import (
+    SECONDS,
+    call,
+    command,
+    contents,
+    environment,
+    folder,
+    is_error,
+    put,
+    recluster,
+    repo,
+    run,
+)
+from stores import Program
+
+import percola
+from percola import Repository, Table
+
+__all__ = ["folder", "repo"]
+
+APP = """
+import percola
+from percola import Table, observer
+
+docs = Table("docs")
+contents = docs.column("contents", observed=True)
+size = docs.column("size", int)
+recluster = docs.weak_column("recluster")
+
+@observer(contents)
+def measure(t, row):
+    body = t.get(contents, row) or b""
+    if body == b"bad":
+        raise ValueError("cannot digest [this]")
+    t.set(size, row, len(body))
+
+@observer(recluster)
+def look(t, row):
+    pass
+
+OBSERVERS = [measure, look]
+NUMBER = 7
+MIXED = [measure, "look"]
+TWICE = [measure, measure]
+
+def no_argument():
+    return OBSERVERS
+
+def with_repo(repo):
+    assert list(repo.schema)
+    return measure
+
+def broken():
+    raise RuntimeError("no settings\\nfound")
+
+def text():
+    return "observers"
+"""
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    """A folder with a program in it: modules that work and modules that do not."""
+    path = tmp_path / "program"
+    path.mkdir()
+    for name, text in {
+        "app.py": APP,
+        "raises.py": "import os\n\nvalue = int('seven')\n",
+        "syntax.py": "def (:\n",
+        "leaves.py": "raise SystemExit(3)\n",
+        "needs.py": "import not_installed_anywhere\n",
+        "unobserved.py": "from percola import *\nc = Table('t').column('c')\nobserver(c)(print)\n",
+    }.items():
+        (path / name).write_text(text)
+    return path
+
+
+class Running:
+    """A worker in a process of its own."""
+
+    def __init__(self, repo: object, *words: object, cwd: Path) -> None:
+        self.process = subprocess.Popen(
+            command("--repo", repo, "worker", *words),
+            cwd=cwd, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.lines: list[str] = []
+
+    def expect(self, word: str) -> str:
+        """The next line that it prints; fails if it ends before, or prints another."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert word in line, (line, self.process.poll())
+        return line
+
+    def end(self, number: int) -> tuple[int, str, str]:
+        """Send a signal; its exit code, and what else it printed."""
+        self.process.send_signal(number)
+        out, err = self.process.communicate(timeout=SECONDS)
+        return self.process.returncode, out, err
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Running]]:
+    started: list[Running] = []
+
+    def begin(*words: object, cwd: Path) -> Running:
+        started.append(Running(*words, cwd=cwd))
+        return started[-1]
+
+    yield begin
+    for one in started:
+        if one.process.poll() is None:
+            one.process.kill()
+        one.process.communicate()
+
+
+# --- locks ------------------------------------------------------------------------------
+
+
+def test_locks_shows_transactions_with_their_cells_and_whether_the_owner_lives(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "locked"
+    table = Table("bank")
+    table.column("bal", int, observed=True)
+    percola.open(folder, schema=[table]).close()
+    assert run("--repo", folder, "locks").out == "No cell is locked.\n"
+    assert run("--repo", folder, "locks", "--json").json == {"locks": []}
+    with Program("crashing_writer.py", folder, 3) as program:
+        program.expect("stopped")
+        answer = run("--repo", folder, "locks")
+        lines = answer.out.splitlines()
+        assert "which is alive" in lines[0] and "Nothing is wrong" not in answer.out
+        assert lines[1:] == ["  bank['a'].bal  (primary)", "  bank['b'].bal", "  bank['c'].bal"]
+        program.kill()
+    answer = run("--repo", folder, "locks")
+    assert "which has ended" in answer.out and "whoever reads or writes" in answer.out
+    found = run("--repo", folder, "locks", "--json").json["locks"]
+    assert [(one["row"], one["is_primary"], one["owner_alive"]) for one in found] == [
+        ("a", True, False),
+        ("b", False, False),
+        ("c", False, False),
+    ]
+    assert all(one["primary"]["row"] == "a" and one["age_seconds"] >= 0 for one in found)
+    assert "3, 3 of them of ended processes" in run("--repo", folder, "status").out
+    # Whoever reads the primary undoes it there; the other locks then name a decided primary.
+    assert is_error(run("--repo", folder, "get", "a", "bal"), "no value")
+    out = run("--repo", folder, "locks").out
+    assert "its primary, bank['a'].bal, is decided already" in out
+    for row in ("b", "c"):
+        run("--repo", folder, "get", row, "bal")
+    assert run("--repo", folder, "locks").out == "No cell is locked.\n"
+
+
+# --- notifications, failed --------------------------------------------------------------
+
+
+def test_notifications_counts_dirty_cells_by_column(repo: Repository) -> None:
+    where = ("--repo", repo.address)
+    assert "every observer has seen" in call(*where, "notifications").out
+    oldest = put(repo, contents, "b", b"")
+    put(repo, contents, "a", b"")
+    put(repo, contents, "a", b"again")
+    with repo.transaction() as t:
+        t.notify(recluster, "z")
+    out = call(*where, "notifications", "--limit", 2).out
+    assert "docs.contents" in out and "docs.recluster" in out and "start a worker" in out
+    assert "docs['a'].contents" in out and "and 1 more" in out
+    answer = call(*where, "notifications", "--limit", 1, "--json").json
+    assert answer["columns"][0] == {
+        "table": "docs",
+        "column": "contents",
+        "cells": 2,
+        "oldest_ts": oldest,
+        "observers": [],
+    }
+    assert answer["cells"] == [
+        {
+            "table": "docs",
+            "row": "a",
+            "column": "contents",
+            "timestamps": [oldest + 1, oldest + 2],
+        }
+    ]
+    assert call(*where, "notifications", "--limit", "x").code == 2
+
+
+def test_a_failure_is_listed_retried_and_gone(folder: Path, app: Path) -> None:
+    where = ("--repo", folder)
+    assert call(*where, "failed").out == "No observer was set aside.\n"
+    for row in ("a", "b"):
+        assert call(*where, "set", row, "contents", "bad").code == 0
+    assert run(*where, "worker", "app:OBSERVERS", "--until-idle", cwd=app).code == 0
+    out = call(*where, "failed").out
+    assert "measure on docs['a'].contents" in out and "5 attempts" in out
+    assert "ValueError: cannot digest [this]" in out and "Traceback" not in out
+    assert call(*where, "failed", "list").out.count("cannot digest [this]") == 2
+    out = call(*where, "failed", "--traceback").out
+    assert "Traceback (most recent call last)" in out and "app.py" in out
+    out = call(*where, "history", "a", "contents").out
+    assert "measure was set aside here" in out and "cannot digest [this]" in out
+    found = call(*where, "failed", "--json").json["failures"]
+    assert [(one["row"], one["observer"], one["attempts"]) for one in found] == [
+        ("a", "measure", 5),
+        ("b", "measure", 5),
+    ]
+    assert call(*where, "failed", "list", "--observer", "look", "--json").json["failures"] == []
+
+    assert call(*where, "set", "a", "contents", "good").code == 0
+    retry = ("failed", "retry")
+    assert call(*where, *retry, "--row", "a", "-t", "docs", "--json").json == {"retried": 1}
+    assert call(*where, "failed", "retry", "--observer", "look", "--json").json == {"retried": 0}
+    assert "1 failure made dirty" in call(*where, *retry, "--all").out
+    assert "Nothing was set aside" in call(*where, *retry, "--all").out
+    assert run(*where, "worker", "app:OBSERVERS", "--until-idle", cwd=app).code == 0
+    assert call(*where, "get", "a", "size").out == "4\n"
+    assert [one["row"] for one in call(*where, "failed", "--json").json["failures"]] == ["b"]
+
+
+def test_retry_wants_to_know_which(folder: Path) -> None:
+    where = ("--repo", folder, "failed", "retry")
+    assert call(*where).code == 2
+    assert call(*where, "--all", "--observer", "x").code == 2
+    assert is_error(call(*where, "--row", "a"), "several tables")
+    assert is_error(call(*where, "--row", "", "-t", "docs"), "not empty")
+    assert is_error(call(*where, "--table", "nowhere"), "nowhere")
+    assert "Usage" in call("--repo", folder, "failed", "--help").out
+
+
+# --- worker -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["OBSERVERS", "measure", "no_argument", "with_repo"])
+def test_a_worker_runs_what_the_module_names(folder: Path, app: Path, name: str) -> None:
+    assert call("--repo", folder, "set", "a", "contents", "hello").code == 0
+    answer = run("--repo", folder, "worker", f"app:{name}", "--until-idle", "--json", cwd=app)
+    assert answer.code == 0, answer
+    started, stopped = answer.lines
+    assert started["event"] == "started"
+    assert started["observers"]["docs.contents"] == ["measure"]
+    assert stopped == {"event": "stopped", "runs": 1, "conflicts": 0, "failures": 0, "set_aside": 0}
+    assert call("--repo", folder, "get", "a", "size").out == "5\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_ends_cleanly_when_it_is_told_to(
+    folder: Path, app: Path, start: Callable[..., Running], number: int
+) -> None:
+    worker = start(folder, "app:OBSERVERS", cwd=app)
+    worker.expect(f"Worker {worker.process.pid} observes:")
+    worker.expect("  docs.contents: measure")
+    worker.expect("  docs.recluster: look")
+    # The signal may come before the worker has its threads: that is no less clean.
+    code, out, err = worker.end(number)
+    assert (code, err) == (0, "")
+    assert out == "Stopped: runs 0, conflicts 0, failures 0, set aside 0.\n"
+
+
+def test_a_worker_lets_a_running_observer_commit_before_it_ends(
+    folder: Path, app: Path, start: Callable[..., Running], wait_until: Callable[..., object]
+) -> None:
+    os.mkfifo(app / "go")
+    (app / "slow.py").write_text(
+        "from app import *\n"
+        "@observer(contents)\n"
+        "def slow(t, row):\n"
+        "    open('begun', 'w').close()\n"
+        "    open('go').read()\n"
+        "    t.set(size, row, 99)\n"
+    )
+    assert call("--repo", folder, "set", "a", "contents", "hello").code == 0
+    worker = start(folder, "slow:slow", "--threads", 1, cwd=app)
+    worker.expect("observes")
+    wait_until((app / "begun").exists, what="the observer to begin")
+    worker.process.send_signal(signal.SIGTERM)
+    assert worker.process.poll() is None
+    (app / "go").write_text("go")
+    out, err = worker.process.communicate(timeout=SECONDS)
+    assert (worker.process.returncode, err) == (0, "") and "runs 1" in out
+    assert call("--repo", folder, "get", "a", "size").out == "99\n"
+
+
+def test_status_and_notifications_show_a_live_worker(
+    folder: Path, app: Path, start: Callable[..., Running], wait_until: Callable[..., object]
+) -> None:
+    worker = start(folder, "app:OBSERVERS", "--json", cwd=app)
+    assert json.loads(worker.expect("started"))["pid"] == worker.process.pid
+
+    def observed() -> dict[int, Any]:
+        processes = call("--repo", folder, "status", "--json").json["processes"]
+        return {one["pid"]: one["observers"] for one in processes}
+
+    wait_until(lambda: observed().get(worker.process.pid), what="the worker's announcement")
+    assert observed()[worker.process.pid] == {
+        "docs.contents": ["measure"],
+        "docs.recluster": ["look"],
+    }
+    out = call("--repo", folder, "status").out
+    assert f"{worker.process.pid} (docs.contents, docs.recluster)" in out
+    answer = run("--repo", folder, "worker", "app:with_repo", "--until-idle", cwd=app)
+    assert answer.code == 0, "the same observers on the same column may work side by side"
+    (app / "other.py").write_text(
+        "from app import *\n@observer(contents)\ndef different(t, row): pass\n"
+    )
+    answer = run("--repo", folder, "worker", "other:different", cwd=app)
+    assert answer.err.startswith("Error: ") and f"process {worker.process.pid}" in answer.err
+    assert answer.code == 1
+    assert worker.end(signal.SIGTERM)[0] == 0
+    assert observed() == {}
+
+
+def test_a_worker_brings_its_tables(tmp_path: Path, app: Path) -> None:
+    (app / "more.py").write_text(
+        "from percola import Table, observer\n"
+        "news = Table('news'); body = news.column('body', str, observed=True)\n"
+        "words = Table('words'); count = words.column('count', int)\n"
+        "TABLES = [words]\n"
+        "@observer(body)\n"
+        "def split(t, row):\n"
+        "    for word in (t.get(body, row) or '').split():\n"
+        "        t.set(count, word, (t.get(count, word) or 0) + 1)\n"
+    )
+    where = ("--repo", tmp_path / "r")
+    assert run(*where, "init").code == 0
+    words = ("worker", "more:split", "--until-idle", "--schema", "more:TABLES")
+    assert run(*where, *words, cwd=app).code == 0
+    assert run(*where, "set", "1", "body", "to be or not to be").code == 0
+    assert run(*where, *words, cwd=app).code == 0
+    lines = run(*where, "scan", "words", "--json").lines
+    counts = {line["row"]: line["columns"]["count"] for line in lines}
+    assert counts == {"be": 2, "not": 1, "or": 1, "to": 2}
+
+
+def test_a_worker_serves_its_metrics(
+    folder: Path, app: Path, start: Callable[..., Running], wait_until: Callable[..., object]
+) -> None:
+    worker = start(folder, "app:OBSERVERS", "--json", "--metrics-port", 0, cwd=app)
+    port = json.loads(worker.expect("started"))["metrics_port"]
+    put_once = call("--repo", folder, "set", "a", "contents", "hello")
+    assert put_once.code == 0
+
+    def counted() -> bool:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=SECONDS) as page:
+            return b'percola_observer_runs_total{observer="measure"} 1.0' in page.read()
+
+    wait_until(counted, what="the run to be counted")
+    taken = run("--repo", folder, "worker", "app:measure", "--metrics-port", port, cwd=app)
+    assert is_error(taken, f"127.0.0.1:{port}", "--metrics-port")
+    assert worker.end(signal.SIGTERM)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("app", ("MODULE:NAME",)),
+        ("app.py:OBSERVERS", ("name the module", "app:OBSERVERS")),
+        ("nowhere:x", ("no module 'nowhere'",)),
+        ("app.inner:x", ("no module 'app.inner'",)),
+        ("app:nothing", ("app.py", "has no 'nothing'", "OBSERVERS")),
+        ("raises:x", ("ValueError: invalid literal", "raises.py, line 3")),
+        ("syntax:x", ("SyntaxError", "syntax.py, line 1")),
+        ("leaves:x", ("SystemExit", "leaves.py, line 1")),
+        ("needs:x", ("ModuleNotFoundError", "not_installed_anywhere", "needs.py, line 1")),
+        ("unobserved:x", ("ObserverError", "observed=True", "unobserved.py, line 3")),
+        ("app:NUMBER", ("7 (int)", "a list of observers")),
+        ("app:MIXED", ("'look' is not an observer",)),
+        ("app:TWICE", ("Two observers are named 'measure'",)),
+        ("app:broken", ("app:broken raised RuntimeError: no settings", "app.py, line")),
+        ("app:text", ("'observers' (str)",)),
+    ],
+)
+def test_a_target_that_is_no_list_of_observers_is_one_sentence(
+    folder: Path, app: Path, target: str, words: tuple[str, ...]
+) -> None:
+    assert is_error(run("--repo", folder, "worker", target, cwd=app), *words)
+
+
+def test_init_refuses_a_schema_that_is_not_one(tmp_path: Path, app: Path) -> None:
+    where = ("--repo", tmp_path / "r", "init", "--schema")
+    assert is_error(run(*where, "app:NUMBER", cwd=app), "7 (int)", "list of tables")
+    assert is_error(run(*where, "app:OBSERVERS", cwd=app), "list of tables")
+    assert is_error(run(*where, "raises:x", cwd=app), "raises.py, line 3")
+    assert not (tmp_path / "r").exists()
+    (app / "clash.py").write_text("from percola import Table\nTABLES = [Table('a'), Table('a')]\n")
+    assert is_error(run(*where, "clash:TABLES", cwd=app), "two tables")
+
+
+def test_a_worker_refuses_options_that_cannot_work(folder: Path, app: Path) -> None:
+    where = ("--repo", folder, "worker", "app:OBSERVERS")
+    assert is_error(run(*where, "--threads", 0, cwd=app), "threads")
+    assert is_error(run(*where, "--timeout", -1, cwd=app), "timeout")
+    assert run(*where, "--metrics-port", 99999, cwd=app).code == 2
+
+
+def test_a_schema_that_contradicts_the_repository_is_refused(folder: Path, app: Path) -> None:
+    (app / "wrong.py").write_text(
+        "from percola import Table, observer\n"
+        "docs = Table('docs'); docs.column('title', int)\n"
+        "@observer(docs.column('contents', observed=True))\n"
+        "def look(t, row): pass\n"
+    )
+    before = (folder / "percola.json").read_text(), call("--repo", folder, "status", "--json").json
+    assert is_error(run("--repo", folder, "worker", "wrong:look", cwd=app), "docs.title", "str")
+    after = (folder / "percola.json").read_text(), call("--repo", folder, "status", "--json").json
+    assert before == after
+
+
+def test_an_observer_that_never_ends_is_set_aside_and_the_worker_goes_on(
+    folder: Path, app: Path
+) -> None:
+    (app / "endless.py").write_text(
+        "import threading\nfrom app import *\n"
+        "@observer(contents)\n"
+        "def endless(t, row):\n    threading.Event().wait()\n"
+    )
+    assert call("--repo", folder, "set", "a", "contents", "x").code == 0
+    words = ("worker", "endless:endless", "--until-idle", "--timeout", 0.3)
+    answer = run("--repo", folder, *words, cwd=app)
+    assert answer.code == 0 and "set aside 1" in answer.out
+    assert "0.3 s" in call("--repo", folder, "failed").out
+    assert call("--repo", folder, "get", "a", "size").code == 1

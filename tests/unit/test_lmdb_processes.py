@@ -1,0 +1,347 @@
+"""Several real processes on one LMDB store: nothing lost, kill -9, fork."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import lmdb
+import pytest
+from children import Child, hear, say
+
+import percola
+from percola import Table
+from percola.cells import MAX_TS, Cell, Kind, Op
+from percola.coordination.local import LocalCoordination
+from percola.store.base import Condition, OneStepStore, Put, RowMutation
+from percola.store.lmdb import LmdbStore
+from percola.store.lmdb_environment import Environment, Txn
+from percola.testing.one_step import assert_nothing_missed, commit_often, sight
+
+PROCESSES = 4
+COUNTER = Cell("t", b"counter", b"c")
+
+table = Table("t")
+count = table.column("count", int)
+
+
+@contextlib.contextmanager
+def open_store(folder: Path, map_bytes: int = 1 << 30) -> Iterator[LmdbStore]:
+    store = LmdbStore(folder, durability="relaxed", map_bytes=map_bytes)
+    store.create_tables(["t"])
+    yield store
+    store.close()
+
+
+# --- Writing at once --------------------------------------------------------------------
+
+
+def increment_under_a_condition(store: OneStepStore) -> None:
+    while True:
+        newest = store.entries(COUNTER, Kind.DATA, 0, MAX_TS, 1)
+        ts = newest[0][0] if newest else 0
+        unchanged = Condition(False, Kind.DATA, b"c", ts + 1, MAX_TS)
+        put = Put(Kind.DATA, b"c", ts + 1, b"")
+        if store.mutate([RowMutation("t", COUNTER.row, [unchanged], [put])])[0]:
+            return
+
+
+def increment_in_one_step(store: OneStepStore) -> None:
+    while True:
+        start_ts = store.last_drawn()
+        value = int(store.read([COUNTER], start_ts)[0][2] or b"0") + 1
+        outcome = store.commit_one_step(start_ts, [(COUNTER, int(Op.PUT), b"%d" % value, False)])
+        if isinstance(outcome, int):
+            return
+
+
+def increments(
+    pipe: Connection, folder: Path, increment: Callable[[OneStepStore], None], times: int
+) -> None:
+    with open_store(folder) as store:
+        say(pipe, "ready")
+        hear(pipe)
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda _: increment(store), range(times)))
+
+
+@pytest.mark.parametrize("increment", [increment_under_a_condition, increment_in_one_step])
+def test_processes_that_count_at_once_lose_no_increment(
+    tmp_path: Path, increment: Callable[[OneStepStore], None]
+) -> None:
+    times = 100
+    with contextlib.ExitStack() as stack:
+        children = [
+            stack.enter_context(Child(increments, tmp_path, increment, times))
+            for _ in range(PROCESSES)
+        ]
+        for child in children:
+            assert child.hear() == "ready"
+        for child in children:
+            child.tell()
+        for child in children:
+            child.hear()
+    with open_store(tmp_path) as store:
+        if increment is increment_in_one_step:
+            value = int(store.read([COUNTER], store.last_drawn())[0][2] or b"0")
+        else:
+            value = store.entries(COUNTER, Kind.DATA, 0, MAX_TS, 1)[0][0]
+    assert value == PROCESSES * times
+
+
+def write_large(pipe: Connection, folder: Path, who: int, values: int) -> None:
+    with open_store(folder, 1 << 20) as store:
+        say(pipe, "ready")
+        hear(pipe)
+        for i in range(values):
+            put = Put(Kind.DATA, b"c", 1, b"%d" % who * 1_000_000)
+            store.mutate([RowMutation("t", b"%d/%d" % (who, i), (), [put])])
+            store.entries(Cell("t", b"%d/%d" % (1 - who, i), b"c"), Kind.DATA, 0, 9)
+
+
+def test_two_processes_make_the_map_grow_in_turn(tmp_path: Path) -> None:
+    values = 25
+    with (
+        Child(write_large, tmp_path, 0, values) as one,
+        Child(write_large, tmp_path, 1, values) as two,
+    ):
+        for child in (one, two):
+            child.hear()
+        for child in (one, two):
+            child.tell()
+        for child in (one, two):
+            child.hear()
+    with open_store(tmp_path, 1 << 20) as store:
+        for who in range(2):
+            for i in range(values):
+                cell = Cell("t", b"%d/%d" % (who, i), b"c")
+                assert store.entries(cell, Kind.DATA, 0, 9) == [(1, b"%d" % who * 1_000_000)]
+
+
+# --- Timestamps -------------------------------------------------------------------------
+
+
+def draw_for_ever(pipe: Connection, folder: Path, log: Path) -> None:
+    with open_store(folder) as store, log.open("wb", buffering=0) as out:
+        say(pipe, "ready")
+        while True:
+            out.write(b"%d\n" % store.draw())
+
+
+def drawn(log: Path) -> list[int]:
+    """What a process has drawn for certain; the last line may be cut off by its end."""
+    return [int(line) for line in log.read_bytes().split(b"\n")[:-1]] if log.exists() else []
+
+
+def test_timestamps_only_go_up_across_processes_that_are_killed_and_reopening(
+    tmp_path: Path, wait_until: Callable[..., object]
+) -> None:
+    highest, logs = 0, []
+    for generation in range(3):
+        with contextlib.ExitStack() as stack:
+            mine = [tmp_path / f"{generation}-{i}" for i in range(PROCESSES)]
+            children = [stack.enter_context(Child(draw_for_ever, tmp_path, log)) for log in mine]
+            for child in children:
+                child.hear()
+            for log in mine:
+                wait_until(lambda log=log: len(drawn(log)) > 200)
+            for child in children:
+                child.kill()
+        for log in mine:
+            numbers = drawn(log)
+            assert numbers == sorted(numbers)
+            assert numbers[0] > highest
+        logs += mine
+        highest = max(number for log in logs for number in drawn(log))
+        with open_store(tmp_path) as store:
+            assert store.last_drawn() >= highest
+            highest = store.draw()
+    every = [number for log in logs for number in drawn(log)]
+    assert len(set(every)) == len(every)
+
+
+def commits_of(pipe: Connection, folder: Path, row: bytes, times: int) -> list[int]:
+    with open_store(folder) as store:
+        say(pipe, "ready")
+        hear(pipe)
+        return commit_often(store, Cell("t", row, b"c"), times)
+
+
+def sightings_of(pipe: Connection, folder: Path, rows: list[bytes]) -> list[object]:
+    with open_store(folder) as store:
+        cells = [Cell("t", row, b"c") for row in rows]
+        say(pipe, "ready")
+        seen: list[object] = [sight(store, cells)]
+        while not pipe.poll():
+            seen.append(sight(store, cells))
+        return seen
+
+
+def test_no_process_that_reads_misses_a_commit_at_or_below_its_timestamp(tmp_path: Path) -> None:
+    rows = [b"r0", b"r1"]
+    with contextlib.ExitStack() as stack:
+        start = stack.enter_context
+        readers = [start(Child(sightings_of, tmp_path, rows)) for _ in range(2)]
+        writers = [start(Child(commits_of, tmp_path, row, 2000)) for row in rows]
+        for child in (*readers, *writers):
+            child.hear()
+        for writer in writers:
+            writer.tell()
+        commits = [writer.hear() for writer in writers]
+        for reader in readers:
+            reader.tell()
+        sightings = [seen for reader in readers for seen in reader.hear()]
+    assert len(sightings) > 100
+    assert_nothing_missed(commits, sightings)
+
+
+# --- Killed in the middle ---------------------------------------------------------------
+
+
+def stop_in_a_write(pipe: Connection, folder: Path) -> None:
+    environment = Environment(folder, [b"one"])
+
+    def operation(txn: Txn) -> None:
+        txn.put(b"half", b"", db=environment.databases[0])
+        say(pipe, "writing")
+        hear(pipe)
+
+    environment.write(operation)
+
+
+def stop_in_a_read(pipe: Connection, folder: Path) -> None:
+    environment = Environment(folder, [b"one"])
+    with environment.reading():
+        say(pipe, "reading")
+        hear(pipe)
+
+
+def test_a_process_that_is_killed_while_it_writes_holds_up_nobody(tmp_path: Path) -> None:
+    environment = Environment(tmp_path, [b"one"])
+    with Child(stop_in_a_write, tmp_path) as child, ThreadPoolExecutor(1) as pool:
+        child.hear()
+        waiting = pool.submit(
+            environment.write, lambda txn: txn.put(b"whole", b"", db=environment.databases[0])
+        )
+        child.kill()
+        assert waiting.result(30)
+    with environment.reading() as txn:
+        assert txn.get(b"half", db=environment.databases[0]) is None
+        assert txn.get(b"whole", db=environment.databases[0]) == b""
+    environment.close()
+
+
+def test_a_reader_that_was_killed_is_forgotten_when_the_store_is_opened(tmp_path: Path) -> None:
+    with Child(stop_in_a_read, tmp_path) as child:
+        child.hear()
+        child.kill()
+    # It would keep every page that was free since then from being used again.
+    with lmdb.open(str(tmp_path), max_dbs=1) as plain:
+        assert str(child.pid) in plain.readers()
+    environment = Environment(tmp_path, [b"one"])
+    assert environment._env is not None
+    assert str(child.pid) not in environment._env.readers()
+    environment.close()
+
+
+# --- fork -------------------------------------------------------------------------------
+
+
+def add(repo: percola.Repository, times: int) -> None:
+    for _ in range(times):
+        repo.run(lambda t: t.set(count, "total", (t.get(count, "total") or 0) + 1), attempts=1000)
+
+
+def in_a_fork(function: Callable[[], None]) -> None:
+    """Run a function in a forked child, and wait for its success."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            function()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def fork_often(pipe: Connection, folder: Path, forks: int, each: int) -> int:
+    """Fork while threads write; children and their children write too. What this one wrote."""
+    repo = percola.open(folder, schema=[table], durability="relaxed")
+    own, done = [0, 0], threading.Event()
+
+    def write(i: int) -> None:
+        while not done.is_set():
+            add(repo, 1)
+            own[i] += 1
+
+    threads = [threading.Thread(target=write, args=(i,)) for i in range(len(own))]
+    for thread in threads:
+        thread.start()
+
+    def child() -> None:
+        add(repo, each)
+        in_a_fork(lambda: add(repo, each))
+        add(repo, each)
+
+    for _ in range(forks):
+        in_a_fork(child)
+    fork = multiprocessing.get_context("fork")
+    process = fork.Process(target=add, args=(repo, each))
+    process.start()
+    process.join()
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert process.exitcode == 0
+    repo.close()
+    return sum(own)
+
+
+def test_parent_child_and_grandchild_of_a_fork_all_read_and_write(tmp_path: Path) -> None:
+    forks, each = 8, 5
+    with Child(fork_often, tmp_path / "repo", forks, each) as parent:
+        own = parent.hear()
+    assert own > 0
+    with percola.open(tmp_path / "repo", schema=[table]) as repo:
+        assert repo.snapshot().get(count, "total") == own + forks * 3 * each + each
+
+
+def fork_and_tell_tokens(pipe: Connection, folder: Path) -> None:
+    repo = percola.open(folder, schema=[table])
+    parents = repo.services.coordination.token
+    pid = os.fork()
+    if pid == 0:
+        coordination = repo.services.coordination
+        say(pipe, (os.getpid(), parents, coordination.token, coordination.is_alive(parents)))
+        signal.pause()
+    hear(pipe)
+
+
+def test_a_child_has_a_token_of_its_own_and_does_not_keep_its_parents_alive(
+    tmp_path: Path, wait_until: Callable[..., object]
+) -> None:
+    folder = tmp_path / "repo"
+    with percola.open(folder, schema=[table]) as repo:
+        coordination = repo.services.coordination
+        with Child(fork_and_tell_tokens, folder) as parent:
+            pid, parents, childs, parent_is_seen = parent.hear()
+            try:
+                assert parents != childs
+                assert parent_is_seen
+                assert coordination.is_alive(parents)
+                assert coordination.is_alive(childs)
+                parent.kill()
+                assert not coordination.is_alive(parents)
+                assert coordination.is_alive(childs)
+            finally:
+                os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not coordination.is_alive(childs))
+        assert isinstance(coordination, LocalCoordination)

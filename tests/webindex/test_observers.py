@@ -1,0 +1,465 @@
+"""The chain of observers keeps what a computation from scratch would make of the same captures."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from from_scratch import again, at_rest, check, compute, gone, parse, recrawl, sample
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import percola
+from percola import ConflictError, Repository, Worker, inspection
+from webindex import observers, tables
+from webindex.loading import Loaded, load_captures
+from webindex.sample import CHANGED_URL, CHANGED_WORDS, NEW_LINK, OLDER_URL, OLDER_WORDS
+from webindex.serving import TantivyIndex
+from webindex.urls import page_id, page_row
+from webindex.warc import Capture
+from webindex.working import build_observers
+
+GROUP = 32
+
+
+@dataclass
+class Chain:
+    """A repository, its search index, and every capture that was loaded into it."""
+
+    repo: Repository
+    index: TantivyIndex
+    loaded: list[Capture]
+
+    def load(self, captures: Sequence[Capture], group: int = GROUP) -> Loaded:
+        self.loaded += captures
+        total = Loaded()
+        for at in range(0, len(captures), group):
+            total.add(load_captures(self.repo, captures[at : at + group], "crawl.warc.gz"))
+        return total
+
+    def work(self, threads: int = 3) -> dict[str, int]:
+        """Work until nothing is left; how often each observer ran."""
+        worker = Worker(self.repo, build_observers(self.index), threads=threads, first_wait=0.001)
+        worker.run_until_idle()
+        runs = worker.metrics.counts().get("observer_runs", {})
+        return {name: int(count) for name, count in runs.items() if count}
+
+    def check(self, *, set_aside: int = 0) -> None:
+        check(self.repo, self.index, self.loaded, set_aside=set_aside)
+
+    def document(self, url: str) -> dict[str, object] | None:
+        now = self.repo.snapshot()
+        cluster = now.get(tables.cluster, page_row(url))
+        return None if cluster is None else now.get(tables.document, cluster)
+
+    def exports(self) -> int:
+        return sum(1 for _ in self.repo.snapshot().scan(tables.journal, prefix="export/"))
+
+    def found(self, words: str) -> list[str]:
+        return [hit.url for hit in self.index.search(words, limit=1000).hits]
+
+
+def open_chain(folder: Path, address: str | None = None) -> Chain:
+    repo = percola.open(address or folder / "repo", schema=tables.SCHEMA)
+    return Chain(repo, TantivyIndex(folder / "repo" / "serving"), [])
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Iterator[Chain]:
+    chain = open_chain(tmp_path)
+    yield chain
+    chain.index.close()
+    chain.repo.close()
+
+
+@pytest.fixture
+def chain(worked_off: Path, tmp_path: Path) -> Iterator[Chain]:
+    """A repository of one's own with the sample, worked off."""
+    shutil.copytree(worked_off, tmp_path / "repo")
+    chain = open_chain(tmp_path)
+    chain.loaded = list(sample())
+    yield chain
+    chain.index.close()
+    chain.repo.close()
+
+
+def of(url: str) -> Capture:
+    [found] = [one for one in sample() if one.url == url]
+    return found
+
+
+def page(url: str, html: str, seconds: float = 0.0, **headers: str) -> Capture:
+    """A page made for a test, captured at the time of the sample."""
+    one = again(of(CHANGED_URL), seconds=seconds, url=url, body=html.encode())
+    return replace(one, headers={"content-type": "text/html; charset=utf-8"} | headers)
+
+
+WORDS = " ".join(f"word{n}" for n in range(40))
+
+# --- The whole sample ---------------------------------------------------------------------
+
+
+def test_a_load_ends_in_what_a_computation_from_scratch_makes_of_the_sample(chain: Chain) -> None:
+    chain.check()
+    expected = compute(sample())
+    assert len(expected.pages) == 204
+    assert len(expected.documents) == chain.index.count() == 183
+    assert sum(len(one["duplicates"]) for one in expected.documents.values()) == 21
+    assert sum(one["inlinks"] for one in expected.documents.values()) > 1000
+    assert max(len(one["anchors"]) for one in expected.documents.values()) >= 5
+
+
+def test_a_recrawl_reaches_the_search_and_an_older_capture_changes_nothing(chain: Chain) -> None:
+    assert chain.found(CHANGED_WORDS) == []
+    before = chain.document(OLDER_URL)
+    assert chain.load(recrawl()) == Loaded(written=1, older=1)
+    runs = chain.work()
+    chain.check()
+    assert chain.found(CHANGED_WORDS) == [CHANGED_URL]
+    assert chain.found(OLDER_WORDS) == []
+    assert chain.document(OLDER_URL) == before
+    assert runs["parse"] == runs["join"] == runs["invert"] == runs["forward"] == 1
+    target = chain.repo.snapshot().get_row(tables.inlinks, page_row(NEW_LINK))
+    assert tables.source[page_id(CHANGED_URL)] in target
+
+
+def test_an_older_capture_that_comes_later_causes_no_run(chain: Chain) -> None:
+    older = [again(one, seconds=-3600, body=one.body + b"older") for one in sample()[:50]]
+    assert chain.load(older) == Loaded(older=50)
+    assert chain.repo.pending() == {}
+    assert chain.work() == {}
+    chain.check()
+
+
+def test_loading_the_same_crawl_twice_causes_no_run_and_no_export(chain: Chain) -> None:
+    documents, exports = sorted(chain.index.clusters()), chain.exports()
+    assert chain.load(sample()) == Loaded(same=206)
+    assert chain.repo.pending() == {}
+    assert chain.work() == {}
+    assert sorted(chain.index.clusters()) == documents
+    assert chain.exports() == exports
+    chain.check()
+
+
+def test_other_bytes_with_the_same_text_are_parsed_and_cause_nothing_else(chain: Chain) -> None:
+    live = [one for one in sample() if one.status == 200]
+    documents = sorted(chain.index.clusters())
+    chain.load([again(one, body=one.body + b"<!-- generated anew -->") for one in live])
+    assert chain.work() == {"parse": 204}
+    assert sorted(chain.index.clusters()) == documents
+    chain.check()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://www.sqlite.org/index.html",  # a duplicate that is not canonical
+        "https://www.sqlite.org/",  # a canonical page, linked to by most of its site
+        "https://www.postgresql.org/docs/15/tutorial-start.html",  # a page for itself
+    ],
+)
+def test_a_page_that_goes_takes_its_links_along_and_brings_them_back(
+    chain: Chain, url: str
+) -> None:
+    links = [link.url for link in compute(sample()).pages[url].links]
+    in_links = chain.repo.snapshot().get_row(tables.inlinks, page_row(links[0]))
+    assert tables.source[page_id(url)] in in_links
+
+    chain.load([gone(of(url))])
+    chain.work()
+    chain.check()
+    in_links = chain.repo.snapshot().get_row(tables.inlinks, page_row(links[0]))
+    assert tables.source[page_id(url)] not in in_links
+
+    chain.load([again(of(url), seconds=120)])
+    chain.work()
+    chain.check()
+    in_links = chain.repo.snapshot().get_row(tables.inlinks, page_row(links[0]))
+    assert tables.source[page_id(url)] in in_links
+
+
+def test_a_page_that_becomes_a_redirect_leaves_the_search(chain: Chain) -> None:
+    title = '"About SQLite"'
+    assert CHANGED_URL in chain.found(title)
+    moved = again(of(CHANGED_URL), status=301, body=b"")
+    chain.load([replace(moved, headers={"location": "https://www.sqlite.org/"})])
+    chain.work()
+    chain.check()
+    assert CHANGED_URL not in chain.found(title)
+
+
+# --- Any order ----------------------------------------------------------------------------
+
+
+def history() -> list[Capture]:
+    """Some forty pages, each with captures from several times: changed, gone, back, at once."""
+    of_cluster: dict[str, list[Capture]] = {}
+    for one in sample():
+        if one.status == 200:
+            parsed = parse(one.body, one.url, one.headers.get("content-type"))
+            of_cluster.setdefault(parsed.text_hash, []).append(one)
+    groups = sorted(of_cluster.values(), key=lambda group: (-len(group), group[0].url))
+    subset = [one for group in groups[:24] for one in group]
+    found = list(subset)
+    for number, one in enumerate(subset):
+        match number % 5:
+            case 0:
+                found.append(again(one, body=one.body + b"<p>changed</p>"))
+            case 1:
+                found.append(gone(one))
+            case 2:
+                found += [gone(one), again(one, seconds=120)]
+            case 3:  # two answers at the same moment
+                found.append(again(one, body=one.body + b"<p>here</p>"))
+                found.append(again(one, body=one.body + b"<p>there</p>"))
+    # A server that answers twice in a second, both times without a body.
+    found += [gone(subset[0], seconds=500), again(subset[0], seconds=500, status=302, body=b"")]
+    return found
+
+
+@settings(max_examples=6)
+@given(seed=st.integers(0, 2**32))
+def test_any_order_of_loads_ends_in_the_same_state(
+    tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
+    chance = random.Random(seed)
+    captures = history()
+    assert len({one.url for one in captures}) >= 40 and len(captures) >= 75
+    chance.shuffle(captures)
+    folder = tmp_path_factory.mktemp("order")
+    chain = open_chain(folder, "memory:")
+    try:
+        while captures:
+            some = chance.randint(1, 30)
+            chain.load(captures[:some], group=chance.randint(1, 8))
+            del captures[:some]
+            if chance.random() < 0.4:
+                chain.work()
+        chain.work()
+        chain.check()
+    finally:
+        chain.index.close()
+        chain.repo.close()
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_of_two_answers_in_one_second_the_same_one_wins_in_either_order(
+    empty: Chain, swapped: bool
+) -> None:
+    lost = gone(of(CHANGED_URL))
+    moved = replace(lost, status=301, headers={"location": "https://www.sqlite.org/"})
+    for one in (moved, lost) if swapped else (lost, moved):
+        empty.load([one])
+    empty.work()
+    empty.check()
+
+
+# --- Duplicates ---------------------------------------------------------------------------
+
+
+def test_links_to_a_duplicate_count_for_its_canonical_page(empty: Chain) -> None:
+    same = f"<title>Same</title><p>{WORDS}"
+    short, long = "https://example.org/a", "https://example.org/longer"
+    empty.load(
+        [
+            page(short, same + f'<a href="{long}">myself under another name</a>'),
+            page(long, same + f'<a href="{long}">myself under another name</a>'),
+            page("https://example.org/x", f'{WORDS} x <a href="{long}">Pelicans</a>'),
+            page("https://example.org/y", f'{WORDS} y <a href="{long}">Pelicans</a>'),
+            page("https://example.org/z", f'{WORDS} z <a rel=nofollow href="{long}">Unseen</a>'),
+        ]
+    )
+    empty.work()
+    empty.check()
+    document = empty.document(long)
+    assert document is not None and document["url"] == short
+    assert document["duplicates"] == [long]
+    assert document["inlinks"] == 2
+    assert document["anchors"] == [["Pelicans", 2]]
+    assert empty.found("Pelicans")[0] == short
+    assert empty.found("Unseen") == ["https://example.org/z"]
+
+
+def test_when_the_canonical_page_goes_the_next_one_stands_for_the_cluster(chain: Chain) -> None:
+    canonical, then = "https://www.sqlite.org/", "https://www.sqlite.org/index.html"
+    first = chain.document(then)
+    assert first is not None and first["url"] == canonical and first["duplicates"] == [then]
+    chain.load([gone(of(canonical))])
+    chain.work()
+    chain.check()
+    second = chain.document(then)
+    assert second is not None and second["url"] == then and second["duplicates"] == []
+    assert chain.document(canonical) is None
+    assert then in chain.found("SQLite") and canonical not in chain.found("SQLite")
+
+
+def test_a_page_whose_text_changes_leaves_its_cluster(chain: Chain) -> None:
+    url, partner = "https://www.sqlite.org/index.html", "https://www.sqlite.org/"
+    chain.load([again(of(url), body=of(url).body.replace(b"SQLite", b"Quokka"))])
+    chain.work()
+    chain.check()
+    left, moved = chain.document(partner), chain.document(url)
+    assert left is not None and left["url"] == partner and left["duplicates"] == []
+    assert moved is not None and moved["url"] == url and moved["duplicates"] == []
+    assert url in chain.found("Quokka") and partner not in chain.found("Quokka")
+
+
+def test_a_change_of_a_duplicate_that_is_not_shown_is_noted_and_not_exported(empty: Chain) -> None:
+    first, second = "https://example.org/a", "https://example.org/bb"
+    empty.load([page(first, f"<title>A</title>{WORDS}"), page(second, f"<title>B</title>{WORDS}")])
+    empty.work()
+    documents, exports = list(empty.index.clusters()), empty.exports()
+    empty.load([page(second, f"<title>C</title>{WORDS}", 60)])
+    runs = empty.work()
+    empty.check()
+    assert runs == {"parse": 1, "join": 1, "assemble": 1}
+    assert (list(empty.index.clusters()), empty.exports()) == (documents, exports)
+
+
+def test_a_page_that_may_not_be_indexed_hands_over_to_one_that_may(empty: Chain) -> None:
+    same = f"<title>Same</title><p>{WORDS}"
+    first, second = "https://example.org/a", "https://example.org/bb"
+    empty.load([page(first, same), page(second, same)])
+    empty.work()
+    assert empty.found("word7") == [first]
+    empty.load([page(first, same, 60, **{"x-robots-tag": "noindex"})])
+    empty.work()
+    empty.check()
+    assert empty.found("word7") == [second]
+    empty.load([page(second, same, 60, **{"x-robots-tag": "noindex"})])
+    empty.work()
+    empty.check()
+    assert empty.found("word7") == []
+
+
+def test_a_short_page_whose_bytes_are_read_otherwise_is_shown_otherwise(empty: Chain) -> None:
+    url = "https://example.org/short"
+    body = "<title>x</title><p>Gruyère".encode()
+    one = replace(page(url, ""), body=body)
+    empty.load([replace(one, headers={"content-type": "text/html; charset=koi8-r"})])
+    empty.work()
+    assert empty.found("Gruyère") == []
+    empty.load([replace(again(one), headers={"content-type": "text/html; charset=utf-8"})])
+    empty.work()
+    empty.check()
+    assert empty.found("Gruyère") == [url]
+
+
+# --- At the same time ---------------------------------------------------------------------
+
+
+def test_pages_of_one_text_that_are_loaded_at_once_end_in_one_cluster(empty: Chain) -> None:
+    copies = [page(f"https://example.org/copy/{n:03}", f"<p>{WORDS}") for n in range(80)]
+    worker = Worker(empty.repo, build_observers(empty.index), threads=4)
+    start = threading.Barrier(4)
+
+    def load(part: int) -> None:
+        start.wait()
+        for one in copies[part::4]:
+            load_captures(empty.repo, [one], "copies")
+
+    worker.start()
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(load, range(4)))
+    finally:
+        worker.stop()
+    empty.loaded = copies
+    empty.work(threads=4)
+    empty.check()
+    [[_, cluster]] = [
+        (row.key, row)
+        for row in empty.repo.snapshot().scan(tables.clusters)
+        if row.family(tables.member)
+    ]
+    assert len(cluster.family(tables.member)) == 80
+    assert empty.index.count() == 1
+
+
+def test_a_slow_assembly_cannot_overwrite_a_faster_one_that_found_nothing_new(
+    empty: Chain,
+) -> None:
+    url = "https://example.org/flips"
+    there, back = (f"<title>{title}</title><p>{WORDS}" for title in ("There", "Back"))
+
+    def change_title(html: str, seconds: float) -> None:
+        empty.load([page(url, html, seconds)])
+        for one in (observers.parse, observers.join):
+            empty.repo.run(lambda t, one=one: one(t, page_row(url)))
+
+    empty.load([page(url, there)])
+    empty.work()
+    cluster = empty.repo.snapshot().get(tables.cluster, page_row(url))
+    assert cluster is not None
+    change_title(back, 60)
+    slow = empty.repo.transaction()
+    observers.assemble(slow, cluster)
+    change_title(there, 120)
+    empty.repo.run(lambda t: observers.assemble(t, cluster))
+    with pytest.raises(ConflictError):
+        slow.commit()
+    empty.work()
+    empty.check()
+
+
+# --- Pages that mean no good --------------------------------------------------------------
+
+
+def test_hostile_pages_do_not_stop_the_chain(empty: Chain) -> None:
+    many = "".join(f'<a href="/t/{n}">to {n}</a> ' for n in range(2_500))
+    empty.load(
+        [
+            page("https://example.org/empty", ""),
+            page("https://example.org/empty2", ""),
+            page("https://example.org/links", f"<p>{WORDS}{many}"),
+            page("https://example.org/me", f'<p>{WORDS} me <a href="/me#here">me</a><a href="">'),
+            page("https://example.org/title", f"<title>{'long ' * 100_000}</title>{WORDS} t"),
+            page("https://example.org/deep", "<div>" * 20_000 + WORDS),
+            page("https://example.org/nul", f"<title>a\0b\ud7ff</title>{WORDS} \0 \x1b[31m red"),
+            replace(page("https://example.org/bytes", ""), body=bytes(range(256)) * 20),
+            page(f"https://example.org/{'u' * 3_000}", f'<p>{WORDS} u <a href="/links">x</a>'),
+            page("https://example.org/honest", f'<p>{WORDS} honest <a href="/links">honest</a>'),
+        ]
+    )
+    bad = replace(page("https://example.org/x", ""), url="https://[not a url/")
+    assert load_captures(empty.repo, [bad], "crawl") == Loaded(bad_urls=1)
+    empty.work()
+    empty.check()
+    row = page_row("https://example.org/links")
+    assert len(empty.repo.snapshot().get(tables.links, row) or []) == 2_000
+    assert "https://example.org/links" in empty.found("honest")
+    assert len(empty.found("word7")) == 7  # all that have words
+
+
+def test_an_observer_that_raises_on_one_page_is_set_aside_and_the_rest_goes_on(
+    empty: Chain,
+) -> None:
+    live = [one for one in sample() if one.status == 200][:30]
+    empty.load(live)
+    broken = page_row(live[7].url)
+    with empty.repo.transaction() as t:
+        t.set(tables.body, broken, b"this was never compressed")
+    empty.work()
+    at_rest(empty.repo, set_aside=1)
+    [failure] = inspection.failures(empty.repo)
+    assert failure.observer == "parse" and failure.cell.row.decode() == broken
+    assert "zlib.error" in failure.error
+    now = empty.repo.snapshot()
+    rest = [one for one in live if page_row(one.url) != broken]
+    assert all(now.get(tables.cluster, page_row(one.url)) for one in rest)
+    assert {url for url, _ in compute(rest).pages.items()} == {
+        url for one in compute(rest).documents.values() for url in (one["url"], *one["duplicates"])
+    }
+    assert empty.index.count() == len(compute(rest).documents)
+
+    # A capture that can be read mends it: nothing of the failure is left.
+    empty.load([again(live[7])])
+    empty.work()
+    empty.check()

@@ -1,0 +1,394 @@
+"""The command line answers in sentences, tables and JSON, and never with a traceback."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from from_scratch import gone, recrawl, sample
+
+from percola import Repository
+from webindex import tables
+from webindex.loading import load_captures
+from webindex.main import cli
+from webindex.sample import CHANGED_URL, CHANGED_WORDS
+from webindex.urls import page_row
+from webindex.working import open_repository
+
+CANONICAL, DUPLICATE = "https://www.sqlite.org/", "https://www.sqlite.org/index.html"
+
+
+@dataclass
+class Answer:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def call(*arguments: object) -> Answer:
+    """Run a command in this process: quicker than one of its own."""
+    runner = CliRunner(env={"WEBINDEX_REPO": None, "COLUMNS": "100"})
+    result = runner.invoke(cli, [str(one) for one in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert "Traceback" not in result.output
+    return Answer(result.exit_code, result.stdout, result.stderr)
+
+
+def run(*arguments: object, **more: str) -> Answer:
+    """Run a command in a process of its own."""
+    done = subprocess.run(
+        command(*arguments),
+        env=environment(**more),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return Answer(done.returncode, done.stdout, done.stderr)
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "webindex.main", *map(str, arguments)]
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if k not in ("WEBINDEX_REPO", "NO_COLOR")}
+    return kept | {"PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "100"} | more
+
+
+def is_error(answer: Answer, *words: str) -> bool:
+    """Whether it is one sentence on standard error that has these words, and exit code 1."""
+    assert answer.err.startswith("Error: ") and answer.err.count("\n") == 1, answer
+    assert all(word in answer.err for word in words), answer
+    return (answer.code, answer.out) == (1, "")
+
+
+@pytest.fixture
+def folder(worked_off: Path, tmp_path: Path) -> Path:
+    shutil.copytree(worked_off, tmp_path / "repo")
+    return tmp_path / "repo"
+
+
+@pytest.fixture
+def repo(folder: Path) -> Iterator[Repository]:
+    with open_repository(str(folder)) as opened:
+        yield opened
+
+
+# --- search -------------------------------------------------------------------------------
+
+
+def test_search_shows_title_url_snippet_duplicates_and_in_links(worked_off: Path) -> None:
+    answer = call("search", "--repo", worked_off, "small", "fast", "self-contained")
+    assert (answer.code, answer.err) == (0, "")
+    lines = [line.rstrip() for line in answer.out.splitlines()]
+    [start] = [n for n, line in enumerate(lines) if f"{CANONICAL}  " in line]
+    end = lines.index("", start) if "" in lines[start:] else len(lines)
+    assert re.fullmatch(r" +\d+  SQLite Home Page", lines[start - 1])
+    assert re.search(r"\b\d+ in-links · en · 1 duplicate$", lines[start])
+    assert "self-contained" in " ".join(lines[start + 1 : end])
+    assert lines[end - 1] == f"     = {DUPLICATE}"
+    assert "\x1b" not in answer.out
+
+
+def test_search_as_json_has_all_that_is_shown(worked_off: Path) -> None:
+    found = call("search", "--repo", worked_off, "--json", "small fast self-contained").json
+    [hit] = [one for one in found["hits"] if one["url"] == CANONICAL]
+    assert found["query"] == "small fast self-contained"
+    assert found["total"] >= len(found["hits"])
+    assert hit["duplicates"] == [DUPLICATE]
+    assert hit["title"] == "SQLite Home Page" and hit["inlinks"] > 10
+    assert {words.lower() for words, match in hit["snippet"] if match} >= {"small", "fast"}
+
+
+def test_search_can_be_limited_in_number_host_and_language(worked_off: Path) -> None:
+    answer = call("search", "--repo", worked_off, "--limit", 2, "index")
+    assert re.match(r"\d+ pages found, the best 2:", answer.out)
+    options = ("--host", "httpd.apache.org", "--language", "ko", "--json", "--limit", 100)
+    found = call("search", "--repo", worked_off, *options, "Apache").json
+    assert found["total"] == len(found["hits"]) >= 10
+    assert {(hit["host"], hit["language"]) for hit in found["hits"]} == {("httpd.apache.org", "ko")}
+
+
+def test_search_leaves_out_words_with_a_dash(worked_off: Path) -> None:
+    def total(*words: str) -> int:
+        return int(call("search", "--repo", worked_off, "--json", *words).json["total"])
+
+    both, without = total("sqlite", "license"), total("sqlite", "-license")
+    assert both > 0 and without > 0 and both + without == total("sqlite")
+    assert total("-license", "sqlite", "--limit", "3") == without
+    assert total('sqlite -"public domain"') == total("sqlite", '-"public domain"') > 0
+
+
+def test_search_that_finds_nothing_says_so(worked_off: Path) -> None:
+    answer = call("search", "--repo", worked_off, "pangolin", "[bold]sesquipedalian[/]")
+    assert answer == Answer(0, "Nothing found for 'pangolin [bold]sesquipedalian[/]'.\n", "")
+    found = call("search", "--repo", worked_off, "--json", "pangolin").json
+    assert found == {"query": "pangolin", "total": 0, "hits": []}
+
+
+@pytest.mark.parametrize("words", ['"', "((", 'a:"b', "[/]", "-", "AND", "*?^~", "\udcff", " "])
+def test_search_takes_whatever_is_typed(worked_off: Path, words: str) -> None:
+    assert call("search", "--repo", worked_off, words).code == 0
+
+
+# --- explain ------------------------------------------------------------------------------
+
+
+def test_explain_says_who_stands_for_a_duplicate_and_why(worked_off: Path) -> None:
+    answer = call("explain", "--repo", worked_off, DUPLICATE)
+    assert (answer.code, answer.err) == (0, "")
+    for part in (
+        f"2 pages have the same text; {CANONICAL} stands for them.",
+        f"{DUPLICATE} has the longer URL (33 characters against 23).",
+        "Links to this page count for the one that stands for it.",
+        "status 200  sample.warc.gz@",
+        f"  * {CANONICAL}\n    {DUPLICATE}",
+        "Links to the whole cluster from elsewhere: ",
+    ):
+        assert part in answer.out
+    found = call("explain", "--repo", worked_off, "--json", DUPLICATE).json
+    assert found["canonical"] == CANONICAL and found["members"] == [CANONICAL, DUPLICATE]
+    assert found["known"] and len(found["versions"]) == 1
+    assert f"Links to this page ({len(found['in_links'])})" in answer.out
+    # One of the links is from the page that stands for it, and so not from elsewhere.
+    assert CANONICAL in {url for url, _, _ in found["in_links"]}
+    assert found["cluster_in_links"] >= len(found["in_links"]) - 1 > 10
+
+
+def test_explain_of_a_page_without_duplicates(worked_off: Path) -> None:
+    found = call("explain", "--repo", worked_off, "--json", CHANGED_URL + "#fragment").json
+    assert (found["url"], found["members"]) == (CHANGED_URL, [CHANGED_URL])
+    assert found["reasons"] == ["No other page has the same text, so it stands for itself."]
+
+
+def test_explain_of_an_unknown_page_tells_whether_something_links_to_it(worked_off: Path) -> None:
+    answer = call("explain", "--repo", worked_off, "https://nowhere.example/")
+    assert (answer.code, answer.err) == (1, "")
+    assert "No capture of this page was loaded, and no page links to it." in answer.out
+    answer = call("explain", "--repo", worked_off, "https://www.apache.org/")
+    assert answer.code == 1
+    assert re.search(r"No capture of this page was loaded; \d+ pages link to it\.", answer.out)
+
+
+def test_explain_follows_a_page_that_is_gone(repo: Repository, folder: Path) -> None:
+    [page] = [one for one in sample() if one.url == DUPLICATE]
+    load_captures(repo, [gone(page)], "later.warc.gz")
+    answer = call("work", "--repo", folder, "--until-idle", "--workers", 1)
+    assert answer.code == 0
+    found = call("explain", "--repo", folder, "--json", DUPLICATE).json
+    assert [(v["status"], v["file"]) for v in found["versions"]] == [
+        (404, "later.warc.gz"),
+        (200, "sample.warc.gz"),
+    ]
+    assert found["canonical"] is None and found["members"] == [] and found["known"]
+    assert found["reasons"] == [
+        "Its newest capture answered with status 404: the page is not in the index."
+    ]
+
+
+def test_explain_says_what_has_not_been_worked_off(tmp_path: Path) -> None:
+    with open_repository(str(tmp_path / "repo"), create=True) as repo:
+        load_captures(repo, sample()[:1], "sample.warc.gz")
+    answer = call("explain", "--repo", tmp_path / "repo", sample()[0].url)
+    assert answer.code == 0
+    assert "It has not been processed yet: run 'webindex work'." in answer.out
+
+
+# --- work ---------------------------------------------------------------------------------
+
+
+def test_work_until_idle_ends_with_a_summary(repo: Repository, folder: Path) -> None:
+    load_captures(repo, recrawl(), "recrawl.warc.gz")
+    answer = run("work", "--repo", folder, "--until-idle", "--json")
+    assert (answer.code, answer.err) == (0, "")
+    numbers = answer.json
+    latency = numbers.pop("latency")
+    assert numbers.pop("links") > 4_000 and numbers.pop("linked_pages") > 500
+    expected = {"pages": 204, "clusters": 183, "duplicates": 21, "rejected": 0, "set_aside": 0}
+    assert numbers == expected
+    assert latency["count"] == 1 and 0 < latency["p50"] == latency["p99"] < 60_000
+    assert CHANGED_URL in call("search", "--repo", folder, CHANGED_WORDS).out
+
+    # Nothing is left to do, and so nothing took any time.
+    answer = run("work", "--repo", folder, "--until-idle", "--workers", 1)
+    assert answer.code == 0
+    assert "183, with 21 duplicates folded in" in answer.out
+    assert "Loaded to searchable" not in answer.out
+
+
+def test_work_goes_on_past_what_it_cannot_process_and_says_so(
+    repo: Repository, folder: Path
+) -> None:
+    load_captures(repo, recrawl(), "recrawl.warc.gz")
+    with repo.transaction() as t:
+        t.set(tables.body, page_row(CHANGED_URL), b"this was never compressed")
+    answer = run("work", "--repo", folder, "--until-idle", "--workers", 1)
+    assert answer.code == 0
+    assert "1 change was set aside after repeated failures" in answer.out
+    assert f"percola --repo {folder} failed" in answer.out
+    answer = call("work", "--repo", folder, "--until-idle", "--workers", 1, "--json")
+    assert answer.code == 0 and answer.json["set_aside"] == 1
+
+
+# --- Mistakes -----------------------------------------------------------------------------
+
+COMMANDS = [("search", "word"), ("explain", "https://example.org/"), ("work", "--until-idle")]
+
+
+@pytest.mark.parametrize("name_and_argument", COMMANDS, ids=lambda one: one[0])
+def test_no_repository_and_a_wrong_folder_are_one_sentence(
+    tmp_path: Path, name_and_argument: tuple[str, str]
+) -> None:
+    name, argument = name_and_argument
+    missing = tmp_path / "missing"
+    assert is_error(call(name, "--repo", missing, argument), str(missing), "webindex load")
+    assert not missing.exists()
+    (tmp_path / "notes.txt").write_text("mine")
+    assert is_error(call(name, "--repo", tmp_path, argument), "not a repository", "notes.txt")
+    assert os.listdir(tmp_path) == ["notes.txt"]
+    file = tmp_path / "notes.txt"
+    assert is_error(call(name, "--repo", file, argument), "is a file")
+
+
+@pytest.mark.parametrize("url", ["www.sqlite.org", "ftp://x.org/", "https://[", ""])
+def test_a_bad_url_is_one_sentence(worked_off: Path, url: str) -> None:
+    assert is_error(call("explain", "--repo", worked_off, url))
+
+
+def test_a_damaged_search_index_is_one_sentence(folder: Path) -> None:
+    (folder / "serving" / "meta.json").write_text("{")
+    for name, argument in (("search", "word"), ("work", "--until-idle")):
+        assert is_error(call(name, "--repo", folder, argument), "damaged", "rebuild")
+
+
+def test_files_that_cannot_be_loaded_are_one_sentence_and_make_no_repository(
+    tmp_path: Path,
+) -> None:
+    repo = tmp_path / "repo"
+    assert is_error(call("load", "--repo", repo, tmp_path / "missing.warc"), "missing.warc")
+    (tmp_path / "text.warc").write_text("no WARC")
+    assert is_error(call("load", "--repo", repo, tmp_path / "text.warc"), "text.warc")
+    assert not repo.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("search", "--nonsense", "word"), "--nonsense"),
+        (("search", "--limit", "0", "word"), "0 is not in the range"),
+        (("search",), "WORDS"),
+        (("explain",), "URL"),
+        (("explain", "https://a.org/", "https://b.org/"), "unexpected extra argument"),
+        (("work", "--workers", "0"), "0 is not in the range"),
+        (("work", "--workers", "many"), "many"),
+        (("load",), "FILES"),
+        (("crawl",), "crawl"),
+    ],
+)
+def test_a_misspelt_command_is_told_what_is_wrong(
+    worked_off: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    name, *rest = arguments
+    answer = call(name, *(("--repo", worked_off) if name != "crawl" else ()), *rest)
+    assert answer.code == 2 and answer.out == ""
+    assert words in answer.err and "Usage: " in answer.err
+
+
+def test_without_a_repository_it_says_how_to_name_one() -> None:
+    answer = call("search", "word")
+    assert answer.code == 2 and "'--repo'" in answer.err
+
+
+def test_the_repository_can_be_named_in_the_environment(worked_off: Path) -> None:
+    answer = run("search", "self-contained", WEBINDEX_REPO=str(worked_off))
+    assert answer.code == 0 and CANONICAL in answer.out
+
+
+@pytest.mark.parametrize("name", [None, "load", "work", "search", "explain"])
+def test_every_command_has_help(name: str | None) -> None:
+    answer = call(*([name] if name else []), "--help")
+    assert answer.code == 0 and "Usage: " in answer.out and "run-worker" not in answer.out
+
+
+# --- Terminals and pipes ------------------------------------------------------------------
+
+
+def in_terminal(columns: int, *arguments: object) -> tuple[int, str]:
+    """Run a command in a terminal of this width; its exit code and what it showed."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    shell = {k: v for k, v in environment(TERM="xterm-256color").items() if k != "COLUMNS"}
+    process = subprocess.Popen(
+        command(*arguments), env=shell, stdin=theirs, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        while True:
+            try:
+                piece = os.read(ours, 65536)
+            except OSError:  # how a terminal says that nobody is left to write
+                break
+            if not piece:
+                break
+            shown += piece
+        return process.wait(60), shown.decode()
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+def test_a_narrow_terminal_breaks_nothing(worked_off: Path) -> None:
+    code, shown = in_terminal(30, "search", "--repo", worked_off, "self-contained")
+    assert code == 0 and "Traceback" not in shown
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
+    assert plain != shown, "a terminal gets colours"
+    # What one copies from a terminal stays whole.
+    assert CANONICAL in plain and DUPLICATE in plain and "SQLite Home Page" in plain
+
+
+def test_work_shows_its_progress_on_a_terminal(tmp_path: Path) -> None:
+    folder = tmp_path / "repo"
+    with open_repository(str(folder), create=True) as repo:
+        load_captures(repo, sample()[:60], "sample.warc.gz")
+    code, shown = in_terminal(60, "work", "--repo", folder, "--workers", 1, "--until-idle")
+    assert code == 0 and "Traceback" not in shown
+    assert re.search(r"\d+ to (parse|forward|cluster|assemble)", shown)
+    assert "Clusters" in shown
+
+
+def test_a_reader_that_has_had_enough_hears_no_complaint(worked_off: Path) -> None:
+    process = subprocess.Popen(
+        command("search", "--repo", worked_off, "index"),
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(60) in (0, 1)
