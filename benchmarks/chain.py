@@ -78,6 +78,7 @@ class Figures:
     workers_start: float = 0.0
     loaded: float = 0.0
     searchable: float = 0.0
+    worker_cpu: float = 0.0
     usages: list[Usage] = field(default_factory=list)
     steady_rate: float = 0.0
     latencies: dict[str, list[float]] = field(default_factory=dict)
@@ -149,6 +150,7 @@ def _bulk(
     figures: Figures,
 ) -> None:
     before = repo.snapshot().start_ts
+    worked = processor_time(workers)
     began = time.perf_counter()
     with spark_session("local[*]", app="benchmark") as spark:
         figures.spark_start = time.perf_counter() - began
@@ -161,6 +163,7 @@ def _bulk(
             time.sleep(0.5)
         wait_until_idle(repo, workers, _PATIENCE)
         figures.searchable = time.perf_counter() - began
+    figures.worker_cpu = processor_time(workers) - worked
     summary = summarise(repo, since=before)
     figures.pages, figures.links, figures.clusters = summary.pages, summary.links, summary.clusters
     figures.page_bytes = sum(len(one.body) for one in captures) / max(1, summary.pages)
@@ -208,6 +211,14 @@ def _trickle(
         waited.append((time.perf_counter() - committed) * 1000)
         # The next one meets the repository at rest.
         wait_until_idle(repo, workers, _PATIENCE)
+
+
+def processor_time(workers: Workers) -> float:
+    """Seconds that all worker processes have computed so far."""
+    usages = [Usage() for _ in workers.processes]
+    for usage, process in zip(usages, workers.processes, strict=True):
+        usage.look(process.pid)
+    return sum(usage.cpu_seconds for usage in usages)
 
 
 def latencies(repo: Repository, since: int) -> list[float]:
@@ -271,6 +282,11 @@ def rows(figures: Figures) -> list[tuple[str, str, str]]:
             f"the Spark job; workers work meanwhile. {start}",
         ),
         (
+            "  computing",
+            f"{figures.worker_cpu / figures.pages * 1000:.1f} ms/page",
+            "processor time of the workers, whatever else the machine did",
+        ),
+        (
             "Memory of a worker",
             f"{anonymous / 1e6:,.0f} MB" if anonymous else "unknown",
             f"aim under {AIM_MEMORY / 1e6:.0f}; its own, at its peak; {files}",
@@ -306,6 +322,7 @@ def grid_of_figures(figures: Figures) -> Grid:
         title_justify="left",
         box=SIMPLE_HEAD,
         pad_edge=False,
+        padding=(0, 1, 0, 0),
         show_header=False,
     )
     grid.add_column("", no_wrap=True)

@@ -45,14 +45,19 @@ class Comparison:
         """The median of the pairs' ratios (not the ratio of the medians)."""
         return statistics.median(self.ratios)
 
+    @property
+    def middle(self) -> tuple[float, float]:
+        """Between which two ratios the middle half of the pairs lies."""
+        low, _, high = statistics.quantiles(self.ratios, n=4, method="inclusive")
+        return low, high
+
     def to_json(self) -> dict[str, Any]:
-        """Medians, the spread of the ratios, and every pair."""
+        """Medians, the middle half of the ratios, and every pair."""
         return {
             "raw_per_second": statistics.median(self.raw),
             "percola_per_second": statistics.median(self.percola),
             "ratio": self.ratio,
-            "ratio_least": min(self.ratios),
-            "ratio_most": max(self.ratios),
+            "middle_half": list(self.middle),
             "pairs": [list(pair) for pair in zip(self.raw, self.percola, strict=True)],
         }
 

@@ -104,6 +104,8 @@ PACKAGES = (
 
 @dataclass(frozen=True)
 class Page:
+    """A page of the documentation under its true URL."""
+
     url: str
     body: bytes
     package: Package
@@ -228,7 +230,7 @@ def choose_flat(package: Package, root: Path, seeds: tuple[str, ...], count: int
 
 
 class Crawl:
-    """Writes records with nothing left to chance: dates and record ids are functions of the rest."""
+    """Writes records with nothing left to chance: dates and ids are functions of the rest."""
 
     def __init__(self, file: Path, description: str) -> None:
         self._out = io.BytesIO()

@@ -89,7 +89,7 @@ class WriteRecord(NamedTuple):
 
 
 def encode_write(op: int, start_ts: int, value: bytes | None = None) -> bytes:
-    """Encode a write record of operation `op` (an `Op`); `value` is the inline value, if the record carries it."""
+    """Encode a write record of operation `op` (an `Op`), with an inline `value` if it has one."""
     if value is None:
         return _WRITE.pack(op, 0, start_ts)
     return _WRITE.pack(op, _INLINE, start_ts) + value

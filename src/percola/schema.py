@@ -161,7 +161,7 @@ class Column(Generic[R, V]):
         self.address = (table.name, self.key)
         self.codec = codec
         self.encode = codec.encode
-        self.encode_row = table.encode_row
+        self.encode_row: Callable[[R], bytes] = table.encode_row
         self.decode = codec.decode
         self.observed = observed
 
@@ -264,7 +264,8 @@ class Table(Generic[R]):
             )
         self.name = check_name("a table", name)
         self.rows: type[R] = cast("type[R]", rows)
-        self.decode_row: Callable[[bytes], R] = cast("Callable[[bytes], R]", bytes.decode if rows is str else bytes)
+        decode = bytes.decode if rows is str else bytes
+        self.decode_row: Callable[[bytes], R] = cast("Callable[[bytes], R]", decode)
         self._members: dict[str, Column[R, Any] | Family[R, Any] | WeakColumn[R]] = {}
 
     def __repr__(self) -> str:
@@ -332,7 +333,7 @@ class Table(Generic[R]):
         """The row's key; WrongTypeError if it has a wrong type or is empty."""
         if row.__class__ is str and row and self.rows is str:
             try:
-                return row.encode()  # type: ignore[union-attr]
+                return row.encode()
             except UnicodeEncodeError:
                 pass
         if isinstance(row, self.rows) and row:

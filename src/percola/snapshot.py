@@ -165,7 +165,9 @@ class Snapshot:
             raise UsageError(f"{column!r} is not a Column that can be read or written{hint}.")
         self._unknown_column(column)
 
-    def _unknown_column(self, column: Column[Any, Any] | Family[Any, Any] | WeakColumn[Any]) -> None:
+    def _unknown_column(
+        self, column: Column[Any, Any] | Family[Any, Any] | WeakColumn[Any]
+    ) -> None:
         self._check_table(column.table)
         raise UnknownColumnError(
             f"The repository's schema has no column {column!r}. Pass its table in schema=[…] "

@@ -200,10 +200,12 @@ class Worker:
 
     def _finish_the_dead(self) -> bool:
         """Settle dead transactions' locks on observed cells; whether there were any locks."""
-        found = False
+        found = settled = False
         for cell, start_ts, raw in self._observed(Kind.LOCK):
             found = True
-            self._services.resolver.try_resolve(cell, start_ts, raw)
+            settled |= self._services.resolver.try_resolve(cell, start_ts, raw)
+        if settled:
+            self._ring()
         return found
 
     def _observed(self, kind: Kind) -> Iterator[tuple[Cell, int, bytes]]:

@@ -21,12 +21,12 @@ from types import FrameType
 from typing import Any, Final
 
 import click
-from pyspark.sql import SparkSession
+from pyspark import SparkContext
 from rich.table import Table as Grid
 from rich.text import Text
 
 from percola import PercolaError, Repository
-from percola.spark import spark_session
+from percola.spark import spark_context
 from webindex import tables
 from webindex.errors import WebindexError
 from webindex.explain import explain
@@ -127,8 +127,8 @@ class Demo:
         self._folder = folder
         self._steps = 0
 
-    def run(self, spark: SparkSession) -> None:
-        """Go through all steps; both loads use the one Spark session."""
+    def run(self, spark: SparkContext) -> None:
+        """Go through all steps; both loads use the one Spark context."""
         self._load(spark)
         with (
             open_repository(str(self._folder)) as repo,
@@ -148,7 +148,7 @@ class Demo:
         console.print(Text(sentences), soft_wrap=False)
         console.print()
 
-    def _load(self, spark: SparkSession) -> None:
+    def _load(self, spark: SparkContext) -> None:
         self._say(
             "Load a crawl",
             "A Spark job reads a WARC file with pages of the documentation of the Apache HTTP "
@@ -225,7 +225,7 @@ class Demo:
         self.checks.equal("the other page stands for it", found.canonical, CANONICAL)
 
     def _recrawl(
-        self, repo: Repository, index: TantivyIndex, workers: Workers, spark: SparkSession
+        self, repo: Repository, index: TantivyIndex, workers: Workers, spark: SparkContext
     ) -> None:
         self._say(
             "Crawl a page again",
@@ -311,7 +311,7 @@ def _demonstrate(folder: Path) -> int:
     starting = console.status("Starting Spark …")
     starting.start()
     try:
-        with spark_session(app="webindex demo", config=_SPARK) as spark:
+        with spark_context(app="webindex demo", config=_SPARK) as spark:
             starting.stop()
             console.print(f"Spark has started, in {time.monotonic() - began:.1f} s.", style="dim")
             demo.run(spark)

@@ -65,7 +65,8 @@ class Frame:
 
     `offset` and `length` address it in the file as it is stored: for gzip they are those of the
     member. `data` is the WARC header and the block, without the blank lines after it; it is cut off
-    when the record is longer than the limit (`whole` is false). `checked` says that a gzip checksum has covered the bytes.
+    when the record is longer than the limit (`whole` is false). `checked` says that a gzip
+    checksum has covered the bytes.
     """
 
     offset: int
@@ -180,7 +181,7 @@ class _Member:
     end: int = -1
 
     def pieces(self) -> Iterator[bytes]:
-        """Its content. Sets `end`; raises zlib.error for damage, EOFError if the file ends in it."""
+        """Its content. Sets `end`; raises zlib.error for damage, EOFError if the file ends."""
         self.file.seek(self.offset)
         inflate = zlib.decompressobj(wbits=31)
         stored = b""

@@ -125,8 +125,7 @@ def load(repo: str, as_json: bool, master: str | None, files: tuple[str, ...]) -
     """
     from webindex import pipeline
 
-    options = {} if master is None else {"master": master}
-    report = pipeline.load(repo, list(files), quiet=as_json, **options)
+    report = pipeline.load(repo, list(files), quiet=as_json, master=master)
     if as_json:
         click.echo(json.dumps(report.to_json()))
         return
@@ -236,8 +235,10 @@ def summary_rows(summary: Summary) -> list[tuple[str, str]]:
         rows.append(
             (
                 "Loaded to searchable",
-                f"p50 {_time(one.p50)} · p95 {_time(one.p95)} · p99 {_time(one.p99)} "
-                f"({one.count:,} pages)",
+                (
+                    f"p50 {_time(one.p50)} · p95 {_time(one.p95)} · p99 {_time(one.p99)} "
+                    f"({one.count:,} pages)"
+                ),
             )
         )
     return rows

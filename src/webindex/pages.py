@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-import pycld2  # type: ignore[import-untyped]
+import pycld2
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.encoding import detect_mime
 from resiliparse.parse.html import HTMLTree

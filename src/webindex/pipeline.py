@@ -28,7 +28,7 @@ from rich.progress import Progress as Bar
 
 import percola
 from percola import PercolaError
-from percola.spark import interrupts_held, spark_session
+from percola.spark import interrupts_held, spark_context
 from webindex import tables
 from webindex.errors import LoadError
 from webindex.framing import open_warc
@@ -63,8 +63,8 @@ def load(
     address: str | os.PathLike[str],
     files: Iterable[str | os.PathLike[str]],
     *,
-    spark: SparkSession | None = None,
-    master: str = "local[*]",
+    spark: SparkSession | SparkContext | None = None,
+    master: str | None = None,
     part_bytes: int | None = None,
     progress: Show | None = None,
     quiet: bool = False,
@@ -79,9 +79,9 @@ def load(
         address: the repository, as for `percola.open`. Every machine that runs tasks must reach
             it, and the files, at the same place.
         files: WARC files, and folders, of which all `.warc` and `.warc.gz` files are taken.
-        spark: a session to use; it goes on afterwards. Without it, that of this process is used
-            if there is one, else one is started and ended.
-        master: the Spark master of a session that is started here.
+        spark: the session or context to use; it goes on afterwards. Without it, that of this
+            process is used if there is one, else one is started and ended.
+        master: the Spark master of a session that is started here; `local[*]` by default.
         part_bytes: how much one task reads; by default such that each core gets a few.
         progress: called from this thread several times a second, instead of showing a bar.
         quiet: show nothing.
@@ -102,13 +102,8 @@ def load(
     place = _prepared(address)
     with nullcontext(progress) if progress is not None else _bar(quiet=quiet) as show:
         show(Progress("Starting Spark"))
-        with (
-            nullcontext(spark)
-            if spark is not None
-            else spark_session(master, app="webindex load", config=_CONFIG) as session
-        ):
+        with _context(spark, master) as context:
             report.starting_seconds = time.perf_counter() - began
-            context = _context(session)
             parts = plan_parts(paths, part_bytes or default_part_bytes(report.bytes, context))
             for outcome in _run(context, place, parts, show):
                 _add(outcome, report)
@@ -176,14 +171,25 @@ def _prepared(address: str | os.PathLike[str]) -> str:
     return place if re.match(r"[a-z][a-z0-9+.-]+:", place) else os.path.abspath(place)
 
 
-def _context(session: SparkSession) -> SparkContext:
+@contextmanager
+def _context(
+    spark: SparkSession | SparkContext | None, master: str | None
+) -> Iterator[SparkContext]:
+    if spark is None:
+        with spark_context(master or "local[*]", app="webindex load", config=_CONFIG) as context:
+            yield context
+        return
+    if isinstance(spark, SparkContext):
+        yield spark
+        return
     try:
-        return session.sparkContext
+        context = spark.sparkContext
     except PySparkException as error:
         raise LoadError(
-            "A Spark Connect session cannot run a load: it has no tasks of its own in Python. "
-            "Run it with a session on the cluster itself, or name the cluster as the master."
+            "A Spark Connect session cannot run a load, which needs plain tasks: use a session "
+            "on the cluster itself, or name the cluster as the master."
         ) from error
+    yield context
 
 
 # --- The job, in the driver ---------------------------------------------------------------

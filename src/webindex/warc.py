@@ -126,7 +126,7 @@ class Capture:
         return match[1].lower() if match else None
 
 
-class _Unusable(Exception):
+class _UnusableError(Exception):
     def __init__(self, reason: Rejection, detail: str) -> None:
         super().__init__(detail)
         self.reason = reason
@@ -206,7 +206,7 @@ def _capture(frame: Frame, max_body: int) -> Capture | Rejected | str:
         http = _http_headers(record)
         status = http.status_code
         if status is None or not 200 <= status <= 999:
-            raise _Unusable(Rejection.NOT_HTTP, f"its status line is {http.status_line!r}")
+            raise _UnusableError(Rejection.NOT_HTTP, f"its status line is {http.status_line!r}")
         if status == 304:
             return str(WarcRecordType.revisit)
         headers = _kept_headers(http)
@@ -214,11 +214,11 @@ def _capture(frame: Frame, max_body: int) -> Capture | Rejected | str:
         body = b""
         if status < 300:
             if content_type is not None and content_type not in _HTML:
-                raise _Unusable(Rejection.NOT_HTML, f"it is {content_type}")
+                raise _UnusableError(Rejection.NOT_HTML, f"it is {content_type}")
             body = _body(frame, max_body)
             if content_type is None:
                 if not _SNIFFED_HTML.match(body):
-                    raise _Unusable(Rejection.NOT_HTML, "it has no Content-Type")
+                    raise _UnusableError(Rejection.NOT_HTML, "it has no Content-Type")
                 content_type = "text/html"
         return Capture(
             url=url,
@@ -232,7 +232,7 @@ def _capture(frame: Frame, max_body: int) -> Capture | Rejected | str:
             payload_digest=record.headers.get("WARC-Payload-Digest"),
             truncated="WARC-Truncated" in record.headers or _is_short(frame.data, http),
         )
-    except _Unusable as problem:
+    except _UnusableError as problem:
         return Rejected(problem.reason, frame.offset, frame.length, url, str(problem))
 
 
@@ -240,26 +240,26 @@ def _open(data: bytes) -> WarcRecord:
     try:
         return WarcRecord.from_bytes(data)
     except OSError as error:
-        raise _Unusable(Rejection.DAMAGED, str(error)) from error
+        raise _UnusableError(Rejection.DAMAGED, str(error)) from error
 
 
 def _check_digest(record: WarcRecord) -> None:
     """For records that no checksum has covered. Unusual forms of digests prove nothing."""
     digest = record.headers.get("WARC-Block-Digest")
     if digest and _USUAL_DIGEST.fullmatch(digest) and not record.verify_block_digest():
-        raise _Unusable(Rejection.DAMAGED, "its bytes do not match its WARC-Block-Digest")
+        raise _UnusableError(Rejection.DAMAGED, "its bytes do not match its WARC-Block-Digest")
 
 
 def _url(record: WarcRecord) -> str:
-    # Old versions of wget put the URL in angle brackets, as an early reading of the standard had it.
+    # Old versions of wget put the URL in angle brackets, as the standard was once read.
     url = (record.headers.get("WARC-Target-URI") or "").strip().removeprefix("<").removesuffix(">")
     if not url:
-        raise _Unusable(Rejection.NO_URL, "the record has no WARC-Target-URI")
+        raise _UnusableError(Rejection.NO_URL, "the record has no WARC-Target-URI")
     scheme = url.partition(":")[0].lower()
     if scheme not in ("http", "https"):
-        raise _Unusable(Rejection.NOT_HTTP, f"its URL is {url[:200]!r}")
+        raise _UnusableError(Rejection.NOT_HTTP, f"its URL is {url[:200]!r}")
     if _SPACE_OR_CONTROL.search(url) or not can_ada.can_parse(url):
-        raise _Unusable(Rejection.BAD_URL, f"{url[:200]!r}")
+        raise _UnusableError(Rejection.BAD_URL, f"{url[:200]!r}")
     return url
 
 
@@ -272,7 +272,7 @@ def _date(record: WarcRecord) -> datetime:
         # The standard knows UTC only; a date that leaves its zone out means that.
         return date.replace(tzinfo=UTC) if date.tzinfo is None else date.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise _Unusable(Rejection.BAD_DATE, f"its WARC-Date is {text[:60]!r}") from None
+        raise _UnusableError(Rejection.BAD_DATE, f"its WARC-Date is {text[:60]!r}") from None
 
 
 def _http_headers(record: WarcRecord) -> HeaderMap:
@@ -280,11 +280,11 @@ def _http_headers(record: WarcRecord) -> HeaderMap:
         try:
             record.parse_http("none", max_header_len=_ROOM_FOR_HEADERS)
         except OSError as error:
-            raise _Unusable(Rejection.NOT_HTTP, str(error)) from error
+            raise _UnusableError(Rejection.NOT_HTTP, str(error)) from error
         if record.is_http_parsed:
             return record.http_headers
     kind = record.headers.get("Content-Type")
-    raise _Unusable(Rejection.NOT_HTTP, f"its Content-Type is {kind!r}")
+    raise _UnusableError(Rejection.NOT_HTTP, f"its Content-Type is {kind!r}")
 
 
 def _kept_headers(http: HeaderMap) -> dict[str, str]:
@@ -302,7 +302,7 @@ def _content_type(headers: Mapping[str, str], record: WarcRecord) -> str | None:
 
 
 def _body(frame: Frame, max_body: int) -> bytes:
-    too_long = _Unusable(Rejection.TOO_LONG, f"it is over {max_body:,} bytes")
+    too_long = _UnusableError(Rejection.TOO_LONG, f"it is over {max_body:,} bytes")
     if not frame.whole:
         raise too_long
     try:
@@ -311,7 +311,7 @@ def _body(frame: Frame, max_body: int) -> bytes:
         # Many crawlers write the decoded body and leave the header of its encoding in place.
         body = _decoded(frame.data, max_body, encoded=False)
         if not body.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
-            raise _Unusable(Rejection.UNDECODABLE, str(error)[:200]) from error
+            raise _UnusableError(Rejection.UNDECODABLE, str(error)[:200]) from error
     if len(body) > max_body:
         raise too_long
     return body

@@ -17,7 +17,8 @@ from percola import ConflictingOptionsError, RepositoryClosedError, StoreError, 
 from percola.cells import Cell, Kind, Op
 from percola.store.base import Put, RowMutation
 from percola.store.lmdb import LmdbStore
-from percola.store.lmdb_environment import Environment, Txn
+from percola.store.lmdb_driver import Txn
+from percola.store.lmdb_environment import Environment
 
 THREADS = 16
 DEADLINE = 30.0

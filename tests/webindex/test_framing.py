@@ -294,9 +294,9 @@ def test_a_file_that_is_no_warc_is_one_clear_error_at_once(
 
 
 def test_a_folder_and_a_missing_file_are_named_as_such(tmp_path: Path) -> None:
-    with pytest.raises(NotAWarcError, match="is a folder.*Give the files in it"):
+    with pytest.raises(NotAWarcError, match=r"is a folder.*Give the files in it"):
         read_captures(tmp_path)
-    with pytest.raises(NotAWarcError, match="There is no file .*missing.warc.gz"):
+    with pytest.raises(NotAWarcError, match=r"There is no file .*missing\.warc\.gz"):
         read_captures(tmp_path / "missing.warc.gz")
 
 

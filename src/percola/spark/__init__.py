@@ -1,4 +1,7 @@
-"""Percola and Spark. An extra: `pip install 'percola[spark]'`; `import percola` never needs it."""
+"""§2.4 Percola and Spark: loaders, and what else runs as a batch beside the observers.
+
+An extra, `pip install 'percola[spark]'`: `import percola` never needs it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,14 @@ from percola.spark.session import (
     JavaMissingError,
     SparkStartError,
     interrupts_held,
+    spark_context,
     spark_session,
 )
 
-__all__ = ["JavaMissingError", "SparkStartError", "interrupts_held", "spark_session"]
+__all__ = [
+    "JavaMissingError",
+    "SparkStartError",
+    "interrupts_held",
+    "spark_context",
+    "spark_session",
+]

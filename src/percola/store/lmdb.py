@@ -52,7 +52,8 @@ from percola.store.base import (
     Tablet,
     is_wanted,
 )
-from percola.store.lmdb_environment import FIRST_MAP_BYTES, Cursor, Environment, Txn
+from percola.store.lmdb_driver import Cursor, Txn
+from percola.store.lmdb_environment import FIRST_MAP_BYTES, Environment
 
 _DATABASES: Final = (b"cells", b"data", b"notify", b"failed", b"locks")
 _CELLS, _DATA, _NOTIFY, _FAILED, _LOCKS = range(5)

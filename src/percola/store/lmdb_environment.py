@@ -1,4 +1,4 @@
-"""One LMDB environment a process: group commit, a map that grows, and `fork`.
+"""§2.1: one LMDB environment a process: group commit, a map that grows, and `fork`.
 
 LMDB lets many processes work on one file without a server: readers never wait, writers take
 turns. What it leaves to its user is done here, once:
@@ -28,7 +28,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import lmdb
 
@@ -39,34 +39,9 @@ from percola.errors import (
     StoreError,
     StoreFullError,
 )
+from percola.store.lmdb_driver import Txn, translate
 
 T = TypeVar("T")
-
-
-class Cursor(Protocol):
-    """What we use of an LMDB cursor; keys and values are bytes, for buffers are off."""
-
-    def set_range(self, key: bytes) -> bool: ...
-    def key(self) -> bytes: ...
-    def value(self) -> bytes: ...
-    def item(self) -> tuple[bytes, bytes]: ...
-    def next(self) -> bool: ...
-    def prev(self) -> bool: ...
-    def last(self) -> bool: ...
-    def __iter__(self) -> Iterator[tuple[bytes, bytes]]: ...
-
-
-class Txn(Protocol):
-    """What we use of an LMDB transaction."""
-
-    def get(self, key: bytes, default: bytes | None = None, *, db: Any = None) -> bytes | None: ...
-    def put(self, key: bytes, value: bytes, *, db: Any = None) -> bool: ...
-    def delete(self, key: bytes, *, db: Any) -> bool: ...
-    def cursor(self, db: Any = None) -> Cursor: ...
-    def stat(self, db: Any) -> dict[str, int]: ...
-    def id(self) -> int: ...
-    def commit(self) -> None: ...
-    def abort(self) -> None: ...
 
 
 Operation = Callable[[Txn], T]
@@ -77,7 +52,6 @@ FIRST_MAP_BYTES: Final = 1 << 36
 _GROUP: Final = 512
 _MAX_READERS: Final = 2048
 _LEAST_MAP_BYTES: Final = 1 << 20
-
 _CARE_SECONDS: Final = {True: 60.0, False: 1.0}
 """How often a writer looks after the environment, with and without sync."""
 
@@ -465,36 +439,6 @@ def _is_over(txn: Txn) -> bool:
     except lmdb.Error:
         return True
     return False
-
-
-def translate(error: Exception, folder: Path) -> StoreError:
-    """The error of ours that says what LMDB's, or the system's, means to a user."""
-    text = str(error)
-    if isinstance(error, lmdb.DiskError) or any(
-        reason in text for reason in ("No space left", "File too large", "Disk quota")
-    ):
-        return StoreFullError(
-            f"There is no room left on the disk for the store in {folder}; nothing of this was "
-            "written. Make room and try again: everything committed before is safe."
-        )
-    if isinstance(error, lmdb.ReadonlyError | lmdb.LockError) or "Permission denied" in text:
-        return StoreError(f"The store in {folder} cannot be opened for writing: {text}.")
-    if isinstance(error, lmdb.CorruptedError | lmdb.InvalidError | lmdb.VersionMismatchError):
-        return StoreError(
-            f"The store in {folder} is damaged or is not an LMDB file ({text}). Restore it from "
-            "a backup."
-        )
-    if isinstance(error, lmdb.ReadersFullError):
-        return StoreError(
-            f"More than {_MAX_READERS} threads read the store in {folder} at once. Run fewer "
-            "workers."
-        )
-    if isinstance(error, lmdb.MemoryError):
-        return StoreError(
-            f"The system gives the store in {folder} no address space. Raise the limit (ulimit "
-            "-v) or use a larger machine."
-        )
-    return StoreError(f"The store in {folder} failed: {text}.")
 
 
 # --- fork -------------------------------------------------------------------------------

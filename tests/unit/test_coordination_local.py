@@ -1,0 +1,366 @@
+"""Liveness tokens, row locks, the bell and the observers of processes on one machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+from children import Child, hear, say
+
+from percola import ObserverMismatchError, RepositoryClosedError
+from percola.coordination.local import LocalCoordination
+
+Wait = Callable[..., object]
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Iterator[LocalCoordination]:
+    coordination = LocalCoordination(tmp_path)
+    yield coordination
+    coordination.close()
+
+
+def files(folder: Path, kind: str) -> list[str]:
+    return sorted(os.listdir(folder / kind))
+
+
+def live(pipe: Connection, folder: Path) -> None:
+    """A process that does what it is told, and answers."""
+    coordination = LocalCoordination(folder)
+    heard = threading.Event()
+    while True:
+        word, *arguments = hear(pipe)
+        if word == "listen":
+            coordination.listen(heard.set)
+            say(pipe)
+        elif word == "await bell":
+            say(pipe, "waiting")
+            heard.wait(30)
+            say(pipe, time.monotonic() if heard.is_set() else None)
+            heard.clear()
+        elif word == "token":
+            say(pipe, coordination.token)
+        elif word == "announce":
+            try:
+                coordination.announce_observers(*arguments)
+                say(pipe, "announced")
+            except ObserverMismatchError as error:
+                say(pipe, str(error))
+        else:
+            say(pipe, getattr(coordination, word)(*arguments))
+
+
+def ask(child: Child, *words: object) -> object:
+    child.tell(words)
+    return child.hear()
+
+
+# --- Liveness ---------------------------------------------------------------------------
+
+
+def test_a_token_is_alive_exactly_as_long_as_its_process(
+    mine: LocalCoordination, tmp_path: Path
+) -> None:
+    with Child(live, tmp_path) as child:
+        token = str(ask(child, "token"))
+        assert ask(child, "token") == token
+        assert mine.is_alive(token)
+        assert ask(child, "is_alive", mine.token)
+        child.kill()
+        assert not mine.is_alive(token)
+        assert files(tmp_path, "live") == [mine.token]
+    assert mine.is_alive(mine.token)
+    assert not mine.is_alive("1-nobody")
+
+
+def test_a_token_is_given_back_on_closing_and_not_taken_again(tmp_path: Path) -> None:
+    coordination = LocalCoordination(tmp_path)
+    token = coordination.token
+    coordination.listen(lambda: None)
+    coordination.close()
+    coordination.close()
+    assert not coordination.is_alive(token)
+    assert files(tmp_path, "live") == files(tmp_path, "wake") == []
+    for use in (lambda: coordination.token, lambda: coordination.try_lock("t", b"r")):
+        with pytest.raises(RepositoryClosedError):
+            use()
+    coordination.ring()
+
+
+def tokens_one_after_the_other(pipe: Connection, folder: Path, times: int) -> None:
+    say(pipe, "ready")
+    for _ in range(times):
+        coordination = LocalCoordination(folder)
+        token = coordination.token
+        # Whoever looked while the token was made may not have taken it away.
+        assert (folder / "live" / token).exists()
+        coordination.close()
+
+
+def test_a_token_that_is_just_being_taken_is_not_mistaken_for_a_dead_one(
+    mine: LocalCoordination, tmp_path: Path
+) -> None:
+    with Child(tokens_one_after_the_other, tmp_path, 1500) as child:
+        child.hear()
+        with ThreadPoolExecutor(1) as pool:
+            finished = pool.submit(child.hear)
+            while not finished.done():
+                for token in files(tmp_path, "live"):
+                    mine.is_alive(token)
+            finished.result()
+
+
+def test_asking_never_takes_a_living_process_for_dead(
+    mine: LocalCoordination, tmp_path: Path
+) -> None:
+    token = mine.token
+    with Child(live, tmp_path) as one, Child(live, tmp_path) as two:
+        for _ in range(300):
+            one.tell(("is_alive", token))
+            two.tell(("is_alive", token))
+            assert one.hear() is two.hear() is True
+
+
+def test_a_process_without_a_free_descriptor_takes_nobody_for_dead(
+    mine: LocalCoordination, tmp_path: Path
+) -> None:
+    with Child(live, tmp_path) as child:
+        token = str(ask(child, "token"))
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        lowest = os.dup(0)
+        os.close(lowest)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
+        try:
+            alive = mine.is_alive(token)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert alive
+        assert mine.is_alive(token)
+
+
+def test_the_living_processes_are_listed_with_what_they_announced(
+    mine: LocalCoordination, tmp_path: Path
+) -> None:
+    mine.announce_observers({"docs.body": ["index"]})
+    with Child(live, tmp_path) as child, Child(live, tmp_path) as dead:
+        ask(child, "announce", {"docs.title": ["spell"]})
+        ask(dead, "token")
+        dead.kill()
+        listed = {process["pid"]: process["observers"] for process in mine.processes()}
+        assert listed == {
+            os.getpid(): {"docs.body": ["index"]},
+            child.pid: {"docs.title": ["spell"]},
+        }
+        assert ask(child, "processes") == mine.processes()
+
+
+# --- Observers --------------------------------------------------------------------------
+
+
+def test_workers_with_other_observers_on_a_column_are_refused_while_one_lives(
+    mine: LocalCoordination, tmp_path: Path
+) -> None:
+    with Child(live, tmp_path) as child:
+        assert ask(child, "announce", {"docs.body": ["index", "links"]}) == "announced"
+        mine.announce_observers({"docs.body": ["links", "index"], "docs.title": ["spell"]})
+        with pytest.raises(ObserverMismatchError, match=rf"{child.pid}.*docs\.body.*index, links"):
+            mine.announce_observers({"docs.body": ["index"]})
+        child.kill()
+        mine.announce_observers({"docs.body": ["index"]})
+    [process] = mine.processes()
+    assert process["observers"] == {"docs.body": ["index"]}
+
+
+def test_of_two_that_announce_other_observers_at_once_one_is_refused(tmp_path: Path) -> None:
+    with Child(live, tmp_path) as one, Child(live, tmp_path) as two:
+        for i in range(100):
+            column = f"docs.c{i}"
+            one.tell(("announce", {column: ["a"]}))
+            two.tell(("announce", {column: ["b"]}))
+            answers = [one.hear(), two.hear()]
+            assert sum(answer == "announced" for answer in answers) == 1, answers
+
+
+def test_an_announcement_shorter_than_the_last_leaves_a_readable_file(
+    mine: LocalCoordination, tmp_path: Path
+) -> None:
+    mine.announce_observers({"docs.body": ["a" * 40, "b" * 40]})
+    mine.announce_observers({})
+    text = (tmp_path / "live" / mine.token).read_text()
+    assert json.loads(text) == {"pid": os.getpid(), "observers": {}}
+
+
+# --- Row locks --------------------------------------------------------------------------
+
+
+def test_a_row_lock_keeps_out_threads_and_processes_until_it_is_given_back(
+    mine: LocalCoordination, tmp_path: Path
+) -> None:
+    with Child(live, tmp_path) as child:
+        assert mine.try_lock("t", b"r")
+        assert not mine.try_lock("t", b"r")
+        with ThreadPoolExecutor(1) as pool:
+            assert not pool.submit(mine.try_lock, "t", b"r").result()
+        assert ask(child, "try_lock", "t", b"r") is False
+        assert ask(child, "try_lock", "t", b"other") is True
+        assert ask(child, "try_lock", "u", b"r") is True
+        assert not mine.try_lock("t", b"other")
+        mine.unlock("t", b"r")
+        mine.unlock("t", b"r")
+        assert ask(child, "try_lock", "t", b"r") is True
+        assert not mine.try_lock("t", b"r")
+
+
+def test_row_locks_vanish_with_their_process(mine: LocalCoordination, tmp_path: Path) -> None:
+    with Child(live, tmp_path) as child:
+        assert ask(child, "try_lock", "t", b"r") is True
+        assert not mine.try_lock("t", b"r")
+        child.kill()
+        assert mine.try_lock("t", b"r")
+
+
+# --- The bell ---------------------------------------------------------------------------
+
+
+def test_the_bell_wakes_listeners_in_this_and_other_processes_at_once(
+    mine: LocalCoordination, tmp_path: Path
+) -> None:
+    here = threading.Event()
+    mine.listen(here.set)
+    with Child(live, tmp_path) as child:
+        ask(child, "listen")
+        waits = []
+        for _ in range(20):
+            assert ask(child, "await bell") == "waiting"
+            rung = time.monotonic()
+            mine.ring()
+            assert here.wait(1)
+            here.clear()
+            waits.append(child.hear() - rung)
+        # Both clocks are the machine's. Usually it is well below a millisecond.
+        assert max(waits) < 1
+        assert sorted(waits)[len(waits) // 2] < 0.05
+        child.tell(("ring",))
+        assert here.wait(1)
+
+
+def test_a_listener_that_has_stopped_hears_nothing_and_others_still_do(
+    mine: LocalCoordination,
+) -> None:
+    heard: list[str] = []
+    stop = mine.listen(lambda: heard.append("first"))
+    mine.listen(lambda: heard.append("second"))
+    stop()
+    stop()
+    mine.ring()
+    assert heard == ["second"]
+
+
+def test_whoever_begins_to_listen_is_rung_from_then_on(
+    mine: LocalCoordination, tmp_path: Path
+) -> None:
+    mine.ring()
+    with Child(live, tmp_path) as child:
+        ask(child, "listen")
+        ask(child, "await bell")
+        mine.ring()
+        assert child.hear() is not None
+
+
+def test_the_bell_of_a_listener_that_was_killed_is_cleared_away(
+    mine: LocalCoordination, tmp_path: Path
+) -> None:
+    with Child(live, tmp_path) as child, Child(live, tmp_path) as other:
+        ask(child, "listen")
+        ask(other, "listen")
+        mine.ring()
+        token = str(ask(child, "token"))
+        assert token in mine._bells
+        child.kill()
+        mine.ring()
+        assert token not in mine._bells
+        assert files(tmp_path, "wake") == [ask(other, "token")]
+        assert token not in files(tmp_path, "live")
+        ask(other, "await bell")
+        mine.ring()
+        assert other.hear() is not None
+
+
+def test_rings_from_many_threads_while_listeners_come_and_go_touch_no_other_file(
+    mine: LocalCoordination, tmp_path: Path
+) -> None:
+    done = threading.Event()
+
+    def ring() -> None:
+        while not done.is_set():
+            mine.ring()
+
+    with ThreadPoolExecutor(4) as pool:
+        ringers = [pool.submit(ring) for _ in range(4)]
+        try:
+            for i in range(6):
+                with Child(live, tmp_path) as child:
+                    ask(child, "listen")
+                    child.kill()
+                # New files get the numbers of the descriptors that were just closed.
+                paths = [tmp_path / f"{i}-{k}" for k in range(20)]
+                for path in paths:
+                    with path.open("wb"):
+                        mine.is_alive("1-nobody")
+                assert all(path.stat().st_size == 0 for path in paths)
+        finally:
+            done.set()
+        for ringer in ringers:
+            ringer.result()
+
+
+def test_closing_does_not_wait_for_what_the_listener_waits_for(tmp_path: Path) -> None:
+    coordination = LocalCoordination(tmp_path)
+    other = LocalCoordination.__new__(LocalCoordination)
+    del other
+    entered, closing = threading.Event(), threading.Event()
+
+    def heard() -> None:
+        entered.set()
+        closing.wait(10)
+        coordination.try_lock("t", b"r") if not coordination._closed else None
+        coordination.ring()
+
+    coordination.listen(heard)
+    # As another process does it: through the FIFO, so that the listening thread calls `heard`.
+    (tmp_path / "wake" / coordination.token).open("wb", buffering=0).write(b"!")
+    assert entered.wait(10)
+    with ThreadPoolExecutor(1) as pool:
+        closed = pool.submit(coordination.close)
+        closing.set()
+        closed.result(10)
+
+
+def test_the_bell_is_heard_in_a_process_with_very_many_open_files(tmp_path: Path) -> None:
+    with Child(listen_among_many_files, tmp_path) as child:
+        child.hear()
+        coordination = LocalCoordination(tmp_path)
+        coordination.ring()
+        assert child.hear()
+        coordination.close()
+
+
+def listen_among_many_files(pipe: Connection, folder: Path) -> bool:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 4096), most))
+    kept = [os.dup(0) for _ in range(1100)]
+    heard = threading.Event()
+    coordination = LocalCoordination(folder)
+    coordination.listen(heard.set)
+    say(pipe, len(kept))
+    answer = heard.wait(30)
+    coordination.close()
+    return answer

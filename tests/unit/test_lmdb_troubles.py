@@ -1,0 +1,238 @@
+"""What a user sees when the disk is full, the file damaged, or the system says no.
+
+Each test runs in a process of its own, which limits itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+from children import Child, hear, say
+
+import percola
+from percola import StoreError, StoreFullError, Table
+from percola.cells import Cell, Kind
+from percola.store.base import Put, RowMutation
+from percola.store.lmdb import LmdbStore
+
+MEGABYTE = 1 << 20
+NOBODY = 65534
+
+docs = Table("docs")
+body = docs.column("body")
+
+
+# --- A full disk ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path | None]:
+    """A file system of 8 MB; None where none may be mounted."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
+    if os.getuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
+        yield None
+        return
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def until_it_fails(write: Callable[[int], object]) -> tuple[int, StoreError]:
+    """Call `write(0)`, `write(1)`, … until it raises: how often it went well, and the error."""
+    for i in range(1000):
+        try:
+            write(i)
+        except StoreError as error:
+            return i, error
+    raise AssertionError("it never failed")
+
+
+def fill_and_go_on(pipe: Connection, folder: Path, limit: int | None) -> None:
+    """Fill what room there is, be told to go on when there is more, and check what is there."""
+    if limit is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    repo = percola.open(folder, schema=[docs])
+    written, error = until_it_fails(
+        lambda i: repo.run(lambda t: t.set(body, str(i), b"%03d" % i * 30_000))
+    )
+    assert isinstance(error, StoreFullError)
+    assert "no room left on the disk" in str(error)
+    assert error.__cause__ is not None
+    assert written > 10
+    check(repo, written)
+    # A small one may fit or not, but it tells the truth.
+    with contextlib.suppress(StoreFullError):
+        repo.run(lambda t: t.set(body, "small", b"x"))
+    say(pipe, written)
+    hear(pipe)
+    if limit is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    for i in range(written, written + 5):
+        repo.run(lambda t, i=i: t.set(body, str(i), b"%03d" % i * 30_000))
+    check(repo, written + 5)
+    repo.close()
+
+
+def check(repo: percola.Repository, written: int) -> None:
+    snapshot = repo.snapshot()
+    for i in range(written):
+        assert snapshot.get(body, str(i)) == b"%03d" % i * 30_000, i
+
+
+def check_all(pipe: Connection, folder: Path, written: int) -> None:
+    with percola.open(folder, schema=[docs]) as repo:
+        check(repo, written)
+
+
+def test_a_full_disk_is_told_loses_nothing_and_work_goes_on_once_there_is_room(
+    tmp_path: Path, small_disk: Path | None
+) -> None:
+    limit = 5 * MEGABYTE if small_disk is None else None
+    place = small_disk or tmp_path
+    ballast = place / "ballast"
+    ballast.write_bytes(bytes(3 * MEGABYTE))
+    with Child(fill_and_go_on, place / "repo", limit) as child:
+        written = child.hear()
+        # While it is full, the repository can be opened and read.
+        with Child(check_all, place / "repo", written) as reader:
+            reader.hear()
+        ballast.unlink()
+        child.tell()
+        child.hear()
+
+
+def test_a_limit_on_the_size_of_files_is_a_full_disk(tmp_path: Path) -> None:
+    with Child(fill_and_go_on, tmp_path / "repo", 3 * MEGABYTE) as child:
+        child.hear()
+        child.tell()
+        child.hear()
+
+
+# --- Damage -----------------------------------------------------------------------------
+
+
+def overwritten(data: bytes) -> bytes:
+    return os.urandom(16_384) + data[16_384:]
+
+
+def text(data: bytes) -> bytes:
+    return b"This is no repository at all.\n" * 1000
+
+
+def zeros(data: bytes) -> bytes:
+    return bytes(len(data))
+
+
+def stub(data: bytes) -> bytes:
+    return data[:100]
+
+
+@pytest.mark.parametrize("damage", [overwritten, text, zeros, stub])
+def test_a_damaged_file_is_one_clear_error_and_is_left_as_it_is(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    folder = tmp_path / "repo"
+    with percola.open(folder, schema=[docs]) as repo:
+        repo.run(lambda t: t.set(body, "a", b"v" * 100_000))
+    file = folder / "store" / "data.mdb"
+    sound = file.read_bytes()
+    damaged = damage(sound)
+    file.write_bytes(damaged)
+    for _ in range(2):
+        with pytest.raises(StoreError, match="damaged") as caught:
+            percola.open(folder, schema=[docs])
+        assert str(folder) in str(caught.value)
+        assert "backup" in str(caught.value)
+    assert file.read_bytes() == damaged
+    # The same process opens it once it has been restored.
+    file.write_bytes(sound)
+    with percola.open(folder, schema=[docs]) as repo:
+        assert repo.snapshot().get(body, "a") == b"v" * 100_000
+
+
+# --- Permissions ------------------------------------------------------------------------
+
+
+def open_as_nobody(pipe: Connection, folder: Path) -> list[str]:
+    if os.getuid() == 0:
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+    errors = []
+    for _ in range(2):
+        try:
+            percola.open(folder, schema=[docs])
+        except percola.RepositoryError as error:
+            errors.append(str(error))
+    return errors
+
+
+def test_a_folder_that_may_not_be_written_is_one_clear_error() -> None:
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "repo"
+        with percola.open(folder, schema=[docs]) as repo:
+            repo.run(lambda t: t.set(body, "a", b"v"))
+        Path(place).chmod(0o755)
+        parts = [folder, *folder.rglob("*")]
+        for part in parts:
+            part.chmod(0o555 if part.is_dir() else 0o444)
+        try:
+            with Child(open_as_nobody, folder) as child:
+                errors = child.hear()
+        finally:
+            for part in parts:
+                part.chmod(0o755)
+        assert len(errors) == 2
+        for error in errors:
+            assert str(folder) in error
+            assert "Permission denied" in error
+
+
+# --- Address space ----------------------------------------------------------------------
+
+
+def work_in_little_address_space(pipe: Connection, folder: Path, spare: int) -> int:
+    store = LmdbStore(folder, durability="relaxed")
+    store.create_tables(["t"])
+    store.close()
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + spare, used + spare))
+    store = LmdbStore(folder, durability="relaxed")
+
+    def value(i: int) -> list[tuple[int, bytes]]:
+        return store.entries(Cell("t", b"%d" % i, b"c"), Kind.DATA, 0, 9)
+
+    def write(i: int) -> None:
+        put = Put(Kind.DATA, b"c", 1, b"%03d" % i * 350_000)
+        store.mutate([RowMutation("t", b"%d" % i, (), [put])])
+
+    written, error = until_it_fails(write)
+    assert isinstance(error, StoreFullError)
+    assert "address space" in str(error)
+    # What is there is read as before, by this process, and small writes may still fit.
+    for i in range(written):
+        assert value(i) == [(1, b"%03d" % i * 350_000)]
+    assert value(written) == []
+    store.close()
+    return written
+
+
+def test_with_little_address_space_a_store_holds_what_fits_and_then_says_why(
+    tmp_path: Path,
+) -> None:
+    with Child(work_in_little_address_space, tmp_path, 200 * MEGABYTE) as child:
+        written = child.hear()
+    assert written > 20
+    with_more = LmdbStore(tmp_path)
+    for i in range(written):
+        entries = with_more.entries(Cell("t", b"%d" % i, b"c"), Kind.DATA, 0, 9)
+        assert entries == [(1, b"%03d" % i * 350_000)]
+    with_more.close()
