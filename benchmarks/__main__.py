@@ -9,7 +9,7 @@ import argparse
 import importlib
 import signal
 import sys
-from typing import Final, NoReturn
+from typing import Final
 
 from rich.console import Console
 
@@ -52,8 +52,9 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _interrupt(number: int, frame: object) -> NoReturn:
-    raise KeyboardInterrupt
+def _interrupt(number: int, frame: object) -> None:
+    # As Ctrl-C: whoever holds that back for a moment, as the start of Spark does, holds this back.
+    signal.raise_signal(signal.SIGINT)
 
 
 if __name__ == "__main__":

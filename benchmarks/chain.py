@@ -16,27 +16,32 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
-from rich.table import Table as Grid
 from rich.text import Text
 
+from benchmarks.chain_report import (
+    AIM_MEMORY,
+    AIM_PAGES,
+    Figures,
+    grid_of_figures,
+    grid_of_latencies,
+    grid_of_stages,
+    plot,
+)
 from benchmarks.crawl import multiplied, recaptured, sample, write_warc
 from benchmarks.measure import (
     OUTPUT,
-    Distribution,
     Usage,
     conditions,
     conditions_line,
-    shares,
+    output_name,
     temporary_folder,
     write_json,
 )
-from benchmarks.stages import Stages, measure_stages
+from benchmarks.stages import measure_stages
 from percola import PercolaError, Repository
 from percola.spark import spark_session
 from webindex import tables
@@ -53,9 +58,6 @@ from webindex.working import (
     wait_until_idle,
 )
 
-AIM_PAGES: Final = 60.0
-AIM_MEMORY: Final = 300e6
-
 _PATIENCE: Final = 300.0
 _LOOK_SECONDS: Final = 0.25
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz"
@@ -63,42 +65,6 @@ _LETTERS: Final = "bcdfghjklmnpqrstvwxz"
 
 class ChainError(PercolaError):
     """The chain did not do the work that was to be measured: there are no figures."""
-
-
-@dataclass(slots=True)
-class Figures:
-    """What was measured. Seconds by the clock, latencies in milliseconds."""
-
-    workers: int = 0
-    pages: int = 0
-    page_bytes: float = 0.0
-    links: int = 0
-    clusters: int = 0
-    spark_start: float = 0.0
-    workers_start: float = 0.0
-    loaded: float = 0.0
-    searchable: float = 0.0
-    worker_cpu: float = 0.0
-    usages: list[Usage] = field(default_factory=list)
-    steady_rate: float = 0.0
-    latencies: dict[str, list[float]] = field(default_factory=dict)
-
-    @property
-    def pages_per_second(self) -> float:
-        """From the start of the Spark job until nothing is left to do."""
-        return self.pages / self.searchable
-
-    def to_json(self) -> dict[str, Any]:
-        """All figures, latencies as percentiles and one by one."""
-        return {
-            **asdict(self),
-            "pages_per_second": self.pages_per_second,
-            "percentiles": {
-                name: asdict(found)
-                for name, all_of_them in self.latencies.items()
-                if (found := Distribution.of(all_of_them)) is not None
-            },
-        }
 
 
 # --- Passes -------------------------------------------------------------------------------
@@ -128,11 +94,12 @@ def measure_chain(
                 changing = [one for one in captures if 200 <= one.status < 300]
                 random.Random(1).shuffle(changing)
                 rate = figures.pages_per_second / 2
-                steady = int(rate * (3 if quick else 10))
+                alone = 20 if quick else 200
+                steady = min(int(rate * (2 if quick else 10)), len(changing) - alone)
                 status.update(f"Chain: {rate:.0f} changed pages a second …")
                 _steady(repo, workers, changing[:steady], rate, figures)
                 status.update("Chain: one changed page at a time …")
-                trickle = changing[steady:][: 40 if quick else 200]
+                trickle = changing[steady : steady + alone]
                 _trickle(repo, index, workers, trickle, figures)
             if workers.restarts:
                 raise ChainError(f"{workers.restarts} worker processes died on the way.")
@@ -260,154 +227,6 @@ def watched(workers: Workers, usages: list[Usage]) -> Iterator[None]:
         usages.extend(seen.values())
 
 
-# --- What is shown ------------------------------------------------------------------------
-
-
-def rows(figures: Figures) -> list[tuple[str, str, str]]:
-    """Name, figure and remark of each line."""
-    anonymous = max(usage.anonymous for usage in figures.usages)
-    resident = max(usage.resident for usage in figures.usages)
-    whole = f"{figures.pages:,} pages, {figures.links:,} links in {figures.searchable:.1f} s"
-    start = f"Spark's start, apart: {figures.spark_start:.1f} s"
-    files = f"with pages of shared files {resident / 1e6:,.0f} MB"
-    found = [
-        (
-            "Throughput",
-            f"{figures.pages_per_second:,.0f} pages/s",
-            f"aim {AIM_PAGES:.0f}; {whole}, {figures.workers} workers",
-        ),
-        (
-            "  of it loading",
-            f"{figures.loaded:.1f} s",
-            f"the Spark job; workers work meanwhile. {start}",
-        ),
-        (
-            "  computing",
-            f"{figures.worker_cpu / figures.pages * 1000:.1f} ms/page",
-            "processor time of the workers, whatever else the machine did",
-        ),
-        (
-            "Memory of a worker",
-            f"{anonymous / 1e6:,.0f} MB" if anonymous else "unknown",
-            f"aim under {AIM_MEMORY / 1e6:.0f}; its own, at its peak; {files}",
-        ),
-    ]
-    remarks = {
-        "trickle": "one changed page at a time, commit to search",
-        "steady": f"{figures.steady_rate:.0f} changed pages a second",
-        "bulk": "everything at once: mostly waiting for its turn",
-    }
-    for name, remark in remarks.items():
-        one = Distribution.of(figures.latencies.get(name, []))
-        if one is not None:
-            found.append(
-                (
-                    f"Latency, {name}",
-                    f"{milliseconds(one.p50)} · {milliseconds(one.p95)} · {milliseconds(one.p99)}",
-                    f"p50 · p95 · p99 of {one.count:,}; {remark}",
-                )
-            )
-    return found
-
-
-def milliseconds(value: float) -> str:
-    """A latency, in the unit that fits."""
-    return f"{value:,.0f} ms" if value < 10_000 else f"{value / 1000:,.1f} s"
-
-
-def grid_of_figures(figures: Figures) -> Grid:
-    """The table of throughput, memory and latency."""
-    grid = Grid(
-        title=f"The chain: {figures.pages:,} pages of {figures.page_bytes / 1000:.1f} kB",
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-        show_header=False,
-    )
-    grid.add_column("", no_wrap=True)
-    grid.add_column("", no_wrap=True, style="bold")
-    grid.add_column("", style="dim")
-    for row in rows(figures):
-        grid.add_row(*row)
-    return grid
-
-
-def grid_of_stages(stages: Stages) -> Grid:
-    """The table of shares."""
-    grid = Grid(
-        title=f"Share by stage: one process, one thread, {stages.pages:,} pages in "
-        f"{stages.seconds:.1f} s",
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-    )
-    grid.add_column("", no_wrap=True)
-    for name in ("Share", "ms/page", "Code", "Transaction", "Runs/page"):
-        grid.add_column(name, justify="right", no_wrap=True)
-    portions = shares(stages.parts())
-    for name, seconds in stages.parts().items():
-        stage = stages.by_name.get(name)
-        each = 1000 / stages.pages
-        grid.add_row(
-            name,
-            f"{portions[name]:.1%}",
-            f"{seconds * each:.2f}",
-            f"{stage.inside * each:.2f}" if stage else "",
-            f"{stage.transaction * each:.2f}" if stage else "",
-            f"{stage.runs / stages.pages:.2f}" if stage else "",
-        )
-    return grid
-
-
-def plot(figures: Figures, stages: Stages, path: Path) -> None:
-    """Stacked bars of the stages, and how the latencies are distributed."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(12, 5), layout="constrained")
-    each = 1000 / stages.pages
-    colours = pyplot.get_cmap("tab10")
-    bars = {
-        "all": {name: stage.seconds for name, stage in stages.by_name.items()},
-        "own code": {name: stage.inside for name, stage in stages.by_name.items()},
-        "transaction": {name: stage.transaction for name, stage in stages.by_name.items()},
-    }
-    for column, parts in bars.items():
-        bottom = 0.0
-        for number, (name, seconds) in enumerate(parts.items()):
-            label = name if column == "all" else None
-            left.bar(column, seconds * each, bottom=bottom, color=colours(number), label=label)
-            bottom += seconds * each
-        if column == "all":
-            rest = stages.scanning * each
-            left.bar(column, rest, bottom=bottom, color="#cccccc", label="looking for work")
-    left.set_ylabel("milliseconds a page, one thread")
-    left.set_title("Share by stage")
-    left.legend(reverse=True, fontsize=8)
-    for name, values in figures.latencies.items():
-        ordered = sorted(max(one, 1.0) for one in values)
-        right.step(
-            ordered,
-            [(at + 1) / len(ordered) for at in range(len(ordered))],
-            where="post",
-            label=f"{name} ({len(ordered):,} pages)",
-        )
-    right.set_xscale("log")
-    right.set_xlabel("milliseconds from loader to search (logarithmic)")
-    right.set_ylabel("share of pages found by then")
-    right.set_title("Latency")
-    right.grid(visible=True, alpha=0.3)
-    right.legend(fontsize=8)
-    figure.suptitle(
-        f"The chain: {figures.pages_per_second:,.0f} pages a second, {figures.workers} workers"
-    )
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
-
-
 def run(console: Console, *, quick: bool) -> None:
     """Measure, print the tables, draw the plot, leave the figures as JSON."""
     found = conditions()
@@ -417,10 +236,11 @@ def run(console: Console, *, quick: bool) -> None:
         figures = measure_chain(folder, list(multiplied(pages, copies)), console, quick=quick)
         with console.status("Chain: stage by stage, in one thread …"):
             stages = measure_stages(folder, list(multiplied(pages, staged)))
-    picture = OUTPUT / "chain.png"
+    name = output_name("chain", quick=quick)
+    picture = OUTPUT / f"{name}.png"
     plot(figures, stages, picture)
     path = write_json(
-        "chain",
+        name,
         {
             "conditions": found,
             "copies": copies,
@@ -432,6 +252,7 @@ def run(console: Console, *, quick: bool) -> None:
     console.print(
         Group(
             grid_of_figures(figures),
+            grid_of_latencies(figures),
             grid_of_stages(stages),
             Text(
                 f"Waiting, for the disk at commits, is {stages.waiting / stages.seconds:.0%} of "

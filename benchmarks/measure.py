@@ -172,6 +172,11 @@ def temporary_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
+def output_name(benchmark: str, *, quick: bool) -> str:
+    """What a benchmark's files are called: a quick run leaves those of a whole one alone."""
+    return f"{benchmark}-quick" if quick else benchmark
+
+
 def write_json(name: str, figures: Mapping[str, Any]) -> Path:
     """Leave all figures of a benchmark beside its plot."""
     OUTPUT.mkdir(parents=True, exist_ok=True)

@@ -57,6 +57,10 @@ class Child:
         assert word != "failed", f"the child failed:\n{what}"
         return what
 
+    def speaks_within(self, seconds: float) -> bool:
+        """Whether the child says something, or ends, within so many seconds."""
+        return self._pipe.poll(seconds)
+
     def tell(self, what: object = None) -> None:
         """Say something to the child, which waits for it with `hear(pipe)`."""
         self._pipe.send(what)

@@ -261,6 +261,15 @@ def open(
         raise ConflictingOptionsError(
             f"The durability {durability!r} is not known: use 'full' or 'relaxed'."
         )
+    # Locks carry the time to live as 32 bits of milliseconds.
+    if not 0.001 <= lock_ttl_seconds <= 1e6:
+        raise ConflictingOptionsError(
+            f"A lock_ttl_seconds of {lock_ttl_seconds} is not from 0.001 to 1000000 seconds."
+        )
+    if not lock_wait_seconds >= 0:
+        raise ConflictingOptionsError(
+            f"A lock_wait_seconds of {lock_wait_seconds} is not 0 or more seconds."
+        )
     tables = list(schema)
     if text in ("memory:", "memory://"):
         if durability is not None:

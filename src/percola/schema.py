@@ -219,7 +219,13 @@ class Family(Generic[R, V]):
                 f"{qualifier!r} cannot name a column of the family {self!r}: use a string of at "
                 "least one character and without NUL."
             )
-        column = Column(self.table, f"{self.name}:{qualifier}", self.codec)
+        try:
+            column = Column(self.table, f"{self.name}:{qualifier}", self.codec)
+        except UnicodeEncodeError as error:
+            raise SchemaError(
+                f"{qualifier!r} cannot name a column of the family {self!r}: it is not valid "
+                "Unicode text."
+            ) from error
         if len(column.key) > MAX_COLUMN_BYTES:
             raise SchemaError(
                 f"The column {column!r} has {len(column.key)} bytes; at most {MAX_COLUMN_BYTES} "
@@ -365,6 +371,9 @@ class Schema:
 
     def __iter__(self) -> Iterator[Table[Any]]:
         return iter(self._tables.values())
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tables
 
     def table(self, name: str) -> Table[Any]:
         """The table of that name; UnknownTableError if there is none."""

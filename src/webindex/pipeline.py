@@ -44,6 +44,13 @@ _PARTS_A_CORE: Final = 3
 _POLL_SECONDS: Final = 0.1
 # The JVM only hands out tasks here: a quick start is worth more than well compiled code.
 _CONFIG: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+_WORKER_DIED: Final = (
+    "Python worker exited unexpectedly",
+    "Python worker failed to connect back",
+    "java.io.EOFException",
+    "Connection reset",
+    "Broken pipe",
+)
 _CONTINUES: Final = "What is loaded stays; run the same load again, and it goes on from there."
 
 
@@ -253,7 +260,8 @@ def _gist(error: Exception) -> str:
     text = str(error)
     if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
         return "its JVM died (killed, or out of memory?)."
-    if "Python worker exited unexpectedly" in text:
+    # How the JVM puts it depends on what it was doing when the Python process went.
+    if any(sign in text for sign in _WORKER_DIED):
         return "the processes of a part died again and again (killed, or out of memory?)."
     # A Python traceback ends with what went wrong; the JVM's follows it.
     lines = re.split(r"\n\s+at |\nDriver stacktrace", text.partition("Traceback")[2] or text)[0]

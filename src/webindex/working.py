@@ -30,15 +30,28 @@ _RESTARTS: Final = 20
 
 
 def open_repository(address: str, *, create: bool = False) -> Repository:
-    """Open the repository of a web index; NotARepositoryError where there is none."""
+    """Open the repository of a web index; NotARepositoryError where there is none.
+
+    Only with `create` are the tables of a web index added to a repository that has others.
+    """
+    if create:
+        return percola.open(address, schema=tables.SCHEMA)
     try:
-        return percola.open(address, schema=tables.SCHEMA, create=create)
+        repo = percola.open(address, create=False)
     except NotARepositoryError as error:
-        if create or os.path.exists(address):
+        if os.path.exists(address):
             raise
         raise NotARepositoryError(
             f"There is no repository at {address}: 'webindex load' makes one from WARC files."
         ) from error
+    missing = [one.name for one in tables.SCHEMA if one.name not in repo.schema]
+    if missing:
+        repo.close()
+        raise NotARepositoryError(
+            f"The repository {address} holds no web index (it has no table {missing[0]!r}): "
+            "'webindex load' adds one."
+        )
+    return repo
 
 
 def open_index(repo: Repository, *, create: bool = False) -> TantivyIndex:

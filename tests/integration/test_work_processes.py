@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from from_scratch import again, check, recrawl, sample
@@ -72,9 +71,13 @@ def started(module: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
         finally:
             left = children(process.pid)
             process.kill()
-            for pid in left:
-                if is_alive(pid):
-                    os.kill(pid, signal.SIGKILL)
+            end(left)
+
+
+def end(pids: list[int]) -> None:
+    for pid in pids:
+        if is_alive(pid):
+            os.kill(pid, signal.SIGKILL)
 
 
 def children(pid: int) -> list[int]:
@@ -152,9 +155,12 @@ def test_workers_end_when_their_supervisor_is_killed(
         wait_until(lambda: documents(repo) > 0, seconds=SECONDS, what="the first document")
         workers = children(work.pid)
         assert len(workers) == 2 and all(map(is_alive, workers))
-        work.kill()
-        work.wait(SECONDS)
-        wait_until(lambda: not any(map(is_alive, workers)), what="the workers to end")
+        try:
+            work.kill()
+            work.wait(SECONDS)
+            wait_until(lambda: not any(map(is_alive, workers)), what="the workers to end")
+        finally:
+            end(workers)
     with running(repo.address, 1) as others:
         wait_until_idle(repo, others, SECONDS)
     check(repo, index, sample()[:40])
@@ -196,13 +202,19 @@ def test_ctrl_c_while_the_workers_start_ends_without_a_word(
     repo: Repository, wait_until: Wait
 ) -> None:
     with started("webindex.main", "work", "--repo", repo.address, "--workers", 2) as work:
-        workers = wait_until(
-            lambda: len(found := children(work.pid)) == 2 and found, what="two workers"
+        # Python is at their imports then, where a Ctrl-C would end them with a traceback.
+        wait_until(
+            lambda: (
+                len(found := children(work.pid)) == 2
+                and all("pycld2" in Path(f"/proc/{pid}/maps").read_text() for pid in found)
+            ),
+            what="two workers that import modules",
         )
+        workers = children(work.pid)
         os.killpg(work.pid, signal.SIGINT)
         _, err = work.communicate(timeout=SECONDS)
     assert (work.returncode, err) == (0, "")
-    assert isinstance(workers, list) and not any(map(is_alive, workers))
+    assert len(workers) == 2 and not any(map(is_alive, workers))
 
 
 # --- Together -----------------------------------------------------------------------------
@@ -268,7 +280,7 @@ def private_bytes(pid: int) -> int:
 
 
 def test_a_worker_stays_under_300_mb_while_it_works_off_the_sample(
-    repo: Repository, index: TantivyIndex, record_property: Callable[[str, Any], None]
+    repo: Repository, index: TantivyIndex
 ) -> None:
     load(repo, sample(), group=32)
     most = 0
@@ -283,6 +295,5 @@ def test_a_worker_stays_under_300_mb_while_it_works_off_the_sample(
         assert workers.restarts == 0
     finally:
         workers.stop()
-    record_property("private_mb", most // 1_000_000)
     assert 20_000_000 < most < 300_000_000
     check(repo, index, sample())

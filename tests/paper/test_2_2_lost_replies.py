@@ -228,6 +228,9 @@ def test_p7_a_commit_declared_dead_by_resolve_cannot_arrive_later(ground: Ground
     store.hook = hold
     with pytest.raises(CommitUnknownError) as caught:
         transfer(repo, 5)
+    assert len(late) > 1, "it is sent again before the outcome is called unknown"
+    assert {ts for _, ts in ground.left_over(bank, Kind.LOCK)} == {caught.value.start_ts}
+    assert len(ground.left_over(bank, Kind.LOCK)) == 6, "nothing may be cleaned up on a guess"
     store.hook = None
     assert repo.resolve(caught.value) is False
     assert [apply() for apply in late] == [False] * len(late)

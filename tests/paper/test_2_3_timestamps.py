@@ -162,8 +162,8 @@ def test_p11_no_reader_draws_a_start_ts_above_a_commit_and_still_misses_it(
     def write() -> None:
         repo = ground.repo(TABLES)
         try:
-            for _ in range(5000):
-                if len(reads) > 400:
+            for number in range(5000):
+                if number >= 100 and len(reads) > 400:
                     break
                 repo.run(lambda t: t.set(bal, "x", (t.get(bal, "x") or 0) + 1), attempts=10_000)
         finally:

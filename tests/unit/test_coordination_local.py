@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from children import Child, hear, say
@@ -179,14 +180,35 @@ def test_workers_with_other_observers_on_a_column_are_refused_while_one_lives(
     assert process["observers"] == {"docs.body": ["index"]}
 
 
+class Hesitant(LocalCoordination):
+    """Stops between looking at what others announced and announcing its own."""
+
+    pipe: Connection
+
+    def processes(self) -> list[dict[str, object]]:
+        found = super().processes()
+        say(self.pipe, "looked")
+        hear(self.pipe)
+        return found
+
+
+def hesitate(pipe: Connection, folder: Path, observers: dict[str, list[str]]) -> None:
+    coordination = Hesitant(folder)
+    coordination.pipe = pipe
+    coordination.announce_observers(observers)
+    say(pipe, "announced")
+    hear(pipe)
+
+
 def test_of_two_that_announce_other_observers_at_once_one_is_refused(tmp_path: Path) -> None:
-    with Child(live, tmp_path) as one, Child(live, tmp_path) as two:
-        for i in range(100):
-            column = f"docs.c{i}"
-            one.tell(("announce", {column: ["a"]}))
-            two.tell(("announce", {column: ["b"]}))
-            answers = [one.hear(), two.hear()]
-            assert sum(answer == "announced" for answer in answers) == 1, answers
+    observers = {"docs.body": ["a"]}
+    with Child(hesitate, tmp_path, observers) as one, Child(live, tmp_path) as two:
+        assert one.hear() == "looked"
+        two.tell(("announce", {"docs.body": ["b"]}))
+        assert not two.speaks_within(0.5), "it did not wait for the one that announces"
+        one.tell()
+        assert one.hear() == "announced"
+        assert str(one.pid) in two.hear()
 
 
 def test_an_announcement_shorter_than_the_last_leaves_a_readable_file(
@@ -294,54 +316,59 @@ def test_the_bell_of_a_listener_that_was_killed_is_cleared_away(
         assert other.hear() is not None
 
 
-def test_rings_from_many_threads_while_listeners_come_and_go_touch_no_other_file(
-    mine: LocalCoordination, tmp_path: Path
+def test_a_ring_never_goes_into_a_file_that_has_got_a_closed_bells_descriptor(
+    mine: LocalCoordination, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = threading.Event()
+    other = tmp_path / "other"
 
-    def ring() -> None:
-        while not done.is_set():
-            mine.ring()
+    def forget_and_open(token: str) -> None:
+        mine._forget_bell(token)
+        opened.append(other.open("wb"))
 
-    with ThreadPoolExecutor(4) as pool:
-        ringers = [pool.submit(ring) for _ in range(4)]
-        try:
-            for i in range(6):
-                with Child(live, tmp_path) as child:
-                    ask(child, "listen")
-                    child.kill()
-                # New files get the numbers of the descriptors that were just closed.
-                paths = [tmp_path / f"{i}-{k}" for k in range(20)]
-                for path in paths:
-                    with path.open("wb"):
-                        mine.is_alive("1-nobody")
-                assert all(path.stat().st_size == 0 for path in paths)
-        finally:
-            done.set()
-        for ringer in ringers:
-            ringer.result()
+    opened: list[BinaryIO] = []
+    write = os.write
+    meanwhile: list[threading.Thread] = []
+
+    def slow_write(fd: int, data: bytes) -> int:
+        if not meanwhile:
+            thread = threading.Thread(target=forget_and_open, args=(token,))
+            meanwhile.append(thread)
+            thread.start()
+            thread.join(0.5)
+        return write(fd, data)
+
+    with Child(live, tmp_path) as child:
+        ask(child, "listen")
+        mine.ring()
+        token = str(ask(child, "token"))
+        monkeypatch.setattr(os, "write", slow_write)
+        mine.ring()
+        meanwhile[0].join(10)
+        monkeypatch.undo()
+        opened[0].close()
+    assert other.read_bytes() == b""
 
 
-def test_closing_does_not_wait_for_what_the_listener_waits_for(tmp_path: Path) -> None:
+def test_closing_does_not_wait_for_a_listener_that_waits_for_it(
+    tmp_path: Path, wait_until: Wait
+) -> None:
     coordination = LocalCoordination(tmp_path)
-    other = LocalCoordination.__new__(LocalCoordination)
-    del other
-    entered, closing = threading.Event(), threading.Event()
+    entered = threading.Event()
 
     def heard() -> None:
         entered.set()
-        closing.wait(10)
-        coordination.try_lock("t", b"r") if not coordination._closed else None
-        coordination.ring()
+        wait_until(lambda: not coordination._listeners)  # the first thing that closing does
+        coordination.unlock("t", b"r")
 
     coordination.listen(heard)
-    # As another process does it: through the FIFO, so that the listening thread calls `heard`.
-    (tmp_path / "wake" / coordination.token).open("wb", buffering=0).write(b"!")
+    # As another process does it, so that the listening thread calls `heard`.
+    with (tmp_path / "wake" / coordination.token).open("wb", buffering=0) as bell:
+        bell.write(b"!")
     assert entered.wait(10)
-    with ThreadPoolExecutor(1) as pool:
-        closed = pool.submit(coordination.close)
-        closing.set()
-        closed.result(10)
+    closing = threading.Thread(target=coordination.close, daemon=True)
+    closing.start()
+    closing.join(10)
+    assert not closing.is_alive()
 
 
 def test_the_bell_is_heard_in_a_process_with_very_many_open_files(tmp_path: Path) -> None:

@@ -386,22 +386,22 @@ def test_pages_of_one_text_that_are_loaded_at_once_end_in_one_cluster(empty: Cha
 def test_a_slow_assembly_cannot_overwrite_a_faster_one_that_found_nothing_new(
     empty: Chain,
 ) -> None:
-    url = "https://example.org/flips"
-    there, back = (f"<title>{title}</title><p>{WORDS}" for title in ("There", "Back"))
+    target, source = "https://example.org/target", "https://example.org/source"
+    with_link = f'{WORDS} source <a href="{target}">Cormorants</a>'
 
-    def change_title(html: str, seconds: float) -> None:
-        empty.load([page(url, html, seconds)])
-        for one in (observers.parse, observers.join):
-            empty.repo.run(lambda t, one=one: one(t, page_row(url)))
+    def change_links(html: str, seconds: float) -> None:
+        empty.load([page(source, html, seconds)])
+        for one in (observers.parse, observers.invert):
+            empty.repo.run(lambda t, one=one: one(t, page_row(source)))
 
-    empty.load([page(url, there)])
+    empty.load([page(target, WORDS), page(source, f"{WORDS} source")])
     empty.work()
-    cluster = empty.repo.snapshot().get(tables.cluster, page_row(url))
+    cluster = empty.repo.snapshot().get(tables.cluster, page_row(target))
     assert cluster is not None
-    change_title(back, 60)
+    change_links(with_link, 60)
     slow = empty.repo.transaction()
     observers.assemble(slow, cluster)
-    change_title(there, 120)
+    change_links(f"{WORDS} source", 120)
     empty.repo.run(lambda t: observers.assemble(t, cluster))
     with pytest.raises(ConflictError):
         slow.commit()

@@ -67,7 +67,7 @@ def wait_until(happened: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + DEADLINE
     while not happened():
         assert time.monotonic() < deadline, f"did not happen in time: {what}"
-        time.sleep(0.0005)
+        threading.Event().wait(0.0005)
 
 
 def document(cluster: str, epoch: int) -> ServingDocument:

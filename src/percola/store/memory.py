@@ -39,7 +39,7 @@ _Row = dict[tuple[Kind, bytes], dict[int, bytes]]
 class MemoryStore(OneStepStore):
     """Everything in one process's memory; safe to use from many threads."""
 
-    limits = Limits(row_bytes=64 * 1024, value_bytes=256 * 1024 * 1024)
+    limits = Limits(row_bytes=64 * 1024 - 1, value_bytes=256 * 1024 * 1024)
 
     def __init__(self) -> None:
         self._lock = threading.RLock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -55,15 +56,23 @@ class Ground:
 
 
 def at_once(function: Callable[[int], T], threads: int = THREADS) -> list[T]:
-    """Call `function(i)` in many threads that begin together; the results in order."""
+    """Call `function(i)` in many threads that begin together; the results in order.
+
+    Meanwhile Python switches between threads as often as it can, so that races show.
+    """
     barrier = threading.Barrier(threads)
+    usual = sys.getswitchinterval()
 
     def begin(i: int) -> T:
         barrier.wait(60)
         return function(i)
 
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(begin, range(threads)))
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(begin, range(threads)))
+    finally:
+        sys.setswitchinterval(usual)
 
 
 def written(

@@ -108,6 +108,21 @@ class ScanClaims(Ground):
             (Cell(table, b"3", COLUMN), (None, 5, b"v")),
         ]
 
+    def test_a_scan_shows_a_cell_once_however_many_versions_it_has(
+        self, store: Store, table: str
+    ) -> None:
+        for row in (b"1", b"2"):
+            for column in (b"a", b"b"):
+                for commit_ts in range(10, 20):
+                    self.put(store, table, row, *written(column, commit_ts, b"%d" % commit_ts))
+        for ts in (9, 10, 14, 19, 50):
+            visible = (None, min(ts, 19), b"%d" % min(ts, 19))
+            cells = [Cell(table, row, c) for row in (b"1", b"2") for c in (b"a", b"b")]
+            expected = [(cell, visible) for cell in cells] if ts >= 10 else []
+            assert scan_all(store, table, b"", b"", ts) == expected
+            only = [(cell, state) for cell, state in expected if cell.column == b"b"]
+            assert scan_all(store, table, b"", b"", ts, [(b"b", False)]) == only
+
     def test_a_scan_leaves_out_cells_without_a_lock_or_a_value(
         self, store: Store, table: str
     ) -> None:
@@ -130,6 +145,15 @@ class ScanClaims(Ground):
         self.put(store, table, b"r", Delete(kind, COLUMN, 5))
         assert scan_kind_all(store, kind, table) == []
         assert scan_kind_all(store, kind, other) == [(Cell(other, b"r", COLUMN), 5, b"x")]
+
+    @pytest.mark.parametrize("kind", [Kind.LOCK, Kind.NOTIFY, Kind.FAILED])
+    def test_deleting_another_entry_leaves_one_to_be_found(
+        self, store: Store, table: str, kind: Kind
+    ) -> None:
+        self.put(store, table, b"r", *(Put(kind, column, 5, b"x") for column in (b"a", b"b", b"c")))
+        self.put(store, table, b"r", Delete(kind, b"a", 4), Delete(kind, b"b", 5))
+        found = scan_kind_all(store, kind, table)
+        assert [cell.column for cell, _, _ in found] == [b"a", b"c"]
 
     @pytest.mark.parametrize("rows", [0, 1, 2, 200])
     def test_tablets_cover_every_row_in_order_without_overlap(

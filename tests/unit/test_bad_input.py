@@ -1,0 +1,280 @@
+"""What a user can do wrong gets one clear error of its own class, and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import percola
+from percola import (
+    PercolaError,
+    Repository,
+    RepositoryClosedError,
+    RowTooLongError,
+    SchemaError,
+    Table,
+    Transaction,
+    TransactionUsedUpError,
+    UnknownColumnError,
+    UnknownTableError,
+    UsageError,
+    ValueTooLargeError,
+    Worker,
+    WrongTypeError,
+    observer,
+)
+from tests.unit.wrong_calls import (
+    TABLES,
+    any_,
+    blob,
+    check_message,
+    docs,
+    elsewhere,
+    everything,
+    extra,
+    flag,
+    missing,
+    missing_family,
+    missing_weak,
+    other_weak,
+    poke,
+    score,
+    seen,
+    size,
+    strange,
+    tags,
+    title,
+    value,
+)
+
+Act = Callable[[Transaction], object]
+
+
+@pytest.fixture(params=["memory", "lmdb"])
+def repo(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Repository]:
+    address = "memory:" if request.param == "memory" else tmp_path / "repo"
+    with percola.open(address, schema=TABLES) as repo:
+        repo.run(lambda t: t.set(title, "a", "as it was"))
+        yield repo
+
+
+CASES: dict[str, tuple[type[PercolaError], str, Act]] = {
+    # Tables and columns that the repository does not have.
+    "get from an unknown table": (UnknownTableError, "strange", lambda t: t.get(elsewhere, "a")),
+    "set in an unknown table": (UnknownTableError, "strange", lambda t: t.set(elsewhere, "a", 1)),
+    "scan of an unknown table": (UnknownTableError, "strange", lambda t: list(t.scan(strange))),
+    "row of an unknown table": (UnknownTableError, "strange", lambda t: t.get_row(strange, "a")),
+    "notify an unknown table": (UnknownTableError, "strange", lambda t: t.notify(other_weak, "a")),
+    "get of an unknown column": (UnknownColumnError, "missing", lambda t: t.get(missing, "a")),
+    "set of an unknown column": (UnknownColumnError, "missing", lambda t: t.set(missing, "a", 1)),
+    "delete of an unknown column": (
+        UnknownColumnError,
+        "missing",
+        lambda t: t.delete(missing, "a"),
+    ),
+    "lock of an unknown column": (
+        UnknownColumnError,
+        "missing",
+        lambda t: t.get_for_update(missing, "a"),
+    ),
+    "many of an unknown column": (
+        UnknownColumnError,
+        "missing",
+        lambda t: t.get_many([(missing, "a")]),
+    ),
+    "scan for an unknown column": (
+        UnknownColumnError,
+        "missing",
+        lambda t: list(t.scan(docs, columns=[missing])),
+    ),
+    "scan for an unknown family": (
+        UnknownColumnError,
+        "missing-family",
+        lambda t: list(t.scan(docs, columns=[missing_family])),
+    ),
+    "a column of an unknown family": (
+        UnknownColumnError,
+        "missing-family",
+        lambda t: t.set(missing_family["x"], "a", b""),
+    ),
+    "notify an unknown weak column": (
+        UnknownColumnError,
+        "missing-weak",
+        lambda t: t.notify(missing_weak, "a"),
+    ),
+    # Things that are no columns, or not such columns.
+    "a name instead of a column": (UsageError, "'title'", lambda t: t.get(any_("title"), "a")),
+    "a name to write": (UsageError, "'title'", lambda t: t.set(any_("title"), "a", "x")),
+    "a name to scan for": (
+        UsageError,
+        "'title'",
+        lambda t: list(t.scan(docs, columns=any_(["title"]))),
+    ),
+    "a name instead of a table": (UsageError, "'docs'", lambda t: list(t.scan(any_("docs")))),
+    "a family to read": (UsageError, "a family", lambda t: t.get(any_(tags), "a")),
+    "a family to write": (UsageError, "a family", lambda t: t.set(any_(tags), "a", 1)),
+    "a weak column to read": (UsageError, "weak", lambda t: t.get(any_(poke), "a")),
+    "a weak column to write": (UsageError, "weak", lambda t: t.set(any_(poke), "a", b"")),
+    "a weak column to delete": (UsageError, "weak", lambda t: t.delete(any_(poke), "a")),
+    "a strong column to notify": (
+        UsageError,
+        "not a weak",
+        lambda t: t.notify(any_(seen), "a"),
+    ),
+    "a prefix and a range": (
+        UsageError,
+        "not both",
+        lambda t: t.scan(docs, prefix="a", end="b"),
+    ),
+    # Rows.
+    "a row of bytes for one of text": (
+        WrongTypeError,
+        "bytes",
+        lambda t: t.get(title, any_(b"a")),
+    ),
+    "a row of text for one of bytes": (
+        WrongTypeError,
+        "str",
+        lambda t: t.set(value, any_("a"), b""),
+    ),
+    "a number for a row": (WrongTypeError, "int", lambda t: t.set(title, any_(7), "x")),
+    "nothing for a row": (WrongTypeError, "NoneType", lambda t: t.delete(title, any_(None))),
+    "an empty row": (WrongTypeError, "not empty", lambda t: t.set(title, "", "x")),
+    "an empty row to notify": (WrongTypeError, "not empty", lambda t: t.notify(poke, "")),
+    "an empty row to read": (WrongTypeError, "not empty", lambda t: t.get_row(docs, "")),
+    "half a character": (WrongTypeError, "Unicode", lambda t: t.set(title, "\ud800", "x")),
+    "an over-long row": (RowTooLongError, "70000", lambda t: t.set(title, "x" * 70_000, "x")),
+    "an over-long row to read": (RowTooLongError, "70000", lambda t: t.get(title, "x" * 70_000)),
+    "an over-long row to look at": (
+        RowTooLongError,
+        "70000",
+        lambda t: t.get_row(docs, "x" * 70_000),
+    ),
+    "an over-long row to notify": (
+        RowTooLongError,
+        "70000",
+        lambda t: t.notify(poke, "x" * 70_000),
+    ),
+    # Values.
+    "a number as text": (WrongTypeError, "int 5", lambda t: t.set(title, "a", any_(5))),
+    "text as a number": (WrongTypeError, "str '5'", lambda t: t.set(size, "a", any_("5"))),
+    "truth as a number": (WrongTypeError, "bool True", lambda t: t.set(size, "a", True)),
+    "text as a float": (WrongTypeError, "str", lambda t: t.set(score, "a", any_("1.5"))),
+    "a number as truth": (WrongTypeError, "int 1", lambda t: t.set(flag, "a", any_(1))),
+    "text as bytes": (WrongTypeError, "str", lambda t: t.set(blob, "a", any_("x"))),
+    "None as a value": (WrongTypeError, "NoneType", lambda t: t.set(title, "a", any_(None))),
+    "half a character as text": (WrongTypeError, "title", lambda t: t.set(title, "a", "\ud800")),
+    "a set as JSON": (WrongTypeError, "json", lambda t: t.set(extra, "a", {1, 2})),
+    "not-a-number as JSON": (WrongTypeError, "json", lambda t: t.set(extra, "a", float("nan"))),
+    "a column of a family with a wrong value": (
+        WrongTypeError,
+        "tag:x",
+        lambda t: t.set(tags["x"], "a", any_("1")),
+    ),
+    "too large a value": (
+        ValueTooLargeError,
+        "268435457",
+        lambda t: t.set(blob, "a", bytes(2**28 + 1)),
+    ),
+    # Names that families cannot have.
+    "an empty qualifier": (SchemaError, "''", lambda t: t.set(tags[""], "a", 1)),
+    "a qualifier with NUL": (SchemaError, "NUL", lambda t: t.set(tags["a\0b"], "a", 1)),
+    "an over-long qualifier": (SchemaError, "hash", lambda t: t.set(tags["x" * 200], "a", 1)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_wrong_call_raises_its_own_error_and_nothing_of_its_transaction_is_written(
+    repo: Repository, case: str
+) -> None:
+    kind, words, act = CASES[case]
+    before = everything(repo)
+
+    def attempt(t: Transaction) -> None:
+        t.set(title, "a", "written before the error")
+        t.notify(poke, "a")
+        act(t)
+
+    with pytest.raises(kind) as caught:
+        repo.run(attempt)
+    assert type(caught.value) is kind
+    check_message(caught.value, words)
+    assert everything(repo) == before
+
+
+def test_lmdbs_row_limit_is_told_with_what_to_do(tmp_path: Path) -> None:
+    with percola.open(tmp_path / "repo", schema=TABLES) as repo, repo.transaction() as t:
+        t.set(title, "x" * 384, "fits")
+        for row in ("x" * 385, "\0" * 193):
+            with pytest.raises(RowTooLongError, match=r"up to 384 bytes.*Use a hash"):
+                t.set(title, row, "x")
+
+
+def test_a_wrong_call_leaves_the_transaction_usable(repo: Repository) -> None:
+    with repo.transaction() as t:
+        with pytest.raises(WrongTypeError):
+            t.set(size, "a", any_("5"))
+        t.set(size, "a", 5)
+    assert repo.snapshot().get(size, "a") == 5
+
+
+@pytest.mark.parametrize("end", ["committed", "rolled back", "left by an error"])
+def test_a_used_up_transaction_cannot_write_outside_its_block(repo: Repository, end: str) -> None:
+    try:
+        with repo.transaction() as t:
+            t.set(size, "a", 1)
+            if end == "rolled back":
+                t.rollback()
+            elif end == "left by an error":
+                raise KeyError(end)
+    except KeyError:
+        pass
+    before = everything(repo)
+    for act in (
+        lambda: t.set(size, "a", 2),
+        lambda: t.delete(size, "a"),
+        lambda: t.notify(poke, "a"),
+        lambda: t.get(size, "a"),
+        lambda: t.scan(docs),
+        lambda: t.commit(),
+    ):
+        with pytest.raises(TransactionUsedUpError, match="Begin another one") as caught:
+            act()
+        check_message(caught.value, str(t.start_ts))
+    assert everything(repo) == before
+
+
+@pytest.mark.parametrize("at", [10**9, -1, 2**70, 1.5, "now"])
+def test_a_snapshot_of_no_past_moment_is_refused(repo: Repository, at: object) -> None:
+    with pytest.raises(UsageError, match="There is no snapshot at") as caught:
+        repo.snapshot(any_(at))
+    check_message(caught.value, repr(at))
+
+
+def test_a_closed_repository_says_so(repo: Repository) -> None:
+    t, snapshot = repo.transaction(), repo.snapshot()
+    t.set(title, "a", "x")
+    repo.close()
+    repo.close()
+    acts: list[Callable[[], object]] = [
+        repo.transaction,
+        repo.snapshot,
+        lambda: repo.run(lambda t: None),
+        lambda: snapshot.get(title, "a"),
+        t.commit,
+        lambda: Worker(repo, [observer(seen, name="x")(lambda t, row: None)]),
+    ]
+    for act in acts:
+        with pytest.raises(RepositoryClosedError, match="closed; open it again"):
+            act()
+
+
+def test_what_was_written_with_another_type_is_an_error_and_not_a_wrong_value(
+    repo: Repository,
+) -> None:
+    repo.run(lambda t: t.set(title, "a", "not a number"))
+    titles_as_numbers = Table("docs").column("title", int)
+    with pytest.raises(WrongTypeError, match="written with another type"):
+        repo.snapshot().get(titles_as_numbers, "a")

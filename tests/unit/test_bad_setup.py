@@ -1,0 +1,326 @@
+"""Declarations, addresses, options and observers that cannot work are refused at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import percola
+from percola import (
+    ConflictingOptionsError,
+    NotARepositoryError,
+    Observer,
+    ObserverError,
+    PercolaError,
+    Repository,
+    RepositoryError,
+    RepositoryVersionError,
+    SchemaError,
+    SchemaMismatchError,
+    StoreError,
+    Table,
+    Transaction,
+    UnknownColumnError,
+    UnknownTableError,
+    Worker,
+    WorkerOptions,
+    observer,
+)
+from tests.unit.wrong_calls import (
+    TABLES,
+    any_,
+    check_message,
+    everything,
+    missing_weak,
+    other_weak,
+    poke,
+    seen,
+    tags,
+    title,
+)
+
+
+@pytest.fixture(params=["memory", "lmdb"])
+def repo(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Repository]:
+    address = "memory:" if request.param == "memory" else tmp_path / "repo"
+    with percola.open(address, schema=TABLES) as repo:
+        repo.run(lambda t: t.set(title, "a", "as it was"))
+        yield repo
+
+
+# --- Declaring --------------------------------------------------------------------------
+
+DECLARATIONS: dict[str, tuple[str, Callable[[], object]]] = {
+    "a table without a name": ("''", lambda: Table("")),
+    "a table named by a number": ("5", lambda: Table(any_(5))),
+    "a column with a space": ("'a b'", lambda: Table("t").column("a b")),
+    "a column like Percola's own": ("'@ack'", lambda: Table("t").column("@ack")),
+    "a column with a colon": ("'a:b'", lambda: Table("t").column("a:b")),
+    "a name that is too long": ("48", lambda: Table("x" * 49)),
+    "rows of numbers": ("int", lambda: Table("t", rows=any_(int))),
+    "a column of lists": ("list", lambda: Table("t").column("c", any_(list))),
+    "two columns of one name": ("two columns", lambda: _twice(Table("t"))),
+    "two tables of one name": (
+        "two tables",
+        lambda: percola.open("memory:", schema=[Table("t"), Table("t")]),
+    ),
+    "a schema of names": ("'docs'", lambda: percola.open("memory:", schema=any_(["docs"]))),
+}
+
+
+def _twice(table: Table[str]) -> None:
+    table.column("c")
+    table.family("c")
+
+
+@pytest.mark.parametrize("case", DECLARATIONS)
+def test_a_declaration_that_cannot_work_is_refused_at_once(case: str) -> None:
+    words, declare = DECLARATIONS[case]
+    with pytest.raises(SchemaError) as caught:
+        declare()
+    assert type(caught.value) is SchemaError
+    check_message(caught.value, words)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda t: t.column("title", int), "a column of str"),
+        (lambda t: t.column("title", str, observed=True), "of str, observed"),
+        (lambda t: t.family("title", str), "a family of str"),
+        (lambda t: t.column("tag", int), "a column of int"),
+        (lambda t: t.weak_column("seen"), "a weak column"),
+        (lambda t: t.column("poke"), "a weak column"),
+    ],
+)
+def test_a_schema_that_contradicts_the_stored_one_is_refused(
+    tmp_path: Path, change: Callable[[Table[str]], object], words: str
+) -> None:
+    with percola.open(tmp_path / "repo", schema=TABLES) as repo:
+        repo.run(lambda t: t.set(title, "a", "as it was"))
+        stored = repo.schema.to_json()
+    table = Table("docs")
+    table.column("new")
+    change(table)
+    with pytest.raises(SchemaMismatchError) as caught:
+        percola.open(tmp_path / "repo", schema=[Table("new"), table])
+    check_message(caught.value, words)
+    with pytest.raises(SchemaMismatchError, match="rows of bytes"):
+        percola.open(tmp_path / "repo", schema=[Table("docs", rows=bytes)])
+    with percola.open(tmp_path / "repo") as repo:
+        assert repo.schema.to_json() == stored
+        assert repo.snapshot().get(title, "a") == "as it was"
+
+
+# --- Opening ----------------------------------------------------------------------------
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Every file of a folder."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_folder_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("chapter one")
+    for create in (True, False):
+        with pytest.raises(NotARepositoryError, match=r"thesis\.txt"):
+            percola.open(tmp_path, schema=TABLES, create=create)
+    with pytest.raises(NotARepositoryError, match="Name an empty or a new folder"):
+        percola.create(tmp_path)
+    assert tree(tmp_path) == {"thesis.txt": b"chapter one"}
+
+
+def test_a_file_is_not_a_repository(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("text")
+    for path in (file, file / "below"):
+        with pytest.raises((NotARepositoryError, RepositoryError)) as caught:
+            percola.open(path, schema=TABLES)
+        check_message(caught.value, str(file))
+    assert file.read_text() == "text"
+
+
+def test_a_missing_repository_is_created_only_if_it_may_be(tmp_path: Path) -> None:
+    for options in ({"create": False, "schema": TABLES}, {"schema": []}, {}):
+        with pytest.raises(NotARepositoryError, match="There is no repository at"):
+            percola.open(tmp_path / "missing", **any_(options))
+    assert not (tmp_path / "missing").exists()
+
+
+@pytest.mark.parametrize("version", [0, 2, "1", None])
+def test_a_repository_of_another_version_is_not_touched(tmp_path: Path, version: object) -> None:
+    folder = tmp_path / "repo"
+    percola.open(folder, schema=TABLES).close()
+    description = folder / "percola.json"
+    changed = {**json.loads(description.read_text()), "format": version}
+    description.write_text(json.dumps(changed))
+    before = tree(folder)
+    with pytest.raises(RepositoryVersionError, match="this version of Percola reads format 1"):
+        percola.open(folder, schema=TABLES)
+    assert tree(folder) == before
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"store": "lmdb"}', "null"])
+def test_a_damaged_description_is_told_and_not_overwritten(tmp_path: Path, text: str) -> None:
+    folder = tmp_path / "repo"
+    percola.open(folder, schema=TABLES).close()
+    (folder / "percola.json").write_text(text)
+    with pytest.raises(NotARepositoryError, match="Restore it from a backup") as caught:
+        percola.open(folder, schema=TABLES)
+    check_message(caught.value, "percola.json")
+    assert (folder / "percola.json").read_text() == text
+
+
+def test_a_damaged_store_is_told_and_not_overwritten(tmp_path: Path) -> None:
+    folder = tmp_path / "repo"
+    percola.open(folder, schema=TABLES).close()
+    data = folder / "store" / "data.mdb"
+    data.write_bytes(b"this is no LMDB file" * 1000)
+    with pytest.raises(StoreError, match="damaged"):
+        percola.open(folder, schema=TABLES)
+    assert data.read_bytes().startswith(b"this is no LMDB file")
+
+
+def test_a_place_where_nothing_can_be_created_is_told() -> None:
+    """Not even the superuser makes a folder there."""
+    with pytest.raises(RepositoryError, match="No repository can be created at /proc/percola"):
+        percola.open("/proc/percola", schema=TABLES)
+
+
+@pytest.mark.parametrize("address", ["hbase://host", "bigtable://p/i", "lmdb:", "postgres://x"])
+def test_an_address_of_no_known_store_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NotARepositoryError) as caught:
+        percola.open(address, schema=TABLES)
+    check_message(caught.value, address)
+    assert list(tmp_path.iterdir()) == []
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "an unknown durability": {"durability": "lucky"},
+    "a time to live of nothing": {"lock_ttl_seconds": 0},
+    "a negative time to live": {"lock_ttl_seconds": -1},
+    "a time to live of years": {"lock_ttl_seconds": 1e9},
+    "a time to live that is no number": {"lock_ttl_seconds": float("nan")},
+    "a negative patience": {"lock_wait_seconds": -1},
+}
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_an_option_that_cannot_work_is_refused_and_creates_nothing(
+    tmp_path: Path, case: str
+) -> None:
+    with pytest.raises(ConflictingOptionsError) as caught:
+        percola.open(tmp_path / "repo", schema=TABLES, **OPTIONS[case])
+    name, given = next(iter(OPTIONS[case].items()))
+    check_message(caught.value, str(given) if name != "durability" else repr(given))
+    assert not (tmp_path / "repo").exists()
+
+
+def test_a_memory_repository_takes_no_durability() -> None:
+    with pytest.raises(ConflictingOptionsError, match="leave one of the two out"):
+        percola.open("memory:", schema=TABLES, durability="full")
+
+
+def test_a_process_opens_a_repository_with_one_durability(tmp_path: Path) -> None:
+    with percola.open(tmp_path / "repo", schema=TABLES, durability="relaxed"):
+        with pytest.raises(ConflictingOptionsError, match=r"'relaxed'.*'full'"):
+            percola.open(tmp_path / "repo", schema=TABLES, durability="full")
+        percola.open(tmp_path / "repo", schema=TABLES).close()
+
+
+# --- Observers and workers --------------------------------------------------------------
+
+
+def _noop(t: Transaction, row: str) -> None:
+    pass
+
+
+OBSERVERS: dict[str, tuple[type[PercolaError], str, Callable[[Repository], object]]] = {
+    "a column that is not observed": (
+        ObserverError,
+        "observed=True",
+        lambda repo: observer(title)(_noop),
+    ),
+    "a family": (ObserverError, "tag", lambda repo: observer(any_(tags))(_noop)),
+    "a name for a column": (
+        ObserverError,
+        "'seen'",
+        lambda repo: observer(any_("seen"))(_noop),
+    ),
+    "a lambda without a name": (
+        SchemaError,
+        "'<lambda>'",
+        lambda repo: observer(seen)(lambda t, row: None),
+    ),
+    "a name with a colon": (SchemaError, "'a:b'", lambda repo: observer(seen, name="a:b")(_noop)),
+    "no function": (ObserverError, "function", lambda repo: Observer(seen, any_(None), "x")),
+    "a bare function": (ObserverError, "@observer", lambda repo: Worker(repo, any_([_noop]))),
+    "no observers": (ObserverError, "at least one", lambda repo: Worker(repo, [])),
+    "two of one name": (
+        ObserverError,
+        "two observers are named",
+        lambda repo: Worker(repo, [observer(seen)(_noop), observer(poke)(_noop)]),
+    ),
+    "two on a weak column": (
+        ObserverError,
+        "it can have one",
+        lambda repo: Worker(repo, [observer(poke, name=n)(_noop) for n in ("a", "b")]),
+    ),
+    "a table that the repository has not": (
+        UnknownTableError,
+        "strange",
+        lambda repo: Worker(repo, [observer(other_weak)(_noop)]),
+    ),
+    "a column that the repository has not": (
+        UnknownColumnError,
+        "missing-weak",
+        lambda repo: Worker(repo, [observer(missing_weak)(_noop)]),
+    ),
+    "options twice": (
+        ConflictingOptionsError,
+        "not both",
+        lambda repo: Worker(repo, [observer(seen)(_noop)], WorkerOptions(), threads=2),
+    ),
+}
+for _name, _bad in (
+    ("threads", 0),
+    ("attempts", 0),
+    ("first_wait", 0),
+    ("longest_wait", -1),
+    ("timeout", 0),
+    ("rescan", 0),
+    ("sweep", -5),
+):
+    OBSERVERS[f"{_name}={_bad}"] = (
+        ConflictingOptionsError,
+        _name,
+        lambda repo, n=_name, b=_bad: Worker(repo, [observer(seen)(_noop)], **{n: b}),
+    )
+OBSERVERS["a first wait above the longest"] = (
+    ConflictingOptionsError,
+    "longer than its longest_wait",
+    lambda repo: Worker(repo, [observer(seen)(_noop)], first_wait=20, longest_wait=10),
+)
+
+
+@pytest.mark.parametrize("case", OBSERVERS)
+def test_observers_and_workers_that_cannot_work_are_refused(repo: Repository, case: str) -> None:
+    kind, words, build = OBSERVERS[case]
+    before = everything(repo)
+    with pytest.raises(kind) as caught:
+        build(repo)
+    assert type(caught.value) is kind
+    assert words.lower() in str(caught.value).lower()
+    assert everything(repo) == before
+
+
+def test_an_unknown_worker_option_is_a_type_error(repo: Repository) -> None:
+    with pytest.raises(TypeError, match="treads"):
+        Worker(repo, [observer(seen)(_noop)], treads=4)

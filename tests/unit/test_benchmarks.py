@@ -1,0 +1,167 @@
+"""The arithmetic that the benchmarks' figures rest on, and that both sides do the same work."""
+
+from __future__ import annotations
+
+from collections import Counter
+from urllib.parse import urlsplit
+
+import pytest
+
+from benchmarks.crawl import multiplied, recaptured, sample, write_warc
+from benchmarks.fig8_lmdb import OPERATIONS, ROWS, _cut
+from benchmarks.measure import (
+    Comparison,
+    Distribution,
+    compare,
+    cpu_seconds,
+    parse_sizes,
+    percentile,
+    shares,
+    throughput,
+)
+from benchmarks.stages import Stage, Stages
+from webindex.pages import Page, parse
+from webindex.warc import Capture, read_captures
+
+
+def test_the_ratio_is_the_median_of_the_pairs_and_not_the_ratio_of_the_medians() -> None:
+    # The machine is slow in the second pair, for both.
+    found = Comparison(raw=[100.0, 10.0, 100.0], percola=[50.0, 5.0, 40.0])
+    assert found.ratios == [0.5, 0.5, 0.4]
+    assert found.ratio == 0.5
+    assert found.to_json()["percola_per_second"] / found.to_json()["raw_per_second"] == 0.4
+
+
+def test_half_of_the_pairs_lie_in_the_middle_half() -> None:
+    found = Comparison(raw=[1.0] * 5, percola=[0.5, 0.1, 0.6, 9.0, 0.4])
+    assert found.middle == (0.4, 0.6)
+
+
+def test_neither_of_the_two_always_goes_first() -> None:
+    order = []
+
+    def rate(name: str, value: float) -> float:
+        order.append(name)
+        return value
+
+    found = Comparison()
+    compare(4, lambda: rate("raw", 4.0), lambda: rate("percola", 1.0), found)
+    assert order == ["raw", "percola", "percola", "raw"] * 2
+    assert found.raw == [4.0] * 4
+    assert found.percola == [1.0] * 4
+
+
+def test_throughput_counts_the_time_in_which_one_process_worked_alone() -> None:
+    assert throughput([(100, 5.0, 6.0), (100, 5.0, 6.0)]) == 200
+    assert throughput([(100, 5.0, 6.0), (100, 6.0, 7.0)]) == 100
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"), [(0.01, 1), (0.5, 50), (0.951, 96), (0.99, 99), (1.0, 100)]
+)
+def test_a_percentile_is_the_least_value_that_so_many_do_not_exceed(
+    share: float, expected: float
+) -> None:
+    assert percentile(range(1, 101), share) == expected
+
+
+def test_the_percentiles_of_one_value_are_that_value_and_of_none_there_are_none() -> None:
+    assert Distribution.of([7.0]) == Distribution(1, 7.0, 7.0, 7.0, 7.0)
+    assert Distribution.of([]) is None
+
+
+def test_percentiles_do_not_depend_on_the_order_of_the_values() -> None:
+    found = Distribution.of([float(one * 37 % 101) for one in range(101)])
+    assert found == Distribution(101, 50.0, 95.0, 99.0, 100.0)
+
+
+def test_shares_add_up_to_one_and_those_of_nothing_are_none() -> None:
+    assert shares({"a": 3.0, "b": 1.0}) == {"a": 0.75, "b": 0.25}
+    assert shares({"a": 0.0}) == {"a": 0.0}
+
+
+def test_what_no_stage_took_was_spent_looking_for_work() -> None:
+    stages = Stages(10, seconds=8.0, by_name={"a": Stage(1, 2.0, 1.0), "b": Stage(1, 0.5, 0.5)})
+    assert stages.scanning == 4.0
+    assert stages.parts() == {"a": 3.0, "b": 1.0, "looking for work": 4.0}
+    assert sum(stages.parts().values()) == stages.seconds
+
+
+def test_sizes_are_read_as_bytes_and_lines_without_a_size_are_left_out() -> None:
+    text = (
+        "55d0-7ffd ---p 0000 00:00 0   [rollup]\nRss:    2048 kB\nAnonymous:  12 kB\nName:\tkB x\n"
+    )
+    assert parse_sizes(text) == {"Rss": 2048 * 1024, "Anonymous": 12 * 1024}
+
+
+def test_processor_time_is_found_behind_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sysconf", lambda name: 100)
+    fields = " ".join(str(one) for one in range(3, 30))
+    assert cpu_seconds(f"17 (a b) 1 (c) S {fields[2:]}") == pytest.approx((14 + 15) / 100)
+
+
+# --- The same work ------------------------------------------------------------------------
+
+
+def test_both_stores_are_asked_for_the_same_rows_in_the_same_order() -> None:
+    rows = list(range(0, ROWS, 7))
+    for name in OPERATIONS:
+        raw = str(_cut(rows, f"raw {name}")).replace("b'", "'")
+        assert raw == str(_cut(rows, name))
+
+
+def parsed(capture: Capture) -> Page:
+    headers = capture.headers
+    return parse(capture.body, capture.url, headers.get("content-type") or capture.content_type)
+
+
+@pytest.fixture(scope="module")
+def pages() -> list[Capture]:
+    return [one for one in sample() if 200 <= one.status < 300]
+
+
+def test_each_copy_has_the_duplicates_and_links_of_the_sample_and_no_page_of_another(
+    pages: list[Capture],
+) -> None:
+    def shape(copy: list[Page]) -> tuple[list[int], list[int], Counter[bool]]:
+        """Sizes of clusters, links of each page, and how many lead to a page of the crawl."""
+        known = {one.url for one in copy}
+        inside = Counter(link.url in known for one in copy for link in one.links)
+        clusters = Counter(one.text_hash for one in copy)
+        return sorted(clusters.values()), [len(one.links) for one in copy], inside
+
+    copies = list(multiplied(pages, 2))
+    first, second = (
+        [parsed(one) for one in half] for half in (copies[: len(pages)], copies[len(pages) :])
+    )
+    expected = shape([parsed(one) for one in pages])
+    assert expected[2][True] > 1000
+    assert shape(first) == shape(second) == expected
+    assert not {one.url for one in first} & {one.url for one in second}
+    assert not {one.text_hash for one in first} & {one.text_hash for one in second}
+
+
+def test_a_multiplied_crawl_is_read_back_from_its_file_as_it_was(
+    pages: list[Capture], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    written = list(multiplied(pages[:20], 2))
+    path = tmp_path_factory.mktemp("crawl") / "crawl.warc.gz"
+    write_warc(path, written)
+    read = list(read_captures(path))
+    assert all(isinstance(one, Capture) for one in read)
+    for theirs, ours in zip(read, written, strict=True):
+        assert isinstance(theirs, Capture)
+        assert (theirs.url, theirs.status, theirs.body) == (ours.url, ours.status, ours.body)
+        assert theirs.headers == ours.headers
+        assert theirs.date == ours.date.replace(microsecond=0)
+
+
+def test_a_recaptured_page_is_later_and_has_another_text_and_the_same_links(
+    pages: list[Capture],
+) -> None:
+    for before in pages[::20]:
+        after = recaptured(before, "Something new.")
+        assert after.date > before.date
+        assert parsed(after).text_hash != parsed(before).text_hash
+        assert parsed(after).links == parsed(before).links
+        assert urlsplit(after.url) == urlsplit(before.url)

@@ -1,0 +1,96 @@
+"""What is encoded is decoded as it was, and stands in bytes as the docstrings say."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from percola.cells import (
+    MAX_TS,
+    SYSTEM_MARK,
+    WRITE_HEADER,
+    Cell,
+    LockRecord,
+    Op,
+    ack_column,
+    decode_lock,
+    decode_ts,
+    decode_write,
+    encode_lock,
+    encode_ts,
+    encode_write,
+    failed_column,
+)
+
+timestamps = st.integers(0, MAX_TS)
+operations = st.sampled_from(Op)
+values = st.none() | st.binary(max_size=300)
+keys = st.binary(min_size=1, max_size=400)
+names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,47}", fullmatch=True)
+locks = st.builds(
+    LockRecord,
+    op=operations,
+    primary=st.builds(Cell, names, keys, keys),
+    owner=st.text(max_size=80),
+    wall_ms=st.integers(0, 2**63),
+    ttl_ms=st.integers(0, 2**32 - 1),
+    observed=st.booleans(),
+    value=values,
+)
+
+
+@given(op=operations, start_ts=timestamps, value=values)
+def test_a_write_record_is_read_as_it_was_written(
+    op: Op, start_ts: int, value: bytes | None
+) -> None:
+    record = encode_write(op, start_ts, value)
+    assert decode_write(record) == (op, start_ts, value)
+    assert record[0] == op
+    assert record[WRITE_HEADER:] == (value or b"")
+
+
+def test_a_write_record_tells_an_empty_value_from_none_and_is_never_empty() -> None:
+    assert decode_write(encode_write(Op.PUT, 1, b"")).value == b""
+    assert decode_write(encode_write(Op.PUT, 1)).value is None
+    assert len(encode_write(Op.ROLLBACK, 0)) == WRITE_HEADER
+
+
+@given(lock=locks)
+def test_a_lock_record_is_read_as_it_was_written(lock: LockRecord) -> None:
+    assert decode_lock(encode_lock(lock)) == lock
+
+
+def test_a_lock_record_holds_a_primary_with_the_longest_row_of_any_store() -> None:
+    primary = Cell("t" * 48, b"r" * 65535, b"c" * 112)
+    lock = LockRecord(Op.PUT, primary, "owner", 1, 1, True, b"")
+    assert decode_lock(encode_lock(lock)) == lock
+
+
+@given(ts=timestamps)
+def test_a_timestamp_as_a_value_is_decimal_digits(ts: int) -> None:
+    assert encode_ts(ts) == str(ts).encode()
+    assert decode_ts(encode_ts(ts)) == ts
+
+
+@given(observer=names, column=names)
+def test_percolas_columns_are_marked_and_name_their_observer_and_column(
+    observer: str, column: str
+) -> None:
+    columns = [ack_column(observer, column.encode()), failed_column(observer, column.encode())]
+    for name in columns:
+        assert name.startswith(SYSTEM_MARK)
+        assert name.split(b":")[1:] == [observer.encode(), column.encode()]
+    assert len(set(columns)) == 2
+
+
+@pytest.mark.parametrize(
+    ("cell", "shown"),
+    [
+        (Cell("bank", b"Bob", b"bal"), "bank['Bob'].bal"),
+        (Cell("t", "é".encode(), b"c"), "t['é'].c"),
+        (Cell("t", b"\xff\0", b"c"), r"t['\\xff\x00'].c"),
+    ],
+)
+def test_a_cell_is_shown_so_that_a_person_recognises_it(cell: Cell, shown: str) -> None:
+    assert str(cell) == shown
