@@ -54,7 +54,10 @@ def main(arguments: list[str]) -> int:
 
 def _interrupt(number: int, frame: object) -> None:
     # As Ctrl-C: whoever holds that back for a moment, as the start of Spark does, holds this back.
-    signal.raise_signal(signal.SIGINT)
+    if callable(signal.getsignal(signal.SIGINT)):
+        signal.raise_signal(signal.SIGINT)
+    else:  # A shell starts what it runs in the background deaf to Ctrl-C.
+        raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

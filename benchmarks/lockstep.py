@@ -100,7 +100,11 @@ def _play(
                 except EOFError:
                     return
                 barrier.wait(_PATIENCE)
-                end.send(player(task, seconds))
+                measured = player(task, seconds)
+                try:
+                    end.send(measured)
+                except BrokenPipeError:
+                    return  # It was interrupted, and nobody waits for this.
     except threading.BrokenBarrierError:
         return  # Another one failed, and has said why.
     except KeyboardInterrupt:

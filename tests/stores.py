@@ -41,6 +41,7 @@ from percola.store.base import (
     OneStepStore,
     OneStepWrite,
     Put,
+    Reader,
     RowMutation,
     Tablet,
 )
@@ -160,8 +161,8 @@ class PassingStore(OneStepStore):
     def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
         return self.inner.read(cells, ts)
 
-    def get(self, table: str, row: bytes, column: bytes, ts: int) -> CellState:
-        return self.inner.get(table, row, column, ts)
+    def reader(self, table: str, column: bytes) -> Reader:
+        return self.inner.reader(table, column)
 
     def entries(
         self, cell: Cell, kind: Kind, low: int, high: int, limit: int | None = None

@@ -177,6 +177,13 @@ class Repository:
                 counts.update(f"{c.table}.{c.column.decode()}" for c in {e[0] for e in entries})
         return dict(counts)
 
+    def is_idle(self) -> bool:
+        """Whether no cell waits for an observer; costs nothing however much is dirty."""
+        store = self.services.store
+        return not any(
+            store.scan_kind(Kind.NOTIFY, table.name, limit=1)[0] for table in self.schema
+        )
+
     def set_aside(self) -> int:
         """How many changes wait for an operator because their observer kept failing (N5)."""
         count = 0

@@ -30,7 +30,7 @@ from percola.errors import (
 from percola.locks import LockResolver
 from percola.oracle.base import Oracle
 from percola.schema import Column, Family, R, Table, V, WeakColumn
-from percola.store.base import BLOCKED, CellState, OneStepStore, Store
+from percola.store.base import BLOCKED, CellState, OneStepStore, Reader, Store
 
 D = TypeVar("D")
 
@@ -48,6 +48,7 @@ class Services:
         ttl_ms: how long a lock may go without a refresh before it may be taken for dead.
         caches_reads: whether transactions keep what they read (§2.5).
         changed: called after a commit that notified somebody.
+        readers: the store's readers of single columns, made as they are needed.
     """
 
     store: Store
@@ -60,6 +61,7 @@ class Services:
     ttl_ms: int = 10_000
     caches_reads: bool = False
     changed: Callable[[], None] = field(default=lambda: None)
+    readers: dict[tuple[str, bytes], Reader] = field(default_factory=dict)
 
 
 class Row(Generic[R]):
@@ -124,16 +126,26 @@ Writes = dict[Cell, tuple[int, bytes | None]]
 _new_cell = tuple.__new__  # A third of the time that Cell(…) takes.
 _LOCK_ONLY = int(Op.LOCK)
 _SURELY_SHORT = 96
+_READERS = 1000
 
 
 class Snapshot:
     """The repository as it was at `start_ts`: read-only, safe to use from several threads."""
 
-    __slots__ = ("_cache", "_columns", "_services", "_used_up", "_writes", "start_ts")
+    __slots__ = (
+        "_cache",
+        "_columns",
+        "_readers",
+        "_services",
+        "_used_up",
+        "_writes",
+        "start_ts",
+    )
 
     def __init__(self, services: Services, start_ts: int) -> None:
         self._services = services
         self._columns = services.columns
+        self._readers = services.readers
         self._cache = ReadCache() if services.caches_reads else None
         self._used_up: str | None = None
         # A snapshot writes nothing; a transaction's reads look here first.
@@ -229,13 +241,14 @@ class Snapshot:
         if self._writes or self._cache is not None:
             raw = self._visible(self._cell(column, row))
         else:
-            if column.__class__ is not Column or column.address not in self._columns:
-                self._check_column(column)
+            try:
+                read = self._readers[column.address]
+            except (KeyError, AttributeError):
+                read = self._reader_of(column)
             key = column.encode_row(row)
-            services = self._services
             if len(key) > _SURELY_SHORT:
-                services.store.check_row(column.table_name, key)
-            found = services.store.get(column.table_name, key, column.key, self.start_ts)
+                self._services.store.check_row(column.table_name, key)
+            found = read(key, self.start_ts)
             if found is BLOCKED:
                 raw = self._read((Cell(column.table_name, key, column.key),))[0][2]
             else:
@@ -246,6 +259,16 @@ class Snapshot:
             return column.decode(raw)
         except ValueError:
             return column.decode_value(raw)  # Says what is wrong.
+
+    def _reader_of(self, column: Column[R, Any]) -> Reader:
+        """The column's reader, made once for all transactions; refuses what cannot be read."""
+        if column.__class__ is not Column or column.address not in self._columns:
+            self._check_column(column)
+        if len(self._readers) >= _READERS:
+            self._readers.clear()  # Columns of families come and go.
+        reader = self._services.store.reader(column.table_name, column.key)
+        self._readers[column.address] = reader
+        return reader
 
     def get_many(self, cells: Iterable[tuple[Column[R, V], R]]) -> list[V | None]:
         """The values of many cells, of any tables, in one store call (§2.5)."""

@@ -38,6 +38,8 @@ __all__ = ["Worker", "WorkerOptions"]
 log = logging.getLogger("percola.worker")
 
 _CHUNK: Final = 64
+_STINT: Final = 32
+_LOOK: Final = 0.02
 _BUSY_WAIT: Final = 0.02
 _TELEPORTS: Final = 4
 
@@ -161,9 +163,8 @@ class Worker:
             self.start()
             try:
                 while not self._shared.stopping and not (done := finished()):
-                    with self._shared.changed:
-                        if not self._shared.stopping:
-                            self._shared.changed.wait(0.05)
+                    # Not the bell, which every commit rings: only the end is waited for here.
+                    self._stopped.wait(_LOOK)
             finally:
                 self.stop()
         if done:
@@ -212,8 +213,12 @@ class Worker:
         """All entries of a kind on the columns that this worker observes."""
         for table in self._observers.tables:
             position: bytes | None = b""
+            most = 1  # Whether there is any is the usual question.
             while position is not None:
-                entries, position = self._services.store.scan_kind(kind, table, position)
+                entries, position = self._services.store.scan_kind(
+                    kind, table, position, limit=most
+                )
+                most = 256
                 yield from (entry for entry in entries if self._observers.of(entry[0]))
 
     # --- Scanning -----------------------------------------------------------------------
@@ -299,6 +304,9 @@ class Worker:
                         break
                 if met or self._shared.stopping:
                     break
+                if Found.RAN in found:
+                    # The next stint begins elsewhere: no table waits for another to be clean.
+                    return found
             if not met or self._shared.stopping:
                 return found
             self.metrics.teleports.inc()
@@ -317,6 +325,7 @@ class Worker:
         found = Found.NOTHING
         position: bytes | None = start
         store = self._services.store
+        worked = 0
         while position is not None and not self._shared.stopping:
             entries, position = store.scan_kind(Kind.NOTIFY, table, position, end, _CHUNK)
             for row, group in itertools.groupby(entries, key=lambda entry: entry[0].row):
@@ -325,6 +334,9 @@ class Worker:
                 dirty = dict.fromkeys(cell for cell, _, _ in group if self._observers.of(cell))
                 if not dirty:
                     continue
+                worked += 1
+                if worked > _STINT and Found.RAN in found:
+                    return found
                 if not self._services.coordination.try_lock(table, row):
                     found |= Found.HELD
                     if stop_at_others:

@@ -172,19 +172,23 @@ def supervise(
     `show` is called a few times a second with the number of dirty cells by column.
     """
     workers.wait_ready()
+    shown = 0.0
     while not stopping.is_set():
         workers.check()
-        pending = repo.pending()
-        show(pending)
-        if until_idle and not pending:
+        if until_idle and repo.is_idle():
             return
-        stopping.wait(0.1 if until_idle else 0.5)
+        # Counting reads everything that is dirty: the more there is, the more seldom.
+        began = time.monotonic()
+        if began >= shown:
+            show(repo.pending())
+            shown = time.monotonic() + max(0.25, 20 * (time.monotonic() - began))
+        stopping.wait(0.05 if until_idle else 0.25)
 
 
 def wait_until_idle(repo: Repository, workers: Workers, seconds: float) -> None:
     """Return when nothing is dirty; WorkingError if that takes longer than `seconds`."""
     deadline = time.monotonic() + seconds
-    while repo.pending():
+    while not repo.is_idle():
         workers.check()
         if time.monotonic() > deadline:
             raise WorkingError(f"There is still work to do after {seconds:.0f} s.")

@@ -6,9 +6,10 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
-from stores import DEADLINE, Ground, PassingStore, in_thread
+from stores import DEADLINE, Gate, Ground, PassingStore, SeamStore, in_thread, stop_at
 
 from percola import (
     Repository,
@@ -261,6 +262,33 @@ def test_n5_an_observer_that_never_ends_is_set_aside_and_its_late_commit_refused
     worker.stop()
     if how == "run":
         running.result(DEADLINE)
+
+
+def test_n5_an_observer_that_has_begun_to_commit_is_not_set_aside_any_more(
+    ground: Ground, wait_until: Callable[..., object]
+) -> None:
+    """Else it could be listed as failed, and yet have committed."""
+    gate = Gate()
+
+    class SlowToCommit(SeamStore):
+        def commit_one_step(self, *args: Any, **kwargs: Any) -> Any:
+            gate.wait_here()
+            return self.inner.commit_one_step(*args, **kwargs)
+
+    store = SlowToCommit(ground.store)
+    repo = ground.repo(TABLES, store=store)
+    write(ground.repo(TABLES), "a")
+    store.hook = stop_at("prewrite", "a", gate)
+    worker = Worker(repo, [Measure().observer], threads=1, timeout=0.1)
+    worker.start()
+    gate.await_arrival()
+    threading.Event().wait(0.4)  # Four times as long as it may run.
+    assert list(failures(repo)) == []
+    gate.open()
+    wait_until(lambda: ground.left_over(docs, Kind.NOTIFY) == [])
+    worker.stop()
+    assert repo.snapshot().get(size, "a") == 4
+    assert list(failures(repo)) == []
 
 
 def test_n5_an_abandoned_thread_runs_nothing_more(

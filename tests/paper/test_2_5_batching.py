@@ -19,7 +19,7 @@ from percola.batching import (
     batches,
 )
 from percola.cells import Cell, Kind
-from percola.store.base import CellState, Put, RowMutation
+from percola.store.base import Blocked, CellState, Put, Reader, RowMutation
 from percola.store.lmdb import LmdbStore
 
 docs = Table("docs")
@@ -44,9 +44,14 @@ class CountingStore(PassingStore):
         self.reads.append(len(cells))
         return self.inner.read(cells, ts)
 
-    def get(self, table: str, row: bytes, column: bytes, ts: int) -> object:  # type: ignore[override]
-        self.reads.append(1)
-        return self.inner.get(table, row, column, ts)
+    def reader(self, table: str, column: bytes) -> Reader:
+        read = self.inner.reader(table, column)
+
+        def counted(row: bytes, ts: int) -> bytes | Blocked | None:
+            self.reads.append(1)
+            return read(row, ts)
+
+        return counted
 
 
 def counted(ground: Ground) -> tuple[CountingStore, Repository]:
@@ -103,6 +108,12 @@ def test_many_cells_of_many_rows_are_read_in_one_call(ground: Ground) -> None:
     assert values[:50] == [f"title {number}" for number in range(50)]
     assert values[50:60] == [None] * 10
     assert store.reads == [60], "each cell is asked for once"
+
+
+def test_a_single_cell_is_one_call(ground: Ground) -> None:
+    store, repo = counted(ground)
+    assert repo.snapshot().get(title, "a") is None
+    assert store.reads == [1]
 
 
 def test_own_writes_are_not_asked_for(ground: Ground) -> None:

@@ -27,6 +27,7 @@ LAYERS: Final = (
     ("batching",),
     ("locks",),
     ("snapshot",),
+    ("two_phase",),
     ("transaction",),
     ("retry", "observers", "gc"),
     ("repository",),

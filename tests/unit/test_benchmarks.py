@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pytest
@@ -139,6 +140,18 @@ def test_each_copy_has_the_duplicates_and_links_of_the_sample_and_no_page_of_ano
     assert shape(first) == shape(second) == expected
     assert not {one.url for one in first} & {one.url for one in second}
     assert not {one.text_hash for one in first} & {one.text_hash for one in second}
+
+
+def test_absolute_links_within_the_crawl_lead_to_the_same_copy_and_others_stay_as_they_are(
+    pages: list[Capture],
+) -> None:
+    host = urlsplit(pages[0].url).netloc
+    body = f'<body><a href="https://{host}/a">A</a><a href="https://example.org/">B</a>'.encode()
+    (_, copy) = multiplied([replace(pages[0], body=body)], 2)
+    assert [one.url for one in parsed(copy).links] == [
+        f"https://copy01.{host}/a",
+        "https://example.org/",
+    ]
 
 
 def test_a_multiplied_crawl_is_read_back_from_its_file_as_it_was(

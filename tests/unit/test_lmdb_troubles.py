@@ -61,9 +61,11 @@ def fill_and_go_on(pipe: Connection, folder: Path, limit: int | None) -> None:
     if limit is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     repo = percola.open(folder, schema=[docs])
-    written, error = until_it_fails(
-        lambda i: repo.run(lambda t: t.set(body, str(i), b"%03d" % i * 30_000))
-    )
+
+    def write(i: int) -> None:
+        repo.run(lambda t: t.set(body, str(i), b"%03d" % i * 30_000))
+
+    written, error = until_it_fails(write)
     assert isinstance(error, StoreFullError)
     assert "no room left on the disk" in str(error)
     assert error.__cause__ is not None
@@ -77,7 +79,7 @@ def fill_and_go_on(pipe: Connection, folder: Path, limit: int | None) -> None:
     if limit is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     for i in range(written, written + 5):
-        repo.run(lambda t, i=i: t.set(body, str(i), b"%03d" % i * 30_000))
+        write(i)
     check(repo, written + 5)
     repo.close()
 

@@ -24,7 +24,7 @@ Promises that every store keeps, and that `percola.testing.conformance` checks:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
@@ -87,7 +87,10 @@ class Blocked(Enum):
 
 
 BLOCKED: Final = Blocked.BLOCKED
-"""What `Store.get` answers if a lock is in the way: `read` says which."""
+"""What a `Reader` answers if a lock is in the way: `read` says which."""
+
+Reader: TypeAlias = Callable[[bytes, int], "bytes | Blocked | None"]
+"""(row, timestamp) → what a reader at that timestamp finds in the cell."""
 
 
 OneStepWrite: TypeAlias = tuple[Cell, int, bytes | None, bool]
@@ -147,13 +150,18 @@ class Store(ABC):
     def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
         """The state of each cell for a reader at `ts`, in the order asked (rule P9)."""
 
-    def get(self, table: str, row: bytes, column: bytes, ts: int) -> bytes | Blocked | None:
-        """What a reader at `ts` finds in a cell, or BLOCKED if a lock is in the way.
+    def reader(self, table: str, column: bytes) -> Reader:
+        """A function that reads one column of a table: see `Reader`.
 
-        The same as `read` for one cell, without the timestamps; a store may have a shorter way.
+        The same as `read` for single cells, without the timestamps; a store may have a
+        shorter way. It stays usable for as long as the store.
         """
-        lock, _, value = self.read((Cell(table, row, column),), ts)[0]
-        return value if lock is None else BLOCKED
+
+        def read(row: bytes, ts: int) -> bytes | Blocked | None:
+            lock, _, value = self.read((Cell(table, row, column),), ts)[0]
+            return value if lock is None else BLOCKED
+
+        return read
 
     @abstractmethod
     def entries(

@@ -48,6 +48,7 @@ from percola.store.base import (
     OneStepStore,
     OneStepWrite,
     Put,
+    Reader,
     RowMutation,
     Tablet,
     is_wanted,
@@ -66,7 +67,6 @@ _OF_KIND: Final = {
 }
 _NEWEST_FIRST: Final = (Kind.DATA, Kind.WRITE)
 _TOP: Final = 2**64 - 1
-_TAILS: Final = 1000
 _AFTER: Final = b"\xff" * 9
 _PUT, _DELETE = int(Op.PUT), int(Op.DELETE)
 
@@ -90,9 +90,6 @@ class LmdbStore(OneStepStore):
         )
         self._prefixes: dict[str, bytes] = {}
         self._names: dict[bytes, str] = {}
-        # The last timestamp that was read at as it stands in keys, and how keys end.
-        self._bounds: dict[int, bytes] = {}
-        self._tails: dict[bytes, bytes] = {}
 
     # --- Keys ---------------------------------------------------------------------------
 
@@ -265,37 +262,38 @@ class LmdbStore(OneStepStore):
         environment.end_read(txn)
         return int.from_bytes(drawn or b"", "big")
 
-    def get(self, table: str, row: bytes, column: bytes, ts: int) -> bytes | Blocked | None:
-        # The usual case straight through, for it is what most reads are: no lock, and the
-        # newest write is visible and carries its value. Timestamps are compared as the bytes
-        # that they are in the key: a lock's and a later write's sort before the bound.
-        try:
-            key = self._prefixes[table] + row + self._tails[column]
-        except KeyError:
-            key = self._key(table, row, column)
-            if len(self._tails) >= _TAILS:
-                self._tails.clear()
-            self._tails[column] = b"\0\1" + column + b"\0"
-        if b"\0" in row:
-            key = self._key(table, row, column)
-        bound = self._bounds.get(ts)
-        if bound is None:
-            bound = (_TOP - ts).to_bytes(8, "big")
-            self._bounds = {ts: bound}
+    def reader(self, table: str, column: bytes) -> Reader:
+        # What most reads are goes straight through: no lock, and the newest write is visible
+        # and carries its value. Timestamps are compared as the bytes that they are in the key:
+        # a lock's and a later write's sort before the bound.
         environment = self._environment
-        txn = environment.begin_read()
-        try:
-            cursor = txn.cursor(environment.databases[0])
-            if cursor.set_range(key):
-                found, record = cursor.item()
-                if found.startswith(key):
-                    if found[-8:] >= bound and record[1]:
-                        return record[WRITE_HEADER:]
-                    lock, _, value = self._state(txn, cursor, key, ts)
-                    return value if lock is None else BLOCKED
-            return None
-        finally:
-            environment.end_read(txn)
+        prefix, tail = self._prefix(table), b"\0\1" + column + b"\0"
+        last = (-1, b"")
+
+        def read(row: bytes, ts: int) -> bytes | Blocked | None:
+            nonlocal last
+            if b"\0" in row:
+                row = row.replace(b"\0", b"\0\xff")
+            key = prefix + row + tail
+            bound_ts, bound = last
+            if bound_ts != ts:
+                bound = (_TOP - ts).to_bytes(8, "big")
+                last = ts, bound
+            txn = environment.begin_read()
+            try:
+                cursor = txn.cursor(environment.databases[_CELLS])
+                if cursor.set_range(key):
+                    found, record = cursor.item()
+                    if found.startswith(key):
+                        if found[-8:] >= bound and record[1]:
+                            return record[WRITE_HEADER:]
+                        lock, _, value = self._state(txn, cursor, key, ts)
+                        return value if lock is None else BLOCKED
+                return None
+            finally:
+                environment.end_read(txn)
+
+        return read
 
     def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
         environment = self._environment

@@ -107,7 +107,7 @@ def _uses(store: Store, cell: Cell) -> list[Callable[[], object]]:
     return [
         lambda: store.mutate([change]),
         lambda: store.read([cell], 5),
-        lambda: store.get(*cell, 5),
+        lambda: store.reader(cell[0], cell[2])(cell[1], 5),
         lambda: store.entries(cell, Kind.WRITE, 0, 5),
         lambda: store.scan(table, b"", b"", 5),
         lambda: store.scan_kind(Kind.NOTIFY, table),

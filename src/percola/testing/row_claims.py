@@ -212,7 +212,7 @@ class RowClaims(Ground):
         assert self.state(store, table, 19) == (None, 10, b"old")
         assert self.state(store, table, 20)[0] == (20, b"lock")
         assert self.state(store, table, 21)[0] == (20, b"lock")
-        assert store.get(table, b"r", COLUMN, 20) is BLOCKED
+        assert store.reader(table, COLUMN)(b"r", 20) is BLOCKED
         self.put(store, table, b"r", *written(COLUMN, 25, b"new"))
         assert self.state(store, table, 30)[0] == (20, b"lock")
 
@@ -226,7 +226,7 @@ class RowClaims(Ground):
         value = (value * (size // 4096 + 1))[:size]
         self.put(store, table, b"r", *written(COLUMN, 10, value))
         assert self.state(store, table, 10) == (None, 10, value)
-        assert store.get(table, b"r", COLUMN, 10) == value
+        assert store.reader(table, COLUMN)(b"r", 10) == value
         [(_, state)] = scan_all(store, table, b"", b"", 10)
         assert state == (None, 10, value)
 

@@ -271,7 +271,7 @@ class Comparison:
         state = model.state(*cell[1:], ts)
         assert store.read([cell], ts) == [state]
         if state[0] is None:
-            assert store.get(*cell, ts) == state[2]
+            assert store.reader(cell[0], cell[2])(cell[1], ts) == state[2]
         low, high = sorted((look.low, ts))
         entries = model.entries(*cell[1:], look.kind, low, high)
         assert store.entries(cell, look.kind, low, high) == entries

@@ -1,0 +1,268 @@
+"""§2.1: LMDB's file in this process's memory: reading, a map that grows, and `fork`.
+
+LMDB lets many processes work on one file without a server, and readers never wait. What it
+leaves to its user is done here, once:
+
+The map. LMDB maps its file into memory at a size fixed when it is opened. When another process
+has grown it, or a writer of this one needs more, the threads of this process finish what they
+do, and the map is enlarged.
+
+fork. No environment may be inherited: LMDB could neither use nor close it in the child, nor
+open another on the same file. So it is closed just before a fork, once what runs in it has
+ended, and parent and child each open one when they next need it: some milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import lmdb
+
+from percola.errors import RepositoryClosedError, StoreError, StoreFullError
+from percola.store.lmdb_driver import Txn, translate
+
+_MAX_READERS: Final = 2048
+_LEAST_MAP_BYTES: Final = 1 << 20
+
+_PATIENCE: Final = 5.0
+"""How long, in seconds, to wait for LMDB transactions of this process to end, before leaving
+the rest to py-lmdb's own checks. They are short; a Ctrl-C at a bad moment can lose the count."""
+
+_files: weakref.WeakSet[MappedFile] = weakref.WeakSet()
+
+
+class MappedFile:
+    """An LMDB environment with named databases, open in this process; for all its threads.
+
+    Args:
+        folder: where `data.mdb` and `lock.mdb` stand.
+        names: the named databases, opened in this order.
+        sync: whether LMDB waits for the disk at every commit.
+        map_bytes: address space to begin with; it grows by itself.
+
+    Raises:
+        StoreError: the file is damaged, of another format, or not accessible.
+
+    Attributes:
+        databases: the handles of the databases, in the order of `names`; valid in a transaction.
+    """
+
+    def __init__(self, folder: Path, names: Sequence[bytes], *, sync: bool, map_bytes: int) -> None:
+        self.folder = folder
+        self._names = names
+        self._sync = sync
+        self._map_bytes = map_bytes
+        self._closed = False
+        self._start_afresh()
+        _files.add(self)
+        self._open()
+
+    def _start_afresh(self) -> None:
+        """Set every field that belongs to one process; run again in the child of a fork."""
+        self._env: lmdb.Environment | None = None
+        self.databases: list[Any] = []
+        # Held while the environment is opened, remapped or closed.
+        self._changing = threading.Lock()
+        # append and pop of a deque are atomic: a counter of running LMDB transactions.
+        self._running: deque[None] = deque()
+        # While the map grows, at a fork and at the end, nobody may begin a transaction.
+        self._paused = False
+
+    def _open(self) -> None:
+        """Open the environment, unless it is open; in a pause, wait for its end.
+
+        Not for what counts as running: a pause waits for that.
+        """
+        with self._changing:
+            if self._closed:
+                raise RepositoryClosedError("This repository has been closed; open it again.")
+            if self._env is None:
+                try:
+                    self._env = self._map()
+                except (lmdb.Error, OSError) as error:
+                    raise translate(error, self.folder) from error
+
+    def _map(self) -> lmdb.Environment:
+        size = self._map_bytes
+        while True:
+            try:
+                used = os.path.getsize(self.folder / "data.mdb")
+            except FileNotFoundError:
+                used = 0
+            while size < used:
+                size *= 2
+            try:
+                env = lmdb.open(
+                    str(self.folder),
+                    map_size=size,
+                    max_dbs=len(self._names),
+                    max_readers=_MAX_READERS,
+                    max_spare_txns=64,
+                    sync=self._sync,
+                    metasync=self._sync,
+                    readahead=False,
+                    mode=0o644,
+                )
+            except lmdb.MemoryError:
+                # Where address space is limited (ulimit -v), begin with less: the map grows.
+                if size // 2 < max(used, _LEAST_MAP_BYTES):
+                    raise
+                size //= 2
+                continue
+            try:
+                with env.begin(write=True) as txn:
+                    self.databases = [env.open_db(name, txn=txn) for name in self._names]
+                env.reader_check()
+            except lmdb.MapResizedError:  # Another process has grown it just now.
+                env.close()
+                size *= 2
+            except BaseException:
+                env.close()
+                raise
+            else:
+                return env
+
+    # --- Reading ------------------------------------------------------------------------
+
+    def begin_read(self) -> Txn:
+        """Begin a read transaction; `end_read` must follow soon, in every case."""
+        try:
+            self._running.append(None)
+            env = self._env
+            if env is not None and not self._paused:
+                txn: Txn = env.begin()  # type: ignore[assignment]
+                return txn
+        except BaseException as error:
+            # Processes that were killed while they read may have left their slots behind.
+            full = isinstance(error, lmdb.ReadersFullError)
+            freed = full and self._env is not None and self._env.reader_check() > 0
+            self._running.pop()
+            if isinstance(error, lmdb.MapResizedError):
+                self._grow(0)
+            elif isinstance(error, lmdb.Error) and not freed:
+                raise translate(error, self.folder) from error
+            elif not freed:
+                raise
+        else:
+            self._running.pop()
+            self._open()
+        return self.begin_read()
+
+    def end_read(self, txn: Txn) -> None:
+        """End a read transaction."""
+        try:
+            txn.abort()
+        finally:
+            self._running.pop()
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Txn]:
+        """A read transaction for a `with` block; LMDB's errors become StoreErrors."""
+        txn = self.begin_read()
+        try:
+            yield txn
+        except lmdb.Error as error:
+            raise translate(error, self.folder) from error
+        finally:
+            self.end_read(txn)
+
+    # --- The map, a fork, the end -------------------------------------------------------
+
+    def _pause(self) -> None:
+        """Keep this process's threads out of LMDB until `_resume`; not for whoever is in it."""
+        self._changing.acquire()
+        self._paused = True
+        deadline = time.monotonic() + _PATIENCE
+        while self._running and time.monotonic() < deadline:
+            time.sleep(0.0001)
+
+    def _resume(self) -> None:
+        self._paused = False
+        self._changing.release()
+
+    def _drop(self) -> None:
+        """Close LMDB's environment, in a pause: whoever needs it next opens it again."""
+        env, self._env = self._env, None
+        if env is not None:
+            env.close()
+
+    def _grow(self, factor: int) -> None:
+        """Enlarge the map by `factor`, or adopt the size another process gave it (0)."""
+        self._pause()
+        try:
+            env = self._env
+            if env is not None:
+                # LMDB forbids it while a transaction runs in this process; ours are short.
+                env.set_mapsize(env.info()["map_size"] * factor)
+        except lmdb.Error as error:
+            # The old map is gone, and there is no new one: LMDB must not be touched again.
+            self._drop()
+            kind = StoreFullError if factor else StoreError
+            raise kind(
+                f"The store in {self.folder} has grown, but the system gives it no more address "
+                "space. Raise the limit (ulimit -v) or use a larger machine."
+            ) from error
+        finally:
+            self._resume()
+
+    def close(self) -> None:
+        """Close the environment; everything committed is on disk afterwards.
+
+        What runs in other threads ends first; what comes later raises RepositoryClosedError.
+        """
+        self._pause()
+        try:
+            self._closed = True
+            _files.discard(self)
+            if self._env is not None:
+                try:
+                    self._env.sync(True)
+                except lmdb.Error as error:
+                    raise translate(error, self.folder) from error
+                finally:
+                    self._drop()
+        finally:
+            self._resume()
+
+
+# --- fork -------------------------------------------------------------------------------
+
+_forking = threading.Lock()
+_held: list[MappedFile] = []
+
+
+def _before_fork() -> None:
+    _forking.acquire()
+    for file in list(_files):
+        file._pause()
+        _held.append(file)
+        file._drop()
+
+
+def _after_fork_in_parent() -> None:
+    while _held:
+        _held.pop()._resume()
+    _forking.release()
+
+
+def _after_fork_in_child() -> None:
+    global _forking
+    _forking = threading.Lock()
+    for file in _held:
+        file._start_afresh()
+    _held.clear()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)

@@ -1,0 +1,328 @@
+"""§2.2 Transactions: figure 6's Commit() in two phases, made safe.
+
+Row mutations of the store are the only synchronisation between the clients:
+
+    prewrite             lock the primary's row, then all others in batches; each row checks
+                         for newer writes and other locks in the same mutation that locks it
+    commit_ts            drawn after the last prewrite was acknowledged (P2)
+    commit_primary       primary's lock → write record: the commit point
+    commit_secondaries   the same everywhere else; anyone who meets a lock may do it too
+
+    Bob.bal  7: lock (primary)   →  8: write → 7        Joe.bal  7: lock → Bob.bal  →  8: write → 7
+
+Departures from the paper: the primary's row is in place before any other cell is locked (P3);
+a write record above or *at* start_ts stops a prewrite, since a rollback leaves one there (P4),
+but another transaction's rollback record does not; lost replies are settled by reading (P6, P7);
+locks are refreshed while a commit takes long (P8).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from percola.batching import batches
+from percola.cells import (
+    INLINE_BYTES,
+    MAX_TS,
+    Cell,
+    Kind,
+    LockRecord,
+    Op,
+    decode_write,
+    encode_lock,
+)
+from percola.errors import (
+    CommitUnknownError,
+    ConflictError,
+    OutcomeUnknownError,
+    RolledBackError,
+    StoreError,
+)
+from percola.locks import Fate, commit_changes
+from percola.snapshot import Services, Writes
+from percola.store.base import Condition, Delete, Put, RowMutation
+
+_ATTEMPTS: Final = 8
+_LOCK: Final = int(Op.LOCK)
+
+
+class TwoPhaseCommit:
+    """One run of figure 6's Commit(): prewrite, commit_primary, commit_secondaries."""
+
+    def __init__(self, services: Services, start_ts: int, writes: Writes) -> None:
+        self._services = services
+        self._start_ts = start_ts
+        self._writes = writes
+        self._refreshed = services.clock.monotonic()
+        # The write set is final now (P14): the first cell that changes is the primary.
+        changing = (cell for cell, (op, _) in writes.items() if op != _LOCK)
+        self._primary = next(changing, next(iter(writes), None))
+        self._locked: list[Cell] = []
+        self._uncertain = False
+
+    def run(self, notifications: Iterable[Cell], answers: Sequence[tuple[Kind, Cell, int]]) -> int:
+        services, primary = self._services, self._primary
+        notifies = False
+        if primary is None:
+            commit_ts = services.oracle.timestamp()
+            notifies = self._notify(notifications, commit_ts)
+        else:
+            rows: dict[tuple[str, bytes], list[Cell]] = {(primary.table, primary.row): []}
+            for cell in self._writes:
+                rows.setdefault((cell.table, cell.row), []).append(cell)
+            groups = list(rows.values())
+            try:
+                self.prewrite(groups[:1], primary)
+                self.prewrite(groups[1:], primary)
+                commit_ts = services.oracle.timestamp()
+                # Before the commit point: a crash cannot lose them, and one for a transaction
+                # that does not commit only costs a look (N4).
+                notifies = self._notify(notifications, commit_ts)
+            except CommitUnknownError:
+                raise
+            except BaseException:
+                self.undo(primary)
+                raise
+            self.commit_primary(groups[0], primary, commit_ts)
+            notifies |= any(self._observed(cell) for cell in self._writes)
+            self.commit_secondaries(groups[1:], commit_ts)
+        if answers:
+            by_row: dict[tuple[str, bytes], list[Put | Delete]] = {}
+            for kind, (table, row, column), ts in answers:
+                by_row.setdefault((table, row), []).append(Delete(kind, column, ts))
+            self._tolerantly([RowMutation(*row, (), changes) for row, changes in by_row.items()])
+        if notifies:
+            services.changed()
+        return commit_ts
+
+    # --- Phase one ----------------------------------------------------------------------
+
+    def prewrite(self, groups: Sequence[Sequence[Cell]], primary: Cell) -> None:
+        """Lock whole rows, figure 6's Prewrite(); raises ConflictError at the first refusal."""
+        if not groups:
+            return
+        services = self._services
+        for batch in batches([self._prewrite_row(cells, primary) for cells in groups]):
+            waiting = batch
+            for _ in range(_ATTEMPTS):
+                try:
+                    applied = services.store.mutate(waiting)
+                except OutcomeUnknownError:
+                    self._uncertain = True
+                    applied = [False] * len(waiting)
+                refused = []
+                for mutation, done in zip(waiting, applied, strict=True):
+                    if done:
+                        self._note_locked(mutation)
+                    else:
+                        refused.append(mutation)
+                waiting = [m for m in refused if not self._explain_refusal(m)]
+                if not waiting:
+                    break
+            else:
+                table, row = waiting[0].table, waiting[0].row
+                cell = Cell(table, row, _locked_by(waiting[0])[0])
+                raise ConflictError(cell, self._start_ts, 0, locked=True)
+            self._refresh_if_due(primary)
+
+    def _note_locked(self, prewrite: RowMutation) -> None:
+        table, row = prewrite.table, prewrite.row
+        self._locked += [Cell(table, row, column) for column in _locked_by(prewrite)]
+
+    def _prewrite_row(self, cells: Sequence[Cell], primary: Cell) -> RowMutation:
+        start_ts = self._start_ts
+        conditions: list[Condition] = []
+        changes: list[Put | Delete] = []
+        for cell in cells:
+            column = cell.column
+            # Abort on writes at or after our start timestamp, line 32 …
+            conditions.append(Condition(False, Kind.WRITE, column, start_ts, MAX_TS))
+            # … or locks at any timestamp, line 34.
+            conditions.append(Condition(False, Kind.LOCK, column, 0, MAX_TS))
+            lock = self._lock(cell, primary)
+            changes.append(Put(Kind.LOCK, column, start_ts, encode_lock(lock)))
+            value = self._writes[cell][1]
+            if value is not None and lock.value is None:
+                changes.append(Put(Kind.DATA, column, start_ts, value))
+        return RowMutation(cells[0].table, cells[0].row, conditions, changes)
+
+    def _lock(self, cell: Cell, primary: Cell) -> LockRecord:
+        services = self._services
+        op, value = self._writes[cell]
+        inline = value if value is not None and len(value) <= INLINE_BYTES else None
+        return LockRecord(
+            Op(op),
+            primary,
+            services.coordination.token,
+            services.clock.wall_ms(),
+            services.ttl_ms,
+            self._observed(cell),
+            inline,
+        )
+
+    def _observed(self, cell: Cell) -> bool:
+        observed = self._services.columns.get((cell.table, cell.column)) is True
+        return observed and self._writes[cell][0] != _LOCK
+
+    def _explain_refusal(self, mutation: RowMutation) -> bool:
+        """Why a row's prewrite was refused: True if it had been applied after all (P6).
+
+        False if it is worth another try; raises ConflictError or RolledBackError if not.
+        """
+        store, start_ts = self._services.store, self._start_ts
+        own = 0
+        columns = _locked_by(mutation)
+        conditions: list[Condition] = []
+        for column in columns:
+            cell = Cell(mutation.table, mutation.row, column)
+            for lock_ts, raw in store.entries(cell, Kind.LOCK, 0, MAX_TS):
+                if lock_ts == start_ts:
+                    own += 1
+                elif not self._services.resolver.try_resolve(cell, lock_ts, raw):
+                    # Two that want each other's cells do not wait for each other (P14).
+                    raise ConflictError(cell, start_ts, lock_ts, locked=True)
+            low = start_ts
+            for commit_ts, raw in reversed(store.entries(cell, Kind.WRITE, start_ts, MAX_TS)):
+                record = decode_write(raw)
+                if record.op is not Op.ROLLBACK:
+                    raise ConflictError(cell, start_ts, commit_ts, locked=False)
+                if record.start_ts == start_ts:
+                    raise self._rolled_back()
+                # Another one's rollback record wrote nothing: ask for no write around it, or
+                # two that met, of which one gave up, would both give up (P14).
+                if low < commit_ts:
+                    conditions.append(Condition(False, Kind.WRITE, column, low, commit_ts - 1))
+                low = commit_ts + 1
+            conditions.append(Condition(False, Kind.WRITE, column, low, MAX_TS))
+            conditions.append(Condition(False, Kind.LOCK, column, 0, MAX_TS))
+        mutation.conditions = conditions
+        if own < len(columns):
+            return False
+        self._note_locked(mutation)
+        return True
+
+    def _rolled_back(self) -> RolledBackError:
+        return RolledBackError(
+            f"The transaction that started at {self._start_ts} was rolled back by another one, "
+            "which took this process for dead. Run it again in a new transaction."
+        )
+
+    def _refresh_if_due(self, primary: Cell) -> None:
+        """Show the primary's lock to be alive while a commit takes long (§2.2, rule P8)."""
+        services, start_ts = self._services, self._start_ts
+        now = services.clock.monotonic()
+        if now - self._refreshed < services.ttl_ms / 3000:
+            return
+        self._refreshed = now
+        column = primary.column
+        held = Condition(True, Kind.LOCK, column, start_ts, start_ts)
+        lock = encode_lock(self._lock(primary, primary))
+        refresh = RowMutation(
+            primary.table, primary.row, [held], [Put(Kind.LOCK, column, start_ts, lock)]
+        )
+        try:
+            alive = services.store.mutate([refresh])[0]
+        except OutcomeUnknownError:
+            return
+        if not alive:
+            raise self._rolled_back()
+
+    def _notify(self, notifications: Iterable[Cell], commit_ts: int) -> bool:
+        mutations = [
+            RowMutation(table, row, (), [Put(Kind.NOTIFY, column, commit_ts, b"")])
+            for table, row, column in notifications
+        ]
+        for batch in batches(mutations):
+            self._services.store.mutate(batch)
+        return bool(mutations)
+
+    def undo(self, primary: Cell) -> None:
+        """Give the transaction up: a rollback record on the primary, then the locks (P4).
+
+        Best effort: whoever meets what is left does the same.
+        """
+        resolver = self._services.resolver
+        if not self._locked and not self._uncertain:
+            return  # The primary itself was refused: nothing is there, nothing is under way.
+        try:
+            fate = resolver.fate(primary, self._start_ts, impatient=True)
+            for cell in self._locked:
+                if fate is None:
+                    return
+                resolver.settle(cell, self._start_ts, self._lock(cell, primary), fate)
+        except StoreError:
+            return
+
+    # --- Phase two ----------------------------------------------------------------------
+
+    def commit_primary(self, cells: Sequence[Cell], primary: Cell, commit_ts: int) -> None:
+        """The commit point: the primary's whole row, under the condition that its lock holds."""
+        services, start_ts = self._services, self._start_ts
+        held = Condition(True, Kind.LOCK, primary.column, start_ts, start_ts)
+        mutation = RowMutation(
+            primary.table, primary.row, [held], self._commit_row(cells, commit_ts)
+        )
+        for _ in range(_ATTEMPTS):
+            try:
+                if services.store.mutate([mutation])[0]:
+                    return
+                if self._has_committed(primary, commit_ts):
+                    return
+                raise self._rolled_back()
+            except OutcomeUnknownError:
+                # Committed or not? The same mutation again is safe either way (P6, P7).
+                services.clock.sleep(0.05)
+            except StoreError as error:
+                raise CommitUnknownError(primary, start_ts, commit_ts) from error
+        raise CommitUnknownError(primary, start_ts, commit_ts)
+
+    def _has_committed(self, primary: Cell, commit_ts: int) -> bool:
+        records = self._services.store.entries(primary, Kind.WRITE, commit_ts, commit_ts)
+        return any(decode_write(raw).start_ts == self._start_ts for _, raw in records)
+
+    def commit_secondaries(self, groups: Sequence[Sequence[Cell]], commit_ts: int) -> None:
+        """Everything else; the transaction has committed, so a failure here is not its."""
+        start_ts = self._start_ts
+        mutations = []
+        for cells in groups:
+            held = [Condition(True, Kind.LOCK, c.column, start_ts, start_ts) for c in cells]
+            changes = self._commit_row(cells, commit_ts)
+            mutations.append(RowMutation(cells[0].table, cells[0].row, held, changes))
+        refused = {(m.table, m.row) for m in self._tolerantly(mutations)}
+        assert self._primary is not None
+        with contextlib.suppress(StoreError):
+            for cells in groups:
+                if (cells[0].table, cells[0].row) not in refused:
+                    continue
+                # Somebody rolled a cell of the row forward meanwhile: finish the others.
+                for cell in cells:
+                    lock = self._lock(cell, self._primary)
+                    self._services.resolver.settle(cell, start_ts, lock, Fate(commit_ts))
+
+    def _commit_row(self, cells: Sequence[Cell], commit_ts: int) -> list[Put | Delete]:
+        assert self._primary is not None
+        changes: list[Put | Delete] = []
+        for cell in cells:
+            lock = self._lock(cell, self._primary)
+            changes += commit_changes(cell.column, self._start_ts, commit_ts, lock)
+        return changes
+
+    def _tolerantly(self, mutations: Sequence[RowMutation]) -> list[RowMutation]:
+        """Apply what the commit no longer depends on; return what was refused.
+
+        If the store fails, what is left are locks that any reader rolls forward, and notify
+        entries that are answered already: nothing is lost.
+        """
+        refused: list[RowMutation] = []
+        with contextlib.suppress(StoreError):
+            for batch in batches(mutations):
+                applied = self._services.store.mutate(batch)
+                refused += [m for m, done in zip(batch, applied, strict=True) if not done]
+        return refused
+
+
+def _locked_by(prewrite: RowMutation) -> list[bytes]:
+    """The columns that a prewrite locks."""
+    return [one.column for one in prewrite.changes if one.kind is Kind.LOCK]
