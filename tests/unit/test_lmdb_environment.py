@@ -200,6 +200,28 @@ def test_an_interrupted_writer_leaves_the_others_to_go_on(
     assert not environment._running
 
 
+def test_an_interrupt_in_the_middle_of_a_group_is_one_writers_and_the_rest_is_written(
+    environment: Environment, pool: ThreadPoolExecutor, wait_until: Wait
+) -> None:
+    fired: list[bool] = []
+
+    def interrupted_once(txn: Txn) -> bytes:
+        if not fired:
+            fired.append(True)
+            raise KeyboardInterrupt
+        return put(environment, b"1")(txn)
+
+    outcomes = Together(environment, pool, wait_until).run(
+        put(environment, b"0"), interrupted_once, put(environment, b"2")
+    )
+    errors = [outcome.exception(DEADLINE) for outcome in outcomes]
+    # Which of them led, and so was interrupted, is a matter of chance.
+    assert sorted(type(error) for error in errors if error) == [KeyboardInterrupt]
+    for i, error in enumerate(errors):
+        assert (stored(environment, b"%d" % i) is None) is (error is not None)
+    assert not environment._running
+
+
 # --- The map ----------------------------------------------------------------------------
 
 

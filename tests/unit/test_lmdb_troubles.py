@@ -195,6 +195,7 @@ def test_a_folder_that_may_not_be_written_is_one_clear_error() -> None:
         assert len(errors) == 2
         for error in errors:
             assert str(folder) in error
+            assert "cannot be opened for writing" in error
             assert "Permission denied" in error
 
 

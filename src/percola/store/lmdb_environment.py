@@ -10,6 +10,7 @@ the map grows, and it runs again.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import threading
 import time
@@ -138,12 +139,15 @@ class Environment(MappedFile):
         running = self._running
         group: list[list[Any]] = []
         txn: Txn | None = None
+        turn = -1
         in_operation = False
         try:
             running.append(None)
             env = self._env
             if env is not None and not self._paused:
                 # While another process writes, this waits without the GIL: the group grows.
+                turn = self._turn
+                fcntl.flock(turn, fcntl.LOCK_EX)
                 begun: Txn = env.begin(write=True)  # type: ignore[assignment]
                 txn = begun
                 in_operation = True
@@ -156,6 +160,7 @@ class Environment(MappedFile):
                         request[1] = operation(begun)
                 in_operation = False
                 begun.commit()
+                fcntl.flock(turn, fcntl.LOCK_UN)
                 for request in group:
                     request[0] = None
                     if request[3] is not None:
@@ -166,6 +171,9 @@ class Environment(MappedFile):
                 if txn is not None and not over:
                     self._abort(txn)
             finally:
+                if turn >= 0:
+                    with contextlib.suppress(OSError):  # Closed, if a pause lost patience.
+                        fcntl.flock(turn, fcntl.LOCK_UN)
                 running.pop()
             if isinstance(error, Exception):
                 self._recover(group, error, in_operation)

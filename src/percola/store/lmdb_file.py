@@ -7,6 +7,11 @@ The map. LMDB maps its file into memory at a size fixed when it is opened. When 
 has grown it, or a writer of this one needs more, the threads of this process finish what they
 do, and the map is enlarged.
 
+Turns. Writers of all processes queue for a lock of the kernel's on `turn.lock` before they begin
+LMDB's own write transaction. LMDB's mutex alone would do, were it not that a process killed at
+the moment at which it is woken for it takes the wake-up along: another then sleeps for ever in
+front of a mutex that is free. The kernel's file lock has no such gap.
+
 fork. No environment may be inherited: LMDB could neither use nor close it in the child, nor
 open another on the same file. So it is closed just before a fork, once what runs in it has
 ended, and parent and child each open one when they next need it: some milliseconds.
@@ -15,6 +20,7 @@ ended, and parent and child each open one when they next need it: some milliseco
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import threading
 import time
@@ -69,6 +75,7 @@ class MappedFile:
         """Set every field that belongs to one process; run again in the child of a fork."""
         self._env: lmdb.Environment | None = None
         self.databases: list[Any] = []
+        self._turn = -1
         # Held while the environment is opened, remapped or closed.
         self._changing = threading.Lock()
         # append and pop of a deque are atomic: a counter of running LMDB transactions.
@@ -117,17 +124,23 @@ class MappedFile:
                     raise
                 size //= 2
                 continue
+            turn = -1
             try:
+                turn = os.open(self.folder / "turn.lock", os.O_RDWR | os.O_CREAT, 0o644)
+                fcntl.flock(turn, fcntl.LOCK_EX)
                 with env.begin(write=True) as txn:
                     self.databases = [env.open_db(name, txn=txn) for name in self._names]
+                fcntl.flock(turn, fcntl.LOCK_UN)
                 env.reader_check()
-            except lmdb.MapResizedError:  # Another process has grown it just now.
+            except BaseException as error:
                 env.close()
-                size *= 2
-            except BaseException:
-                env.close()
-                raise
+                if turn >= 0:
+                    os.close(turn)
+                if not isinstance(error, lmdb.MapResizedError):
+                    raise
+                size *= 2  # Another process has grown it just now.
             else:
+                self._turn = turn
                 return env
 
     # --- Reading ------------------------------------------------------------------------
@@ -193,6 +206,8 @@ class MappedFile:
         env, self._env = self._env, None
         if env is not None:
             env.close()
+            turn, self._turn = self._turn, -1
+            os.close(turn)
 
     def _grow(self, factor: int) -> None:
         """Enlarge the map by `factor`, or adopt the size another process gave it (0)."""
