@@ -264,6 +264,7 @@ class TwoPhaseCommit:
         mutation = RowMutation(
             primary.table, primary.row, [held], self._commit_row(cells, commit_ts)
         )
+        unknown = False
         for _ in range(_ATTEMPTS):
             try:
                 if services.store.mutate([mutation])[0]:
@@ -273,8 +274,13 @@ class TwoPhaseCommit:
                 raise self._rolled_back()
             except OutcomeUnknownError:
                 # Committed or not? The same mutation again is safe either way (P6, P7).
+                unknown = True
                 services.clock.sleep(0.05)
             except StoreError as error:
+                if not unknown:
+                    # The store refused (it is full, say): nothing was written, and all is known.
+                    self.undo(primary)
+                    raise
                 raise CommitUnknownError(primary, start_ts, commit_ts) from error
         raise CommitUnknownError(primary, start_ts, commit_ts)
 

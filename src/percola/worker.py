@@ -18,16 +18,24 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import os
 import random
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from percola.cells import Cell, Kind
-from percola.errors import ConflictingOptionsError, StoreError
+from percola.coordination.base import Coordination
+from percola.errors import (
+    ConflictingOptionsError,
+    ObserverMismatchError,
+    PercolaError,
+    StoreError,
+)
 from percola.metrics import WorkerMetrics
 from percola.observers import Observer, Observers
 from percola.repository import Repository
@@ -99,6 +107,7 @@ class Worker:
         self._stopped = threading.Event()
         self._swept = time.monotonic()
         self._unlisten: Callable[[], None] | None = None
+        self._announced = False
         self._failure: BaseException | None = None
         self._numbers = itertools.count(1)
 
@@ -110,7 +119,8 @@ class Worker:
         Raises ObserverMismatchError if a live worker observes one of the columns otherwise.
         """
         coordination = self._services.coordination
-        coordination.announce_observers(self._observers.announcement)
+        _announce(coordination, self._observers.announcement)
+        self._announced = True
         self._unlisten = coordination.listen(self._ring)
         self._stopped.clear()
         self._runs.stopping = False
@@ -137,6 +147,9 @@ class Worker:
             if self._unlisten is not None:
                 self._unlisten()
                 self._unlisten = None
+            if self._announced:
+                self._announced = False
+                _withdraw(self._services.coordination, self._observers.announcement)
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
@@ -376,3 +389,41 @@ def _random_key(start: bytes, end: bytes, chance: random.Random) -> bytes:
     if low >= high:
         return start
     return (end or start)[:shared] + chance.randint(low, high).to_bytes(8, "big")
+
+
+# --- What this process announces: the observers of all its workers ------------------------
+
+_announcing = threading.Lock()
+_announced: weakref.WeakKeyDictionary[Coordination, list[dict[str, list[str]]]] = (
+    weakref.WeakKeyDictionary()
+)
+
+os.register_at_fork(after_in_child=_announced.clear)
+
+
+def _announce(coordination: Coordination, mine: dict[str, list[str]]) -> None:
+    with _announcing:
+        others = _announced.setdefault(coordination, [])
+        for column, names in mine.items():
+            for other in others:
+                if sorted(other.get(column, names)) != sorted(names):
+                    raise ObserverMismatchError(
+                        f"Another worker of this process observes {column} with "
+                        f"{', '.join(other[column])}, and this one with {', '.join(names)}. All "
+                        "workers of a repository run the same observers on a column."
+                    )
+        coordination.announce_observers(_merged([*others, mine]))
+        others.append(mine)
+
+
+def _withdraw(coordination: Coordination, mine: dict[str, list[str]]) -> None:
+    with _announcing:
+        others = _announced.setdefault(coordination, [])
+        if mine in others:
+            others.remove(mine)
+            with contextlib.suppress(PercolaError, OSError):  # It may be closed by now.
+                coordination.announce_observers(_merged(others))
+
+
+def _merged(announcements: list[dict[str, list[str]]]) -> dict[str, list[str]]:
+    return {column: names for one in announcements for column, names in one.items()}

@@ -21,6 +21,7 @@ from percola import (
     OutcomeUnknownError,
     Repository,
     StoreError,
+    StoreFullError,
     Table,
     TransientError,
 )
@@ -269,3 +270,23 @@ def test_p7_a_store_that_fails_after_the_commit_point_does_not_unsay_the_commit(
     assert commits_of_b == [False]
     store.hook = None
     check_whole(ground, commit_ts, 5)
+
+
+def test_p7_a_store_that_refuses_the_commit_point_leaves_nothing_and_says_so(
+    ground: Ground,
+) -> None:
+    """A full store has written nothing: that is a failure, not an unknown outcome."""
+    store = SeamStore(ground.store)
+    repo = ground.repo(TABLES, store=store, clock=ScriptedClock())
+
+    def full(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
+        if phase(mutation) == "commit" and mutation.row == b"a":
+            raise StoreFullError("There is no room left.")
+        return apply()
+
+    store.hook = full
+    with pytest.raises(StoreFullError):
+        transfer(repo, 5)
+    store.hook = None
+    assert list(repo.snapshot().scan(bank)) == []
+    assert ground.left_over(bank, Kind.LOCK) == []

@@ -18,7 +18,7 @@ from stores import (
     in_thread,
 )
 
-from percola import Repository, Table, Transaction, Worker, observer
+from percola import ObserverMismatchError, Repository, Table, Transaction, Worker, observer
 from percola.cells import Cell, Kind
 from percola.coordination.memory import MemoryCoordination
 from percola.inspection import failures
@@ -344,3 +344,27 @@ def test_a_worker_settles_what_the_dead_left_without_being_asked(
     finally:
         worker.stop()
     assert repo.snapshot().get_many([(size, "a"), (size, "b")]) == [1, 2]
+
+
+# --- Which observers run on a column ----------------------------------------------------
+
+
+def test_workers_with_different_observers_on_a_column_run_one_after_the_other_only(
+    repo: Repository,
+) -> None:
+    """Each would take the other's notifications for answered; a stopped worker is no obstacle."""
+
+    @observer(contents, name="another")
+    def another(t: Transaction, row: str) -> None:
+        t.set(size, row, -1)
+
+    first = Worker(repo, [measure], threads=1)
+    second = Worker(repo, [another], threads=1)
+    first.start()
+    with pytest.raises(ObserverMismatchError, match="measure"):
+        second.start()
+    first.stop()
+    assert [one["observers"] for one in repo.services.coordination.processes()] == [{}]
+    write(repo, "a")
+    Worker(repo, [another], threads=1).run_until_idle()
+    assert repo.snapshot().get(size, "a") == -1

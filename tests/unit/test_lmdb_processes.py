@@ -19,6 +19,7 @@ import percola
 from percola import Table
 from percola.cells import MAX_TS, Cell, Kind, Op
 from percola.coordination.local import LocalCoordination
+from percola.store import lmdb_file
 from percola.store.base import Condition, OneStepStore, Put, RowMutation
 from percola.store.lmdb import LmdbStore
 from percola.store.lmdb_driver import Txn
@@ -235,6 +236,26 @@ def test_a_process_that_is_killed_while_it_writes_holds_up_nobody(tmp_path: Path
     with environment.reading() as txn:
         assert txn.get(b"half", db=environment.databases[0]) is None
         assert txn.get(b"whole", db=environment.databases[0]) == b""
+    environment.close()
+
+
+def test_a_fork_while_a_write_waits_for_another_process_does_it_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_until: Callable[..., object]
+) -> None:
+    monkeypatch.setattr(lmdb_file, "_PATIENCE", 0.2)
+    environment = Environment(tmp_path, [b"one"])
+    with Child(stop_in_a_write, tmp_path) as child, ThreadPoolExecutor(1) as pool:
+        child.hear()
+        waiting = pool.submit(
+            environment.write, lambda txn: txn.put(b"mine", b"", db=environment.databases[0])
+        )
+        wait_until(lambda: environment._running)
+        in_a_fork(lambda: None)
+        child.tell()
+        assert waiting.result(30)
+    for key in (b"half", b"mine"):
+        with environment.reading() as txn:
+            assert txn.get(key, db=environment.databases[0]) == b""
     environment.close()
 
 

@@ -258,8 +258,10 @@ class LmdbStore(OneStepStore):
     def last_drawn(self) -> int:
         environment = self._environment
         txn = environment.begin_read()
-        drawn = txn.get(b"ts")
-        environment.end_read(txn)
+        try:
+            drawn = txn.get(b"ts")
+        finally:
+            environment.end_read(txn)
         return int.from_bytes(drawn or b"", "big")
 
     def reader(self, table: str, column: bytes) -> Reader:

@@ -138,6 +138,7 @@ class Environment(MappedFile):
         queue = self._queue
         running = self._running
         group: list[list[Any]] = []
+        env: lmdb.Environment | None = None
         txn: Txn | None = None
         turn = -1
         in_operation = False
@@ -176,7 +177,9 @@ class Environment(MappedFile):
                         fcntl.flock(turn, fcntl.LOCK_UN)
                 running.pop()
             if isinstance(error, Exception):
-                self._recover(group, error, in_operation)
+                if txn is not None or env is self._env:
+                    self._recover(group, error, in_operation)
+                # Else a pause has lost patience with us, and closed it: begin again.
             else:
                 # An interrupt (Ctrl-C). The threads that wait with us go on without us.
                 if over:
