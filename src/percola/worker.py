@@ -46,7 +46,7 @@ __all__ = ["Worker", "WorkerOptions"]
 log = logging.getLogger("percola.worker")
 
 _CHUNK: Final = 64
-_STINT: Final = 32
+_STINT: Final = 2.0  # seconds
 _LOOK: Final = 0.02
 _BUSY_WAIT: Final = 0.02
 _TELEPORTS: Final = 4
@@ -304,20 +304,21 @@ class Worker:
         """
         found = Found.NOTHING
         tables = self._observers.tables
+        until = time.monotonic() + _STINT
         for jump in range(_TELEPORTS + 1):
             first = chance.randrange(len(tables))
             stop_at_others = jump < _TELEPORTS
             met = False
             for table in tables[first:] + tables[:first]:
                 for start, end in self._ranges(table, chance):
-                    outcome = self._scan_range(table, start, end, stop_at_others)
+                    outcome = self._scan_range(table, start, end, stop_at_others, until)
                     found |= outcome
                     met = stop_at_others and Found.HELD in outcome
                     if met or self._shared.stopping:
                         break
                 if met or self._shared.stopping:
                     break
-                if Found.RAN in found:
+                if Found.RAN in found and time.monotonic() > until:
                     # The next stint begins elsewhere: no table waits for another to be clean.
                     return found
             if not met or self._shared.stopping:
@@ -333,12 +334,13 @@ class Worker:
         start = _random_key(tablet.start, tablet.end, chance)
         return [(start, b""), (b"", start)] if start else [(b"", b"")]
 
-    def _scan_range(self, table: str, start: bytes, end: bytes, stop_at_others: bool) -> Found:
-        """Run what is dirty in a range; on request, only up to the first other scanner."""
+    def _scan_range(
+        self, table: str, start: bytes, end: bytes, stop_at_others: bool, until: float
+    ) -> Found:
+        """Run what is dirty in a range, for a stint; on request, up to the first other scanner."""
         found = Found.NOTHING
         position: bytes | None = start
         store = self._services.store
-        worked = 0
         while position is not None and not self._shared.stopping:
             entries, position = store.scan_kind(Kind.NOTIFY, table, position, end, _CHUNK)
             for row, group in itertools.groupby(entries, key=lambda entry: entry[0].row):
@@ -347,8 +349,7 @@ class Worker:
                 dirty = dict.fromkeys(cell for cell, _, _ in group if self._observers.of(cell))
                 if not dirty:
                     continue
-                worked += 1
-                if worked > _STINT and Found.RAN in found:
+                if Found.RAN in found and time.monotonic() > until:
                     return found
                 if not self._services.coordination.try_lock(table, row):
                     found |= Found.HELD
