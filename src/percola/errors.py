@@ -56,10 +56,6 @@ class TransactionUsedUpError(UsageError):
     """The transaction has committed, rolled back or failed, and cannot be used again."""
 
 
-class ReadOnlyError(UsageError):
-    """A snapshot was asked to write."""
-
-
 class ConflictingOptionsError(UsageError):
     """Two options contradict each other, or one has a value that is not allowed."""
 

@@ -368,7 +368,4 @@ def _entries(
     names = sorted(one.name for one in repo.schema) if table is None else [table.name]
     end = b"" if row is None else row + b"\0"
     for name in names:
-        position: bytes | None = row or b""
-        while position is not None:
-            entries, position = repo.services.store.scan_kind(kind, name, position, end)
-            yield from entries
+        yield from repo.services.store.walk_kind(kind, name, row or b"", end)

@@ -11,6 +11,7 @@ what `percola.coordination.local` needs. The schema stands in the store itself.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -84,7 +85,6 @@ class Repository:
     ) -> None:
         self.address = address
         self._store = store
-        self._oracle = oracle
         self._coordination = coordination
         self._clock = clock or Clock()
         self._random = random_ or random.Random()
@@ -169,12 +169,10 @@ class Repository:
         """How many cells wait for an observer, by `table.column`; costs what is dirty (N6)."""
         counts: Counter[str] = Counter()
         for table in self.schema:
-            position: bytes | None = b""
-            while position is not None:
-                entries, position = self.services.store.scan_kind(
-                    Kind.NOTIFY, table.name, position, limit=4096
-                )
-                counts.update(f"{c.table}.{c.column.decode()}" for c in {e[0] for e in entries})
+            # A cell's entries stand together; it is counted once.
+            entries = self.services.store.walk_kind(Kind.NOTIFY, table.name)
+            for cell, _ in itertools.groupby(entries, key=lambda entry: entry[0]):
+                counts[f"{cell.table}.{cell.column.decode()}"] += 1
         return dict(counts)
 
     def is_idle(self) -> bool:
@@ -186,15 +184,8 @@ class Repository:
 
     def set_aside(self) -> int:
         """How many changes wait for an operator because their observer kept failing (N5)."""
-        count = 0
-        for table in self.schema:
-            position: bytes | None = b""
-            while position is not None:
-                entries, position = self.services.store.scan_kind(
-                    Kind.FAILED, table.name, position, limit=4096
-                )
-                count += len(entries)
-        return count
+        store = self.services.store
+        return sum(1 for table in self.schema for _ in store.walk_kind(Kind.FAILED, table.name))
 
     def versions(self, column: Column[R, V], row: R) -> list[tuple[int, V | None]]:
         """Every committed version of a cell that is kept: (commit_ts, value), newest first.

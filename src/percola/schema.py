@@ -30,7 +30,6 @@ from percola.errors import (
 
 R = TypeVar("R", str, bytes)
 V = TypeVar("V")
-W = TypeVar("W")
 
 MAX_NAME: Final = 48
 """The longest name of a table, column, family or observer, in characters."""

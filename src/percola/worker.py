@@ -58,7 +58,6 @@ class _Shared:
 
     changed: threading.Condition = field(default_factory=threading.Condition)
     rings: int = 0
-    busy: int = 0
     stopping: bool = False
 
 
@@ -87,7 +86,6 @@ class Worker:
         options: WorkerOptions | None = None,
         **fields: Any,
     ) -> None:
-        self._repo = repo
         self._services = repo.services
         self._observers = Observers(observers)
         if options is not None and fields:
@@ -225,14 +223,9 @@ class Worker:
     def _observed(self, kind: Kind) -> Iterator[tuple[Cell, int, bytes]]:
         """All entries of a kind on the columns that this worker observes."""
         for table in self._observers.tables:
-            position: bytes | None = b""
-            most = 1  # Whether there is any is the usual question.
-            while position is not None:
-                entries, position = self._services.store.scan_kind(
-                    kind, table, position, limit=most
-                )
-                most = 256
-                yield from (entry for entry in entries if self._observers.of(entry[0]))
+            # Whether there is any is the usual question: the first call asks for one.
+            entries = self._services.store.walk_kind(kind, table, first=1)
+            yield from (entry for entry in entries if self._observers.of(entry[0]))
 
     # --- Scanning -----------------------------------------------------------------------
 

@@ -24,12 +24,16 @@ Promises that every store keeps, and that `percola.testing.conformance` checks:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
 from percola.cells import SYSTEM_MARK, Cell, Kind
+from percola.errors import ValueTooLargeError
+
+_RECORD_ROOM: Final = 4096
+"""Bytes that a record may add to a value that stands in it."""
 
 
 class Condition(NamedTuple):
@@ -137,6 +141,20 @@ class Store(ABC):
     def check_row(self, table: str, row: bytes) -> None:
         """Raise RowTooLongError if the row's key does not fit this store."""
 
+    def check_sizes(self, batch: Sequence[RowMutation]) -> None:
+        """Raise RowTooLongError or ValueTooLargeError if something of the batch does not fit."""
+        for mutation in batch:
+            self.check_row(mutation.table, mutation.row)
+            for change in mutation.changes:
+                if (
+                    isinstance(change, Put)
+                    and len(change.value) > self.limits.value_bytes + _RECORD_ROOM
+                ):
+                    raise ValueTooLargeError(
+                        f"A value of {len(change.value)} bytes does not fit: the store takes up "
+                        f"to {self.limits.value_bytes}."
+                    )
+
     @abstractmethod
     def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
         """Apply each row's mutation atomically; say for each whether its conditions held.
@@ -197,6 +215,24 @@ class Store(ABC):
         Costs in proportion to the entries of that kind, not to the table (rule N6). Returns
         whole rows, about `limit` entries, and the row to go on from, or None at the end.
         """
+
+    def walk_kind(
+        self,
+        kind: Kind,
+        table: str,
+        start: bytes = b"",
+        end: bytes = b"",
+        *,
+        first: int = 256,
+        limit: int = 256,
+    ) -> Iterator[tuple[Cell, int, bytes]]:
+        """All that `scan_kind` finds, call by call; `first` is the limit of the first one."""
+        position: bytes | None = start
+        most = first
+        while position is not None:
+            entries, position = self.scan_kind(kind, table, position, end, most)
+            most = limit
+            yield from entries
 
     @abstractmethod
     def tablets(self, table: str) -> list[Tablet]:

@@ -36,7 +36,7 @@ from percola.cells import (
     Op,
     encode_write,
 )
-from percola.errors import RowTooLongError, UnknownTableError, ValueTooLargeError
+from percola.errors import RowTooLongError, UnknownTableError
 from percola.store.base import (
     BLOCKED,
     NOTHING,
@@ -47,7 +47,6 @@ from percola.store.base import (
     OneStepConflict,
     OneStepStore,
     OneStepWrite,
-    Put,
     Reader,
     RowMutation,
     Tablet,
@@ -165,13 +164,7 @@ class LmdbStore(OneStepStore):
     def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
         for mutation in batch:
             self._prefix(mutation.table)
-            self.check_row(mutation.table, mutation.row)
-            for change in mutation.changes:
-                if isinstance(change, Put) and len(change.value) > self.limits.value_bytes + 4096:
-                    raise ValueTooLargeError(
-                        f"A value of {len(change.value)} bytes does not fit: the LMDB store takes "
-                        f"up to {self.limits.value_bytes}."
-                    )
+        self.check_sizes(batch)
         return self._environment.write(lambda txn: [self._apply(txn, row) for row in batch])
 
     def _apply(self, txn: Txn, mutation: RowMutation) -> bool:

@@ -16,7 +16,6 @@ from percola.errors import (
     RepositoryClosedError,
     RowTooLongError,
     UnknownTableError,
-    ValueTooLargeError,
 )
 from percola.store.base import (
     NOTHING,
@@ -67,13 +66,7 @@ class MemoryStore(OneStepStore):
     def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
         for mutation in batch:
             self._rows(mutation.table)
-            self.check_row(mutation.table, mutation.row)
-            for change in mutation.changes:
-                if isinstance(change, Put) and len(change.value) > self.limits.value_bytes + 4096:
-                    raise ValueTooLargeError(
-                        f"A value of {len(change.value)} bytes does not fit: the memory store "
-                        f"takes up to {self.limits.value_bytes}."
-                    )
+        self.check_sizes(batch)
         results = []
         for mutation in batch:
             with self._lock:
