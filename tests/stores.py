@@ -186,6 +186,17 @@ class PassingStore(OneStepStore):
     ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
         return self.inner.scan_kind(kind, table, start, end, limit)
 
+    def versions(
+        self, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+    ) -> tuple[list[tuple[Cell, list[tuple[int, bytes]]]], bytes | None]:
+        return self.inner.versions(table, start, end, limit)
+
+    def safe_point(self) -> int:
+        return self.inner.safe_point()
+
+    def raise_safe_point(self, ts: int) -> None:
+        self.inner.raise_safe_point(ts)
+
     def tablets(self, table: str) -> list[Tablet]:
         return self.inner.tablets(table)
 

@@ -26,6 +26,7 @@ from percola.errors import (
     RowTooLongError,
     SchemaError,
     SchemaMismatchError,
+    SnapshotTooOldError,
     StoreError,
     StoreFullError,
     TransactionUsedUpError,
@@ -36,6 +37,7 @@ from percola.errors import (
     ValueTooLargeError,
     WrongTypeError,
 )
+from percola.gc import Collected
 from percola.observers import Observer, observer
 from percola.repository import Repository, create, open
 from percola.schema import JSON, Codec, Column, Family, Schema, Table, WeakColumn
@@ -46,6 +48,7 @@ from percola.worker import Worker, WorkerOptions
 __all__ = [
     "JSON",
     "Codec",
+    "Collected",
     "Column",
     "CommitUnknownError",
     "ConflictError",
@@ -71,6 +74,7 @@ __all__ = [
     "SchemaError",
     "SchemaMismatchError",
     "Snapshot",
+    "SnapshotTooOldError",
     "StoreError",
     "StoreFullError",
     "Table",

@@ -29,6 +29,8 @@ import struct
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+from percola.errors import DamagedRecordError
+
 INLINE_BYTES: Final = 256
 """Values up to this size, in bytes, stand in the lock and write records themselves."""
 
@@ -96,9 +98,22 @@ def encode_write(op: int, start_ts: int, value: bytes | None = None) -> bytes:
 
 
 def decode_write(raw: bytes) -> WriteRecord:
-    """Decode a write record."""
-    op, flags, start_ts = _WRITE.unpack_from(raw)
-    return WriteRecord(Op(op), start_ts, raw[WRITE_HEADER:] if flags & _INLINE else None)
+    """Decode a write record; DamagedRecordError if it is none."""
+    try:
+        op, flags, start_ts = _WRITE.unpack_from(raw)
+        record = WriteRecord(Op(op), start_ts, raw[WRITE_HEADER:] if flags else None)
+    except (struct.error, ValueError) as error:
+        raise _damaged("write", raw) from error
+    if flags > _INLINE or start_ts > MAX_TS or (not flags and len(raw) > WRITE_HEADER):
+        raise _damaged("write", raw)
+    return record
+
+
+def _damaged(what: str, raw: bytes) -> DamagedRecordError:
+    return DamagedRecordError(
+        f"The {what} record {raw[:40]!r} is not one that Percola writes: the store is damaged. "
+        "'percola check' says where."
+    )
 
 
 # --- Lock records -----------------------------------------------------------------------
@@ -154,26 +169,33 @@ def encode_lock(lock: LockRecord) -> bytes:
 
 
 def decode_lock(raw: bytes) -> LockRecord:
-    """Decode a lock record."""
-    op, flags, wall_ms, ttl_ms, n_table, n_row, n_column, n_owner = _LOCK.unpack_from(raw)
-    at = _LOCK.size
-    table = raw[at : at + n_table].decode()
-    at += n_table
-    row = raw[at : at + n_row]
-    at += n_row
-    column = raw[at : at + n_column]
-    at += n_column
-    owner = raw[at : at + n_owner].decode()
-    at += n_owner
-    return LockRecord(
-        Op(op),
-        Cell(table, row, column),
-        owner,
-        wall_ms,
-        ttl_ms,
-        bool(flags & _OBSERVED),
-        raw[at:] if flags & _INLINE else None,
-    )
+    """Decode a lock record; DamagedRecordError if it is none."""
+    try:
+        op, flags, wall_ms, ttl_ms, n_table, n_row, n_column, n_owner = _LOCK.unpack_from(raw)
+        at = _LOCK.size
+        table = raw[at : at + n_table].decode()
+        at += n_table
+        row = raw[at : at + n_row]
+        at += n_row
+        column = raw[at : at + n_column]
+        at += n_column
+        owner = raw[at : at + n_owner].decode()
+        at += n_owner
+        record = LockRecord(
+            Op(op),
+            Cell(table, row, column),
+            owner,
+            wall_ms,
+            ttl_ms,
+            bool(flags & _OBSERVED),
+            raw[at:] if flags & _INLINE else None,
+        )
+    except (struct.error, ValueError) as error:
+        raise _damaged("lock", raw) from error
+    inline = flags & _INLINE
+    if flags > _INLINE | _OBSERVED or at > len(raw) or (not inline and at < len(raw)):
+        raise _damaged("lock", raw)
+    return record
 
 
 # --- Columns of Percola's own -----------------------------------------------------------
@@ -181,10 +203,19 @@ def decode_lock(raw: bytes) -> LockRecord:
 SYSTEM_MARK: Final = b"@"
 """Percola's own columns begin with this; a user's never do."""
 
+_ACK: Final = b"@ack:"
+
 
 def ack_column(observer: str, column: bytes) -> bytes:
     """The Percola column `c:ack_O` that holds observer O's last start_ts (figure 5)."""
-    return b"@ack:%b:%b" % (observer.encode(), column)
+    return b"%b%b:%b" % (_ACK, observer.encode(), column)
+
+
+def acknowledged_column(column: bytes) -> bytes | None:
+    """The observed column that an `ack_column` is about; None if it is no such column."""
+    if not column.startswith(_ACK):
+        return None
+    return column[len(_ACK) :].partition(b":")[2]
 
 
 def failed_column(observer: str, column: bytes) -> bytes:
@@ -198,5 +229,7 @@ def encode_ts(ts: int) -> bytes:
 
 
 def decode_ts(raw: bytes) -> int:
-    """The inverse of `encode_ts`."""
+    """The inverse of `encode_ts`; DamagedRecordError for anything but decimal digits."""
+    if not raw.isdigit() or len(raw) > 19:
+        raise DamagedRecordError(f"{raw[:40]!r} is not a timestamp: the store is damaged.")
     return int(raw)

@@ -83,6 +83,10 @@ class RepositoryClosedError(RepositoryError):
     """The repository object has been closed."""
 
 
+class DamagedRecordError(PercolaError, ValueError):
+    """Bytes in the store, or in a backup, are not what Percola writes there."""
+
+
 # --- The store --------------------------------------------------------------------------
 
 
@@ -150,6 +154,27 @@ class RolledBackError(TransientError):
 
 class LockTimeoutError(TransientError):
     """A cell stayed locked by a live transaction for longer than a reader may wait."""
+
+
+class SnapshotTooOldError(TransientError):
+    """Garbage collection has removed versions that a reader at this timestamp would need (P12).
+
+    Attributes:
+        ts: the reader's timestamp.
+        safe_point: the oldest timestamp at which the repository can be read now.
+    """
+
+    def __init__(self, ts: int, safe_point: int) -> None:
+        super().__init__(ts, safe_point)
+        self.ts = ts
+        self.safe_point = safe_point
+
+    def __str__(self) -> str:
+        return (
+            f"The repository can no longer be read at {self.ts}: garbage collection keeps what "
+            f"is needed from {self.safe_point} on. Read at a later timestamp, or keep versions "
+            "for longer (the retention of 'percola gc' and of the workers)."
+        )
 
 
 class RetriesExhaustedError(PercolaError):

@@ -6,9 +6,10 @@ that serves metrics passes `WorkerMetrics.registry` to prometheus_client's expos
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0)
 
@@ -18,7 +19,8 @@ class WorkerMetrics:
 
     `runs` that committed: one that keeps growing at rest shows a cycle of observers;
     `conflicts` with other transactions; `failures`, and how often one was `set_aside`;
-    `seconds` a run took; `teleports` of scanners that met another one.
+    `seconds` a run took; `teleports` of scanners that met another one. `gc_removed`, by what was
+    removed, and `gc_safe_point`: what the worker's garbage collection did.
     """
 
     def __init__(self) -> None:
@@ -56,12 +58,29 @@ class WorkerMetrics:
             "percola_scan_teleports", "Jumps of scanners that met another", registry=registry
         )
 
+        self.gc_removed = Counter(
+            "percola_gc_removed",
+            "Entries that garbage collection removed",
+            ["what"],
+            registry=registry,
+        )
+        self.gc_safe_point = Gauge(
+            "percola_gc_safe_point", "The oldest timestamp that can be read", registry=registry
+        )
+
+    def collected(self, safe_point: int, removed: Mapping[str, int]) -> None:
+        """Count a cycle of garbage collection."""
+        self.gc_safe_point.set(safe_point)
+        for what, number in removed.items():
+            self.gc_removed.labels(what).inc(number)
+
     def counts(self) -> dict[str, dict[str, float]]:
-        """The counters as plain numbers: metric → observer → count."""
+        """The counters as plain numbers: metric → label → count."""
         found: dict[str, dict[str, float]] = {}
         for metric in self.registry.collect():
             for sample in metric.samples:
                 if sample.name.endswith("_total"):
                     name = sample.name.removeprefix("percola_").removesuffix("_total")
-                    found.setdefault(name, {})[sample.labels.get("observer", "")] = sample.value
+                    label = next(iter(sample.labels.values()), "")
+                    found.setdefault(name, {})[label] = sample.value
         return found

@@ -16,7 +16,6 @@ import json
 import logging
 import random
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -57,17 +56,19 @@ class Patience:
         self,
         services: Services,
         metrics: WorkerMetrics,
+        chance: random.Random,
         *,
         attempts: int,
         first_wait: float,
         longest_wait: float,
     ) -> None:
         self._services = services
+        self._clock = services.clock
         self._metrics = metrics
         self._attempts = attempts
         self._first_wait = first_wait
         self._longest_wait = longest_wait
-        self._random = random.Random()
+        self._chance = chance
         self._troubles: dict[tuple[Cell, str], _Trouble] = {}
         self._guard = threading.Lock()
 
@@ -79,13 +80,13 @@ class Patience:
     def is_due(self, one: Observer[Any], cell: Cell, newest: int) -> bool:
         """Whether to run the observer now: it has not failed, its wait is over, or it is news."""
         trouble = self._troubles.get((cell, one.name))
-        return trouble is None or newest > trouble.ts or time.monotonic() >= trouble.due
+        return trouble is None or newest > trouble.ts or self._clock.monotonic() >= trouble.due
 
     def until_due(self) -> float:
         """Seconds until the next attempt that is waited for; infinite if there is none."""
         with self._guard:
             dues = [one.due for one in self._troubles.values() if not one.is_aside]
-        return max(0.0, min(dues) - time.monotonic()) if dues else float("inf")
+        return max(0.0, min(dues) - self._clock.monotonic()) if dues else float("inf")
 
     def succeeded(self, one: Observer[Any], cell: Cell) -> None:
         """The observer has run on the cell."""
@@ -100,7 +101,7 @@ class Patience:
 
     def conflicted(self, one: Observer[Any], cell: Cell, newest: int) -> None:
         """It keeps losing to others, which is no failure: let them go first."""
-        self._trouble(one, cell, newest).due = time.monotonic() + _AFTER_CONFLICTS
+        self._trouble(one, cell, newest).due = self._clock.monotonic() + _AFTER_CONFLICTS
 
     def failed(
         self,
@@ -115,9 +116,9 @@ class Patience:
         trouble = self._trouble(one, cell, max(notified))
         trouble.attempts += 1
         wait = backoff(
-            self._random, trouble.attempts, first=self._first_wait, most=self._longest_wait
+            self._chance, trouble.attempts, first=self._first_wait, most=self._longest_wait
         )
-        trouble.due = time.monotonic() + wait
+        trouble.due = self._clock.monotonic() + wait
         if trouble.attempts < self._attempts:
             return False
         self.set_aside(one, cell, notified, answered, story, trouble.attempts)
@@ -134,7 +135,7 @@ class Patience:
 
     def _forget_old(self) -> None:
         # Another process may have run what failed or conflicted here: nothing tells us.
-        now = time.monotonic()
+        now = self._clock.monotonic()
         self._troubles = {
             key: one for key, one in self._troubles.items() if one.is_aside or one.due > now
         }

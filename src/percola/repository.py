@@ -25,7 +25,8 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from percola import retry
-from percola.cells import MAX_TS, Cell, Kind, Op, decode_write
+from percola.catalog import columns_of, reconcile
+from percola.cells import Cell, Kind, Op, decode_write
 from percola.clock import Clock
 from percola.coordination.base import Coordination
 from percola.coordination.local import LocalCoordination
@@ -37,14 +38,17 @@ from percola.errors import (
     RepositoryClosedError,
     RepositoryError,
     RepositoryVersionError,
+    SnapshotTooOldError,
     UsageError,
 )
+from percola.gc import RETENTION, Collected, GarbageCollector
+from percola.leases import Leases
 from percola.locks import LockResolver
 from percola.oracle.base import Oracle
 from percola.oracle.embedded import EmbeddedOracle
-from percola.schema import Column, Family, R, Schema, Table, V, WeakColumn
+from percola.schema import Column, R, Schema, Table, V
 from percola.snapshot import Services, Snapshot
-from percola.store.base import Condition, OneStepStore, Put, RowMutation, Store
+from percola.store.base import OneStepStore, Store
 from percola.store.lmdb_environment import DURABILITIES
 from percola.store.memory import MemoryStore
 from percola.transaction import Transaction
@@ -52,10 +56,8 @@ from percola.transaction import Transaction
 T = TypeVar("T")
 
 FORMAT: Final = 1
-SYSTEM_TABLE: Final = "@percola"
-_SCHEMA_CELL: Final = Cell(SYSTEM_TABLE, b"schema", b"@json")
 _DESCRIPTION: Final = "percola.json"
-_OWN_FILES: Final = frozenset({"store", "live", "wake", "rows.lock", _DESCRIPTION})
+_OWN_FILES: Final = frozenset({"store", "live", "wake", "rows.lock", "leases", _DESCRIPTION})
 
 
 class Repository:
@@ -90,7 +92,7 @@ class Repository:
         self._random = random_ or random.Random()
         self._close = close
         self._closed = False
-        self.schema = _reconcile(store, Schema(schema))
+        self.schema = reconcile(store, Schema(schema))
         store.create_tables(table.name for table in self.schema)
         self._services = Services(
             store=store,
@@ -101,9 +103,10 @@ class Repository:
                 store, coordination, self._clock, self._random, wait_seconds=lock_wait_seconds
             ),
             clock=self._clock,
-            columns=_columns(self.schema),
+            columns=columns_of(self.schema),
             ttl_ms=int(lock_ttl_seconds * 1000),
             changed=coordination.ring,
+            leases=Leases(coordination.hold_back),
         )
 
     def __repr__(self) -> str:
@@ -145,7 +148,8 @@ class Repository:
     def snapshot(self, at: int | None = None) -> Snapshot:
         """The repository now, or as it was at a past timestamp: read-only.
 
-        Raises UsageError for a timestamp that has not come yet.
+        Raises UsageError for a timestamp that has not come yet, and SnapshotTooOldError for one
+        whose versions garbage collection has removed.
         """
         services = self.services
         latest = services.oracle.read_timestamp()
@@ -155,7 +159,10 @@ class Repository:
             raise UsageError(
                 f"There is no snapshot at {at!r} yet: timestamps go from 1 to {latest} by now."
             )
-        return Snapshot(services, at)
+        snapshot = Snapshot(services, at)
+        if at < (safe_point := services.store.safe_point()):
+            raise SnapshotTooOldError(at, safe_point)
+        return snapshot
 
     def run(self, function: Callable[[Transaction], T], *, attempts: int = retry.ATTEMPTS) -> T:
         """Run `function(transaction)` and commit; run it again if it conflicts (rule P13).
@@ -192,24 +199,60 @@ class Repository:
 
         The value is None where the cell was deleted.
         """
-        services = self.services
-        latest = self.snapshot()
-        if latest.get(column, row) is None and not latest.version(column, row):
-            return []
-        cell = Cell(column.table_name, column.table.encode_row(row), column.key)
-        found: list[tuple[int, V | None]] = []
-        for commit_ts, raw in services.store.entries(cell, Kind.WRITE, 0, latest.start_ts):
-            if decode_write(raw).op in (Op.PUT, Op.DELETE):
-                found.append((commit_ts, Snapshot(services, commit_ts).get(column, row)))
-        return found
+        store = self.services.store
+        # The snapshot checks the cell, finishes what is locked, and keeps the versions meanwhile.
+        with self.snapshot() as latest:
+            latest.version(column, row)
+            cell = Cell(column.table_name, column.table.encode_row(row), column.key)
+            found: list[tuple[int, V | None]] = []
+            for commit_ts, raw in store.entries(cell, Kind.WRITE, 0, latest.start_ts):
+                record = decode_write(raw)
+                if record.op is Op.DELETE:
+                    found.append((commit_ts, None))
+                elif record.op is Op.PUT:
+                    at = record.start_ts
+                    data = (
+                        [record.value]
+                        if record.value is not None
+                        else [value for _, value in store.entries(cell, Kind.DATA, at, at)]
+                    )
+                    # None, if it was removed between the two looks.
+                    found += [(commit_ts, column.decode_value(value)) for value in data]
+            return found
+
+    def collect_garbage(
+        self,
+        *,
+        retention: float = RETENTION,
+        progress: Callable[[Collected], None] = lambda collected: None,
+    ) -> Collected:
+        """Remove the versions that nobody can read any more; see `percola.gc`.
+
+        Safe beside everything else, and workers do it by themselves.
+
+        Args:
+            retention: how many seconds a version stays readable after it was superseded. What
+                is still being read, by any process, stays in any case.
+            progress: called now and then with what has been done so far.
+
+        Raises StoreError; ConflictingOptionsError for a negative retention.
+        """
+        collector = GarbageCollector(self.services, retention=retention)
+        return collector.collect(progress=progress)
 
     def resolve(self, error: CommitUnknownError) -> bool:
         """Settle a commit whose outcome was unknown: whether it committed (rule P7).
 
-        If it has not committed by now, it never will.
+        If it has not committed by now, it never will. Raises SnapshotTooOldError if garbage
+        collection has removed what would have told.
         """
-        fate = self.services.resolver.fate(error.primary, error.start_ts, impatient=True)
-        return fate is not None and fate.commit_ts is not None
+        services = self.services
+        fate = services.resolver.fate(error.primary, error.start_ts, impatient=True)
+        if fate is not None and fate.commit_ts is not None:
+            return True
+        if (safe_point := services.store.safe_point()) > error.start_ts:
+            raise SnapshotTooOldError(error.start_ts, safe_point)
+        return False
 
     def close(self) -> None:
         """Close the repository; what has been committed is on disk. Safe to call twice."""
@@ -440,36 +483,3 @@ def _found(folder: Path, durability: str | None, *, create: bool) -> dict[str, A
             f"No repository can be created at {folder}: {error.strerror}."
         ) from error
     return description
-
-
-def _reconcile(store: Store, declared: Schema) -> Schema:
-    """Merge the declared schema into the stored one, beside others who do the same."""
-    store.create_tables([SYSTEM_TABLE])
-    while True:
-        versions = store.entries(_SCHEMA_CELL, Kind.DATA, 0, MAX_TS, 1)
-        version, text = versions[0] if versions else (0, b'{"tables": []}')
-        stored = Schema.from_json(text.decode())
-        merged = declared.merged_into(stored)
-        if merged.to_json() == stored.to_json():
-            return merged.with_codecs_of(declared)
-        put = RowMutation(
-            SYSTEM_TABLE,
-            _SCHEMA_CELL.row,
-            [Condition(False, Kind.DATA, _SCHEMA_CELL.column, version + 1, MAX_TS)],
-            [Put(Kind.DATA, _SCHEMA_CELL.column, version + 1, merged.to_json().encode())],
-        )
-        store.mutate([put])
-
-
-def _columns(schema: Schema) -> dict[tuple[str, bytes], bool | None]:
-    columns: dict[tuple[str, bytes], bool | None] = {}
-    for table in schema:
-        columns[table.name, b""] = None
-        for member in table.members:
-            if isinstance(member, WeakColumn):
-                columns[member.address] = None
-            elif isinstance(member, Family):
-                columns[table.name, member.prefix] = False
-            elif isinstance(member, Column):
-                columns[member.address] = member.observed
-    return columns

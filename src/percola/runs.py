@@ -15,7 +15,6 @@ import itertools
 import random
 import sys
 import threading
-import time
 import traceback
 from dataclasses import dataclass
 from enum import Enum, Flag, auto
@@ -29,6 +28,7 @@ from percola.errors import (
     RepositoryError,
     TransientError,
 )
+from percola.gc import RETENTION
 from percola.metrics import WorkerMetrics
 from percola.observers import Observer, Observers
 from percola.patience import Patience
@@ -49,6 +49,10 @@ class WorkerOptions:
         timeout: seconds after which a running observer is set aside.
         rescan: seconds between scans when no bell rings: the safety net.
         sweep: seconds between looks for locks that dead processes left on observed columns.
+        retention: seconds for which superseded versions stay readable; the worker removes
+            older ones (`percola.gc`). Of several workers' the shortest counts. None: it leaves
+            garbage collection to others.
+        collect: seconds between cycles of garbage collection.
     """
 
     threads: int = 4
@@ -58,6 +62,8 @@ class WorkerOptions:
     timeout: float = 300.0
     rescan: float = 1.0
     sweep: float = 5.0
+    retention: float | None = RETENTION
+    collect: float = 60.0
 
     def check(self) -> None:
         """Raise ConflictingOptionsError for a value that cannot work."""
@@ -66,11 +72,15 @@ class WorkerOptions:
                 raise ConflictingOptionsError(
                     f"A worker's {name} must be at least 1, not {getattr(self, name)}."
                 )
-        for name in ("first_wait", "longest_wait", "timeout", "rescan", "sweep"):
+        for name in ("first_wait", "longest_wait", "timeout", "rescan", "sweep", "collect"):
             if not getattr(self, name) > 0:
                 raise ConflictingOptionsError(
                     f"A worker's {name} must be more than 0 seconds, not {getattr(self, name)}."
                 )
+        if self.retention is not None and not self.retention >= 0:
+            raise ConflictingOptionsError(
+                f"A worker's retention must be None or 0 seconds or more, not {self.retention}."
+            )
         if self.first_wait > self.longest_wait:
             raise ConflictingOptionsError(
                 f"A worker's first_wait ({self.first_wait} s) is longer than its longest_wait "
@@ -117,9 +127,13 @@ class _Run:
 class Runs:
     """Runs a worker's observers, for all of its threads.
 
+    Args:
+        chance: how long runs that conflict wait for each other.
+
     Attributes:
         patience: which observers failed, and when to try them again.
-        stopping: set while the worker stops: a run that conflicts is then left for later.
+        stopping: set while the worker stops: scanners go no further, and a run that conflicts
+            is left for later.
     """
 
     def __init__(
@@ -128,18 +142,21 @@ class Runs:
         observers: Observers,
         metrics: WorkerMetrics,
         options: WorkerOptions,
+        chance: random.Random,
     ) -> None:
         self._services = services
+        self._clock = services.clock
         self._observers = observers
         self._metrics = metrics
         self._options = options
-        self._random = random.Random()
+        self._chance = chance
         self._running: dict[int, _Run] = {}
         self._guard = threading.Lock()
         self.stopping = False
         self.patience = Patience(
             services,
             metrics,
+            chance,
             attempts=options.attempts,
             first_wait=options.first_wait,
             longest_wait=options.longest_wait,
@@ -188,9 +205,9 @@ class Runs:
 
         try:
             for attempt in itertools.count(1):
-                began = time.perf_counter()
+                began = self._clock.monotonic()
                 with self._guard:
-                    run.began, run.committing = time.monotonic(), False
+                    run.began, run.committing = began, False
                     self._running[id(run)] = run
                 try:
                     ran = one.run(self._services, cell.row, answered, is_abandoned)
@@ -201,17 +218,22 @@ class Runs:
                     if attempt >= _CONFLICTS or self.stopping:
                         self.patience.conflicted(one, cell, max(notified))
                         return Outcome.LATER
-                    wait = backoff(self._random, attempt, first=0.001, most=0.1)
-                    self._services.clock.sleep(wait)
+                    wait = backoff(self._chance, attempt, first=0.001, most=0.1)
+                    self._clock.sleep(wait)
                     continue
                 self.patience.succeeded(one, cell)
                 if ran:
                     self._metrics.runs.labels(one.name).inc()
-                    self._metrics.seconds.labels(one.name).observe(time.perf_counter() - began)
+                    took = self._clock.monotonic() - began
+                    self._metrics.seconds.labels(one.name).observe(took)
                 return Outcome.RAN if ran or answered else Outcome.IDLE
         except ObserverTimeoutError:
             raise GivenUpError from None
-        except (GivenUpError, RepositoryError):
+        except GivenUpError:
+            raise
+        except RepositoryError:
+            if run.abandoned:
+                raise GivenUpError from None
             raise
         except (Exception, SystemExit):
             if run.abandoned:
@@ -229,7 +251,7 @@ class Runs:
 
         Each gets a GivenUpError as soon as its observer ends; nothing of that is committed.
         """
-        now = time.monotonic()
+        now = self._clock.monotonic()
         with self._guard:
             late = [
                 run

@@ -15,7 +15,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar, overload
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar, overload
 
 from percola.batching import ReadCache
 from percola.cells import Cell, Op
@@ -27,6 +28,7 @@ from percola.errors import (
     UnknownTableError,
     UsageError,
 )
+from percola.leases import Leases
 from percola.locks import LockResolver
 from percola.oracle.base import Oracle
 from percola.schema import Column, Family, R, Table, V, WeakColumn
@@ -48,6 +50,7 @@ class Services:
         ttl_ms: how long a lock may go without a refresh before it may be taken for dead.
         caches_reads: whether transactions keep what they read (§2.5).
         changed: called after a commit that notified somebody.
+        leases: where those that read now stand, for garbage collection to wait for.
         readers: the store's readers of single columns, made as they are needed.
     """
 
@@ -61,6 +64,7 @@ class Services:
     ttl_ms: int = 10_000
     caches_reads: bool = False
     changed: Callable[[], None] = field(default=lambda: None)
+    leases: Leases = field(default_factory=Leases)
     readers: dict[tuple[str, bytes], Reader] = field(default_factory=dict)
 
 
@@ -130,7 +134,11 @@ _READERS = 1000
 
 
 class Snapshot:
-    """The repository as it was at `start_ts`: read-only, safe to use from several threads."""
+    """The repository as it was at `start_ts`: read-only, safe to use from several threads.
+
+    Garbage collection keeps what it reads until nothing refers to it any more, or it is closed;
+    as a context manager it is closed on leaving the block.
+    """
 
     __slots__ = (
         "_cache",
@@ -151,6 +159,31 @@ class Snapshot:
         # A snapshot writes nothing; a transaction's reads look here first.
         self._writes: Writes = {}
         self.start_ts = start_ts
+        services.leases.add(id(self), start_ts)
+
+    def __del__(self) -> None:
+        # A transaction that got no timestamp never began.
+        services: Services | None = getattr(self, "_services", None)
+        if services is not None:
+            services.leases.drop(id(self))
+
+    def __enter__(self) -> Self:
+        if self._used_up is not None:
+            self._check_usable()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Read no more, and hold nothing back from garbage collection any longer."""
+        self._used_up = self._used_up or "has been closed"
+        self._services.leases.drop(id(self))
 
     # --- Addresses ----------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from percola.cells import INLINE_BYTES, Cell, Kind, Op
 from percola.errors import ConflictError, UsageError, ValueTooLargeError
@@ -50,11 +50,6 @@ class Transaction(Snapshot):
         self._notifications: dict[Cell, None] = {}
         self._answers: list[tuple[Kind, Cell, int]] = []
         self.commit_ts: int | None = None
-
-    def __enter__(self) -> Self:
-        if self._used_up is not None:
-            self._check_usable()
-        return self
 
     def __exit__(
         self,
@@ -148,6 +143,7 @@ class Transaction(Snapshot):
         """Give the transaction up. Nothing of it has reached the store."""
         if self._used_up is None:
             self._used_up = "was rolled back"
+        self._services.leases.drop(id(self))
 
     # --- What §2.4 needs beyond columns of the schema -----------------------------------
 
@@ -176,19 +172,23 @@ class Transaction(Snapshot):
         if self._used_up is not None:
             self._check_usable()
         self._used_up = "has tried to commit and failed"
-        services = self._services
-        if not self._writes and not self._notifications and not self._answers:
-            self._used_up = "has committed"
-            return self.start_ts
-        if services.one_step is not None and not self._two_phase:
-            commit_ts = self._commit_one_step()
-        else:
-            commit_ts = TwoPhaseCommit(services, self.start_ts, self._writes).run(
-                self._notifications, self._answers
-            )
-        self.commit_ts = commit_ts
+        try:
+            commit_ts = self._commit()
+        finally:
+            self._services.leases.drop(id(self))
         self._used_up = "has committed"
         return commit_ts
+
+    def _commit(self) -> int:
+        if not self._writes and not self._notifications and not self._answers:
+            return self.start_ts
+        services = self._services
+        if services.one_step is not None and not self._two_phase:
+            self.commit_ts = self._commit_one_step()
+        else:
+            commit = TwoPhaseCommit(services, self.start_ts, self._writes)
+            self.commit_ts = commit.run(self._notifications, self._answers)
+        return self.commit_ts
 
     def _commit_one_step(self) -> int:
         services = self._services

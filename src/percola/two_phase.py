@@ -38,6 +38,7 @@ from percola.errors import (
     ConflictError,
     OutcomeUnknownError,
     RolledBackError,
+    SnapshotTooOldError,
     StoreError,
 )
 from percola.locks import Fate, commit_changes
@@ -76,6 +77,11 @@ class TwoPhaseCommit:
             try:
                 self.prewrite(groups[:1], primary)
                 self.prewrite(groups[1:], primary)
+                # After the last lock is in place: either this sees a new safe point, or the
+                # collector, which looks for locks after it has raised it, sees ours (P12).
+                safe_point = services.store.safe_point()
+                if safe_point > self._start_ts:
+                    raise SnapshotTooOldError(self._start_ts, safe_point)
                 commit_ts = services.oracle.timestamp()
                 # Before the commit point: a crash cannot lose them, and one for a transaction
                 # that does not commit only costs a look (N4).

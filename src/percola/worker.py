@@ -1,16 +1,12 @@
 """§2.4 The worker: threads that look for dirty cells and run observers on them.
 
-Each thread scans the notify entries, a group of their own, so that looking costs in proportion
-to what is dirty (rule N6). It starts at a random tablet and a random key, takes an advisory
-lock for each dirty row, runs its observers (`percola.runs`), and jumps to another random place
-when another scanner has the row: the paper's buses teleport instead of clumping (rule N7).
+Each thread has a scanner (`percola.scanner`) that goes round the notify entries, runs the
+observers of what is dirty (`percola.runs`), and says for how long there is nothing to do. That
+long the thread waits for the bell: a commit in this process rings at once, one in another
+process within milliseconds, and a slow scan makes up for what nobody heard.
 
-A pass that finds nothing waits for the bell: a commit in this process rings at once, one in
-another process within milliseconds, and a slow scan makes up for what nobody heard.
-
-A transaction that died past its commit point may have changed observed cells whose locks nobody
-has met yet. Their notify entries come with the roll-forward (rule N1), so a worker looks for
-locks too, rarely, and finishes what the dead have left.
+A watch looks for observers that run for longer than they may, and puts fresh threads in the
+place of those that are lost to them.
 """
 
 from __future__ import annotations
@@ -28,28 +24,25 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from percola.cells import Cell, Kind
 from percola.coordination.base import Coordination
 from percola.errors import (
     ConflictingOptionsError,
     ObserverMismatchError,
     PercolaError,
-    StoreError,
 )
+from percola.gc import GarbageCollector
 from percola.metrics import WorkerMetrics
 from percola.observers import Observer, Observers
 from percola.repository import Repository
-from percola.runs import Found, GivenUpError, Runs, WorkerOptions
+from percola.runs import GivenUpError, Runs, WorkerOptions
+from percola.scanner import Scanner, Sweep
 
 __all__ = ["Worker", "WorkerOptions"]
 
 log = logging.getLogger("percola.worker")
 
-_CHUNK: Final = 64
-_STINT: Final = 2.0  # seconds
 _LOOK: Final = 0.02
-_BUSY_WAIT: Final = 0.02
-_TELEPORTS: Final = 4
+_COLLECTING: Final = 0.1  # of a thread's time
 
 
 @dataclass
@@ -58,7 +51,6 @@ class _Shared:
 
     changed: threading.Condition = field(default_factory=threading.Condition)
     rings: int = 0
-    stopping: bool = False
 
 
 class Worker:
@@ -100,10 +92,13 @@ class Worker:
         self.metrics = WorkerMetrics()
         self._shared = _Shared()
         self._threads: list[threading.Thread] = []
-        self._runs = Runs(self._services, self._observers, self.metrics, self._options)
+        self._chance = random.Random()
+        self._runs = Runs(
+            self._services, self._observers, self.metrics, self._options, self._chance
+        )
+        self._sweep = Sweep(self._services, self._observers, self._options.sweep, self._ring)
         self._guard = threading.Lock()
         self._stopped = threading.Event()
-        self._swept = time.monotonic()
         self._unlisten: Callable[[], None] | None = None
         self._announced = False
         self._failure: BaseException | None = None
@@ -121,8 +116,16 @@ class Worker:
         self._announced = True
         self._unlisten = coordination.listen(self._ring)
         self._stopped.clear()
-        self._runs.stopping = False
         threading.Thread(target=self._watch, name="percola-watch", daemon=True).start()
+        if self._options.retention is not None:
+            collector = GarbageCollector(
+                self._services, retention=self._options.retention, share=_COLLECTING
+            )
+            thread = threading.Thread(
+                target=self._collect, args=(collector,), name="percola-gc", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
         for _ in range(self._options.threads):
             self._start_thread()
 
@@ -132,10 +135,9 @@ class Worker:
         Idempotent. An observer that does not end within its time limit is not waited for.
         """
         with self._shared.changed:
-            self._shared.stopping = True
+            self._runs.stopping = True
             self._shared.changed.notify_all()
         self._stopped.set()
-        self._runs.stopping = True
         if wait:
             deadline = time.monotonic() + self._options.timeout
             for thread in list(self._threads):
@@ -173,13 +175,13 @@ class Worker:
         with self._signals():
             self.start()
             try:
-                while not self._shared.stopping and not (done := finished()):
+                while not self._runs.stopping and not (done := finished()):
                     # Not the bell, which every commit rings: only the end is waited for here.
                     self._stopped.wait(_LOOK)
             finally:
                 self.stop()
         if done:
-            self._shared.stopping = False
+            self._runs.stopping = False
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
@@ -189,7 +191,7 @@ class Worker:
 
         def ask(number: int, _: Any) -> None:
             # No lock here: the main thread may hold it. It looks every few milliseconds.
-            self._shared.stopping = True
+            self._runs.stopping = True
 
         before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
@@ -204,28 +206,7 @@ class Worker:
         An entry goes only after its observer's commit, so a run under way counts as work; so
         does a lock on an observed cell, for its notify entry comes when it is resolved.
         """
-        # The locks before the notify entries: a commit in between is then seen as an entry.
-        return not (self._is_dirty() or self._finish_the_dead() or self._is_dirty())
-
-    def _is_dirty(self) -> bool:
-        return any(True for _ in self._observed(Kind.NOTIFY))
-
-    def _finish_the_dead(self) -> bool:
-        """Settle dead transactions' locks on observed cells; whether there were any locks."""
-        found = settled = False
-        for cell, start_ts, raw in self._observed(Kind.LOCK):
-            found = True
-            settled |= self._services.resolver.try_resolve(cell, start_ts, raw)
-        if settled:
-            self._ring()
-        return found
-
-    def _observed(self, kind: Kind) -> Iterator[tuple[Cell, int, bytes]]:
-        """All entries of a kind on the columns that this worker observes."""
-        for table in self._observers.tables:
-            # Whether there is any is the usual question: the first call asks for one.
-            entries = self._services.store.walk_kind(kind, table, first=1)
-            yield from (entry for entry in entries if self._observers.of(entry[0]))
+        return self._sweep.is_idle()
 
     # --- Scanning -----------------------------------------------------------------------
 
@@ -242,120 +223,35 @@ class Worker:
             self._shared.changed.notify_all()
 
     def _scan_forever(self) -> None:
-        chance = random.Random()
-        misfortunes = 0
-        while not self._shared.stopping:
+        chance = random.Random(self._chance.getrandbits(64))
+        scanner = Scanner(
+            self._services,
+            self._observers,
+            self.metrics,
+            self._options,
+            self._runs,
+            self._sweep,
+            chance,
+        )
+        while not self._runs.stopping:
             rings = self._shared.rings
             try:
-                found = self._pass(chance)
-                idle = Found.RAN not in found
-                if idle and self._is_time_to_sweep() and self._finish_the_dead():
-                    continue
-                misfortunes = 0
+                wait = scanner.look()
             except GivenUpError:
                 return
-            except StoreError as error:
-                misfortunes += 1
-                log.warning("scanning failed: %s", error)
-                if misfortunes >= self._options.attempts:
-                    self._end_with(error)
-                    return
-                found = Found.NOTHING
             except Exception as error:
                 self._end_with(error)
                 return
-            if Found.RAN in found:
-                continue
-            wait = self._options.rescan
-            if Found.HELD in found:
-                wait = min(wait, _BUSY_WAIT)
-            if Found.LATER in found:
-                wait = min(wait, max(_BUSY_WAIT, self._runs.patience.until_due()))
-            with self._shared.changed:
-                if self._shared.rings == rings and not self._shared.stopping:
-                    self._shared.changed.wait(wait)
-
-    def _is_time_to_sweep(self) -> bool:
-        with self._guard:
-            now = time.monotonic()
-            if now - self._swept < self._options.sweep:
-                return False
-            self._swept = now
-            return True
+            if wait:
+                with self._shared.changed:
+                    if self._shared.rings == rings and not self._runs.stopping:
+                        self._shared.changed.wait(wait)
 
     def _end_with(self, error: Exception) -> None:
         """Stop the worker; whoever runs or stops it gets the error."""
         self._failure = error
-        self._shared.stopping = True
+        self._runs.stopping = True
         self._ring()
-
-    def _pass(self, chance: random.Random) -> Found:
-        """Go once round the tables from a random place, and run what is dirty.
-
-        Where another scanner is met, it jumps to another random place; having done so a few
-        times for nothing, it goes round once more, past the others.
-        """
-        found = Found.NOTHING
-        tables = self._observers.tables
-        until = time.monotonic() + _STINT
-        for jump in range(_TELEPORTS + 1):
-            first = chance.randrange(len(tables))
-            stop_at_others = jump < _TELEPORTS
-            met = False
-            for table in tables[first:] + tables[:first]:
-                for start, end in self._ranges(table, chance):
-                    outcome = self._scan_range(table, start, end, stop_at_others, until)
-                    found |= outcome
-                    met = stop_at_others and Found.HELD in outcome
-                    if met or self._shared.stopping:
-                        break
-                if met or self._shared.stopping:
-                    break
-                if Found.RAN in found and time.monotonic() > until:
-                    # The next stint begins elsewhere: no table waits for another to be clean.
-                    return found
-            if not met or self._shared.stopping:
-                return found
-            self.metrics.teleports.inc()
-            if Found.RAN in found:
-                return found
-        return found
-
-    def _ranges(self, table: str, chance: random.Random) -> list[tuple[bytes, bytes]]:
-        """The whole table, beginning at a random key of a random tablet, and round."""
-        tablet = chance.choice(self._services.store.tablets(table))
-        start = _random_key(tablet.start, tablet.end, chance)
-        return [(start, b""), (b"", start)] if start else [(b"", b"")]
-
-    def _scan_range(
-        self, table: str, start: bytes, end: bytes, stop_at_others: bool, until: float
-    ) -> Found:
-        """Run what is dirty in a range, for a stint; on request, up to the first other scanner."""
-        found = Found.NOTHING
-        position: bytes | None = start
-        store = self._services.store
-        while position is not None and not self._shared.stopping:
-            entries, position = store.scan_kind(Kind.NOTIFY, table, position, end, _CHUNK)
-            for row, group in itertools.groupby(entries, key=lambda entry: entry[0].row):
-                if self._shared.stopping:
-                    return found
-                dirty = dict.fromkeys(cell for cell, _, _ in group if self._observers.of(cell))
-                if not dirty:
-                    continue
-                if Found.RAN in found and time.monotonic() > until:
-                    return found
-                if not self._services.coordination.try_lock(table, row):
-                    found |= Found.HELD
-                    if stop_at_others:
-                        return found
-                    continue
-                try:
-                    for cell in dirty:
-                        found |= self._runs.work_cell(cell)
-                finally:
-                    if threading.current_thread() in self._threads:
-                        self._services.coordination.unlock(table, row)
-        return found
 
     # --- Watching -----------------------------------------------------------------------
 
@@ -372,17 +268,21 @@ class Worker:
                 self._end_with(error)
                 return
 
+    # --- Garbage collection ---------------------------------------------------------------
 
-def _random_key(start: bytes, end: bytes, chance: random.Random) -> bytes:
-    """A key somewhere between two keys, past what they have in common."""
-    shared = 0
-    while shared < min(len(start), len(end)) and start[shared] == end[shared]:
-        shared += 1
-    low = int.from_bytes(start[shared : shared + 8].ljust(8, b"\0"), "big")
-    high = int.from_bytes((end[shared : shared + 8] or b"\xff" * 8).ljust(8, b"\0"), "big")
-    if low >= high:
-        return start
-    return (end or start)[:shared] + chance.randint(low, high).to_bytes(8, "big")
+    def _collect(self, collector: GarbageCollector) -> None:
+        """Remove old versions, a little at a time; one worker of the repository does (P12)."""
+        while not self._stopped.wait(self._options.collect):
+            try:
+                with collector.turn() as mine:
+                    if mine:
+                        collected = collector.collect(stopped=self._stopped.is_set)
+                        self.metrics.collected(collected.safe_point, collected.removed)
+            except PercolaError as error:
+                log.warning("garbage collection failed and will be tried again: %s", error)
+            except Exception as error:
+                self._end_with(error)
+                return
 
 
 # --- What this process announces: the observers of all its workers ------------------------

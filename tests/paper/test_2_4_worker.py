@@ -273,7 +273,7 @@ def test_stop_lets_a_running_observer_finish_and_runs_no_more(
     while not any(event.wait(0.01) for event in blocking.arrived.values()):
         pass
     stopping = in_thread(worker.stop)
-    while not worker._shared.stopping:
+    while not worker._runs.stopping:
         threading.Event().wait(0.001)
     blocking.go.set()
     stopping.result(DEADLINE)

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import click
 
-from percola.cli import cells, repositories, worker
+from percola.cli import cells, collecting, repositories, worker
 from percola.cli.session import CommandLine, Session, common
 
 
@@ -45,6 +45,7 @@ for _command in (
     repositories.notifications,
     repositories.failed,
     worker.worker,
+    collecting.gc,
 ):
     cli.add_command(_command)
 

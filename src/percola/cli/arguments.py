@@ -13,6 +13,7 @@ import importlib
 import inspect
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterable
@@ -41,6 +42,19 @@ _POSITIONAL: Final = (
     inspect.Parameter.POSITIONAL_ONLY,
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
 )
+
+
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse_duration(text: str) -> float:
+    """Seconds: a number with a unit (`90s`, `15m`, `24h`, `7d`), or 0; else UsageError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
+    if match is not None:
+        return float(match[1]) * _UNITS[match[2]]
+    if text.strip() == "0":
+        return 0.0
+    raise UsageError(f"{text!r} is not a duration: write 90s, 15m, 24h, 7d or 0.")
 
 
 # --- Tables, columns, rows --------------------------------------------------------------

@@ -28,6 +28,13 @@ from percola.worker import Worker, WorkerOptions
     metavar="SECONDS",
     help="Set an observer aside that runs for longer.",
 )
+@click.option(
+    "--retention",
+    default="24h",
+    show_default=True,
+    metavar="DURATION",
+    help="Keep superseded versions for so long (30s, 15m, 24h, 7d, or none: keep them all).",
+)
 @click.option("--schema", metavar="MODULE:NAME", help="Tables that the observers only write to.")
 @click.option(
     "--metrics-port",
@@ -44,6 +51,7 @@ def worker(
     threads: int,
     until_idle: bool,
     timeout: float,
+    retention: str,
     schema: str | None,
     metrics_port: int | None,
     metrics_host: str,
@@ -55,7 +63,8 @@ def worker(
     be imported from.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
-    options = WorkerOptions(threads=threads, timeout=timeout)
+    kept = None if retention == "none" else arguments.parse_duration(retention)
+    options = WorkerOptions(threads=threads, timeout=timeout, retention=kept)
     options.check()
     with session.open() as repo:
         observers = arguments.load_observers(target, repo)

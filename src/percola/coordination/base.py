@@ -40,6 +40,18 @@ class Coordination(ABC):
         """Call `heard` (from any thread) whenever a worker should look; returns how to stop."""
 
     @abstractmethod
+    def hold_back(self, ts: int) -> None:
+        """Say that this process still reads at `ts` and later; 0: that it reads nothing.
+
+        Garbage collection respects it while the process lives. It is a courtesy: a reader
+        whose word gets lost sees an error, never a wrong answer (rule P12). Never raises.
+        """
+
+    @abstractmethod
+    def oldest_held(self) -> int | None:
+        """The oldest timestamp that a live process holds back, this one included, or None."""
+
+    @abstractmethod
     def announce_observers(self, observers: dict[str, list[str]]) -> None:
         """Publish which observers this process runs, by column.
 

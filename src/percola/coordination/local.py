@@ -5,6 +5,7 @@
                    says the pid and which observers the process runs.
     wake/TOKEN     a FIFO of each process that listens; a byte in it rings the bell
     rows.lock      advisory row locks: a record lock on the byte at hash(row)
+    leases         what each process still reads: `percola.coordination.local_leases`
 
 Record locks (fcntl), not flock: a child does not inherit them, so a fork never keeps a dead
 parent's token alive. They belong to the process, so threads of one process keep out of each
@@ -31,6 +32,7 @@ from pathlib import Path
 from typing import Final
 
 from percola.coordination.base import Coordination
+from percola.coordination.local_leases import LeaseFile
 from percola.errors import ObserverMismatchError, RepositoryClosedError
 
 _ANNOUNCING: Final = 1 << 62
@@ -55,6 +57,7 @@ class LocalCoordination(Coordination):
         self._token: str | None = None
         self._token_fd = -1
         self._rows_fd = -1
+        self._leases: LeaseFile | None = None
         self._rows: set[tuple[str, bytes]] = set()
         self._observers: dict[str, list[str]] = {}
         self._listeners: list[Callable[[], None]] = []
@@ -176,6 +179,24 @@ class LocalCoordination(Coordination):
                 self._rows.remove((table, row))
                 fcntl.lockf(self._rows_fd, fcntl.LOCK_UN, 1, _byte_of(table, row))
 
+    # --- What is read (P12) ---------------------------------------------------------------
+
+    def hold_back(self, ts: int) -> None:
+        # A process that has lost its lease reads on, and is told if garbage collection overtook it.
+        with contextlib.suppress(OSError, ValueError, RepositoryClosedError):
+            (self._leases or self._open_leases()).hold(ts)
+
+    def oldest_held(self) -> int | None:
+        return (self._leases or self._open_leases()).oldest()
+
+    def _open_leases(self) -> LeaseFile:
+        with self._guard:
+            if self._closed:
+                raise RepositoryClosedError("This repository has been closed; open it again.")
+            if self._leases is None:
+                self._leases = LeaseFile(self._folder)
+            return self._leases
+
     # --- The bell -----------------------------------------------------------------------
 
     def ring(self) -> None:
@@ -280,6 +301,9 @@ class LocalCoordination(Coordination):
             if self._rows_fd >= 0:
                 os.close(self._rows_fd)
                 self._rows_fd = -1
+            leases, self._leases = self._leases, None
+            if leases is not None:
+                leases.close()
             if self._token is not None:
                 for kind in ("wake", "live"):
                     with contextlib.suppress(OSError):
@@ -291,6 +315,8 @@ class LocalCoordination(Coordination):
             listener.join()
 
     def _leave_parent(self) -> None:
+        if self._leases is not None:
+            self._leases.close(forked=True)
         for fd in (
             self._token_fd if self._token else -1,
             self._rows_fd,

@@ -17,6 +17,7 @@ class MemoryCoordination(Coordination):
         self._guard = threading.Lock()
         self._listeners: list[Callable[[], None]] = []
         self._observers: dict[str, list[str]] = {}
+        self._held = 0
 
     @property
     def token(self) -> str:
@@ -48,6 +49,12 @@ class MemoryCoordination(Coordination):
                 self._listeners.remove(heard)
 
         return stop
+
+    def hold_back(self, ts: int) -> None:
+        self._held = ts
+
+    def oldest_held(self) -> int | None:
+        return self._held or None
 
     def announce_observers(self, observers: dict[str, list[str]]) -> None:
         self._observers = observers

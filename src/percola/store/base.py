@@ -17,6 +17,8 @@ Promises that every store keeps, and that `percola.testing.conformance` checks:
 * A mutation whose call returned is seen by every later read, and is as durable as the
   store's mode promises.
 * `read` and `scan` look for locks no later than they look for writes (rule P9's base).
+* Below the safe point nothing is read and nothing is committed in one step: SnapshotTooOldError,
+  never a wrong answer, however late the safe point was raised (rule P12).
 * Nothing above a limit is ever written in part: the check of the whole batch comes first.
 * The driver's exceptions become `StoreError`s here, the cause chained.
 """
@@ -210,10 +212,34 @@ class Store(ABC):
     def scan_kind(
         self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
     ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
-        """All LOCK, NOTIFY or FAILED entries of a range of rows: (cell, timestamp, value).
+        """All LOCK, NOTIFY, FAILED or DATA entries of a range of rows: (cell, timestamp, value).
 
-        Costs in proportion to the entries of that kind, not to the table (rule N6). Returns
-        whole rows, about `limit` entries, and the row to go on from, or None at the end.
+        A cell's entries go up in time, those of DATA down. For the first three it costs
+        in proportion to the entries of that kind, not to the table (rule N6). Returns whole
+        rows, about `limit` entries, and the row to go on from, or None at the end.
+        """
+
+    @abstractmethod
+    def versions(
+        self, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+    ) -> tuple[list[tuple[Cell, list[tuple[int, bytes]]]], bytes | None]:
+        """All write records of a range of rows: (cell, [(commit_ts, record), …] newest first).
+
+        Percola's own columns are included, at any timestamp: what the collector and the check
+        walk through. Returns whole rows, about `limit` records, and the row to go on from, or
+        None at the end.
+        """
+
+    @abstractmethod
+    def safe_point(self) -> int:
+        """The oldest timestamp that can be read: 0 before the first garbage collection."""
+
+    @abstractmethod
+    def raise_safe_point(self, ts: int) -> None:
+        """Raise the safe point to `ts`, durably and for all processes; it never goes down.
+
+        A read below it that begins after this has returned fails, and so does one that ends
+        after something has been removed on the strength of it.
         """
 
     def walk_kind(
@@ -265,7 +291,9 @@ class OneStepStore(Store):
     ) -> int | OneStepConflict:
         """Commit a transaction whole: return its commit_ts, or why it was refused.
 
-        Refused if any cell written carries a lock, or a write record above `start_ts`.
+        Refused if any cell written carries a lock, or a write record above `start_ts`. Raises
+        SnapshotTooOldError if `start_ts` is below the safe point: what it conflicts with may
+        have been removed.
         `notifications` are weak ones, put at the commit timestamp; `deletes` are notify and
         failed entries that the transaction answers, deleted with it.
         """

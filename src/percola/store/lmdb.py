@@ -11,14 +11,12 @@ here one seek answers both.
     failed   key ‖ 1                why an observer was set aside
     locks    key                    nothing: which cells carry locks, to list them quickly
     (root)   "ts", "table:NAME"     the last timestamp drawn; the tables' numbers
+             "safe"                 the safe point of garbage collection
 
-The last two stand in LMDB's root tree, which every commit rewrites anyway: the timestamp costs
+These stand in LMDB's root tree, which every commit rewrites anyway: the timestamp costs
 a commit no page of its own.
 
-    key = table (2 bytes) ‖ row, NUL escaped ‖ 00 01 ‖ column ‖ 00
-
-Keys are compared as bytes, so rows stand in order, a row's cells together, a cell's newest
-write first. LMDB's keys have at most 511 bytes: that is where the row limit comes from.
+`percola.store.lmdb_keys` says what a key is.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from percola.cells import (
     Op,
     encode_write,
 )
-from percola.errors import RowTooLongError, UnknownTableError
+from percola.errors import RowTooLongError
 from percola.store.base import (
     BLOCKED,
     NOTHING,
@@ -54,6 +52,8 @@ from percola.store.base import (
 )
 from percola.store.lmdb_driver import Cursor, Txn
 from percola.store.lmdb_environment import FIRST_MAP_BYTES, Environment
+from percola.store.lmdb_keys import NEWEST_FIRST, TOP, Keys, keys_between, suffix, timestamp
+from percola.store.lmdb_safe_point import SharedSafePoint
 
 _DATABASES: Final = (b"cells", b"data", b"notify", b"failed", b"locks")
 _CELLS, _DATA, _NOTIFY, _FAILED, _LOCKS = range(5)
@@ -64,8 +64,6 @@ _OF_KIND: Final = {
     Kind.NOTIFY: _NOTIFY,
     Kind.FAILED: _FAILED,
 }
-_NEWEST_FIRST: Final = (Kind.DATA, Kind.WRITE)
-_TOP: Final = 2**64 - 1
 _AFTER: Final = b"\xff" * 9
 _PUT, _DELETE = int(Op.PUT), int(Op.DELETE)
 
@@ -87,68 +85,16 @@ class LmdbStore(OneStepStore):
         self._environment = Environment(
             folder, _DATABASES, durability=durability, map_bytes=map_bytes
         )
-        self._prefixes: dict[str, bytes] = {}
-        self._names: dict[bytes, str] = {}
-
-    # --- Keys ---------------------------------------------------------------------------
+        self._keys = Keys(self._environment)
+        self._key = self._keys.key
+        try:
+            self._safe_point = SharedSafePoint(folder, self._durable_safe_point())
+        except BaseException:
+            self._environment.close()
+            raise
 
     def create_tables(self, names: Iterable[str]) -> None:
-        wanted = list(names)
-
-        def create(txn: Txn) -> None:
-            numbers = [int.from_bytes(prefix, "big") for prefix in _tables(txn).values()]
-            known = max(numbers, default=0)
-            for name in wanted:
-                key = b"table:" + name.encode()
-                if txn.get(key) is None:
-                    known += 1
-                    txn.put(key, known.to_bytes(2, "big"))
-
-        self._load_tables()
-        if not all(name in self._prefixes for name in wanted):
-            self._environment.write(create)
-            self._load_tables()
-
-    def _load_tables(self) -> None:
-        environment = self._environment
-        with environment.reading() as txn:
-            found = _tables(txn)
-        self._prefixes.update(found)
-        self._names.update((number, name) for name, number in found.items())
-
-    def _prefix(self, table: str) -> bytes:
-        prefix = self._prefixes.get(table)
-        if prefix is None:
-            self._load_tables()
-            prefix = self._prefixes.get(table)
-            if prefix is None:
-                raise UnknownTableError(f"The store has no table {table!r}.")
-        return prefix
-
-    def _key(self, table: str, row: bytes, column: bytes) -> bytes:
-        prefix = self._prefixes.get(table) or self._prefix(table)
-        if b"\0" in row:
-            row = row.replace(b"\0", b"\0\xff")
-        return prefix + row + b"\0\1" + column + b"\0"
-
-    def _row_key(self, table: str, row: bytes) -> bytes:
-        return self._prefix(table) + row.replace(b"\0", b"\0\xff")
-
-    def _end_key(self, table: str, end: bytes) -> bytes:
-        if end:
-            return self._row_key(table, end)
-        return (int.from_bytes(self._prefix(table), "big") + 1).to_bytes(2, "big")
-
-    def _cell(self, key: bytes) -> Cell:
-        """The cell of a key without its timestamp."""
-        at = key.index(b"\0\1", 2)
-        row = key[2:at].replace(b"\0\xff", b"\0")
-        return Cell(self._table_name(key[:2]), row, key[at + 2 : -1])
-
-    def _table_name(self, prefix: bytes) -> str:
-        if prefix not in self._names:
-            self._load_tables()
-        return self._names[prefix]
+        self._keys.create_tables(names)
 
     def check_row(self, table: str, row: bytes) -> None:
         size = len(row) + row.count(b"\0")
@@ -163,7 +109,7 @@ class LmdbStore(OneStepStore):
 
     def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
         for mutation in batch:
-            self._prefix(mutation.table)
+            self._keys.prefix(mutation.table)
         self.check_sizes(batch)
         return self._environment.write(lambda txn: [self._apply(txn, row) for row in batch])
 
@@ -185,12 +131,12 @@ class LmdbStore(OneStepStore):
         return self._environment.databases[_OF_KIND[kind]]
 
     def _put(self, txn: Txn, kind: Kind, key: bytes, ts: int, value: bytes) -> None:
-        txn.put(key + _suffix(kind, ts), value, db=self._database(kind))
+        txn.put(key + suffix(kind, ts), value, db=self._database(kind))
         if kind is Kind.LOCK:
             txn.put(key, b"", db=self._environment.databases[_LOCKS])
 
     def _delete(self, txn: Txn, kind: Kind, key: bytes, ts: int) -> None:
-        deleted = txn.delete(key + _suffix(kind, ts), db=self._database(kind))
+        deleted = txn.delete(key + suffix(kind, ts), db=self._database(kind))
         if kind is Kind.LOCK and deleted:
             txn.delete(key, db=self._environment.databases[_LOCKS])
 
@@ -204,6 +150,7 @@ class LmdbStore(OneStepStore):
         keys = [self._key(table, row, column) for (table, row, column), _, _, _ in writes]
 
         def commit(txn: Txn) -> int | OneStepConflict:
+            self._safe_point.check(start_ts)
             databases = self._environment.databases
             cells = databases[_CELLS]
             cursor = txn.cursor(cells)
@@ -213,19 +160,19 @@ class LmdbStore(OneStepStore):
                     if found.startswith(key):
                         ts = int.from_bytes(found[-8:], "big")
                         if ts <= MAX_TS:
-                            return OneStepConflict(self._cell(key), (ts, cursor.value()), 0)
-                        if _TOP - ts > start_ts:
-                            return OneStepConflict(self._cell(key), None, _TOP - ts)
+                            return OneStepConflict(self._keys.cell(key), (ts, cursor.value()), 0)
+                        if TOP - ts > start_ts:
+                            return OneStepConflict(self._keys.cell(key), None, TOP - ts)
             commit_ts = int.from_bytes(txn.get(b"ts") or b"", "big") + 1
             plain = commit_ts.to_bytes(8, "big")
             txn.put(b"ts", plain)
-            inverted = (_TOP - commit_ts).to_bytes(8, "big")
+            inverted = (TOP - commit_ts).to_bytes(8, "big")
             for (_, op, value, observed), key in zip(writes, keys, strict=True):
                 if value is None or len(value) <= INLINE_BYTES:
                     record = encode_write(op, start_ts, value)
                 else:
                     record = encode_write(op, start_ts)
-                    data = key + (_TOP - start_ts).to_bytes(8, "big")
+                    data = key + (TOP - start_ts).to_bytes(8, "big")
                     txn.put(data, value, db=databases[_DATA])
                 txn.put(key + inverted, record, db=cells)
                 if observed:
@@ -246,7 +193,22 @@ class LmdbStore(OneStepStore):
     def draw(self, count: int = 1) -> int:
         return self._environment.write(lambda txn: self._advance(txn, count))
 
+    def raise_safe_point(self, ts: int) -> None:
+        def put(txn: Txn) -> None:
+            # Readers see it before anybody can know that it is durable: too early does no harm.
+            self._safe_point.raise_to(ts)
+            txn.put(b"safe", self.safe_point().to_bytes(8, "big"))
+
+        self._environment.write(put)
+
     # --- Reading ------------------------------------------------------------------------
+
+    def safe_point(self) -> int:
+        return int(self._safe_point.view[0])
+
+    def _durable_safe_point(self) -> int:
+        with self._environment.reading() as txn:
+            return int.from_bytes(txn.get(b"safe") or b"", "big")
 
     def last_drawn(self) -> int:
         environment = self._environment
@@ -262,7 +224,8 @@ class LmdbStore(OneStepStore):
         # and carries its value. Timestamps are compared as the bytes that they are in the key:
         # a lock's and a later write's sort before the bound.
         environment = self._environment
-        prefix, tail = self._prefix(table), b"\0\1" + column + b"\0"
+        prefix, tail = self._keys.prefix(table), b"\0\1" + column + b"\0"
+        safe_point, too_old = self._safe_point.view, self._safe_point.check
         last = (-1, b"")
 
         def read(row: bytes, ts: int) -> bytes | Blocked | None:
@@ -272,10 +235,12 @@ class LmdbStore(OneStepStore):
             key = prefix + row + tail
             bound_ts, bound = last
             if bound_ts != ts:
-                bound = (_TOP - ts).to_bytes(8, "big")
+                bound = (TOP - ts).to_bytes(8, "big")
                 last = ts, bound
             txn = environment.begin_read()
             try:
+                if safe_point[0] > ts:
+                    too_old(ts)
                 cursor = txn.cursor(environment.databases[_CELLS])
                 if cursor.set_range(key):
                     found, record = cursor.item()
@@ -295,6 +260,7 @@ class LmdbStore(OneStepStore):
         keys = [self._key(table, row, column) for table, row, column in cells]
         txn = environment.begin_read()
         try:
+            self._safe_point.check(ts)
             cursor = txn.cursor(environment.databases[_CELLS])
             return [
                 self._state(txn, cursor, key, ts) if cursor.set_range(key) else NOTHING
@@ -312,9 +278,9 @@ class LmdbStore(OneStepStore):
                 if at <= ts:
                     return (at, cursor.value()), 0, None
             else:
-                commit_ts = _TOP - at
+                commit_ts = TOP - at
                 if commit_ts > ts:
-                    if not cursor.set_range(key + (_TOP - ts).to_bytes(8, "big")):
+                    if not cursor.set_range(key + (TOP - ts).to_bytes(8, "big")):
                         return NOTHING
                     found = cursor.key()
                     continue
@@ -323,7 +289,7 @@ class LmdbStore(OneStepStore):
                 if op == _PUT:
                     if record[1]:
                         return None, commit_ts, record[WRITE_HEADER:]
-                    start = key + (_TOP - int.from_bytes(record[2:10], "big")).to_bytes(8, "big")
+                    start = key + (TOP - int.from_bytes(record[2:10], "big")).to_bytes(8, "big")
                     value = txn.get(start, db=self._environment.databases[_DATA])
                     return None, commit_ts, value
                 if op == _DELETE:
@@ -341,11 +307,11 @@ class LmdbStore(OneStepStore):
         found: list[tuple[int, bytes]] = []
         with environment.reading() as txn:
             cursor = txn.cursor(self._database(kind))
-            newest_first = kind in _NEWEST_FIRST
-            going = cursor.set_range(key + _suffix(kind, high if newest_first else low))
+            newest_first = kind in NEWEST_FIRST
+            going = cursor.set_range(key + suffix(kind, high if newest_first else low))
             while going:
                 at = cursor.key()
-                ts = _timestamp(at, kind) if at.startswith(key) else None
+                ts = timestamp(at, kind) if at.startswith(key) else None
                 if ts is None or not low <= ts <= high:
                     break
                 found.append((ts, cursor.value()))
@@ -365,9 +331,10 @@ class LmdbStore(OneStepStore):
         limit: int = 256,
     ) -> tuple[list[tuple[Cell, CellState]], bytes | None]:
         environment = self._environment
-        first, last = self._row_key(table, start), self._end_key(table, end)
+        first, last = self._keys.row_key(table, start), self._keys.end_key(table, end)
         found: list[tuple[Cell, CellState]] = []
         with environment.reading() as txn:
+            self._safe_point.check(ts)
             cursor = txn.cursor(environment.databases[_CELLS])
             going = cursor.set_range(first)
             row_part = b""
@@ -398,7 +365,7 @@ class LmdbStore(OneStepStore):
         self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
     ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
         environment = self._environment
-        first, last = self._row_key(table, start), self._end_key(table, end)
+        first, last = self._keys.row_key(table, start), self._keys.end_key(table, end)
         found: list[tuple[Cell, int, bytes]] = []
         locks = kind is Kind.LOCK
         with environment.reading() as txn:
@@ -409,20 +376,48 @@ class LmdbStore(OneStepStore):
                 entry = cursor.key()
                 if entry >= last:
                     break
-                cell = self._cell(entry if locks else entry[:-8])
+                cell = self._keys.cell(entry if locks else entry[:-8])
                 if len(found) >= limit and cell.row != found[-1][0].row:
                     return found, cell.row
                 if not locks:
-                    found.append((cell, _timestamp(entry, kind), cursor.value()))
+                    found.append((cell, timestamp(entry, kind), cursor.value()))
                 elif cells.set_range(entry) and cells.key().startswith(entry):
-                    found.append((cell, _timestamp(cells.key(), kind), cells.value()))
+                    found.append((cell, timestamp(cells.key(), kind), cells.value()))
+                going = cursor.next()
+        return found, None
+
+    def versions(
+        self, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+    ) -> tuple[list[tuple[Cell, list[tuple[int, bytes]]]], bytes | None]:
+        environment = self._environment
+        first, last = self._keys.row_key(table, start), self._keys.end_key(table, end)
+        found: list[tuple[Cell, list[tuple[int, bytes]]]] = []
+        count = 0
+        key = b""
+        with environment.reading() as txn:
+            cursor = txn.cursor(environment.databases[_CELLS])
+            going = cursor.set_range(first)
+            while going:
+                entry, record = cursor.item()
+                if entry >= last:
+                    break
+                at = int.from_bytes(entry[-8:], "big")
+                if at > MAX_TS:  # Else it is a lock.
+                    if entry[:-8] != key:
+                        key = entry[:-8]
+                        cell = self._keys.cell(key)
+                        if count >= limit and cell.row != found[-1][0].row:
+                            return found, cell.row
+                        found.append((cell, []))
+                    found[-1][1].append((TOP - at, record))
+                    count += 1
                 going = cursor.next()
         return found, None
 
     def tablets(self, table: str) -> list[Tablet]:
         """Ranges cut where keys evenly spread between the first and the last row fall."""
         environment = self._environment
-        first, last = self._prefix(table), self._end_key(table, b"")
+        first, last = self._keys.prefix(table), self._keys.end_key(table, b"")
         cuts: list[bytes] = []
         with environment.reading() as txn:
             cursor = txn.cursor(environment.databases[_CELLS])
@@ -430,9 +425,9 @@ class LmdbStore(OneStepStore):
                 low = cursor.key()
                 at_end = not cursor.set_range(last)
                 if cursor.last() if at_end else cursor.prev():
-                    for middle in _between(low, cursor.key(), 15):
+                    for middle in keys_between(low, cursor.key(), 15):
                         if cursor.set_range(middle) and cursor.key() < last:
-                            cuts.append(self._cell(cursor.key()[:-8]).row)
+                            cuts.append(self._keys.cell(cursor.key()[:-8]).row)
         bounds = sorted(set(cuts))
         return [Tablet(a, b) for a, b in zip([b"", *bounds], [*bounds, b""], strict=True)]
 
@@ -450,41 +445,9 @@ class LmdbStore(OneStepStore):
         self._environment.close()
 
 
-def _tables(txn: Txn) -> dict[str, bytes]:
-    """The tables' numbers as they begin keys."""
-    tables: dict[str, bytes] = {}
-    cursor = txn.cursor()
-    if cursor.set_range(b"table:"):
-        for key, number in cursor:
-            if not key.startswith(b"table:"):
-                break
-            tables[key[6:].decode()] = number
-    return tables
-
-
-def _suffix(kind: Kind, ts: int) -> bytes:
-    return (_TOP - ts if kind in _NEWEST_FIRST else ts).to_bytes(8, "big")
-
-
-def _timestamp(entry: bytes, kind: Kind) -> int:
-    ts = int.from_bytes(entry[-8:], "big")
-    return _TOP - ts if kind in _NEWEST_FIRST else ts
-
-
 def _any_entry(txn: Txn, database: Any, kind: Kind, key: bytes, low: int, high: int) -> bool:
     cursor = txn.cursor(database)
-    if not cursor.set_range(key + _suffix(kind, high if kind in _NEWEST_FIRST else low)):
+    if not cursor.set_range(key + suffix(kind, high if kind in NEWEST_FIRST else low)):
         return False
     found = cursor.key()
-    return found.startswith(key) and low <= _timestamp(found, kind) <= high
-
-
-def _between(low: bytes, high: bytes, count: int) -> list[bytes]:
-    """`count` keys spread evenly between two keys, past the prefix that they share."""
-    shared = 0
-    while shared < min(len(low), len(high)) and low[shared] == high[shared]:
-        shared += 1
-    a = int.from_bytes(low[shared : shared + 8].ljust(8, b"\0"), "big")
-    b = int.from_bytes(high[shared : shared + 8].ljust(8, b"\0"), "big")
-    step = (b - a) / (count + 1)
-    return [low[:shared] + (a + int(step * i)).to_bytes(8, "big") for i in range(1, count + 1)]
+    return found.startswith(key) and low <= timestamp(found, kind) <= high

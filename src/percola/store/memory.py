@@ -15,6 +15,7 @@ from percola.cells import INLINE_BYTES, Cell, Kind, Op, decode_write, encode_wri
 from percola.errors import (
     RepositoryClosedError,
     RowTooLongError,
+    SnapshotTooOldError,
     UnknownTableError,
 )
 from percola.store.base import (
@@ -46,6 +47,7 @@ class MemoryStore(OneStepStore):
         # Rows that hold any entry of a kind that is scanned for by itself.
         self._dirty: dict[tuple[Kind, str], SortedDict[bytes, None]] = {}
         self._drawn = 0
+        self._safe_point = 0
         self._closed = False
 
     def create_tables(self, names: Iterable[str]) -> None:
@@ -110,6 +112,7 @@ class MemoryStore(OneStepStore):
         deletes: Sequence[tuple[Kind, Cell, int]] = (),
     ) -> int | OneStepConflict:
         with self._lock:
+            self._check_ts(start_ts)
             for cell, _, _, _ in writes:
                 row = self._rows(cell.table).get(cell.row, {})
                 for lock in row.get((Kind.LOCK, cell.column), {}).items():
@@ -149,6 +152,7 @@ class MemoryStore(OneStepStore):
 
     def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
         with self._lock:
+            self._check_ts(ts)
             return [
                 self._state(self._rows(table).get(row, {}), column, ts)
                 for table, row, column in cells
@@ -188,6 +192,7 @@ class MemoryStore(OneStepStore):
     ) -> tuple[list[tuple[Cell, CellState]], bytes | None]:
         found: list[tuple[Cell, CellState]] = []
         with self._lock:
+            self._check_ts(ts)
             rows = self._rows(table)
             for key in rows.irange(start, end or None, inclusive=(True, False)):
                 if len(found) >= limit:
@@ -208,17 +213,45 @@ class MemoryStore(OneStepStore):
         found: list[tuple[Cell, int, bytes]] = []
         with self._lock:
             rows = self._rows(table)
-            dirty = self._dirty.get((kind, table), SortedDict())
-            for key in dirty.irange(start, end or None, inclusive=(True, False)):
+            holding = self._dirty.get((kind, table), SortedDict()) if kind in _SCANNED else rows
+            for key in holding.irange(start, end or None, inclusive=(True, False)):
                 if len(found) >= limit:
                     return found, key
                 for (entry_kind, column), entries in sorted(rows[key].items()):
                     if entry_kind == kind:
                         found += [
                             (Cell(table, key, column), ts, value)
-                            for ts, value in sorted(entries.items())
+                            for ts, value in sorted(entries.items(), reverse=kind is Kind.DATA)
                         ]
         return found, None
+
+    def versions(
+        self, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+    ) -> tuple[list[tuple[Cell, list[tuple[int, bytes]]]], bytes | None]:
+        found: list[tuple[Cell, list[tuple[int, bytes]]]] = []
+        count = 0
+        with self._lock:
+            rows = self._rows(table)
+            for key in rows.irange(start, end or None, inclusive=(True, False)):
+                if count >= limit:
+                    return found, key
+                for (kind, column), entries in sorted(rows[key].items()):
+                    if kind == Kind.WRITE:
+                        found.append((Cell(table, key, column), sorted(entries.items())[::-1]))
+                        count += len(entries)
+        return found, None
+
+    def safe_point(self) -> int:
+        return self._safe_point
+
+    def raise_safe_point(self, ts: int) -> None:
+        with self._lock:
+            self._check_open()
+            self._safe_point = max(self._safe_point, ts)
+
+    def _check_ts(self, ts: int) -> None:
+        if ts < self._safe_point:
+            raise SnapshotTooOldError(ts, self._safe_point)
 
     def tablets(self, table: str) -> list[Tablet]:
         with self._lock:

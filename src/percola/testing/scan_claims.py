@@ -132,7 +132,7 @@ class ScanClaims(Ground):
         self.put(store, table, b"4", Put(Kind.NOTIFY, COLUMN, 5, b""))
         assert scan_all(store, table, b"", b"", 9) == []
 
-    @pytest.mark.parametrize("kind", [Kind.LOCK, Kind.NOTIFY, Kind.FAILED])
+    @pytest.mark.parametrize("kind", [Kind.LOCK, Kind.NOTIFY, Kind.FAILED, Kind.DATA])
     def test_a_scan_of_one_kind_finds_that_kind_in_that_table_until_it_is_deleted(
         self, store: Store, table: str, kind: Kind
     ) -> None:
@@ -146,7 +146,7 @@ class ScanClaims(Ground):
         assert scan_kind_all(store, kind, table) == []
         assert scan_kind_all(store, kind, other) == [(Cell(other, b"r", COLUMN), 5, b"x")]
 
-    @pytest.mark.parametrize("kind", [Kind.LOCK, Kind.NOTIFY, Kind.FAILED])
+    @pytest.mark.parametrize("kind", [Kind.LOCK, Kind.NOTIFY, Kind.FAILED, Kind.DATA])
     def test_deleting_another_entry_leaves_one_to_be_found(
         self, store: Store, table: str, kind: Kind
     ) -> None:

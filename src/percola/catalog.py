@@ -1,0 +1,64 @@
+"""The schema as the repository itself holds it: every program's tables, in the system table.
+
+A program declares the tables that it uses; the store knows those of all of them. Versions of the
+schema are told apart by number, and each is written on the condition that it is the next.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from percola.cells import MAX_TS, Cell, Kind
+from percola.schema import Column, Family, Schema, WeakColumn
+from percola.store.base import Condition, Put, RowMutation, Store
+
+SYSTEM_TABLE: Final = "@percola"
+"""The table that holds what Percola keeps for itself; no table of a user is called so."""
+
+_SCHEMA_CELL: Final = Cell(SYSTEM_TABLE, b"schema", b"@json")
+
+
+def stored_schema(store: Store) -> Schema:
+    """Every table of the repository, as it is now; user-defined codecs are known by name only."""
+    return _newest(store)[1]
+
+
+def _newest(store: Store) -> tuple[int, Schema]:
+    versions = store.entries(_SCHEMA_CELL, Kind.DATA, 0, MAX_TS, 1)
+    version, text = versions[0] if versions else (0, b'{"tables": []}')
+    return version, Schema.from_json(text.decode())
+
+
+def reconcile(store: Store, declared: Schema) -> Schema:
+    """Merge the declared schema into the stored one, beside others who do the same.
+
+    Raises SchemaMismatchError if they contradict each other.
+    """
+    store.create_tables([SYSTEM_TABLE])
+    while True:
+        version, stored = _newest(store)
+        merged = declared.merged_into(stored)
+        if merged.to_json() == stored.to_json():
+            return merged.with_codecs_of(declared)
+        put = RowMutation(
+            SYSTEM_TABLE,
+            _SCHEMA_CELL.row,
+            [Condition(False, Kind.DATA, _SCHEMA_CELL.column, version + 1, MAX_TS)],
+            [Put(Kind.DATA, _SCHEMA_CELL.column, version + 1, merged.to_json().encode())],
+        )
+        store.mutate([put])
+
+
+def columns_of(schema: Schema) -> dict[tuple[str, bytes], bool | None]:
+    """Every column's address and whether it is observed, as `percola.snapshot.Services` has it."""
+    columns: dict[tuple[str, bytes], bool | None] = {}
+    for table in schema:
+        columns[table.name, b""] = None
+        for member in table.members:
+            if isinstance(member, WeakColumn):
+                columns[member.address] = None
+            elif isinstance(member, Family):
+                columns[table.name, member.prefix] = False
+            elif isinstance(member, Column):
+                columns[member.address] = member.observed
+    return columns

@@ -1,0 +1,72 @@
+"""`gc`: removes the versions that nobody can read any more (rule P12)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import click
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from percola.cli import arguments, display
+from percola.cli.session import Session, common
+from percola.gc import Collected
+
+
+@click.command()
+@click.option(
+    "--retention",
+    default="24h",
+    show_default=True,
+    metavar="DURATION",
+    help="Keep what was superseded for so long (30s, 15m, 24h, 7d, 0).",
+)
+@common
+@click.pass_obj
+def gc(session: Session, retention: str) -> None:
+    """Remove versions that nobody can read any more.
+
+    What is being read by any process stays. Workers do this by themselves; here it is done now.
+    """
+    seconds = arguments.parse_duration(retention)
+    with session.open() as repo:
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        out = display.console(stderr=True)
+        with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bar:
+            task = bar.add_task("Collecting garbage", total=None)
+            collected = repo.collect_garbage(
+                retention=seconds,
+                progress=lambda so_far: bar.update(
+                    task,
+                    description=f"Collecting garbage: {display.count(so_far.cells, 'cell')}, "
+                    f"{sum(so_far.removed.values()):,} entries removed",
+                ),
+            )
+    session.show(dataclasses.asdict(collected), _sentence(collected))
+
+
+def _sentence(collected: Collected) -> str:
+    lines = []
+    if collected.cells or not collected.complete:
+        counted = [
+            (collected.versions, "superseded version"),
+            (collected.deleted, "deleted cell"),
+            (collected.records, "rollback or lock record"),
+            (collected.acknowledgments, "acknowledgment"),
+        ]
+        removed = [display.count(number, noun) for number, noun in counted if number]
+        listed = ", ".join(removed) or "nothing"
+        lines.append(f"Looked at {display.count(collected.cells, 'cell')}; removed {listed}.")
+    elif collected.safe_point:
+        lines.append("Nothing to do: there has been no later safe point since the last time.")
+    else:
+        lines.append(
+            "Nothing to do yet: the repository begins to note the time now, and removes what has "
+            "been superseded for the whole retention."
+        )
+    if collected.locks:
+        lines.append(f"Resolved {display.count(collected.locks, 'lock')} of ended transactions.")
+    if collected.safe_point:
+        lines.append(f"The repository can be read from timestamp {collected.safe_point} on.")
+    if collected.held_back:
+        lines.append(f"Not later, because {collected.held_back}.")
+    return "\n".join(lines)

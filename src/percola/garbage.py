@@ -1,0 +1,114 @@
+"""Which entries of a row nobody can read any more: the rule that garbage collection applies (P12).
+
+Of each cell, at a safe point P:
+
+    newest put at or below P       stays: a reader at P needs it
+    newest delete at or below P    goes, for it reads like nothing; on an observed column only if
+                                   no observer waits for it, unless something newer stands there
+    older puts and deletes         go, with their values
+    lock-only records up to P      go
+    rollback records below P       go: their transactions can commit no more
+    acknowledgments up to P        go with the last record of the cell that they are about
+    anything above P               stays
+
+What goes from a row goes in one mutation, so a delete is never gone before what it hides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, field
+
+from percola.cells import Kind, Op, acknowledged_column, decode_write
+from percola.store.base import Delete, Put
+
+
+@dataclass(slots=True)
+class RowGarbage:
+    """What may go from one row.
+
+    Attributes:
+        changes: deletions that nothing has to be asked for.
+        vanishing: observed columns whose last word was a delete: it may go once nobody waits
+            for it, and `vanishing_changes` are the deletions that take it and its
+            acknowledgments away.
+        versions: how many superseded puts and deletes are among the changes.
+        deleted: how many cells vanish with `changes`.
+        records: how many lock-only and rollback records are among the changes.
+        acknowledgments: how many acknowledgments are among the changes.
+    """
+
+    changes: list[Put | Delete] = field(default_factory=list)
+    vanishing: list[bytes] = field(default_factory=list)
+    vanishing_changes: list[Put | Delete] = field(default_factory=list)
+    versions: int = 0
+    deleted: int = 0
+    records: int = 0
+    acknowledgments: int = 0
+
+
+def garbage_of_row(
+    cells: Iterable[tuple[bytes, list[tuple[int, bytes]]]],
+    safe_point: int,
+    observed: Container[bytes],
+) -> RowGarbage:
+    """What may go from a row.
+
+    `cells` are its columns with their write records as (commit_ts, record), newest first;
+    `observed` says which columns are observed. Raises DamagedRecordError.
+    """
+    garbage = RowGarbage()
+    remaining: set[bytes] = set()
+    acknowledgments: list[tuple[bytes, bytes, list[int]]] = []
+    for column, records in cells:
+        about = acknowledged_column(column)
+        if about is not None and all(ts <= safe_point for ts, _ in records):
+            acknowledgments.append((column, about, [ts for ts, _ in records]))
+        if _look_at(garbage, column, records, safe_point, observed):
+            remaining.add(column)
+    for column, about, timestamps in acknowledgments:
+        if about not in remaining:
+            changes: list[Put | Delete] = [Delete(Kind.WRITE, column, ts) for ts in timestamps]
+            if about in garbage.vanishing:
+                garbage.vanishing_changes += changes
+            else:
+                garbage.changes += changes
+                garbage.acknowledgments += 1
+    return garbage
+
+
+def _look_at(
+    garbage: RowGarbage,
+    column: bytes,
+    records: list[tuple[int, bytes]],
+    safe_point: int,
+    observed: Container[bytes],
+) -> bool:
+    """Sort out the records of one cell; whether any of them stays for good."""
+    stays = seen = False
+    for ts, raw in records:
+        record = decode_write(raw)
+        if ts > safe_point or (ts == safe_point and record.op is Op.ROLLBACK):
+            stays = True
+            continue
+        gone = Delete(Kind.WRITE, column, ts)
+        if record.op in (Op.LOCK, Op.ROLLBACK):
+            garbage.changes.append(gone)
+            garbage.records += 1
+        elif seen:
+            garbage.changes.append(gone)
+            garbage.versions += 1
+        elif record.op is Op.PUT:
+            seen = stays = True
+            continue
+        elif stays or column not in observed:
+            seen = True
+            garbage.changes.append(gone)
+            garbage.deleted += 1
+        else:
+            seen = True
+            garbage.vanishing.append(column)
+            garbage.vanishing_changes.append(gone)
+        if record.op is Op.PUT and record.value is None:
+            garbage.changes.append(Delete(Kind.DATA, column, record.start_ts))
+    return stays

@@ -1,0 +1,292 @@
+"""Garbage collection: versions that nobody can read any more are removed (rule P12).
+
+The *safe point* is a timestamp below which the repository can no longer be read. A cycle of the
+collector raises it, and then removes what no reader at or above it can see:
+
+    choose     as new as the retention allows, no newer than now and the oldest active reader
+    resolve    every lock below it is rolled forward or back: were its primary's record removed
+               first, nobody could tell any more what has become of its transaction. One that a
+               live transaction holds is not waited for: the safe point stays below it
+    raise      durably; from here on a reader below it gets SnapshotTooOldError, and so does a
+               transaction that began below it and has not yet locked all that it writes
+    walk       row by row: of each cell the newest version at or below the safe point stays
+
+Why that is safe:
+
+* A reader checks the safe point after it has taken its store snapshot, so it fails rather than
+  miss what was removed; the leases of active readers only make that rare.
+* A committing transaction checks it after its last prewrite, and draws its commit_ts after that
+  (rule P2). If its locks came after the collector's look for them, then either the check fails,
+  or everything it was to conflict with was still there when it locked, and its commit_ts is
+  above the safe point: its records stay for as long as its locks may.
+* `percola.garbage` says what goes. A delete that an observer has yet to see stays, for the
+  observer tells by it that the cell has changed.
+* A rollback record goes once its transaction is below the safe point, where it can commit no
+  more. A retention must be longer than a store call may be under way; on an embedded store none is.
+
+Everything can be repeated, stopped and run by several at once. A cycle keeps a cursor in the
+system table and goes round the tables from there, so a collector that keeps being killed still
+gets everywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from percola.catalog import SYSTEM_TABLE, columns_of, stored_schema
+from percola.cells import MAX_TS, Cell, Kind
+from percola.errors import ConflictingOptionsError
+from percola.garbage import garbage_of_row
+from percola.snapshot import Services
+from percola.store.base import Condition, Delete, Put, RowMutation
+
+RETENTION: Final = 24 * 3600.0
+"""Seconds for which versions are kept unless somebody asks for something else."""
+
+_TIME: Final = Cell(SYSTEM_TABLE, b"gc", b"@time")
+_CURSOR: Final = Cell(SYSTEM_TABLE, b"gc", b"@cursor")
+_CURSOR_TS: Final = 1
+_RECORDS: Final = 1_000
+_NOTES: Final = 1_000
+_SAVED_EVERY: Final = 1.0
+
+
+@dataclass(slots=True)
+class Collected:
+    """What a cycle of garbage collection did, or has done so far.
+
+    Attributes:
+        safe_point: the oldest timestamp that can be read now.
+        held_back: why it is not newer, in words; empty if it is as new as was asked for.
+        complete: whether the whole repository has been walked at this safe point.
+        cells: how many cells were looked at.
+        versions: how many superseded values and deletes were removed.
+        deleted: how many cells whose last word was a delete have vanished.
+        records: how many rollback and lock-only records were removed.
+        acknowledgments: how many acknowledgments of vanished cells were removed.
+        locks: how many locks of ended transactions were resolved.
+    """
+
+    safe_point: int = 0
+    held_back: str = ""
+    complete: bool = False
+    cells: int = 0
+    versions: int = 0
+    deleted: int = 0
+    records: int = 0
+    acknowledgments: int = 0
+    locks: int = 0
+
+    @property
+    def removed(self) -> dict[str, int]:
+        """What was removed, by name."""
+        names = ("versions", "deleted", "records", "acknowledgments", "locks")
+        return {name: getattr(self, name) for name in names}
+
+
+class GarbageCollector:
+    """Collects the garbage of one repository.
+
+    Args:
+        services: the repository's.
+        retention: how many seconds a version stays readable after it was superseded. The
+            repository notes now and then which timestamp it is at; it reaches back as far as
+            those notes, so the first cycle with a new retention may keep more.
+        share: the share of the time in which it works rather than rests, above 0 and up to 1.
+
+    Raises ConflictingOptionsError for a retention or share that cannot be.
+    """
+
+    def __init__(
+        self, services: Services, *, retention: float = RETENTION, share: float = 1.0
+    ) -> None:
+        if not retention >= 0:
+            raise ConflictingOptionsError(
+                f"A retention of {retention} is not a number of seconds from 0 up."
+            )
+        if not 0 < share <= 1:
+            raise ConflictingOptionsError(f"A share of {share} is not above 0 and up to 1.")
+        self._services = services
+        self._store = services.store
+        self._retention = retention
+        self._share = share
+
+    def collect(
+        self,
+        *,
+        stopped: Callable[[], bool] = lambda: False,
+        progress: Callable[[Collected], None] = lambda collected: None,
+    ) -> Collected:
+        """Run one cycle; returns at once if there has been one at the same safe point.
+
+        `stopped` is asked and `progress` called after every batch. Raises StoreError.
+        """
+        collected = Collected()
+        chosen, collected.held_back = self._choose(collected)
+        if chosen > self._store.safe_point():
+            self._store.raise_safe_point(chosen)
+        safe_point = collected.safe_point = self._store.safe_point()
+        done, position = self._load_cursor()
+        if done >= safe_point:
+            collected.complete = True
+            return collected
+        tables = sorted(table.name for table in stored_schema(self._store))
+        self._walk(tables, position, collected, stopped, progress)
+        return collected
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[bool]:
+        """Whether this collector may work: several at once would do the same work twice."""
+        coordination = self._services.coordination
+        mine = coordination.try_lock(_CURSOR.table, _CURSOR.row)
+        try:
+            yield mine
+        finally:
+            if mine:
+                coordination.unlock(_CURSOR.table, _CURSOR.row)
+
+    # --- Which timestamp ----------------------------------------------------------------
+
+    def _choose(self, collected: Collected) -> tuple[int, str]:
+        """The new safe point, and what keeps it from being newer."""
+        # The timestamp before the leases: who begins to read after this reads above it.
+        latest = self._services.oracle.read_timestamp()
+        chosen, why = self._retained(latest), ""
+        held = self._services.coordination.oldest_held()
+        if held is not None and held < chosen:
+            chosen, why = held, f"a snapshot at {held} is still being read"
+        for table in sorted(table.name for table in stored_schema(self._store)):
+            for cell, start_ts, raw in self._store.walk_kind(Kind.LOCK, table):
+                if start_ts < chosen and not self._resolved(cell, start_ts, raw, collected):
+                    why = f"the transaction that started at {start_ts} is still committing"
+                    chosen = start_ts
+        return chosen, why
+
+    def _resolved(self, cell: Cell, start_ts: int, raw: bytes, collected: Collected) -> bool:
+        resolved = self._services.resolver.try_resolve(cell, start_ts, raw)
+        collected.locks += resolved
+        return resolved
+
+    def _retained(self, latest: int) -> int:
+        """The newest timestamp that is known to be older than the retention; notes the time."""
+        now = self._services.clock.wall_ms()
+        notes = [(ts, int(wall)) for ts, wall in self._store.entries(_TIME, Kind.DATA, 0, MAX_TS)]
+        ts = latest
+        if self._retention:
+            old = (at for at, wall in notes if wall <= now - self._retention * 1000)
+            ts = next(old, 0)
+        changes: list[Put | Delete] = []
+        every = min(60_000.0, max(1.0, self._retention * 1000 / _NOTES))
+        if not notes or (latest > notes[0][0] and abs(now - notes[0][1]) >= every):
+            changes.append(Put(Kind.DATA, _TIME.column, latest, b"%d" % now))
+        # The one that is used stays; what is older says nothing any more.
+        changes += [Delete(Kind.DATA, _TIME.column, at) for at, _ in notes if at < ts]
+        if changes:
+            self._store.mutate([RowMutation(_TIME.table, _TIME.row, (), changes)])
+        return ts
+
+    # --- The walk -----------------------------------------------------------------------
+
+    def _walk(
+        self,
+        tables: list[str],
+        position: tuple[str, bytes],
+        collected: Collected,
+        stopped: Callable[[], bool],
+        progress: Callable[[Collected], None],
+    ) -> None:
+        """Go once round all tables from `position`, and remember how far it got."""
+        clock = self._services.clock
+        observed = {
+            at for at, is_observed in columns_of(stored_schema(self._store)).items() if is_observed
+        }
+        saved = began = clock.monotonic()
+        for table, start, end in _round(tables, *position):
+            row: bytes | None = start
+            while row is not None:
+                if stopped():
+                    self._save_cursor(0, table, row)
+                    return
+                cells, row = self._store.versions(table, row, end, _RECORDS)
+                self._remove(cells, observed, collected)
+                progress(collected)
+                now = clock.monotonic()
+                if row is not None and now - saved >= _SAVED_EVERY:
+                    self._save_cursor(0, table, row)
+                    saved = now
+                if self._share < 1:
+                    clock.sleep((now - began) * (1 - self._share) / self._share)
+                began = clock.monotonic()
+        self._save_cursor(collected.safe_point, "", b"")
+        collected.complete = True
+
+    def _remove(
+        self,
+        cells: list[tuple[Cell, list[tuple[int, bytes]]]],
+        observed: set[tuple[str, bytes]],
+        collected: Collected,
+    ) -> None:
+        mutations = []
+        for (table, row), group in itertools.groupby(cells, key=lambda one: one[0][:2]):
+            columns = [(cell.column, records) for cell, records in group]
+            collected.cells += len(columns)
+            garbage = garbage_of_row(
+                columns, collected.safe_point, {c for t, c in observed if t == table}
+            )
+            if garbage.changes:
+                mutations.append(RowMutation(table, row, (), garbage.changes))
+            if garbage.vanishing and self._is_answered(table, row, garbage.vanishing):
+                # A change since that look puts a notify entry, and then the delete stays.
+                conditions = [
+                    Condition(False, Kind.NOTIFY, column, 0, MAX_TS) for column in garbage.vanishing
+                ]
+                mutations.append(RowMutation(table, row, conditions, garbage.vanishing_changes))
+                collected.deleted += len(garbage.vanishing)
+                gone = {change.column for change in garbage.vanishing_changes}
+                collected.acknowledgments += len(gone - set(garbage.vanishing))
+            collected.versions += garbage.versions
+            collected.deleted += garbage.deleted
+            collected.records += garbage.records
+            collected.acknowledgments += garbage.acknowledgments
+        if mutations:
+            self._store.mutate(mutations)
+
+    def _is_answered(self, table: str, row: bytes, columns: list[bytes]) -> bool:
+        """Whether no observer waits for a change of these columns, nor was set aside there."""
+        # The notify entries first: setting aside replaces one by a failure in one mutation.
+        store = self._store
+        for column in columns:
+            if store.entries(Cell(table, row, column), Kind.NOTIFY, 0, MAX_TS):
+                return False
+        return not store.scan_kind(Kind.FAILED, table, row, row + b"\0", 1)[0]
+
+    # --- The cursor ---------------------------------------------------------------------
+
+    def _load_cursor(self) -> tuple[int, tuple[str, bytes]]:
+        """The safe point of the last complete cycle (0: one is under way), and where to go on."""
+        found = self._store.entries(_CURSOR, Kind.DATA, _CURSOR_TS, _CURSOR_TS)
+        if not found:
+            return 0, ("", b"")
+        cursor = json.loads(found[0][1])
+        return cursor["done"], (cursor["table"], bytes.fromhex(cursor["row"]))
+
+    def _save_cursor(self, done: int, table: str, row: bytes) -> None:
+        text = json.dumps({"done": done, "table": table, "row": row.hex()}).encode()
+        put = Put(Kind.DATA, _CURSOR.column, _CURSOR_TS, text)
+        self._store.mutate([RowMutation(_CURSOR.table, _CURSOR.row, (), [put])])
+
+
+def _round(tables: list[str], table: str, row: bytes) -> Iterator[tuple[str, bytes, bytes]]:
+    """All tables as (table, start, end), beginning at a row of one and ending just before it."""
+    if not row or table not in tables:
+        yield from ((one, b"", b"") for one in tables)
+        return
+    at = tables.index(table)
+    yield table, row, b""
+    yield from ((one, b"", b"") for one in tables[at + 1 :] + tables[:at])
+    yield table, b"", row

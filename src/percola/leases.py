@@ -1,0 +1,63 @@
+"""§2.2: which snapshots this process reads, so that garbage collection waits for them (P12).
+
+Every snapshot and transaction stands here from its beginning to its end. The oldest of them is
+what the process tells the others (`Coordination.hold_back`).
+
+Saying so for each would cost more than many a read, so it is said when the first begins and
+when the oldest has ended. It may come a moment too late, or be said twice at once and be older
+than the truth for a while: then the store refuses to read below the safe point and the
+transaction runs again, or a little more is kept. Leases are a courtesy, never a proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+_RENEWED: Final = 256
+"""How many may begin before the oldest is looked up anew, in case that went wrong."""
+
+
+class Leases:
+    """The timestamps that this process reads at; for all of its threads.
+
+    Args:
+        hold_back: tells the other processes the oldest of them, 0 for none.
+    """
+
+    def __init__(self, hold_back: Callable[[int], None] = lambda ts: None) -> None:
+        self._hold_back = hold_back
+        self._active: dict[int, int] = {}
+        self._held = 0
+        self._since = 0
+
+    def add(self, key: int, ts: int) -> None:
+        """Whoever is known by `key` reads at `ts` from now on."""
+        self._active[key] = ts
+        self._since += 1
+        if not self._held or self._since >= _RENEWED:
+            self._tell()
+
+    def drop(self, key: int) -> None:
+        """It has ended; harmless if it has not begun."""
+        ts = self._active.pop(key, None)
+        if ts is not None and (ts == self._held or not self._active):
+            self._tell()
+
+    def oldest(self) -> int | None:
+        """The oldest timestamp that is read at, or None."""
+        # A list first: it is made in one piece, while threads come and go.
+        return min(list(self._active.values()), default=None)
+
+    def _tell(self) -> None:
+        self._since = 0
+        while True:
+            oldest = self.oldest()
+            # At 0 there is nothing that could be removed.
+            held = oldest or 0
+            if held != self._held:
+                self._held = held
+                self._hold_back(held)
+            # Somebody may have begun between the look and the word.
+            if oldest is not None or not self._active:
+                return

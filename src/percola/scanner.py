@@ -1,0 +1,240 @@
+"""§2.4 Scanning: one look round the tables for dirty cells, and what it runs there.
+
+    a random tablet, a random key          (N7: scanners spread out)
+      │  notify entries in order           (N6: what is clean costs nothing)
+      ▼
+    row locked by another scanner? ─────▶  jump to another random place
+      │
+      ▼
+    the row's observers (`percola.runs`)
+
+A pass that finds nothing looks for the locks of the dead now and then: a transaction that died
+past its commit point owes its notify entries to whoever rolls it forward (rule N1).
+
+Nothing here waits and nothing starts a thread: `Scanner.look` goes round once and says for how
+long there is nothing to do. `percola.worker` calls it from threads, and sleeps to the bell.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from percola.cells import Cell, Kind
+from percola.errors import StoreError
+from percola.metrics import WorkerMetrics
+from percola.observers import Observers
+from percola.runs import Found, GivenUpError, Runs, WorkerOptions
+from percola.snapshot import Services
+
+log = logging.getLogger("percola.worker")
+
+_CHUNK: Final = 64
+_STINT: Final = 2.0  # seconds
+_BUSY_WAIT: Final = 0.02
+_TELEPORTS: Final = 4
+
+
+class Sweep:
+    """What is left to do on the columns that a worker observes; for all of its scanners.
+
+    Args:
+        every: seconds between looks for the locks of the dead.
+        ring: called when settling a lock may have put a notify entry.
+    """
+
+    def __init__(
+        self, services: Services, observers: Observers, every: float, ring: Callable[[], None]
+    ) -> None:
+        self._services = services
+        self._observers = observers
+        self._every = every
+        self._ring = ring
+        self._guard = threading.Lock()
+        self._swept = services.clock.monotonic()
+
+    def is_idle(self) -> bool:
+        """Whether no notify entry is left for these observers, in the whole repository.
+
+        An entry goes only after its observer's commit, so a run under way counts as work; so
+        does a lock on an observed cell, for its notify entry comes when it is resolved.
+        """
+        # The locks before the notify entries: a commit in between is then seen as an entry.
+        return not (self._is_dirty() or self.finish_the_dead() or self._is_dirty())
+
+    def is_due(self) -> bool:
+        """Whether it is time to look for the locks of the dead; true once each time."""
+        now = self._services.clock.monotonic()
+        with self._guard:
+            if now - self._swept < self._every:
+                return False
+            self._swept = now
+            return True
+
+    def finish_the_dead(self) -> bool:
+        """Settle dead transactions' locks on observed cells; whether there were any locks."""
+        found = settled = False
+        for cell, start_ts, raw in self._observed(Kind.LOCK):
+            found = True
+            settled |= self._services.resolver.try_resolve(cell, start_ts, raw)
+        if settled:
+            self._ring()
+        return found
+
+    def _is_dirty(self) -> bool:
+        return any(True for _ in self._observed(Kind.NOTIFY))
+
+    def _observed(self, kind: Kind) -> Iterator[tuple[Cell, int, bytes]]:
+        """All entries of a kind on the columns that this worker observes."""
+        for table in self._observers.tables:
+            # Whether there is any is the usual question: the first call asks for one.
+            entries = self._services.store.walk_kind(kind, table, first=1)
+            yield from (entry for entry in entries if self._observers.of(entry[0]))
+
+
+class Scanner:
+    """One scanner of a worker: it looks for dirty cells and runs their observers.
+
+    Args:
+        runs: runs the observers; shared by the worker's scanners, as `sweep` is. While
+            `runs.stopping` is set, a pass ends at the next row.
+        chance: where to begin, and where to jump to.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        observers: Observers,
+        metrics: WorkerMetrics,
+        options: WorkerOptions,
+        runs: Runs,
+        sweep: Sweep,
+        chance: random.Random,
+    ) -> None:
+        self._services = services
+        self._observers = observers
+        self._metrics = metrics
+        self._options = options
+        self._runs = runs
+        self._sweep = sweep
+        self._chance = chance
+        self._misfortunes = 0
+
+    def look(self) -> float:
+        """Go round once, and run what is dirty; seconds until it is worth looking again.
+
+        0 says that there may be more to do at once; a bell may ring before the time is over.
+
+        Raises:
+            GivenUpError: an observer took too long, and another scanner has taken this one's
+                place (`Runs.give_up_late`).
+            StoreError: the store has failed `WorkerOptions.attempts` times in a row.
+        """
+        try:
+            found = self._pass()
+            if Found.RAN not in found and self._sweep.is_due() and self._sweep.finish_the_dead():
+                found |= Found.RAN  # Its notify entries, if it had any, stand there now.
+            self._misfortunes = 0
+        except StoreError as error:
+            self._misfortunes += 1
+            log.warning("scanning failed: %s", error)
+            if self._misfortunes >= self._options.attempts:
+                raise
+            found = Found.NOTHING
+        if Found.RAN in found:
+            return 0.0
+        wait = self._options.rescan
+        if Found.HELD in found:
+            wait = min(wait, _BUSY_WAIT)
+        if Found.LATER in found:
+            wait = min(wait, max(_BUSY_WAIT, self._runs.patience.until_due()))
+        return wait
+
+    def _pass(self) -> Found:
+        """Go once round the tables from a random place, and run what is dirty.
+
+        Where another scanner is met, it jumps to another random place; having done so a few
+        times for nothing, it goes round once more, past the others.
+        """
+        found = Found.NOTHING
+        tables = self._observers.tables
+        until = self._services.clock.monotonic() + _STINT
+        for jump in range(_TELEPORTS + 1):
+            first = self._chance.randrange(len(tables))
+            stop_at_others = jump < _TELEPORTS
+            met = False
+            for table in tables[first:] + tables[:first]:
+                for start, end in self._ranges(table):
+                    outcome = self._scan_range(table, start, end, stop_at_others, until)
+                    found |= outcome
+                    met = stop_at_others and Found.HELD in outcome
+                    if met or self._runs.stopping:
+                        break
+                if met or self._runs.stopping:
+                    break
+                if Found.RAN in found and self._services.clock.monotonic() > until:
+                    # The next stint begins elsewhere: no table waits for another to be clean.
+                    return found
+            if not met or self._runs.stopping:
+                return found
+            self._metrics.teleports.inc()
+            if Found.RAN in found:
+                return found
+        return found
+
+    def _ranges(self, table: str) -> list[tuple[bytes, bytes]]:
+        """The whole table, beginning at a random key of a random tablet, and round."""
+        tablet = self._chance.choice(self._services.store.tablets(table))
+        start = _random_key(tablet.start, tablet.end, self._chance)
+        return [(start, b""), (b"", start)] if start else [(b"", b"")]
+
+    def _scan_range(
+        self, table: str, start: bytes, end: bytes, stop_at_others: bool, until: float
+    ) -> Found:
+        """Run what is dirty in a range, for a stint; on request, up to the first other scanner."""
+        found = Found.NOTHING
+        position: bytes | None = start
+        store, coordination = self._services.store, self._services.coordination
+        while position is not None and not self._runs.stopping:
+            entries, position = store.scan_kind(Kind.NOTIFY, table, position, end, _CHUNK)
+            for row, group in itertools.groupby(entries, key=lambda entry: entry[0].row):
+                if self._runs.stopping:
+                    return found
+                dirty = dict.fromkeys(cell for cell, _, _ in group if self._observers.of(cell))
+                if not dirty:
+                    continue
+                if Found.RAN in found and self._services.clock.monotonic() > until:
+                    return found
+                if not coordination.try_lock(table, row):
+                    found |= Found.HELD
+                    if stop_at_others:
+                        return found
+                    continue
+                keeps = True
+                try:
+                    for cell in dirty:
+                        found |= self._runs.work_cell(cell)
+                except GivenUpError:
+                    # The row's lock is its successor's business by now.
+                    keeps = False
+                    raise
+                finally:
+                    if keeps:
+                        coordination.unlock(table, row)
+        return found
+
+
+def _random_key(start: bytes, end: bytes, chance: random.Random) -> bytes:
+    """A key somewhere between two keys, past what they have in common."""
+    shared = 0
+    while shared < min(len(start), len(end)) and start[shared] == end[shared]:
+        shared += 1
+    low = int.from_bytes(start[shared : shared + 8].ljust(8, b"\0"), "big")
+    high = int.from_bytes((end[shared : shared + 8] or b"\xff" * 8).ljust(8, b"\0"), "big")
+    if low >= high:
+        return start
+    return (end or start)[:shared] + chance.randint(low, high).to_bytes(8, "big")

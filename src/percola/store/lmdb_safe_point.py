@@ -1,0 +1,59 @@
+"""§2.1: the safe point of garbage collection, in memory that all processes share.
+
+A read below the safe point must fail, whoever raised it and however lately (rule P12). So every
+read looks at it, and a look has to cost next to nothing: it is an integer in a mapped file. What
+counts after a power cut stands in LMDB itself; the file is brought up to it when it is opened.
+
+A collector raises the safe point here before it removes anything, and a reader looks here after
+it has taken its LMDB snapshot: a snapshot in which something is missing never goes unnoticed.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+from typing import Final
+
+from percola.errors import SnapshotTooOldError, StoreError
+
+_BYTES: Final = 8
+
+
+class SharedSafePoint:
+    """The safe point of one store, shared by all processes of the machine, forks included.
+
+    Args:
+        folder: where the store's files stand.
+        durable: the safe point that LMDB holds.
+
+    Raises StoreError if the file cannot be mapped.
+
+    Attributes:
+        view: a sequence of one integer, the safe point.
+    """
+
+    def __init__(self, folder: Path, durable: int) -> None:
+        path = folder / "safe-point"
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                if os.fstat(fd).st_size < _BYTES:
+                    os.ftruncate(fd, _BYTES)
+                self._map = mmap.mmap(fd, _BYTES)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise StoreError(f"The file {path} cannot be used: {error.strerror}.") from error
+        self.view = memoryview(self._map).cast("Q")
+        self.raise_to(durable)
+
+    def raise_to(self, ts: int) -> None:
+        """Raise it to `ts` if it is below; for whoever holds the store's write lock, or opens."""
+        if self.view[0] < ts:
+            self.view[0] = ts
+
+    def check(self, ts: int) -> None:
+        """Raise SnapshotTooOldError if `ts` is below the safe point."""
+        if self.view[0] > ts:
+            raise SnapshotTooOldError(ts, self.view[0])

@@ -1,0 +1,531 @@
+"""Rule P12: garbage collection removes only what nobody can read, and never makes a reader wrong.
+
+The paper leaves old versions to Bigtable (§2.1); these are the claims that make doing so safe.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from stores import (
+    Crashed,
+    CrashingStore,
+    Gate,
+    Ground,
+    ScriptedClock,
+    ScriptedCoordination,
+    SeamStore,
+    cell_of,
+    in_thread,
+    stop_at,
+)
+
+from percola import (
+    CommitUnknownError,
+    Repository,
+    SnapshotTooOldError,
+    Table,
+    Transaction,
+    Worker,
+    observer,
+)
+from percola.cells import MAX_TS, Cell, Kind
+from percola.gc import Collected, GarbageCollector
+from percola.inspection import failures, retry_failures
+from percola.observers import Observer
+
+bank = Table("bank")
+bal = bank.column("bal", int)
+note = bank.column("note", str)
+docs = Table("docs")
+text = docs.column("text", str, observed=True)
+length = docs.column("length", int)
+TABLES = [bank, docs]
+LONG = "long enough not to stand in its write record: " + "x" * 300
+
+
+@observer(text)
+def measure(t: Transaction, row: str) -> None:
+    body = t.get(text, row)
+    if body is None:
+        t.delete(length, row)
+    else:
+        t.set(length, row, len(body))
+
+
+def write(repo: Repository, **values: int | None) -> int:
+    with repo.transaction() as t:
+        for row, value in values.items():
+            if value is None:
+                t.delete(bal, row)
+            else:
+                t.set(bal, row, value)
+    assert t.commit_ts is not None
+    return t.commit_ts
+
+
+def collect(repo: Repository, retention: float = 0) -> Collected:
+    return repo.collect_garbage(retention=retention)
+
+
+def everything(repo: Repository, at: int) -> list[tuple[str, list[tuple[str, Any]]]]:
+    found = []
+    for table in TABLES:
+        with repo.snapshot(at) as snapshot:
+            for row in snapshot.scan(table):
+                found.append((row.key, [(column.name, value) for column, value in row.items()]))
+    return found
+
+
+def records(ground: Ground) -> list[tuple[Cell, int]]:
+    """Every write record and every value of the tables."""
+    found = []
+    for table in TABLES:
+        for cell, versions in ground.store.versions(table.name, limit=10_000)[0]:
+            found += [(cell, ts) for ts, _ in versions]
+            found += [(cell, ts) for ts, _ in ground.store.entries(cell, Kind.DATA, 0, MAX_TS)]
+    return found
+
+
+# --- What goes, and what stays ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_p12_whatever_is_read_from_the_safe_point_on_is_what_was_read_before(
+    ground: Ground, repo: Repository, seed: int
+) -> None:
+    chance = random.Random(seed)
+    middle = 0
+    for i in range(60):
+        with repo.transaction(two_phase=chance.random() < 0.3) as t:
+            for row in chance.sample("abcdef", 2):
+                column: Any = chance.choice([bal, note])
+                if chance.random() < 0.3:
+                    t.delete(column, row)
+                elif chance.random() < 0.2:
+                    t.get_for_update(column, row)
+                else:
+                    t.set(column, row, chance.choice([i, -i]) if column is bal else f"{i}{LONG}")
+        if i == 40:
+            middle = repo.snapshot().start_ts
+    last = repo.snapshot().start_ts
+    before = {ts: everything(repo, ts) for ts in range(middle, last + 1)}
+    size = len(records(ground))
+    with repo.snapshot(middle):
+        collected = collect(repo)
+    assert collected.complete
+    assert collected.safe_point == middle
+    assert "still being read" in collected.held_back
+    assert len(records(ground)) < size
+    assert {ts: everything(repo, ts) for ts in range(middle, last + 1)} == before
+    with pytest.raises(SnapshotTooOldError, match=str(middle)):
+        repo.snapshot(middle - 1)
+
+
+def test_only_the_newest_version_of_a_cell_is_left_with_its_value(
+    ground: Ground, repo: Repository
+) -> None:
+    for i in range(10):
+        with repo.transaction() as t:
+            t.set(note, "a", f"{i}{LONG}")
+    collected = collect(repo)
+    assert collected.versions == 9
+    assert [len(ground.entries(note, "a", kind)) for kind in (Kind.WRITE, Kind.DATA)] == [1, 1]
+    assert repo.snapshot().get(note, "a") == f"9{LONG}"
+    assert [value for _, value in repo.versions(note, "a")] == [f"9{LONG}"]
+
+
+def test_a_deleted_row_vanishes(ground: Ground, repo: Repository) -> None:
+    write(repo, a=1, b=2)
+    write(repo, a=None)
+    assert collect(repo).deleted == 1
+    assert {cell.row for cell, _ in records(ground)} == {b"b"}
+
+
+def test_lock_only_records_and_rollback_records_go_once_they_are_below_the_safe_point(
+    ground: Ground, repo: Repository
+) -> None:
+    store = CrashingStore(ground.store, at=3)
+    alive: set[str] = set()
+    dying = ground.repo(TABLES, store=store, coordination=ScriptedCoordination("dying", alive))
+    t = dying.transaction(two_phase=True)
+    for row in "ab":
+        t.set(bal, row, 1)
+    store.armed = True
+    with pytest.raises(Crashed):
+        t.commit()
+    with repo.transaction() as t:
+        t.get_for_update(bal, "c")
+        t.set(bal, "d", 1)
+    assert ground.lock_holders(bal, "a")
+    collected = collect(repo)
+    assert collected.locks == 2
+    assert ground.lock_holders(bal, "a") == ground.lock_holders(bal, "b") == []
+    assert [cell.row for cell, _ in records(ground)] == [b"d"]
+
+
+def test_a_collector_that_is_stopped_is_followed_by_one_that_goes_on_where_it_was(
+    ground: Ground, repo: Repository
+) -> None:
+    for value in (1, 2, 3):
+        with repo.transaction() as t:
+            for row in range(3000):
+                t.set(bal, f"{row:05}", value)
+    looked = 0
+
+    def stopped() -> bool:
+        nonlocal looked
+        looked += 1
+        return looked > 3
+
+    first = GarbageCollector(repo.services, retention=0).collect(stopped=stopped)
+    assert not first.complete
+    assert 0 < first.versions < 6000
+    second = collect(repo)
+    assert second.complete
+    assert first.versions + second.versions == 6000
+    assert len(records(ground)) == 3000
+    assert collect(repo).cells == 0, "there is nothing new, so nothing is walked through"
+
+
+# --- Readers ----------------------------------------------------------------------------
+
+
+READS: list[Callable[[Any], object]] = [
+    lambda s: s.get(bal, "a"),
+    lambda s: s.get_many([(bal, "a"), (bal, "b")]),
+    lambda s: bool(s.get_row(bank, "a")),
+    lambda s: list(s.scan(bank)),
+    lambda s: s.version(bal, "a"),
+]
+
+
+@pytest.mark.parametrize("read", READS, ids=["get", "get_many", "get_row", "scan", "version"])
+def test_p12_a_reader_below_the_safe_point_gets_an_error_never_a_wrong_answer(
+    ground: Ground, repo: Repository, read: Callable[[Any], object]
+) -> None:
+    """Its lease has been lost: nothing has held the collector back."""
+    write(repo, a=1, b=2)
+    deaf = ground.repo(TABLES, coordination=ScriptedCoordination("far away", set()))
+    snapshot = deaf.snapshot()
+    transaction = deaf.transaction()
+    write(repo, a=3, b=None)
+    assert read(snapshot) is not None
+    collect(repo)
+    for reader in (snapshot, transaction):
+        with pytest.raises(SnapshotTooOldError, match="garbage collection"):
+            read(reader)
+
+
+def test_p12_what_is_being_read_holds_the_safe_point_back_until_it_ends(repo: Repository) -> None:
+    write(repo, a=1)
+    snapshot = repo.snapshot()
+    write(repo, a=2)
+    transaction = repo.transaction()
+    transaction.get(bal, "a")
+    write(repo, a=3)
+    assert collect(repo).safe_point == snapshot.start_ts
+    assert snapshot.get(bal, "a") == 1
+    snapshot.close()
+    assert collect(repo).safe_point == transaction.start_ts
+    assert transaction.get(bal, "a") == 2
+    transaction.rollback()
+    held_back = collect(repo)
+    assert held_back.held_back == ""
+    assert held_back.safe_point > transaction.start_ts
+
+
+def test_a_forgotten_snapshot_holds_nothing_back(repo: Repository) -> None:
+    write(repo, a=1)
+    repo.snapshot().get(bal, "a")
+    last = write(repo, a=2)
+    assert collect(repo).safe_point >= last
+
+
+# --- Transactions -----------------------------------------------------------------------
+
+
+def test_p12_a_transaction_that_began_below_the_safe_point_cannot_commit(
+    ground: Ground, repo: Repository
+) -> None:
+    """What it conflicts with, a delete say, may have been removed."""
+    write(repo, a=1)
+    deaf = ground.repo(TABLES, coordination=ScriptedCoordination("far away", set()))
+    late = deaf.transaction()
+    assert late.get(bal, "a") == 1
+    write(repo, a=None)
+    collect(repo)
+    assert ground.entries(bal, "a", Kind.WRITE) == []
+    late.set(bal, "a", 2)
+    with pytest.raises(SnapshotTooOldError):
+        late.commit()
+    assert ground.left_over(bank, Kind.LOCK) == []
+    assert repo.snapshot().get(bal, "a") is None
+
+
+def test_p12_it_is_run_again_like_one_that_conflicted(ground: Ground, repo: Repository) -> None:
+    write(repo, a=1)
+    deaf = ground.repo(TABLES, coordination=ScriptedCoordination("far away", set()))
+    attempts = []
+
+    def add(t: Transaction) -> None:
+        attempts.append(t.start_ts)
+        value = t.get(bal, "a") or 0
+        if len(attempts) == 1:
+            write(repo, a=10)
+            collect(repo)
+        t.set(bal, "a", value + 1)
+
+    deaf.run(add)
+    assert len(attempts) == 2
+    assert repo.snapshot().get(bal, "a") == 11
+
+
+def test_p12_a_transaction_that_is_committing_holds_the_safe_point_back(ground: Ground) -> None:
+    alive: set[str] = set()
+    store, gate = SeamStore(ground.store), Gate()
+    writer = ground.repo(TABLES, store=store, coordination=ScriptedCoordination("writer", alive))
+    repo = ground.repo(TABLES, coordination=ScriptedCoordination("collector", alive))
+    write(repo, a=1, b=1)
+    t = writer.transaction(two_phase=True)
+    t.set(bal, "a", 2)
+    t.set(bal, "b", 2)
+    store.hook = stop_at("commit", "a", gate)
+    commit = in_thread(t.commit)
+    gate.await_arrival()
+    write(repo, c=1)
+    collected = collect(repo)
+    assert collected.safe_point == t.start_ts
+    assert "still committing" in collected.held_back
+    gate.open()
+    commit.result(20)
+    assert repo.snapshot().get(bal, "b") == 2
+    assert collect(repo).safe_point > t.start_ts
+
+
+def test_p12_a_lock_that_comes_late_is_seen_by_the_collector_or_its_owner_sees_the_safe_point(
+    ground: Ground,
+) -> None:
+    """The safe point is raised after the collector's first look for locks, before its second."""
+    writer = ground.repo(TABLES, coordination=ScriptedCoordination("writer", set()))
+    t = writer.transaction(two_phase=True)
+    t.set(bal, "a", 2)
+    store = _RaisedHook(ground.store)
+    repo = ground.repo(
+        TABLES, store=store, coordination=ScriptedCoordination("collector", {"writer"})
+    )
+    write(repo, b=1)
+    late: list[BaseException] = []
+
+    def commit_late() -> None:
+        try:
+            t.commit()
+        except SnapshotTooOldError as error:
+            late.append(error)
+
+    store.raised = commit_late
+    assert collect(repo).complete
+    assert late, "the transaction should have come while the collector worked"
+    assert ground.left_over(bank, Kind.LOCK) == []
+    assert repo.snapshot().get(bal, "a") is None
+
+
+class _RaisedHook(SeamStore):
+    """Runs a function once just after the safe point was raised."""
+
+    raised: Callable[[], None] | None = None
+
+    def raise_safe_point(self, ts: int) -> None:
+        super().raise_safe_point(ts)
+        raised, self.raised = self.raised, None
+        if raised is not None:
+            raised()
+
+
+def test_p12_a_lock_is_resolved_before_the_record_that_decides_about_it_goes(
+    ground: Ground, repo: Repository
+) -> None:
+    """Without that, the secondary of a committed transaction would be taken for rolled back."""
+    store = CrashingStore(ground.store, at=4)
+    dying = ground.repo(TABLES, store=store, coordination=ScriptedCoordination("dying", set()))
+    t = dying.transaction(two_phase=True)
+    t.set(bal, "a", 1)
+    t.set(bal, "z", 1)
+    store.armed = True
+    with pytest.raises(Crashed):
+        t.commit()
+    assert ground.lock_holders(bal, "a") == []
+    assert ground.lock_holders(bal, "z")
+    write(repo, a=None)
+    collect(repo)
+    assert ground.entries(bal, "a", Kind.WRITE) == []
+    assert repo.snapshot().get(bal, "z") == 1
+
+
+def test_p7_a_commit_whose_record_is_gone_is_not_said_to_have_failed(
+    ground: Ground, repo: Repository
+) -> None:
+    with repo.transaction(two_phase=True) as t:
+        t.set(bal, "a", 1)
+    assert t.commit_ts is not None
+    unknown = CommitUnknownError(cell_of(bal, "a"), t.start_ts, t.commit_ts)
+    assert repo.resolve(unknown)
+    fresh = ground.repo(TABLES)
+    write(repo, a=None)
+    collect(repo)
+    with pytest.raises(SnapshotTooOldError):
+        fresh.resolve(unknown)
+
+
+# --- Observers --------------------------------------------------------------------------
+
+
+def observed_delete(repo: Repository, *observers: Observer[Any]) -> None:
+    """A row that was observed and then deleted, which nobody has looked at yet."""
+    with repo.transaction() as t:
+        t.set(text, "a", LONG)
+    Worker(repo, observers, retention=None).run_until_idle()
+    with repo.transaction() as t:
+        t.delete(text, "a")
+
+
+def test_n1_a_delete_stays_until_its_observer_has_seen_it_and_then_vanishes_whole(
+    ground: Ground, repo: Repository
+) -> None:
+    observed_delete(repo, measure)
+    assert collect(repo).deleted == 0
+    assert repo.snapshot().get(length, "a") == len(LONG)
+    Worker(repo, [measure], retention=None).run_until_idle()
+    assert repo.snapshot().get(length, "a") is None
+    collected = collect(repo)
+    assert collected.deleted == 2
+    assert collected.acknowledgments == 1
+    assert records(ground) == []
+
+
+def test_n5_a_delete_stays_for_an_observer_that_was_set_aside(
+    ground: Ground, repo: Repository
+) -> None:
+    broken = True
+
+    @observer(text, name="measure")
+    def sometimes(t: Transaction, row: str) -> None:
+        if broken and t.get(text, row) is None:
+            raise ValueError("not today")
+        measure(t, row)
+
+    observed_delete(repo, sometimes)
+    Worker(repo, [sometimes], attempts=1, retention=None).run_until_idle()
+    assert list(failures(repo))
+    collect(repo)
+    broken = False
+    assert retry_failures(repo) == 1
+    Worker(repo, [sometimes], retention=None).run_until_idle()
+    assert repo.snapshot().get(length, "a") is None
+    collect(repo)
+    assert records(ground) == []
+
+
+def test_a_row_that_comes_back_is_observed_again(ground: Ground, repo: Repository) -> None:
+    observed_delete(repo, measure)
+    Worker(repo, [measure], retention=None).run_until_idle()
+    collect(repo)
+    assert records(ground) == []
+    with repo.transaction() as t:
+        t.set(text, "a", "back")
+    Worker(repo, [measure], retention=None).run_until_idle()
+    assert repo.snapshot().get(length, "a") == 4
+
+
+def test_a_worker_collects_by_itself_and_counts_it(
+    ground: Ground, repo: Repository, wait_until: Callable[[Callable[[], bool]], None]
+) -> None:
+    for i in range(5):
+        with repo.transaction() as t:
+            t.set(text, "a", f"{i}{LONG}")
+    worker = Worker(repo, [measure], retention=0, collect=0.01)
+    worker.start()
+    try:
+        wait_until(lambda: len(ground.entries(text, "a", Kind.WRITE)) == 1)
+        wait_until(lambda: worker.metrics.counts().get("gc_removed", {}).get("versions") == 4)
+    finally:
+        worker.stop()
+    assert repo.snapshot().get(text, "a") == f"4{LONG}"
+
+
+# --- Retention --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock() -> ScriptedClock:
+    return ScriptedClock()
+
+
+def test_a_version_stays_readable_for_the_retention_after_it_was_superseded(
+    ground: Ground, clock: ScriptedClock
+) -> None:
+    repo = ground.repo(TABLES, clock=clock)
+    keep = functools.partial(collect, repo, 3600.0)
+    first = write(repo, a=1)
+    assert keep().safe_point == 0
+    clock.now += 1800
+    second = write(repo, a=2)
+    assert keep().safe_point == 0
+    clock.now += 1799
+    assert keep().safe_point == 0
+    clock.now += 2
+    # Half an hour ago the second version was written; an hour ago only the first was there.
+    safe_point = keep().safe_point
+    assert first <= safe_point < second
+    assert repo.snapshot(safe_point).get(bal, "a") == 1
+    clock.now += 1800
+    write(repo, b=1)
+    assert second <= keep().safe_point
+    with pytest.raises(SnapshotTooOldError):
+        repo.snapshot(first)
+    assert repo.snapshot().get(bal, "a") == 2
+
+
+def test_a_clock_that_is_set_back_makes_it_later_never_wrong(
+    ground: Ground, clock: ScriptedClock
+) -> None:
+    repo = ground.repo(TABLES, clock=clock)
+    keep = functools.partial(collect, repo, 60.0)
+    write(repo, a=1)
+    keep()
+    clock.now -= 600
+    write(repo, a=2)
+    assert keep().safe_point == 0
+    clock.now += 59
+    assert keep().safe_point == 0
+    clock.now += 700
+    write(repo, a=3)
+    keep()
+    clock.now += 61
+    assert keep().safe_point > 0
+    assert repo.snapshot().get(bal, "a") == 3
+
+
+# --- Space ------------------------------------------------------------------------------
+
+
+def test_space_stays_bounded_when_the_same_rows_are_rewritten_a_hundred_times(
+    ground: Ground, repo: Repository
+) -> None:
+    sizes = []
+    entries = []
+    for i in range(100):
+        with repo.transaction() as t:
+            for row in range(50):
+                t.set(note, f"{row}", f"{i}{LONG}")
+                t.set(bal, f"{row}", i)
+        collect(repo)
+        statistics = ground.store.statistics()
+        sizes.append(statistics.get("bytes", 0))
+        entries.append(len(records(ground)))
+    assert max(entries) == min(entries) == 150
+    assert max(sizes) <= 2 * sizes[9], "the store's file should have stopped growing"
