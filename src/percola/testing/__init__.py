@@ -12,6 +12,7 @@ import pytest
 pytest.register_assert_rewrite(
     "percola.testing.one_step",
     "percola.testing.row_claims",
+    "percola.testing.safe_point_claims",
     "percola.testing.scan_claims",
     "percola.testing.store_model",
     "percola.testing.conformance",

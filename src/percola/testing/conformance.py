@@ -32,6 +32,7 @@ from percola.errors import (
 from percola.store.base import Put, RowMutation, Store
 from percola.testing.ground import COLUMN, lock, numbers
 from percola.testing.row_claims import RowClaims
+from percola.testing.safe_point_claims import SafePointClaims
 from percola.testing.scan_claims import ScanClaims
 from percola.testing.store_model import Comparison, Operation, looks, mutations, scan_kind_all
 
@@ -46,7 +47,7 @@ RANDOM: Final = settings(
 )
 
 
-class StoreConformance(RowClaims, ScanClaims):
+class StoreConformance(RowClaims, ScanClaims, SafePointClaims):
     """The claims of `Store`."""
 
     # --- Limits and refusals ------------------------------------------------------------
@@ -111,5 +112,7 @@ def _uses(store: Store, cell: Cell) -> list[Callable[[], object]]:
         lambda: store.entries(cell, Kind.WRITE, 0, 5),
         lambda: store.scan(table, b"", b"", 5),
         lambda: store.scan_kind(Kind.NOTIFY, table),
+        lambda: store.versions(table),
+        lambda: store.raise_safe_point(0),
         lambda: store.tablets(table),
     ]

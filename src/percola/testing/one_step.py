@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from percola.cells import INLINE_BYTES, MAX_TS, Cell, Kind, Op, decode_write
-from percola.errors import RepositoryClosedError, UnknownTableError
+from percola.errors import RepositoryClosedError, SnapshotTooOldError, UnknownTableError
 from percola.store.base import (
     Delete,
     OneStepConflict,
@@ -21,7 +21,7 @@ from percola.store.base import (
     RowMutation,
 )
 from percola.testing.conformance import RANDOM, StoreConformance
-from percola.testing.ground import THREADS, at_once, numbers, written
+from percola.testing.ground import COLUMN, THREADS, at_once, numbers, written
 from percola.testing.store_model import (
     Comparison,
     Operation,
@@ -49,6 +49,17 @@ class OneStepConformance(StoreConformance):
         store = self.make_store(tmp_path)
         yield store
         store.close()
+
+    def test_a_commit_that_began_below_the_safe_point_is_refused_and_writes_nothing(
+        self, store: OneStepStore, table: str
+    ) -> None:
+        start_ts = store.draw(10)
+        store.raise_safe_point(start_ts)
+        cell = Cell(table, b"r", COLUMN)
+        with pytest.raises(SnapshotTooOldError):
+            store.commit_one_step(start_ts - 1, [(cell, _PUT, b"v", True)])
+        assert store.entries(cell, Kind.WRITE, 0, MAX_TS) == []
+        assert isinstance(store.commit_one_step(start_ts, [(cell, _PUT, b"v", True)]), int)
 
     # --- What a commit writes -----------------------------------------------------------
 

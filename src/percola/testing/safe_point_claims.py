@@ -1,0 +1,96 @@
+"""§2.1, rule P12: the claims of the store contract about old versions and the safe point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from percola.cells import MAX_TS, Cell, Kind
+from percola.errors import SnapshotTooOldError
+from percola.store.base import Put, RowMutation, Store
+from percola.testing.ground import COLUMN, Ground, at_once, lock, written
+
+READS: dict[str, Callable[[Store, Cell, int], object]] = {
+    "read": lambda store, cell, ts: store.read([cell], ts),
+    "reader": lambda store, cell, ts: store.reader(cell.table, cell.column)(cell.row, ts),
+    "scan": lambda store, cell, ts: store.scan(cell.table, b"", b"", ts),
+}
+
+
+class SafePointClaims(Ground):
+    """Every version, and the timestamps below which nothing is read."""
+
+    @pytest.mark.parametrize("limit", [1, 2, 5, 1000])
+    def test_versions_finds_every_write_record_once_row_by_row_newest_first(
+        self, store: Store, table: str, limit: int
+    ) -> None:
+        expected = []
+        for row in (b"a", b"b\0", b"c"):
+            for column in (b"@ack:o:c", b"c", b"d"):
+                timestamps = list(range(5, 5 + 2 * (row[0] + column[-1]) % 7, 2))
+                for commit_ts in timestamps:
+                    value = b"%d" % commit_ts * (200 if column == b"d" else 1)
+                    self.put(store, table, row, *written(column, commit_ts, value))
+                if timestamps:
+                    expected.append((Cell(table, row, column), timestamps[::-1]))
+            self.put(store, table, row, lock(b"c", 90), Put(Kind.NOTIFY, b"c", 7, b""))
+        found = []
+        position: bytes | None = b""
+        while position is not None:
+            cells, position = store.versions(table, position, limit=limit)
+            assert position is None or cells, "a part that does not end holds at least a row"
+            found += cells
+        assert [(cell, [ts for ts, _ in records]) for cell, records in found] == expected
+        for cell, records in found:
+            assert records == store.entries(cell, Kind.WRITE, 0, MAX_TS)
+
+    def test_versions_keeps_to_the_range_start_included_and_end_not(
+        self, store: Store, table: str
+    ) -> None:
+        for row in (b"a", b"b", b"c", b"d"):
+            self.put(store, table, row, *written(COLUMN, 5, b"v"))
+        cells, following = store.versions(table, b"b", b"d")
+        assert [cell.row for cell, _ in cells] == [b"b", b"c"]
+        assert following is None
+
+    @pytest.mark.parametrize("how", READS)
+    def test_below_the_safe_point_nothing_is_read(self, store: Store, table: str, how: str) -> None:
+        base = store.safe_point()
+        cell = Cell(table, b"r", COLUMN)
+        self.put(store, table, b"r", *written(COLUMN, base + 5, b"v"))
+        read = READS[how]
+        before = read(store, cell, base + 10)
+        read(store, cell, base + 6)
+        store.raise_safe_point(base + 10)
+        assert read(store, cell, base + 10) == before
+        with pytest.raises(SnapshotTooOldError) as caught:
+            read(store, cell, base + 9)
+        assert (caught.value.ts, caught.value.safe_point) == (base + 9, base + 10)
+
+    def test_a_reader_made_before_the_safe_point_was_raised_heeds_it(
+        self, store: Store, table: str
+    ) -> None:
+        base = store.safe_point()
+        reader = store.reader(table, COLUMN)
+        reader(b"r", base + 1)
+        store.raise_safe_point(base + 2)
+        with pytest.raises(SnapshotTooOldError):
+            reader(b"r", base + 1)
+
+    def test_the_safe_point_never_goes_down(self, store: Store, table: str) -> None:
+        base = store.safe_point()
+        store.raise_safe_point(base + 10)
+        store.raise_safe_point(base + 5)
+        assert store.safe_point() == base + 10
+        at_once(lambda i: store.raise_safe_point(base + 20 + i))
+        assert store.safe_point() == base + 27
+
+    def test_the_safe_point_concerns_no_mutation_of_single_rows(
+        self, store: Store, table: str
+    ) -> None:
+        base = store.safe_point()
+        store.raise_safe_point(base + 10)
+        change = RowMutation(table, b"r", (), written(COLUMN, base + 5, b"v"))
+        assert store.mutate([change]) == [True]
+        assert store.entries(Cell(table, b"r", COLUMN), Kind.WRITE, 0, base + 9)

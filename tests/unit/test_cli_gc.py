@@ -1,0 +1,57 @@
+"""`percola gc`: what it removes, what it says, and which retentions it takes."""
+
+from __future__ import annotations
+
+import pytest
+from commands import bal, call, folder, is_error, put, repo, run, title
+
+from percola import Repository, SnapshotTooOldError
+
+__all__ = ["folder", "repo"]
+
+
+def test_gc_removes_what_nobody_reads_and_says_what(repo: Repository) -> None:
+    for value in range(5):
+        put(repo, bal, "Bob", value)
+    with repo.transaction() as t:
+        t.set(title, "a", "x")
+    with repo.transaction() as t:
+        t.delete(title, "a")
+    answer = run("--repo", repo.address, "gc", "--retention", "0")
+    assert answer.code == 0, answer
+    assert "Looked at 2 cells; removed 5 superseded versions, 1 deleted cell." in answer.out
+    assert f"can be read from timestamp {repo.snapshot().start_ts} on" in answer.out
+    assert [value for _, value in repo.versions(bal, "Bob")] == [4]
+    with pytest.raises(SnapshotTooOldError):
+        repo.snapshot(1)
+    again = run("--repo", repo.address, "gc", "--retention", "0")
+    assert "Nothing to do: there has been no later safe point" in again.out
+    told = call("--repo", repo.address, "--json", "gc", "--retention", "0").json
+    assert told["complete"] is True
+    assert told["versions"] == 0
+
+
+def test_gc_says_who_keeps_it_from_removing_more(repo: Repository) -> None:
+    put(repo, bal, "Bob", 1)
+    with repo.snapshot() as snapshot:
+        put(repo, bal, "Bob", 2)
+        answer = run("--repo", repo.address, "gc", "--retention", "0")
+        assert f"Not later, because a snapshot at {snapshot.start_ts} is still" in answer.out
+        assert snapshot.get(bal, "Bob") == 1
+
+
+def test_the_first_gc_with_a_retention_begins_to_note_the_time(repo: Repository) -> None:
+    put(repo, bal, "Bob", 1)
+    put(repo, bal, "Bob", 2)
+    answer = run("--repo", repo.address, "gc")
+    assert answer.code == 0
+    assert "Nothing to do yet: the repository begins to note the time" in answer.out
+    assert len(repo.versions(bal, "Bob")) == 2
+
+
+@pytest.mark.parametrize("retention", ["soon", "5", "-1h", "1w", "", "1h30m"])
+def test_a_retention_that_is_no_duration_is_refused(repo: Repository, retention: str) -> None:
+    answer = call("--repo", repo.address, "gc", f"--retention={retention}")
+    assert is_error(answer, "is not a duration", "24h")
+    worker = call("--repo", repo.address, "worker", "a:b", f"--retention={retention}")
+    assert is_error(worker, "is not a duration", "24h")
