@@ -15,7 +15,7 @@ delay or the guess; a store behind a network is where `ReadCache` grows that pre
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from percola.cells import Cell
@@ -27,8 +27,11 @@ READ_CACHE_CELLS: Final = 10_000
 READ_CACHE_BYTES: Final = 32 * 1024 * 1024
 
 
-def batches(mutations: Sequence[RowMutation]) -> Iterator[list[RowMutation]]:
-    """Cut mutations into batches of bounded rows and bytes, in order."""
+def batches(mutations: Iterable[RowMutation]) -> Iterator[list[RowMutation]]:
+    """Cut mutations into batches of bounded rows and bytes, in order.
+
+    They may be made as they are needed: no more than a batch is in memory at a time.
+    """
     batch: list[RowMutation] = []
     size = 0
     for mutation in mutations:

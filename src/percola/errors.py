@@ -52,6 +52,10 @@ class ValueTooLargeError(UsageError):
     """The value is larger than the store accepts."""
 
 
+class TransactionTooLargeError(UsageError):
+    """The transaction writes more than one transaction may; nothing of it was written."""
+
+
 class TransactionUsedUpError(UsageError):
     """The transaction has committed, rolled back or failed, and cannot be used again."""
 

@@ -19,11 +19,22 @@ from types import TracebackType
 from typing import Any, Final
 
 from percola.cells import INLINE_BYTES, Cell, Kind, Op
-from percola.errors import ConflictError, UsageError, ValueTooLargeError
+from percola.errors import (
+    ConflictError,
+    TransactionTooLargeError,
+    UsageError,
+    ValueTooLargeError,
+)
 from percola.schema import Column, R, V, WeakColumn
 from percola.snapshot import Services, Snapshot
 from percola.store.base import CellState, OneStepConflict, OneStepWrite, is_wanted
 from percola.two_phase import TwoPhaseCommit
+
+MOST_CELLS: Final = 1_000_000
+"""How many cells a transaction may write: about half a gigabyte of its process's memory."""
+
+MOST_BYTES: Final = 1 << 30
+"""How many bytes its long values, those of more than `INLINE_BYTES`, may have together."""
 
 _RESOLVE_ATTEMPTS: Final = 8
 _PUT, _DELETE, _LOCK = int(Op.PUT), int(Op.DELETE), int(Op.LOCK)
@@ -40,7 +51,7 @@ class Transaction(Snapshot):
         commit_ts: the timestamp of its writes, once it has committed.
     """
 
-    __slots__ = ("_answers", "_notifications", "_two_phase", "commit_ts")
+    __slots__ = ("_answers", "_bytes", "_notifications", "_two_phase", "commit_ts")
 
     def __init__(self, services: Services, *, two_phase: bool = False) -> None:
         self._two_phase = two_phase or services.one_step is None
@@ -49,6 +60,7 @@ class Transaction(Snapshot):
         Snapshot.__init__(self, services, start_ts)
         self._notifications: dict[Cell, None] = {}
         self._answers: list[tuple[Kind, Cell, int]] = []
+        self._bytes = 0
         self.commit_ts: int | None = None
 
     def __exit__(
@@ -67,7 +79,8 @@ class Transaction(Snapshot):
     def set(self, column: Column[R, V], row: R, value: V) -> None:
         """Write a cell. Raises at once for what could never be committed.
 
-        Raises UnknownColumnError, WrongTypeError, RowTooLongError, ValueTooLargeError.
+        Raises UnknownColumnError, WrongTypeError, RowTooLongError, ValueTooLargeError;
+        TransactionTooLargeError beyond `MOST_CELLS` or `MOST_BYTES`.
         """
         if self._used_up is not None:
             self._check_usable()
@@ -80,12 +93,25 @@ class Transaction(Snapshot):
                     f"A value of {len(raw)} bytes for {cell} does not fit: the store takes up to "
                     f"{most} bytes."
                 )
+            self._bytes += len(raw)
         self._writes[cell] = (_PUT, raw)
+        if len(self._writes) > MOST_CELLS or self._bytes > MOST_BYTES:
+            self._refuse_size()
+
+    def _refuse_size(self) -> None:
+        self.rollback()
+        raise TransactionTooLargeError(
+            f"The transaction that started at {self.start_ts} writes {len(self._writes):,} cells "
+            f"and {self._bytes:,} bytes of long values; it may write up to {MOST_CELLS:,} cells "
+            f"and {MOST_BYTES:,} bytes. Nothing of it has been written: split it into several."
+        )
 
     def delete(self, column: Column[R, Any], row: R) -> None:
         """Delete a cell; deleting one that does not exist is a write as any other."""
         self._check_usable()
         self._writes[self._cell(column, row)] = (_DELETE, None)
+        if len(self._writes) > MOST_CELLS:
+            self._refuse_size()
 
     def get_for_update(self, column: Column[R, V], row: R) -> V | None:
         """Read a cell and make sure that nobody writes it before this transaction commits.
@@ -95,6 +121,8 @@ class Transaction(Snapshot):
         """
         value = self.get(column, row)
         self._writes.setdefault(self._cell(column, row), (_LOCK, None))
+        if len(self._writes) > MOST_CELLS:
+            self._refuse_size()
         return value
 
     def notify(self, column: WeakColumn[R], row: R) -> None:

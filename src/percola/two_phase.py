@@ -110,7 +110,7 @@ class TwoPhaseCommit:
         if not groups:
             return
         services = self._services
-        for batch in batches([self._prewrite_row(cells, primary) for cells in groups]):
+        for batch in batches(self._prewrite_row(cells, primary) for cells in groups):
             waiting = batch
             for _ in range(_ATTEMPTS):
                 try:
@@ -297,11 +297,14 @@ class TwoPhaseCommit:
     def commit_secondaries(self, groups: Sequence[Sequence[Cell]], commit_ts: int) -> None:
         """Everything else; the transaction has committed, so a failure here is not its."""
         start_ts = self._start_ts
-        mutations = []
-        for cells in groups:
+
+        def commit_of(cells: Sequence[Cell]) -> RowMutation:
             held = [Condition(True, Kind.LOCK, c.column, start_ts, start_ts) for c in cells]
-            changes = self._commit_row(cells, commit_ts)
-            mutations.append(RowMutation(cells[0].table, cells[0].row, held, changes))
+            return RowMutation(
+                cells[0].table, cells[0].row, held, self._commit_row(cells, commit_ts)
+            )
+
+        mutations = (commit_of(cells) for cells in groups)
         refused = {(m.table, m.row) for m in self._tolerantly(mutations)}
         assert self._primary is not None
         with contextlib.suppress(StoreError):
@@ -321,7 +324,7 @@ class TwoPhaseCommit:
             changes += commit_changes(cell.column, self._start_ts, commit_ts, lock)
         return changes
 
-    def _tolerantly(self, mutations: Sequence[RowMutation]) -> list[RowMutation]:
+    def _tolerantly(self, mutations: Iterable[RowMutation]) -> list[RowMutation]:
         """Apply what the commit no longer depends on; return what was refused.
 
         If the store fails, what is left are locks that any reader rolls forward, and notify

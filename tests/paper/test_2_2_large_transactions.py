@@ -1,0 +1,111 @@
+"""§2.2: transactions that are large or slow: they work in bounded memory, or are refused."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+from children import Child, say
+from stores import Ground, ScriptedClock, ScriptedCoordination, SeamStore, phase
+
+import percola
+from percola import LockTimeoutError, Repository, Table, Transaction, TransactionTooLargeError
+from percola.batching import BATCH_ROWS
+from percola.cells import Kind
+from percola.store.base import RowMutation
+
+bank = Table("bank")
+bal = bank.column("bal", int)
+note = bank.column("note", str)
+TABLES = [bank]
+MANY = 100_000
+MEGABYTES = 250
+"""What 100,000 cells may cost a process, LMDB's pages of the file included; they took 100."""
+
+
+def write_many(pipe: Connection, folder: Path, two_phase: bool) -> None:
+    with percola.open(folder, TABLES, durability="relaxed") as repo:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        with repo.transaction(two_phase=two_phase) as t:
+            for i in range(MANY):
+                t.set(note, f"{i:06}", f"the note of row {i}")
+        after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        say(pipe, (after - before) // 1024)
+
+
+@pytest.mark.parametrize("two_phase", [False, True], ids=["one-step", "two-phase"])
+def test_a_hundred_thousand_cells_in_one_transaction_work_in_bounded_memory(
+    tmp_path: Path, two_phase: bool
+) -> None:
+    with Child(write_many, tmp_path / "repo", two_phase) as writer:
+        assert writer.hear() < MEGABYTES
+    with percola.open(tmp_path / "repo", TABLES) as repo:
+        snapshot = repo.snapshot()
+        assert sum(1 for _ in snapshot.scan(bank)) == MANY
+        assert snapshot.get(note, "099999") == "the note of row 99999"
+        assert not repo.services.store.scan_kind(Kind.LOCK, "bank")[0]
+
+
+WRITES: dict[str, Callable[[Transaction, int], object]] = {
+    "set": lambda t, i: t.set(bal, f"{i}", i),
+    "delete": lambda t, i: t.delete(bal, f"{i}"),
+    "get_for_update": lambda t, i: t.get_for_update(bal, f"{i}"),
+    "long values": lambda t, i: t.set(note, "the same row", "x" * 1000),
+}
+
+
+@pytest.mark.parametrize("how", WRITES)
+def test_more_than_a_transaction_may_write_is_refused_before_anything_is_written(
+    ground: Ground, repo: Repository, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("percola.transaction.MOST_CELLS", 50)
+    monkeypatch.setattr("percola.transaction.MOST_BYTES", 50_000)
+    t = repo.transaction()
+    for i in range(50):
+        WRITES[how](t, i)
+    with pytest.raises(TransactionTooLargeError, match=r"up to 50 cells.*split it"):
+        WRITES[how](t, 50)
+    assert ground.store.versions("bank")[0] == []
+    assert list(repo.snapshot().scan(bank)) == []
+
+
+def test_p8_a_slow_commit_is_refreshed_batch_by_batch_and_no_reader_kills_it(
+    ground: Ground,
+) -> None:
+    """Every store call takes half a time to live; a reader looks all the time."""
+    alive: set[str] = set()
+    clock = ScriptedClock()
+    looked = refreshed = 0
+
+    def slow(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
+        nonlocal looked, refreshed
+        refreshed += phase(mutation) == "refresh"
+        applied = apply()
+        if phase(mutation) in ("prewrite", "refresh") and mutation.row in (b"0", b"2000", b"4000"):
+            clock.now += 4
+            with pytest.raises(LockTimeoutError, match="live transaction"):
+                reader.snapshot().get(bal, "0")
+            looked += 1
+        return applied
+
+    store = SeamStore(ground.store)
+    writer = ground.repo(
+        TABLES, store=store, clock=clock, coordination=ScriptedCoordination("writer", alive)
+    )
+    reader = ground.repo(
+        TABLES,
+        clock=clock,
+        coordination=ScriptedCoordination("reader", alive),
+        lock_wait_seconds=0.5,
+    )
+    store.hook = slow
+    with writer.transaction(two_phase=True) as t:
+        for i in range(3 * BATCH_ROWS):
+            t.set(bal, f"{i}", i)
+    assert looked >= 3
+    assert refreshed >= 2
+    store.hook = None
+    assert reader.snapshot().get(bal, f"{3 * BATCH_ROWS - 1}") == 3 * BATCH_ROWS - 1
