@@ -4,18 +4,21 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test check bench lock clean venv
+.PHONY: help setup demo test check simulate mutants crash fuzz bench lock clean venv
 MAKEFLAGS += --no-print-directory
 
 PYTHON ?=
+SEEDS ?= 10000
+SECONDS ?= 60
 export PYTHON
 BIN := .venv/bin
 
 help:
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
 setup: venv ## install everything into .venv, and a Java runtime where that is allowed; runs nothing
 	@scripts/java.sh install || true
+	@scripts/cc.sh install >/dev/null || true
 
 demo: venv ## see real pages go from a crawl into a search index that follows a change
 	@scripts/java.sh install
@@ -30,6 +33,18 @@ check: venv ## lint, format and types
 	$(BIN)/ruff format --check --quiet || status=1; \
 	$(BIN)/mypy $(wildcard src benchmarks) || status=1; \
 	exit $$status
+
+simulate: venv ## run the protocol under seeded schedules and faults (SEEDS=10000)
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
+
+mutants: venv ## plant a bug for every rule of the protocol, and see the simulation find each
+	@$(BIN)/python -m tests.simulation.mutants $(ARGS)
+
+crash: setup ## kill processes and cut the power at every boundary, then at random for minutes
+	@$(BIN)/python -m tests.crash $(ARGS)
+
+fuzz: venv ## throw bytes at every codec and parser, guided by coverage (SECONDS=60 each)
+	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
 
 bench: setup ## measure, and print a table and draw a plot for each benchmark
 	@JAVA_HOME="$$(scripts/java.sh home)" $(BIN)/python -m benchmarks $(ARGS)
