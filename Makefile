@@ -4,7 +4,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test check simulate mutants crash fuzz bench lock clean venv
+.PHONY: help setup demo test check simulate mutants crash fuzz anomalies bench lock clean venv
 MAKEFLAGS += --no-print-directory
 
 PYTHON ?=
@@ -14,7 +14,7 @@ export PYTHON
 BIN := .venv/bin
 
 help:
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
 setup: venv ## install everything into .venv, and a Java runtime where that is allowed; runs nothing
 	@scripts/java.sh install || true
@@ -45,6 +45,9 @@ crash: setup ## kill processes and cut the power at every boundary, then at rand
 
 fuzz: venv ## throw bytes at every codec and parser, guided by coverage (SECONDS=60 each)
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
+
+anomalies: setup ## play what snapshot isolation forbids and permits, and write docs/anomalies.md
+	@$(BIN)/python -m tests.anomalies.table
 
 bench: setup ## measure, and print a table and draw a plot for each benchmark
 	@JAVA_HOME="$$(scripts/java.sh home)" $(BIN)/python -m benchmarks $(ARGS)

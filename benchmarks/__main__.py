@@ -19,6 +19,7 @@ from percola import PercolaError
 NAMES: Final = {
     "fig8_lmdb": "figure 8: single-cell reads and writes, Percola and raw LMDB in turn",
     "chain": "the web index: pages a second, share by stage, latency, memory",
+    "checker": "the history checkers: transactions a second, by timestamps and by cycles",
 }
 
 

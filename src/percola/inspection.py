@@ -295,6 +295,7 @@ class Status:
         format: the version of its format.
         durability: the default that it was created with; None where a store has none.
         last_ts: the last timestamp handed out.
+        safe_point: the oldest timestamp that can be read; 0 before any garbage collection.
         statistics: what the store says of itself: entries by kind, and `bytes` on disk.
         tables: its tables, with their columns.
         processes: those that live now.
@@ -308,6 +309,7 @@ class Status:
     format: int
     durability: str | None
     last_ts: int
+    safe_point: int
     statistics: Mapping[str, int]
     tables: tuple[Table[Any], ...]
     processes: tuple[Process, ...]
@@ -337,6 +339,7 @@ def status(repo: Repository) -> Status:
         FORMAT,
         durability(repo),
         services.oracle.read_timestamp(),
+        services.store.safe_point(),
         services.store.statistics(),
         tuple(repo.schema),
         tuple(processes(repo)),

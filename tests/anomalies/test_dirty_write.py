@@ -11,6 +11,7 @@ import pytest
 from stores import Gate, Ground, SeamStore, in_thread, stop_at
 
 from percola import ConflictError, Repository, Table
+from tests.anomalies.verdicts import Script, Verdict, commits, judged
 
 t = Table("t")
 value = t.column("value", int)
@@ -49,3 +50,32 @@ def test_a_writer_cannot_slip_into_the_middle_of_a_commit(ground: Ground, place:
     gate.open()
     committing.result(20)
     assert bobs.snapshot().get_many([(value, "x"), (value, "y")]) == [1, 1]
+
+
+# --- The script for the table -----------------------------------------------------------
+
+
+def play(repo: Repository) -> Verdict:
+    ann, bob = repo.transaction(), repo.transaction()
+    ann.set(value, "x", 1)
+    bob.set(value, "x", 2)
+    bob.set(value, "y", 2)
+    first = commits(bob)
+    ann.set(value, "y", 1)
+    second = commits(ann)
+    x, y = repo.snapshot().get_many([(value, "x"), (value, "y")])
+    return judged(happened=x != y, conflicted=not (first and second))
+
+
+SCRIPTS = [
+    Script(
+        "G0",
+        "Dirty write",
+        "Ann's and Bob's writes of two cells are mixed: one cell is Ann's, the other Bob's.",
+        play,
+    )
+]
+
+
+def test_one_of_two_that_write_the_same_cells_conflicts(repo: Repository) -> None:
+    assert play(repo) is Verdict.CONFLICT

@@ -14,6 +14,7 @@ import threading
 from stores import Gate, Ground, SeamStore, all_at_once, in_thread, stop_at
 
 from percola import Repository, Table
+from tests.anomalies.verdicts import Script, Verdict, judged
 
 t = Table("t")
 value = t.column("value", int)
@@ -80,3 +81,34 @@ def test_all_snapshots_taken_under_load_are_ordered(repo: Repository) -> None:
     assert len(seen) > 200
     for earlier, later in zip(sorted(seen), sorted(seen)[1:], strict=False):
         assert all(a <= b for a, b in zip(earlier, later, strict=True)), (earlier, later)
+
+
+# --- The script for the table -----------------------------------------------------------
+
+
+def play(repo: Repository) -> Verdict:
+    ann, bob, dave = repo.transaction(), repo.transaction(), repo.transaction()
+    ann.set(value, "x", 1)
+    bob.set(value, "y", 1)
+    dave_saw = [dave.get(value, "x")]
+    ann.commit()
+    carol = repo.transaction()
+    carol_saw = [carol.get(value, "x"), carol.get(value, "y")]
+    bob.commit()
+    dave_saw.append(dave.get(value, "y"))
+    assert carol_saw[0] == 1, "what was committed before she began is there"
+    return judged(happened=carol_saw == [1, None] and dave_saw == [None, 1], conflicted=False)
+
+
+SCRIPTS = [
+    Script(
+        "Long fork",
+        "Long fork",
+        "Carol sees Ann's commit and not Bob's, Dave sees Bob's and not Ann's.",
+        play,
+    )
+]
+
+
+def test_no_two_views_disagree_on_who_came_first(repo: Repository) -> None:
+    assert play(repo) is Verdict.UNSEEN

@@ -11,6 +11,7 @@ import pytest
 from stores import all_at_once
 
 from percola import ConflictError, Repository, Table
+from tests.anomalies.verdicts import Script, Verdict, commits, judged
 
 t = Table("t")
 balance = t.column("balance", int)
@@ -74,3 +75,30 @@ def test_concurrent_deposits_all_arrive(repo: Repository) -> None:
 
     assert all_at_once([deposit] * 5) == [None] * 5
     assert repo.snapshot().get(balance, "x") == 40
+
+
+# --- The script for the table -----------------------------------------------------------
+
+
+def play(repo: Repository) -> Verdict:
+    add(repo, 100)
+    ann, bob = repo.transaction(), repo.transaction()
+    ann.set(balance, "x", (ann.get(balance, "x") or 0) + 20)
+    bob.set(balance, "x", (bob.get(balance, "x") or 0) + 30)
+    added = (20 if commits(ann) else 0) + (30 if commits(bob) else 0)
+    final = repo.snapshot().get(balance, "x")
+    return judged(happened=final != 100 + added, conflicted=added != 50)
+
+
+SCRIPTS = [
+    Script(
+        "P4",
+        "Lost update",
+        "Both read a cell, both write it, both commit: one of the writes is as if never made.",
+        play,
+    )
+]
+
+
+def test_no_update_is_lost_for_one_of_two_conflicts(repo: Repository) -> None:
+    assert play(repo) is Verdict.CONFLICT

@@ -12,6 +12,7 @@ from __future__ import annotations
 from stores import Gate, Ground, SeamStore, in_thread, stop_at
 
 from percola import Repository, Table
+from tests.anomalies.verdicts import Script, Verdict, judged
 
 t = Table("t")
 job = t.column("job", str)
@@ -68,3 +69,30 @@ def test_a_row_that_is_being_committed_is_not_overlooked_by_a_later_scan(ground:
     gate.open()
     committing.result(20)
     assert scanning.result(20) == ["queue/1", "queue/2", "queue/3"]
+
+
+# --- The script for the table -----------------------------------------------------------
+
+
+def play(repo: Repository) -> Verdict:
+    put(repo, "queue/1", "queue/3")
+    ann = repo.transaction()
+    first = [row.key for row in ann.scan(t, prefix="queue/")]
+    put(repo, "queue/2")
+    repo.run(lambda bob: bob.delete(job, "queue/3"))
+    second = [row.key for row in ann.scan(t, prefix="queue/")]
+    return judged(happened=first != second, conflicted=False)
+
+
+SCRIPTS = [
+    Script(
+        "P3",
+        "Phantom",
+        "Ann scans a range twice, and rows have come or gone in between.",
+        play,
+    )
+]
+
+
+def test_rows_do_not_come_or_go_between_two_scans(repo: Repository) -> None:
+    assert play(repo) is Verdict.UNSEEN

@@ -14,6 +14,7 @@ import pytest
 from stores import Gate, Ground, SeamStore, all_at_once, in_thread, stop_at
 
 from percola import Repository, Table, Transaction
+from tests.anomalies.verdicts import Script, Verdict, commits, judged
 
 t = Table("t")
 balance = t.column("balance", int)
@@ -92,3 +93,76 @@ def test_every_reader_sees_the_same_sum_while_others_move_money(repo: Repository
 
     assert all_at_once([read, read, lambda: transfer(0), lambda: transfer(3)]) == [None] * 4
     assert len(sums) > 300 and set(sums) == {600}
+
+
+# --- The scripts for the table ----------------------------------------------------------
+
+
+def bob_moves_ten(repo: Repository) -> None:
+    repo.run(lambda bob: move(bob, ROWS[0], ROWS[1], 10))
+
+
+def play(repo: Repository) -> Verdict:
+    start(repo)
+    ann = repo.transaction()
+    first = ann.get(balance, ROWS[0]) or 0
+    bob_moves_ten(repo)
+    second = ann.get(balance, ROWS[1]) or 0
+    return judged(happened=first + second != 200, conflicted=False)
+
+
+def play_condition(repo: Repository) -> Verdict:
+    """Ann asks who has 100, then reads one of them; Bob changes both in between."""
+    start(repo)
+    ann = repo.transaction()
+    found = [row.key for row in ann.scan(t, columns=[balance]) if row[balance] == 100]
+    bob_moves_ten(repo)
+    again = [ann.get(balance, row) for row in found]
+    return judged(happened=again != [100] * len(ROWS), conflicted=False)
+
+
+def play_write(repo: Repository) -> Verdict:
+    """Ann reads one account, and empties the other, which Bob has changed meanwhile."""
+    start(repo)
+    ann = repo.transaction()
+    first = ann.get(balance, ROWS[0]) or 0
+    bob_moves_ten(repo)
+    second = ann.get(balance, ROWS[1]) or 0
+    ann.set(balance, ROWS[1], 0)
+    committed = commits(ann)
+    wrote_over_what_she_missed = committed and (first, second) == (100, 100)
+    return judged(happened=wrote_over_what_she_missed, conflicted=not committed)
+
+
+SCRIPTS = [
+    Script(
+        "G-single",
+        "Read skew",
+        "Ann reads one cell before and another after a commit that changed both.",
+        play,
+    ),
+    Script(
+        "G-single, condition",
+        "Read skew by a condition",
+        "Ann scans for rows, Bob changes them, and Ann reads one of what she found anew.",
+        play_condition,
+    ),
+    Script(
+        "G-single, write",
+        "Read skew by a write",
+        "Ann reads one cell, Bob changes two, and Ann writes over the other one.",
+        play_write,
+    ),
+]
+
+
+def test_both_halves_of_a_commit_are_seen_or_none(repo: Repository) -> None:
+    assert play(repo) is Verdict.UNSEEN
+
+
+def test_what_a_scan_found_is_still_so_when_it_is_read(repo: Repository) -> None:
+    assert play_condition(repo) is Verdict.UNSEEN
+
+
+def test_writing_over_a_change_that_was_not_seen_conflicts(repo: Repository) -> None:
+    assert play_write(repo) is Verdict.CONFLICT

@@ -16,6 +16,7 @@ import pytest
 from stores import all_at_once
 
 from percola import ConflictError, Repository, Table, Transaction
+from tests.anomalies.verdicts import Script, Verdict, commits, judged
 
 t = Table("t")
 on_call = t.column("on-call", bool)
@@ -110,3 +111,41 @@ def test_a_reader_of_the_skew_may_see_an_order_that_no_serial_run_has(repo: Repo
     assert report == [20, 0], "the report shows the deposit before the withdrawal …"
     final = repo.snapshot().get_many([(balance, saving), (balance, checking)])
     assert final == [20, -11], "… and yet the withdrawal was fined as if it came first"
+
+
+# --- The script for the table -----------------------------------------------------------
+
+
+def play(repo: Repository) -> Verdict:
+    everybody_on_call(repo)
+    ann, bob = repo.transaction(), repo.transaction()
+    leave(ann, "ann", "bob")
+    leave(bob, "bob", "ann")
+    both = commits(ann) and commits(bob)
+    return judged(happened=how_many(repo) == 0, conflicted=not both)
+
+
+def play_for_update(repo: Repository) -> Verdict:
+    everybody_on_call(repo)
+    ann, bob = repo.transaction(), repo.transaction()
+    leave_for_update(ann, "ann", "bob")
+    leave_for_update(bob, "bob", "ann")
+    both = commits(ann) and commits(bob)
+    return judged(happened=how_many(repo) == 0, conflicted=not both)
+
+
+SCRIPTS = [
+    Script(
+        "G2-item",
+        "Write skew",
+        "Each reads what the other writes, and both commit: a rule across two cells is broken.",
+        play,
+        play_for_update,
+        "`get_for_update` of the cell that was only read",
+    )
+]
+
+
+def test_write_skew_is_possible_and_get_for_update_closes_it(repo: Repository) -> None:
+    assert play(repo) is Verdict.HAPPENED
+    assert play_for_update(repo) is Verdict.CONFLICT

@@ -238,6 +238,8 @@ def print_status(status: Status) -> None:
     facts.add_row("repository", status.address)
     facts.add_row("format", f"{status.format}{durable}")
     facts.add_row("last timestamp", f"{status.last_ts:,}")
+    if status.safe_point:
+        facts.add_row("readable from", f"{status.safe_point:,}")
     if size is not None:
         facts.add_row("size", f"{filesize.decimal(size)} on disk")
     if entries:

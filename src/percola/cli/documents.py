@@ -105,6 +105,7 @@ def status_json(status: Status) -> dict[str, Any]:
         "format": status.format,
         "durability": status.durability,
         "last_ts": status.last_ts,
+        "safe_point": status.safe_point,
         "statistics": dict(status.statistics),
         "tables": [
             {

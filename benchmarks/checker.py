@@ -1,0 +1,129 @@
+"""How fast the history checkers are: transactions a second of processor time, on one core.
+
+The history is a correct one, made here: 4 operations a transaction, half of them reads, over
+100,000 keys, 64 clients at work at a time. A run of an hour leaves about a million transactions.
+The check of appends takes lists of up to ten elements, as runs that change keys now and then have.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import time
+from collections.abc import Callable
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.measure import OUTPUT
+from percola.testing.appends import check_appends
+from percola.testing.checking import Violation, check
+from percola.testing.history import Outcome, Recorded
+
+KEYS: Final = 100_000
+CLIENTS: Final = 64
+ELEMENTS: Final = 10
+
+
+def registers(count: int, seed: int = 1) -> list[Recorded]:
+    """A history of transactions that each read two keys and write two others."""
+    chance = random.Random(seed)
+    names = [f"t.register/{number}" for number in range(KEYS)]
+    values: dict[str, object] = {}
+    changed: dict[str, int] = {}
+    running: list[Recorded] = []
+    history: list[Recorded] = []
+    drawn = now = 0
+    while len(history) < count:
+        now += 1
+        if len(running) < CLIENTS:
+            keys = list({names[int(chance.random() * KEYS)] for _ in range(4)})
+            number = len(history) + len(running) + 1
+            running.append(
+                Recorded(
+                    number,
+                    f"p{number % CLIENTS}",
+                    drawn,
+                    None,
+                    Outcome.ABORTED,
+                    [(key, values.get(key)) for key in keys[:2]],
+                    [(key, number * 4 + at) for at, key in enumerate(keys[2:])],
+                    now,
+                    None,
+                )
+            )
+            continue
+        record = running.pop(int(chance.random() * CLIENTS))
+        if all(changed.get(key, 0) <= record.start_ts for key, _ in record.writes):
+            drawn += 1
+            record.commit_ts, record.outcome = drawn, Outcome.COMMITTED
+            for key, value in record.writes:
+                values[key], changed[key] = value, drawn
+        record.ended = now
+        history.append(record)
+    return history
+
+
+def appends(count: int, seed: int = 1) -> list[Recorded]:
+    """A history of transactions that each read two lists and append to one or both."""
+    chance = random.Random(seed)
+    lists: dict[str, list[object]] = {}
+    history: list[Recorded] = []
+    keys = [f"t.list/{number}" for number in range(64)]
+    for number in range(1, count + 1):
+        reads: list[tuple[str, object]] = []
+        writes: list[tuple[str, object]] = []
+        for place in {int(chance.random() * 64) for _ in range(2)}:
+            key = keys[place]
+            before = lists.get(key, [])
+            if len(before) >= ELEMENTS:
+                key, before = f"t.list/{place}-{number}", []
+                keys[place] = key
+            reads.append((key, before or None))
+            lists[key] = [*before, number]
+            writes.append((key, lists[key]))
+        history.append(
+            Recorded(
+                number,
+                f"p{number % CLIENTS}",
+                number - 1,
+                number,
+                Outcome.COMMITTED,
+                reads,
+                writes,
+                2 * number,
+                2 * number + 1,
+            )
+        )
+    return history
+
+
+def run(console: Console, *, quick: bool) -> None:
+    """Check a history of each kind, and print and keep the figures."""
+    count = 100_000 if quick else 1_000_000
+    table = Table("checker", "transactions", "seconds", "a second", "memory at most")
+    figures = {}
+    cases: list[
+        tuple[str, Callable[[int], list[Recorded]], Callable[[list[Recorded]], list[Violation]]]
+    ] = [
+        ("by timestamps", registers, check),
+        ("by timestamps, lists", appends, check),
+        ("by cycles, lists", appends, check_appends),
+    ]
+    for name, make, judge in cases:
+        history = make(count)
+        begun = time.process_time()
+        found = judge(history)
+        seconds = time.process_time() - begun
+        assert not found, found[0]
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        figures[name] = {"transactions": count, "seconds": seconds, "megabytes": memory}
+        table.add_row(
+            name, f"{count:,}", f"{seconds:.1f}", f"{count / seconds:,.0f}", f"{memory:,.0f} MB"
+        )
+        del history
+    console.print(table)
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    (OUTPUT / "checker.json").write_text(json.dumps(figures, indent=2))
