@@ -34,7 +34,8 @@ from percola.cells import (
     decode_write,
     failed_column,
 )
-from percola.repository import FORMAT, Repository
+from percola.folder import FORMAT
+from percola.repository import Repository
 from percola.schema import Column, R, Table, WeakColumn
 from percola.store.base import Condition, Delete, Put, RowMutation
 

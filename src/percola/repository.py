@@ -5,42 +5,34 @@ A repository is a folder, or the address of a store elsewhere:
     ./repo, lmdb:./repo    on LMDB: many processes of one machine, no server
     memory:                in this process's memory, for tests
 
-The folder of an LMDB repository holds `percola.json` (its format), `store/` (LMDB's files) and
-what `percola.coordination.local` needs. The schema stands in the store itself.
+`percola.folder` says what the folder of an LMDB repository holds. The schema stands in the store
+itself (`percola.catalog`).
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import random
-import re
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from percola import retry
 from percola.catalog import columns_of, reconcile
 from percola.cells import Cell, Kind, Op, decode_write
 from percola.clock import Clock
 from percola.coordination.base import Coordination
-from percola.coordination.local import LocalCoordination
 from percola.coordination.memory import MemoryCoordination
 from percola.errors import (
     CommitUnknownError,
     ConflictingOptionsError,
-    NotARepositoryError,
     RepositoryClosedError,
-    RepositoryError,
-    RepositoryVersionError,
     SnapshotTooOldError,
     UsageError,
 )
+from percola.folder import LocalFolder, folder_of
 from percola.gc import RETENTION, Collected, GarbageCollector
 from percola.leases import Leases
 from percola.locks import LockResolver
@@ -54,10 +46,6 @@ from percola.store.memory import MemoryStore
 from percola.transaction import Transaction
 
 T = TypeVar("T")
-
-FORMAT: Final = 1
-_DESCRIPTION: Final = "percola.json"
-_OWN_FILES: Final = frozenset({"store", "live", "wake", "rows.lock", "leases", _DESCRIPTION})
 
 
 class Repository:
@@ -331,8 +319,8 @@ def open(
             lock_wait_seconds=lock_wait_seconds,
             close=memory.close,
         )
-    folder = _folder(text)
-    local = _Local.open(folder, durability, create=create and bool(tables))
+    folder = folder_of(text)
+    local = LocalFolder.open(folder, durability, create=create and bool(tables))
     try:
         return Repository(
             str(folder),
@@ -352,134 +340,4 @@ def open(
 
 def create(address: str | os.PathLike[str], *, durability: str | None = None) -> None:
     """Create an empty LMDB repository; NotARepositoryError if something else is there."""
-    _Local.open(_folder(os.fspath(address)), durability, create=True).release()
-
-
-def _folder(address: str) -> Path:
-    match = re.fullmatch(r"([a-z][a-z0-9+.-]+):(?://)?(.*)", address, re.DOTALL)
-    if match is None:
-        return Path(address).expanduser()
-    if match[1] != "lmdb" or not match[2]:
-        raise NotARepositoryError(
-            f"{address!r} names no store that this version has: use a folder, lmdb:FOLDER or "
-            "memory:."
-        )
-    return Path(match[2]).expanduser()
-
-
-@dataclass
-class _Local:
-    """An LMDB repository's store and coordination: one a process, however often it is opened.
-
-    LMDB forbids a second environment on one file in a process, and the kernel's record locks
-    could not tell two tokens of one process apart.
-    """
-
-    folder: Path
-    durability: str
-    store: OneStepStore
-    coordination: LocalCoordination
-    users: int = 1
-
-    def release(self) -> None:
-        with _local_guard:
-            self.users -= 1
-            if self.users == 0:
-                _locals.pop(self.folder, None)
-                self.coordination.close()
-                self.store.close()
-
-    @classmethod
-    def open(cls, folder: Path, durability: str | None, *, create: bool) -> _Local:
-        # LMDB is imported only where it is used: `import percola` stays light.
-        from percola.store.lmdb import LmdbStore
-
-        with _local_guard:
-            description = _describe(folder, durability, create=create)
-            real = folder.resolve()
-            durability = durability or description["durability"]
-            known = _locals.get(real)
-            if known is not None:
-                if known.durability != durability:
-                    raise ConflictingOptionsError(
-                        f"The repository {folder} is open in this process with durability "
-                        f"{known.durability!r}; it cannot be opened with {durability!r} as well."
-                    )
-                known.users += 1
-                return known
-            try:
-                (real / "store").mkdir(exist_ok=True)
-                coordination = LocalCoordination(real)
-            except OSError as error:
-                raise RepositoryError(
-                    f"The repository {folder} cannot be used: {error.strerror}."
-                ) from error
-            store = LmdbStore(real / "store", durability=durability)
-            known = cls(real, durability, store, coordination)
-            _locals[real] = known
-            return known
-
-
-_locals: dict[Path, _Local] = {}
-_local_guard = threading.RLock()
-
-
-def _renew_guard() -> None:
-    global _local_guard
-    _local_guard = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_renew_guard)
-
-
-def _describe(folder: Path, durability: str | None, *, create: bool) -> dict[str, Any]:
-    """Read what a folder says of itself; make it a repository if it may be one."""
-    path = folder / _DESCRIPTION
-    try:
-        description = json.loads(path.read_text())
-        version = description["format"]
-        description["durability"]
-    except FileNotFoundError:
-        return _found(folder, durability, create=create)
-    except NotADirectoryError:
-        raise NotARepositoryError(f"{folder} is a file; a repository is a folder.") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise NotARepositoryError(
-            f"{path} is there, but it is not readable as a repository's description ({error}). "
-            "Restore it from a backup."
-        ) from error
-    if version != FORMAT:
-        raise RepositoryVersionError(
-            f"The repository {folder} has format {version}; this version of Percola reads format "
-            f"{FORMAT}. Use the version that wrote it, or load its data into a new repository."
-        )
-    known: dict[str, Any] = description
-    return known
-
-
-def _found(folder: Path, durability: str | None, *, create: bool) -> dict[str, Any]:
-    if folder.exists() and not folder.is_dir():
-        raise NotARepositoryError(f"{folder} is a file; a repository is a folder.")
-    others = set(os.listdir(folder)) - _OWN_FILES if folder.is_dir() else set()
-    others = {name for name in others if not name.startswith(_DESCRIPTION)}
-    if others:
-        raise NotARepositoryError(
-            f"The folder {folder} is not a repository, and not empty (it holds "
-            f"{sorted(others)[0]!r}). Name an empty or a new folder."
-        )
-    if not create:
-        raise NotARepositoryError(
-            f"There is no repository at {folder}. Create one with 'percola --repo {folder} init', "
-            "or name another folder."
-        )
-    description = {"format": FORMAT, "store": "lmdb", "durability": durability or "full"}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        temporary = folder / f"{_DESCRIPTION}.{os.getpid()}"
-        temporary.write_text(json.dumps(description) + "\n")
-        temporary.replace(folder / _DESCRIPTION)
-    except OSError as error:
-        raise RepositoryError(
-            f"No repository can be created at {folder}: {error.strerror}."
-        ) from error
-    return description
+    LocalFolder.open(folder_of(os.fspath(address)), durability, create=True).release()

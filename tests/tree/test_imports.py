@@ -30,6 +30,7 @@ LAYERS: Final = (
     ("two_phase",),
     ("transaction",),
     ("retry", "observers", "gc"),
+    ("folder",),
     ("repository",),
     ("worker", "scanner", "runs", "patience", "inspection", "row_rules", "check", "backup"),
     ("percola",),
@@ -38,7 +39,7 @@ LAYERS: Final = (
 LAYER_OF: Final = {part: number for number, layer in enumerate(LAYERS) for part in layer}
 
 # What webindex may import from besides `percola` itself.
-PUBLIC_PACKAGES: Final = ("percola.spark", "percola.testing")
+PUBLIC_PACKAGES: Final = ("percola.inspection", "percola.spark", "percola.testing")
 
 # Everything that only an extra brings, by the name it is imported by.
 EXTRAS: Final = (

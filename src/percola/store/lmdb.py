@@ -88,7 +88,8 @@ class LmdbStore(OneStepStore):
         self._keys = Keys(self._environment)
         self._key = self._keys.key
         try:
-            self._safe_point = SharedSafePoint(folder, self._durable_safe_point())
+            self._safe_point = SharedSafePoint(folder)
+            self._bring_up_safe_point()
         except BaseException:
             self._environment.close()
             raise
@@ -206,9 +207,22 @@ class LmdbStore(OneStepStore):
     def safe_point(self) -> int:
         return int(self._safe_point.view[0])
 
-    def _durable_safe_point(self) -> int:
+    def _bring_up_safe_point(self) -> None:
+        """Agree with LMDB about the safe point: after a power cut either may be ahead."""
+
+        def agree(txn: Txn) -> None:
+            durable, drawn = (
+                int.from_bytes(txn.get(key) or b"", "big") for key in (b"safe", b"ts")
+            )
+            if self.safe_point() > drawn:
+                # Of a repository that is no longer there: the file is older than it says.
+                self._safe_point.view[0] = durable
+            self._safe_point.raise_to(durable)
+
         with self._environment.reading() as txn:
-            return int.from_bytes(txn.get(b"safe") or b"", "big")
+            durable = int.from_bytes(txn.get(b"safe") or b"", "big")
+        if durable != self.safe_point():
+            self._environment.write(agree)
 
     def last_drawn(self) -> int:
         environment = self._environment

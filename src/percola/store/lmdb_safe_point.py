@@ -2,7 +2,7 @@
 
 A read below the safe point must fail, whoever raised it and however lately (rule P12). So every
 read looks at it, and a look has to cost next to nothing: it is an integer in a mapped file. What
-counts after a power cut stands in LMDB itself; the file is brought up to it when it is opened.
+counts after a power cut stands in LMDB itself; the two are made to agree when they are opened.
 
 A collector raises the safe point here before it removes anything, and a reader looks here after
 it has taken its LMDB snapshot: a snapshot in which something is missing never goes unnoticed.
@@ -25,7 +25,6 @@ class SharedSafePoint:
 
     Args:
         folder: where the store's files stand.
-        durable: the safe point that LMDB holds.
 
     Raises StoreError if the file cannot be mapped.
 
@@ -33,7 +32,7 @@ class SharedSafePoint:
         view: a sequence of one integer, the safe point.
     """
 
-    def __init__(self, folder: Path, durable: int) -> None:
+    def __init__(self, folder: Path) -> None:
         path = folder / "safe-point"
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -46,10 +45,9 @@ class SharedSafePoint:
         except OSError as error:
             raise StoreError(f"The file {path} cannot be used: {error.strerror}.") from error
         self.view = memoryview(self._map).cast("Q")
-        self.raise_to(durable)
 
     def raise_to(self, ts: int) -> None:
-        """Raise it to `ts` if it is below; for whoever holds the store's write lock, or opens."""
+        """Raise it to `ts` if it is below; for whoever holds the store's write lock."""
         if self.view[0] < ts:
             self.view[0] = ts
 

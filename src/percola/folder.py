@@ -1,0 +1,178 @@
+"""The folder of an LMDB repository: what makes it one, and who in this process has it open.
+
+percola.json    its format, and the durability that it was created with
+store/          LMDB's files, and the safe point
+live/ wake/ rows.lock leases
+what `percola.coordination.local` needs; may be lost while nobody is at work
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from percola.coordination.local import LocalCoordination
+from percola.errors import (
+    ConflictingOptionsError,
+    NotARepositoryError,
+    RepositoryError,
+    RepositoryVersionError,
+)
+from percola.store.base import OneStepStore
+
+FORMAT: Final = 1
+_DESCRIPTION: Final = "percola.json"
+_OWN_FILES: Final = frozenset({"store", "live", "wake", "rows.lock", "leases", _DESCRIPTION})
+
+
+def folder_of(address: str) -> Path:
+    """The folder that an address names; NotARepositoryError for an address of another kind."""
+    match = re.fullmatch(r"([a-z][a-z0-9+.-]+):(?://)?(.*)", address, re.DOTALL)
+    if match is None:
+        return Path(address).expanduser()
+    if match[1] != "lmdb" or not match[2]:
+        raise NotARepositoryError(
+            f"{address!r} names no store that this version has: use a folder, lmdb:FOLDER or "
+            "memory:."
+        )
+    return Path(match[2]).expanduser()
+
+
+@dataclass
+class LocalFolder:
+    """An LMDB repository's store and coordination: one a process, however often it is opened.
+
+    LMDB forbids a second environment on one file in a process, and the kernel's record locks
+    could not tell two tokens of one process apart.
+    """
+
+    folder: Path
+    durability: str
+    store: OneStepStore
+    coordination: LocalCoordination
+    users: int = 1
+
+    def release(self) -> None:
+        with _local_guard:
+            self.users -= 1
+            if self.users == 0:
+                _locals.pop(self.folder, None)
+                self.coordination.close()
+                self.store.close()
+
+    @classmethod
+    def open(cls, folder: Path, durability: str | None, *, create: bool) -> LocalFolder:
+        # LMDB is imported only where it is used: `import percola` stays light.
+        from percola.store.lmdb import LmdbStore
+
+        with _local_guard:
+            description = _describe(folder, durability, create=create)
+            real = folder.resolve()
+            durability = durability or description["durability"]
+            known = _locals.get(real)
+            if known is not None:
+                if known.durability != durability:
+                    raise ConflictingOptionsError(
+                        f"The repository {folder} is open in this process with durability "
+                        f"{known.durability!r}; it cannot be opened with {durability!r} as well."
+                    )
+                known.users += 1
+                return known
+            try:
+                if not (real / "store").is_dir():
+                    (real / "store").mkdir(exist_ok=True)
+                    _sync_folder(real)
+                coordination = LocalCoordination(real)
+            except OSError as error:
+                raise RepositoryError(
+                    f"The repository {folder} cannot be used: {error.strerror}."
+                ) from error
+            store = LmdbStore(real / "store", durability=durability)
+            known = cls(real, durability, store, coordination)
+            _locals[real] = known
+            return known
+
+
+_locals: dict[Path, LocalFolder] = {}
+_local_guard = threading.RLock()
+
+
+def _renew_guard() -> None:
+    global _local_guard
+    _local_guard = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_guard)
+
+
+def _describe(folder: Path, durability: str | None, *, create: bool) -> dict[str, Any]:
+    """Read what a folder says of itself; make it a repository if it may be one."""
+    path = folder / _DESCRIPTION
+    try:
+        description = json.loads(path.read_text())
+        version = description["format"]
+        description["durability"]
+    except FileNotFoundError:
+        return _found(folder, durability, create=create)
+    except NotADirectoryError:
+        raise NotARepositoryError(f"{folder} is a file; a repository is a folder.") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise NotARepositoryError(
+            f"{path} is there, but it is not readable as a repository's description ({error}). "
+            "Restore it from a backup."
+        ) from error
+    if version != FORMAT:
+        raise RepositoryVersionError(
+            f"The repository {folder} has format {version}; this version of Percola reads format "
+            f"{FORMAT}. Use the version that wrote it, or load its data into a new repository."
+        )
+    known: dict[str, Any] = description
+    return known
+
+
+def _found(folder: Path, durability: str | None, *, create: bool) -> dict[str, Any]:
+    if folder.exists() and not folder.is_dir():
+        raise NotARepositoryError(f"{folder} is a file; a repository is a folder.")
+    others = set(os.listdir(folder)) - _OWN_FILES if folder.is_dir() else set()
+    others = {name for name in others if not name.startswith(_DESCRIPTION)}
+    if others:
+        raise NotARepositoryError(
+            f"The folder {folder} is not a repository, and not empty (it holds "
+            f"{sorted(others)[0]!r}). Name an empty or a new folder."
+        )
+    if not create:
+        raise NotARepositoryError(
+            f"There is no repository at {folder}. Create one with 'percola --repo {folder} init', "
+            "or name another folder."
+        )
+    description = {"format": FORMAT, "store": "lmdb", "durability": durability or "full"}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / f"{_DESCRIPTION}.{os.getpid()}"
+        with temporary.open("w") as file:
+            file.write(json.dumps(description) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(folder / _DESCRIPTION)
+        # Commits are acknowledged as durable from here on, so their repository must be.
+        _sync_folder(folder)
+        _sync_folder(folder.parent)
+    except OSError as error:
+        raise RepositoryError(
+            f"No repository can be created at {folder}: {error.strerror}."
+        ) from error
+    return description
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make what was created or renamed in a folder durable."""
+    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,63 @@
+"""Programs with a seeded bug, for the test that the crash tests would find one."""
+
+from __future__ import annotations
+
+from percola import Repository, two_phase
+from percola.cells import Cell, Kind, LockRecord
+from percola.locks import ROLLED_BACK, Fate, LockResolver, commit_changes
+from percola.store.base import Delete, Put
+from tests.crash import ledger, scenarios
+from tests.crash.boundaries import Act, Scenario
+from tests.crash.killing import KillingStore
+
+
+def _without_notify(
+    column: bytes, start_ts: int, commit_ts: int, lock: LockRecord
+) -> list[Put | Delete]:
+    changes = commit_changes(column, start_ts, commit_ts, lock)
+    return [one for one in changes if one.kind is not Kind.NOTIFY]
+
+
+def commit_without_notifying(repo: Repository, store: KillingStore) -> None:
+    """Against rule N1: the writer leaves the notify entries to a later step, and dies before."""
+    setattr(two_phase, "commit_changes", _without_notify)  # noqa: B010  # not its own name
+    scenarios.in_two_phases(repo, store)
+
+
+def _never_committed(
+    self: LockResolver, primary: Cell, start_ts: int, *, impatient: bool = False
+) -> Fate:
+    return ROLLED_BACK
+
+
+def roll_back_what_is_committed(repo: Repository, _: KillingStore) -> None:
+    """A cleaner that does not ask the primary."""
+    LockResolver.fate = _never_committed  # type: ignore[method-assign]
+    for _row in repo.snapshot().scan(ledger.orders):
+        pass
+
+
+def collect_without_resolving(repo: Repository, store: KillingStore) -> None:
+    """Against rule P12: the collector takes every lock's transaction for rolled back."""
+    LockResolver.fate = _never_committed  # type: ignore[method-assign]
+    repo.collect_garbage(retention=0)
+
+
+def _with_act(name: str, act: Act) -> Scenario:
+    original = next(one for one in scenarios.SCENARIOS if one.name == name)
+    return Scenario(
+        f"{name}, broken",
+        original.schema,
+        act,
+        original.check,
+        frozenset(),
+        original.before,
+        original.one_step,
+    )
+
+
+BROKEN = [
+    _with_act("a writer in two phases", commit_without_notifying),
+    _with_act("a reader rolling forward", roll_back_what_is_committed),
+    _with_act("a collector that rolls forward", collect_without_resolving),
+]

@@ -1,0 +1,75 @@
+"""Writes a journal (`tests.crash.journal`) while it is recorded, and marks what it was told.
+
+Arguments: the repository's folder, the durability, a name, the number of threads, how many
+transactions each commits, how often each looks after the environment, in seconds (0: as usual).
+
+Markers: "opened"; before each commit "begin WRITER NUMBER"; once it was acknowledged "done
+WRITER NUMBER COMMIT_TS"; "safe TS" once garbage
+was collected up to there; "closed".
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+from percola import Repository
+from percola.coordination.local import LocalCoordination
+from percola.oracle.embedded import EmbeddedOracle
+from percola.repository import create
+from percola.store import lmdb_environment
+from percola.store.lmdb import LmdbStore
+from tests.crash.journal import SCHEMA, write
+from tests.crash.processes import end_with_input
+from tests.crash.recording.trace import mark
+
+COLLECTED_EVERY = 5
+"""Garbage is collected after every so many commits of a writer."""
+
+SMALL_MAP = 1 << 17
+"""Bytes of address space to begin with, so that the map grows on the way."""
+
+
+def main(folder: Path, durability: str, name: str, threads: int, commits: int, care: float) -> None:
+    end_with_input(lambda: os._exit(1))
+    if care:
+        lmdb_environment._CARE_SECONDS.update({True: care, False: care})
+    create(folder, durability=durability)
+    (folder / "store").mkdir(exist_ok=True)
+    store = LmdbStore(folder / "store", durability=durability, map_bytes=SMALL_MAP)
+    coordination = LocalCoordination(folder)
+    repo = Repository(str(folder), store, EmbeddedOracle(store), coordination, SCHEMA)
+    mark("opened")
+
+    def write_all(writer: str) -> None:
+        for number in range(1, commits + 1):
+            mark(f"begin {writer} {number}")
+            commit_ts = write(repo, writer, number, two_phase=number % 3 == 0)
+            mark(f"done {writer} {number} {commit_ts}")
+            if number % COLLECTED_EVERY == 0:
+                mark(f"safe {repo.collect_garbage(retention=0).safe_point}")
+
+    workers = [
+        threading.Thread(target=write_all, args=(f"{name}{place}",)) for place in range(threads)
+    ]
+    for one in workers:
+        one.start()
+    for one in workers:
+        one.join()
+    coordination.close()
+    store.close()
+    mark("closed")
+    print("done", flush=True)
+
+
+if __name__ == "__main__":
+    main(
+        Path(sys.argv[1]),
+        sys.argv[2],
+        sys.argv[3],
+        int(sys.argv[4]),
+        int(sys.argv[5]),
+        float(sys.argv[6]),
+    )
