@@ -11,7 +11,7 @@ for it, each at explicit timestamps:
                            and the start_ts at which the data stands
     data      start_ts     the value itself
     notify    commit_ts    an observer may have to run: a hint, outside every transaction
-    failed    1            an observer was set aside here, with its traceback
+    failed    commit_ts    an observer was set aside here, with its traceback
 
 `c:ack_O`, the acknowledgment of observer O, is itself a Percola column: `ack_column`.
 
@@ -36,9 +36,6 @@ INLINE_BYTES: Final = 256
 
 MAX_TS: Final = 2**63 - 1
 """Timestamps are integers from 1 to this."""
-
-FAILED_TS: Final = 1
-"""`failed` entries all stand at this timestamp: a later failure replaces an earlier one."""
 
 
 class Kind(IntEnum):

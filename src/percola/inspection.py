@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from percola.cells import (
-    FAILED_TS,
     MAX_TS,
     Cell,
     Kind,
@@ -197,6 +196,7 @@ class Failure:
 
     Attributes:
         cell: the cell that it was to look at.
+        ts: the timestamp of the newest change that it was to look at.
         observer: its name.
         attempts: how often it was tried.
         at_ms: when it was set aside, in milliseconds since the epoch.
@@ -205,6 +205,7 @@ class Failure:
     """
 
     cell: Cell
+    ts: int
     observer: str
     attempts: int
     at_ms: int
@@ -224,11 +225,14 @@ def failures(
     Only those of an observer, a table, or a row of that table, if such are given.
     """
     key = table.encode_row(row) if table is not None and row is not None else None
-    for cell, _, raw in _entries(repo, Kind.FAILED, table, key):
+    entries = _entries(repo, Kind.FAILED, table, key)
+    for cell, group in itertools.groupby(entries, key=lambda entry: entry[0]):
+        *_, (_, ts, raw) = group  # The newest; a failure that came late may stand before it.
         entry = json.loads(raw)
         if observer in (None, entry["observer"]):
             yield Failure(
                 Cell(cell.table, cell.row, entry["column"].encode()),
+                ts,
                 entry["observer"],
                 entry["attempts"],
                 entry["at_ms"],
@@ -253,15 +257,17 @@ def retry_failures(
     retried = 0
     for failure in failures(repo, observer=observer, table=table, row=row):
         cell = failure.cell
-        column = failed_column(failure.observer, cell.column)
+        failed = Cell(cell.table, cell.row, failed_column(failure.observer, cell.column))
+        changes: list[Put | Delete] = [
+            Put(Kind.NOTIFY, cell.column, services.oracle.timestamp(), b"")
+        ]
+        for ts, _ in services.store.entries(failed, Kind.FAILED, 0, failure.ts):
+            changes.append(Delete(Kind.FAILED, failed.column, ts))
         mutation = RowMutation(
             cell.table,
             cell.row,
-            [Condition(True, Kind.FAILED, column, FAILED_TS, FAILED_TS)],
-            [
-                Put(Kind.NOTIFY, cell.column, services.oracle.timestamp(), b""),
-                Delete(Kind.FAILED, column, FAILED_TS),
-            ],
+            [Condition(True, Kind.FAILED, failed.column, failure.ts, failure.ts)],
+            changes,
         )
         retried += services.store.mutate([mutation])[0]
     if retried:

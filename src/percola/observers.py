@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
-from percola.cells import FAILED_TS, Cell, Kind, ack_column, decode_ts, encode_ts, failed_column
+from percola.cells import Cell, Kind, ack_column, decode_ts, encode_ts, failed_column
 from percola.errors import ObserverError, ObserverTimeoutError
 from percola.schema import Column, R, WeakColumn, check_name
 from percola.snapshot import Services
@@ -100,7 +100,9 @@ class Observer(Generic[R]):
                 transaction.answer(Kind.NOTIFY, cell, ts)
         if runs:
             failed = Cell(table.name, row, failed_column(self.name, column.key))
-            transaction.answer(Kind.FAILED, failed, FAILED_TS)
+            # Not those of changes that this run has not seen.
+            for ts, _ in services.store.entries(failed, Kind.FAILED, 0, transaction.start_ts):
+                transaction.answer(Kind.FAILED, failed, ts)
         transaction.commit()
         return runs
 

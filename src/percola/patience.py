@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from percola.cells import FAILED_TS, Cell, Kind, failed_column
+from percola.cells import Cell, Kind, failed_column
 from percola.clock import backoff
 from percola.metrics import WorkerMetrics
 from percola.observers import Observer
@@ -149,7 +149,11 @@ class Patience:
         story: str,
         attempts: int,
     ) -> None:
-        """Put a `failed` entry with the story, and answer the notify entries `answered`."""
+        """Put a `failed` entry with the story, and answer the notify entries `answered`.
+
+        It stands at the timestamp of the newest change that the observer was to look at: a run
+        that began before that change does not take it away.
+        """
         last_line = story.strip().splitlines()[-1]
         log.error("%s was set aside on %s: %s", one.name, cell, last_line)
         self._metrics.set_aside.labels(one.name).inc()
@@ -161,13 +165,17 @@ class Patience:
             "error": last_line,
             "traceback": story,
         }
-        column = failed_column(one.name, cell.column)
+        newest, store = max(notified), self._services.store
+        failed = Cell(cell.table, cell.row, failed_column(one.name, cell.column))
         changes: list[Put | Delete] = [
-            Put(Kind.FAILED, column, FAILED_TS, json.dumps(entry).encode())
+            Put(Kind.FAILED, failed.column, newest, json.dumps(entry).encode())
         ]
+        # A later failure replaces an earlier one.
+        for ts, _ in store.entries(failed, Kind.FAILED, 0, newest - 1):
+            changes.append(Delete(Kind.FAILED, failed.column, ts))
         changes += [Delete(Kind.NOTIFY, cell.column, ts) for ts in answered]
-        self._services.store.mutate([RowMutation(cell.table, cell.row, (), changes)])
+        store.mutate([RowMutation(cell.table, cell.row, (), changes)])
         if answered:
             self.succeeded(one, cell)
         else:
-            self._trouble(one, cell, max(notified)).is_aside = True
+            self._trouble(one, cell, newest).is_aside = True

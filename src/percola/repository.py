@@ -180,7 +180,13 @@ class Repository:
     def set_aside(self) -> int:
         """How many changes wait for an operator because their observer kept failing (N5)."""
         store = self.services.store
-        return sum(1 for table in self.schema for _ in store.walk_kind(Kind.FAILED, table.name))
+        return sum(
+            1
+            for table in self.schema
+            for _ in itertools.groupby(
+                store.walk_kind(Kind.FAILED, table.name), key=lambda entry: entry[0]
+            )
+        )
 
     def versions(self, column: Column[R, V], row: R) -> list[tuple[int, V | None]]:
         """Every committed version of a cell that is kept: (commit_ts, value), newest first.

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, Self, TypeVar, cast, overload
 
 from percola.errors import (
+    DamagedRecordError,
     SchemaError,
     SchemaMismatchError,
     UnknownColumnError,
@@ -97,6 +98,12 @@ def _encode_bool(value: bool) -> bytes:
     return b"true" if value else b"false"
 
 
+def _decode_bool(raw: bytes) -> bool:
+    if raw not in (b"true", b"false"):
+        raise ValueError
+    return raw == b"true"
+
+
 def _encode_json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
@@ -109,7 +116,7 @@ _CODECS: Final[Mapping[type, Codec[Any]]] = {
     str: Codec("str", _encode_str, bytes.decode),
     int: Codec("int", _encode_int, int),
     float: Codec("float", _encode_float, float),
-    bool: Codec("bool", _encode_bool, b"true".__eq__),
+    bool: Codec("bool", _encode_bool, _decode_bool),
 }
 _CODECS_BY_NAME: Final[Mapping[str, Codec[Any]]] = {
     codec.name: codec for codec in (*_CODECS.values(), JSON)
@@ -190,7 +197,7 @@ class Column(Generic[R, V]):
         """Decode what the store holds; WrongTypeError if it is not of the column's type."""
         try:
             return self.decode(raw)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise WrongTypeError(
                 f"The column {self!r} should hold {self.codec.name}, but the stored bytes "
                 f"{raw[:40]!r} are not: it was written with another type."
@@ -407,25 +414,13 @@ class Schema:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The stored schema; columns of a codec that is not built in are read as bytes."""
-        tables = []
-        for stored in json.loads(text)["tables"]:
-            table: Table[Any] = Table(
-                stored["name"], rows=str if stored["rows"] == "str" else bytes
-            )
-            for member in stored["columns"]:
-                if "weak" in member:
-                    table.weak_column(member["weak"])
-                    continue
-                codec = _CODECS_BY_NAME.get(
-                    member["type"], Codec(member["type"], _encode_bytes, bytes)
-                )
-                if "family" in member:
-                    table.family(member["family"], codec)
-                else:
-                    table.column(member["column"], codec, observed=member["observed"])
-            tables.append(table)
-        return cls(tables)
+        """What `to_json` wrote, or DamagedRecordError; codecs that are not built in read bytes."""
+        try:
+            return cls(_stored_table(stored) for stored in json.loads(text)["tables"])
+        except (ValueError, TypeError, KeyError, RecursionError, SchemaError) as error:
+            raise DamagedRecordError(
+                f"The stored schema cannot be read: {text[:60]!r}. Restore a backup."
+            ) from error
 
     def with_codecs_of(self, declared: Schema) -> Schema:
         """This schema, with the tables that `declared` has too taken from there if equal.
@@ -469,6 +464,25 @@ class Schema:
                         "column, or declare it as it was."
                     )
         return Schema.from_json(json.dumps(merged))
+
+
+def _stored_table(stored: Mapping[str, Any]) -> Table[Any]:
+    table: Table[Any] = Table(stored["name"], rows={"str": str, "bytes": bytes}[stored["rows"]])
+    for member in stored["columns"]:
+        if "weak" in member:
+            table.weak_column(member["weak"])
+            continue
+        name = member["type"]
+        if not isinstance(name, str):
+            raise TypeError
+        codec = _CODECS_BY_NAME.get(name, Codec(name, _encode_bytes, bytes))
+        if "family" in member:
+            table.family(member["family"], codec)
+        elif isinstance(member["observed"], bool):
+            table.column(member["column"], codec, observed=member["observed"])
+        else:
+            raise TypeError
+    return table
 
 
 def _member_name(member: Mapping[str, Any]) -> str:

@@ -124,8 +124,7 @@ class Worker:
             thread = threading.Thread(
                 target=self._collect, args=(collector,), name="percola-gc", daemon=True
             )
-            self._threads.append(thread)
-            thread.start()
+            self._begin(thread)
         for _ in range(self._options.threads):
             self._start_thread()
 
@@ -140,7 +139,9 @@ class Worker:
         self._stopped.set()
         if wait:
             deadline = time.monotonic() + self._options.timeout
-            for thread in list(self._threads):
+            with self._guard:
+                threads = list(self._threads)
+            for thread in threads:
                 if thread is not threading.current_thread():
                     thread.join(max(0.0, deadline - time.monotonic()))
             self._threads = [thread for thread in self._threads if thread.is_alive()]
@@ -214,8 +215,13 @@ class Worker:
         thread = threading.Thread(
             target=self._scan_forever, name=f"percola-scan-{next(self._numbers)}", daemon=True
         )
-        self._threads.append(thread)
-        thread.start()
+        self._begin(thread)
+
+    def _begin(self, thread: threading.Thread) -> None:
+        # Whoever stops the worker meanwhile joins only threads that have been started.
+        with self._guard:
+            thread.start()
+            self._threads.append(thread)
 
     def _ring(self) -> None:
         with self._shared.changed:

@@ -334,3 +334,35 @@ def test_a_worker_whose_repository_is_closed_ends_with_an_error(
     ground.store.close()
     with pytest.raises(RepositoryClosedError):
         running.result(DEADLINE)
+
+
+def test_n5_a_run_of_an_older_change_does_not_take_the_failure_of_a_newer_one_away(
+    ground: Ground, repo: Repository
+) -> None:
+    """Two scanners on one row: its advisory lock, which nothing depends on, has been lost."""
+    gate = Gate()
+
+    @observer(contents)
+    def measure(t: Transaction, row: str) -> None:
+        text = t.get(contents, row) or ""
+        if text == "bad":
+            raise ValueError("cannot measure")
+        gate.wait_here()
+        t.set(size, row, len(text))
+
+    write(repo, "a", text="good")
+    slow = Worker(repo, [measure], threads=1, attempts=1)
+    slow.start()
+    try:
+        gate.await_arrival()
+        write(repo, "a", text="bad")
+        ground.coordination.unlock("docs", b"a")
+        Worker(repo, [measure], threads=1, attempts=1).run_until_idle()
+        assert [failure.error for failure in failures(repo)] == ["ValueError: cannot measure"]
+        gate.open()
+    finally:
+        slow.stop()
+    assert repo.snapshot().get(size, "a") == 4
+    assert repo.set_aside() == 1
+    assert retry_failures(repo) == 1
+    assert repo.set_aside() == 0

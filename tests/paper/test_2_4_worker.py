@@ -368,3 +368,24 @@ def test_workers_with_different_observers_on_a_column_run_one_after_the_other_on
     write(repo, "a")
     Worker(repo, [another], threads=1).run_until_idle()
     assert repo.snapshot().get(size, "a") == -1
+
+
+def test_a_worker_that_is_stopped_while_it_starts_stops(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Worker(repo, [measure], threads=2)
+    begin = threading.Thread.start
+    stopped: list[str] = []
+
+    def stop_first(thread: threading.Thread) -> None:
+        begin(thread)
+        if thread.name.startswith("percola-scan") and not stopped:
+            stopped.append(thread.name)
+            stopping = threading.Thread(target=worker.stop)
+            begin(stopping)
+
+    monkeypatch.setattr(threading.Thread, "start", stop_first)
+    worker.start()
+    worker.stop()
+    assert stopped
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("percola-sc")]

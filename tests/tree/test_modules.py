@@ -31,6 +31,7 @@ SECTIONS: Final = {
     "snapshot": {"2.2"},
     "transaction": {"2.2"},
     "observers": {"2.4"},
+    "scanner": {"2.4"},
     "worker": {"2.4"},
     "spark": {"2.4"},
 }

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import click
 
-from percola.cli import cells, collecting, repositories, worker
+from percola.cli import care, cells, collecting, repositories, worker
 from percola.cli.session import CommandLine, Session, common
 
 
@@ -46,6 +46,9 @@ for _command in (
     repositories.failed,
     worker.worker,
     collecting.gc,
+    care.check,
+    care.backup,
+    care.restore,
 ):
     cli.add_command(_command)
 

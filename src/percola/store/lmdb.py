@@ -8,7 +8,7 @@ here one seek answers both.
              key ‖ 2⁶⁴-1-commit_ts  write record         (the newest write comes first)
     data     key ‖ 2⁶⁴-1-start_ts   a value too long to stand in its write record
     notify   key ‖ commit_ts        nothing
-    failed   key ‖ 1                why an observer was set aside
+    failed   key ‖ commit_ts        why an observer was set aside
     locks    key                    nothing: which cells carry locks, to list them quickly
     (root)   "ts", "table:NAME"     the last timestamp drawn; the tables' numbers
              "safe"                 the safe point of garbage collection

@@ -1,0 +1,344 @@
+"""Backups of a repository: one file, a snapshot of one moment, made while writers run.
+
+    percola backup 1                      what it is, and the version of this layout
+    {"format": 1, "timestamp": 4711, …}   one line of JSON: `Backup`
+    length (4 bytes) ‖ that many bytes    LMDB's file, in pieces …
+    00000000                              … up to an empty one
+    SHA-256 (32 bytes)                    of all of the above
+
+A backup holds every transaction that had committed by its timestamp, and nothing of those that
+committed later. What was under way at that moment stands in it as it stood then, locks and
+notify entries included: a restored repository is one whose processes have all just been killed.
+Whoever meets a lock finishes or undoes it, a worker does the open work, and timestamps go on
+above every one in it.
+
+Neither a backup nor what is restored is ever there in part: both are written under another name
+(`….partial-…`, `….restoring-…`: all that a killed process leaves), brought to disk, and renamed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+from percola.errors import (
+    ConflictingOptionsError,
+    DamagedRecordError,
+    NotARepositoryError,
+    RepositoryVersionError,
+    StoreError,
+    StoreFullError,
+)
+from percola.folder import FORMAT
+from percola.repository import Repository
+from percola.store.lmdb_copy import CHUNK_BYTES, SnapshotCopy
+from percola.store.lmdb_environment import DURABILITIES
+
+_MAGIC: Final = b"percola backup 1\n"
+_LENGTH: Final = struct.Struct(">I")
+_HEADER_BYTES: Final = 64 * 1024
+_DESCRIPTION: Final = "percola.json"
+
+Progress = Callable[[int, int], None]
+"""Called with how many bytes are done, and about how many there will be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """What a backup says of itself.
+
+    Attributes:
+        format: the version of the repository's format.
+        durability: the repository's default: "full" or "relaxed".
+        timestamp: the last timestamp handed out when its snapshot was taken: it holds every
+            commit up to here, and none above.
+        made_ms: when it was made, in milliseconds since the epoch.
+        most_bytes: how many bytes the restored store needs on disk at most.
+    """
+
+    format: int
+    durability: str
+    timestamp: int
+    made_ms: int
+    most_bytes: int
+
+
+def _nothing(done: int, expected: int) -> None:
+    """No progress is shown."""
+
+
+# --- The header -------------------------------------------------------------------------
+
+
+def encode_header(backup: Backup) -> bytes:
+    """What a backup begins with."""
+    fields = {name: getattr(backup, name) for name in Backup.__slots__}
+    return _MAGIC + json.dumps(fields).encode() + b"\n"
+
+
+def read_header(source: IO[bytes]) -> tuple[Backup, bytes]:
+    """Read what a backup begins with: what it says, and the bytes read.
+
+    Raises DamagedRecordError if it is none, RepositoryVersionError if it is of another version.
+    """
+    magic = source.read(len(_MAGIC))
+    if magic != _MAGIC:
+        if magic.startswith(_MAGIC.rpartition(b" ")[0] + b" ") and magic.endswith(b"\n"):
+            raise RepositoryVersionError("The backup was made by another version of Percola.")
+        raise DamagedRecordError("This is not a backup that 'percola backup' has made.")
+    line = source.readline(_HEADER_BYTES)
+    try:
+        fields = json.loads(line)
+        backup = Backup(**{name: fields[name] for name in Backup.__slots__})
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise DamagedRecordError("The backup is damaged: its header cannot be read.") from error
+    numbers = (backup.format, backup.timestamp, backup.made_ms, backup.most_bytes)
+    if (
+        not line.endswith(b"\n")
+        or any(type(number) is not int or not 0 <= number < 2**63 for number in numbers)
+        or not isinstance(backup.durability, str)
+    ):
+        raise DamagedRecordError("The backup is damaged: its header cannot be read.")
+    if backup.format != FORMAT:
+        raise RepositoryVersionError(
+            f"The backup is of a repository of format {backup.format}; this version of Percola "
+            f"reads format {FORMAT}. Use the version that made it."
+        )
+    if backup.durability not in DURABILITIES:
+        raise DamagedRecordError(
+            f"The backup is damaged: the durability {backup.durability[:40]!r} is not known."
+        )
+    return backup, magic + line
+
+
+# --- Making one -------------------------------------------------------------------------
+
+
+def backup(
+    repo: Repository, target: str | os.PathLike[str] | IO[bytes], *, progress: Progress = _nothing
+) -> Backup:
+    """Write a backup of the repository to a new file, or to an open stream; others may go on.
+
+    While it runs, the store keeps the versions of its pages that the snapshot needs: what is
+    rewritten meanwhile takes room of its own.
+
+    Raises:
+        NotARepositoryError: the repository is not in a folder: it is kept in memory only.
+        ConflictingOptionsError: there is such a file already; it is left as it is.
+        StoreFullError: there is no room left on the disk; nothing is left of the backup.
+        StoreError: the store cannot be read, or the file not be written.
+    """
+    folder = Path(repo.address)
+    try:
+        durability = json.loads((folder / _DESCRIPTION).read_text())["durability"]
+    except (OSError, ValueError, KeyError) as error:
+        raise NotARepositoryError(
+            f"{repo.address!r} is not a repository in a folder, so there is nothing to back up: "
+            "one that is kept in memory ends with its process."
+        ) from error
+    services = repo.services
+    with contextlib.ExitStack() as stack:
+        out = target
+        if isinstance(target, str | os.PathLike):
+            out = stack.enter_context(_new_file(Path(target)))
+        copy = stack.enter_context(SnapshotCopy(folder / "store"))
+        made = Backup(FORMAT, durability, copy.ts, services.clock.wall_ms(), copy.most_bytes)
+        with _refusing("The backup cannot be written"):
+            _write(made, copy, out, progress)
+    return made
+
+
+def _write(made: Backup, copy: SnapshotCopy, out: Any, progress: Progress) -> None:
+    digest = hashlib.sha256()
+    done = 0
+
+    def put(raw: bytes) -> None:
+        digest.update(raw)
+        out.write(raw)
+
+    put(encode_header(made))
+    for chunk in copy.chunks():
+        put(_LENGTH.pack(len(chunk)))
+        put(chunk)
+        done += len(chunk)
+        progress(done, made.most_bytes)
+    put(_LENGTH.pack(0))
+    out.write(digest.digest())
+    out.flush()
+    progress(done, done)
+
+
+@contextlib.contextmanager
+def _new_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file that gets its name once it is whole and on disk; gone if anything goes wrong."""
+    taken = ConflictingOptionsError(
+        f"{path} is there already, and a backup overwrites nothing: name another file."
+    )
+    if os.path.lexists(path):
+        raise taken
+    temporary = path.with_name(f"{path.name}.partial-{secrets.token_hex(4)}")
+    with _refusing(f"No backup can be written to {path}"):
+        file = open(temporary, "xb")  # noqa: SIM115
+    try:
+        with file:
+            yield file
+            with _refusing(f"No backup can be written to {path}"):
+                _sync(file)
+        with _refusing(f"No backup can be written to {path}"):
+            try:
+                # Unlike a rename, a link does not replace what somebody has put there meanwhile.
+                os.link(temporary, path)
+            except FileExistsError:
+                raise taken from None
+            except OSError:
+                temporary.rename(path)  # A file system without links.
+            _sync_folder(path.parent)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+# --- Restoring one ----------------------------------------------------------------------
+
+
+def restore(
+    source: str | os.PathLike[str] | IO[bytes],
+    folder: str | os.PathLike[str],
+    *,
+    progress: Progress = _nothing,
+) -> Backup:
+    """Make a repository of a backup, in a folder that is empty or not there yet.
+
+    A file is read twice: nothing is written before all of it is known to be sound. A stream is
+    read once, and the repository gets its name once the stream has proved sound.
+
+    Raises:
+        DamagedRecordError: it is no backup, or it was cut short or changed.
+        RepositoryVersionError: it is of another version.
+        ConflictingOptionsError: there is something in the folder.
+        StoreFullError: there is no room left on the disk; nothing is left of the repository.
+        StoreError: the file cannot be read, or the repository not be written.
+    """
+    target = Path(folder).expanduser()
+    _check_free(target)
+    with contextlib.ExitStack() as stack:
+        stream: Any = source
+        if isinstance(source, str | os.PathLike):
+            with _refusing(f"The backup {os.fspath(source)} cannot be read"):
+                stream = stack.enter_context(open(source, "rb"))
+        if stream.seekable():
+            with _refusing("The backup cannot be read"):
+                begin = stream.tell()
+                for _ in _pieces(stream, read_header(stream)[1]):
+                    pass
+                stream.seek(begin)
+        found, head = read_header(stream)
+        temporary = target.with_name(f"{target.name}.restoring-{secrets.token_hex(4)}")
+        stack.callback(shutil.rmtree, temporary, ignore_errors=True)
+        with _refusing(f"No repository can be restored to {target}"):
+            _fill(temporary, found, _pieces(stream, head), progress)
+            _check_free(target)
+            # Onto an empty folder at most: the system refuses any other.
+            temporary.rename(target)
+            _sync_folder(target.parent)
+    return found
+
+
+def _fill(folder: Path, found: Backup, pieces: Iterator[bytes], progress: Progress) -> None:
+    """Make the folder a repository, and bring it to disk."""
+    (folder / "store").mkdir(parents=True)
+    done = 0
+    with open(folder / "store" / "data.mdb", "xb") as file:
+        for piece in pieces:
+            file.write(piece)
+            done += len(piece)
+            progress(done, found.most_bytes)
+        _sync(file)
+    description = {"format": FORMAT, "store": "lmdb", "durability": found.durability}
+    with open(folder / _DESCRIPTION, "xb") as file:
+        file.write(json.dumps(description).encode() + b"\n")
+        _sync(file)
+    _sync_folder(folder / "store")
+    _sync_folder(folder)
+    progress(done, done)
+
+
+def _pieces(stream: IO[bytes], head: bytes) -> Iterator[bytes]:
+    """What follows a header; DamagedRecordError by the end of it if anything is not as it was."""
+    digest = hashlib.sha256(head)
+    while True:
+        prefix = _exactly(stream, _LENGTH.size)
+        digest.update(prefix)
+        (length,) = _LENGTH.unpack(prefix)
+        if not length:
+            break
+        if length > CHUNK_BYTES:
+            raise DamagedRecordError("The backup is damaged: it was changed.")
+        piece = _exactly(stream, length)
+        digest.update(piece)
+        yield piece
+    if _exactly(stream, digest.digest_size) != digest.digest():
+        raise DamagedRecordError("The backup is damaged: it was changed.")
+    if stream.read(1):
+        raise DamagedRecordError("The backup is damaged: it goes on after its end.")
+
+
+def _exactly(stream: IO[bytes], size: int) -> bytes:
+    pieces = []
+    while size:
+        piece = stream.read(size)
+        if not piece:
+            raise DamagedRecordError("The backup is damaged: it was cut short.")
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)
+
+
+def _check_free(target: Path) -> None:
+    with _refusing(f"No repository can be restored to {target}"):
+        if not os.path.lexists(target):
+            return
+        if target.is_symlink() or not target.is_dir() or any(target.iterdir()):
+            raise ConflictingOptionsError(
+                f"{target} is there already, and a restore overwrites nothing: name a new or an "
+                "empty folder."
+            )
+
+
+# --- Files ------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _refusing(what: str) -> Iterator[None]:
+    """What the system says becomes an error of ours; a reader who has gone does not (EPIPE)."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            raise
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        kind = StoreFullError if full else StoreError
+        raise kind(f"{what}: {error.strerror}.") from error
+
+
+def _sync(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

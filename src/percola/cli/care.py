@@ -1,0 +1,263 @@
+"""`check`, `backup`, `restore`: whether a repository is sound, and a copy for when it is not."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from rich import filesize
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TransferSpeedColumn,
+)
+from rich.table import Table as Grid
+from rich.text import Text
+
+from percola import inspection
+from percola.backup import Backup
+from percola.backup import backup as make_backup
+from percola.backup import restore as restore_backup
+from percola.check import Counts, Finding, Severity
+from percola.check import check as walk
+from percola.cli import display, documents
+from percola.cli.session import Session, common
+from percola.errors import ConflictingOptionsError, PercolaError
+from percola.repository import Repository
+from percola.row_rules import Columns
+
+_PICTURES = 5
+"""How many cells are drawn as figure 4 has them, below what is wrong with them."""
+
+
+# --- check ------------------------------------------------------------------------------
+
+
+@click.command()
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=100,
+    show_default=True,
+    help="Show so many findings; all are counted.",
+)
+@common
+@click.pass_obj
+def check(session: Session, limit: int) -> None:
+    """Report every broken rule of the cells.
+
+    It walks the whole repository and changes nothing, and others may go on meanwhile. Exit code
+    1 if a rule is broken; what is only unusual is a note.
+    """
+    counts = Counts()
+    found: list[Finding] = []
+    with session.open() as repo:
+        with _check_bar(repo) as progress:
+            for finding in walk(repo, counts=counts, progress=progress):
+                if len(found) < limit:
+                    found.append(finding)
+        if session.json:
+            documents.write_json(
+                {
+                    "sound": not counts.errors,
+                    "counts": dataclasses.asdict(counts),
+                    "findings": [_finding_json(one) for one in found],
+                }
+            )
+        else:
+            _print_check(repo, counts, found)
+    if counts.errors:
+        click.get_current_context().exit(1)
+
+
+@contextlib.contextmanager
+def _check_bar(repo: Repository) -> Iterator[Callable[[Counts], None]]:
+    """A bar of the rows walked; of the whole, where the store can tell how much that is."""
+    out = display.console(stderr=True)
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+    )
+    total = repo.services.store.statistics().get("cells")
+    with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bar:
+        task = bar.add_task("Checking", total=total)
+
+        def progress(counts: Counts) -> None:
+            walked = counts.writes + counts.pending + counts.left
+            rows = display.count(counts.rows, "row")
+            bar.update(task, completed=walked, description=f"Checking: {rows}")
+
+        yield progress
+
+
+def _finding_json(finding: Finding) -> dict[str, Any]:
+    return {
+        "rule": finding.rule,
+        "severity": finding.severity.value,
+        **documents.cell_json(finding.cell),
+        "ts": finding.ts,
+        "message": finding.message,
+    }
+
+
+def _print_check(repo: Repository, counts: Counts, found: list[Finding]) -> None:
+    out = display.console()
+    facts = Grid.grid(padding=(0, 2))
+    facts.add_column(style="cyan", no_wrap=True)
+    facts.add_column(justify="right")
+    facts.add_column(overflow="fold")
+    for name, number, meaning in (
+        ("tables", counts.tables, ""),
+        ("rows", counts.rows, ""),
+        ("cells", counts.cells, "observers' acknowledgments included"),
+        ("write records", counts.writes, ""),
+        ("values apart", counts.data, "too long to stand in a write record"),
+        ("locks", counts.pending, "of transactions that are committing"),
+        ("locks left", counts.left, "by processes that have ended: whoever meets one goes on"),
+        ("notifications", counts.notifications, "that observers have yet to look at"),
+        ("set aside", counts.failures, "where an observer kept failing (percola failed)"),
+        ("unsettled", counts.unsettled, "rows that changed too fast: check again"),
+    ):
+        if number or name in ("tables", "rows", "cells", "write records"):
+            facts.add_row(name, f"{number:,}", meaning)
+    out.print(facts)
+    out.print()
+    columns = Columns(repo.schema)
+    drawn: list[Any] = []
+    for one in found:
+        style = "bold red" if one.severity is Severity.ERROR else "bold yellow"
+        line = Text(f"{one.severity.value}: ", style=style)
+        line.append(f"{display.printable(one.message)} ", "not bold default")
+        out.print(line.append(f"({one.rule})", "not bold cyan"), soft_wrap=True)
+        if one.cell not in drawn and len(drawn) < _PICTURES and _draw(repo, columns, one):
+            drawn.append(one.cell)
+    more = counts.errors + counts.notes - len(found)
+    if more and found:
+        out.print(f"… and {more:,} more (--limit)")
+    if counts.errors:
+        display.say(
+            f"The repository is damaged: {display.count(counts.errors, 'error')}, "
+            f"{display.count(counts.notes, 'note')}. Keep a copy as it is, and restore a backup."
+        )
+    else:
+        notes = f", {display.count(counts.notes, 'note')}" if counts.notes else ""
+        display.say(f"The repository is sound: no rule is broken{notes}.")
+
+
+def _draw(repo: Repository, columns: Columns, finding: Finding) -> bool:
+    """Draw the cell of a finding as figure 4 does, if it can be read at all."""
+    cell = finding.cell
+    column = columns.of(cell.table, cell.column)
+    if column is None:
+        return False
+    try:
+        row = columns.decode_row(cell.table, cell.row)
+        versions = inspection.history(repo, column, row)
+    except (PercolaError, ValueError):
+        return False
+    if versions:
+        display.print_history(cell, column, versions[:20], ())
+    return bool(versions)
+
+
+# --- backup and restore -----------------------------------------------------------------
+
+
+@click.command()
+@click.argument("file")
+@common
+@click.pass_obj
+def backup(session: Session, file: str) -> None:
+    """Write a backup to FILE, or to stdout (-).
+
+    It holds one moment; programs and workers may go on meanwhile. An existing file is left as
+    it is.
+    """
+    with session.open() as repo:
+        if file == "-":
+            if sys.stdout.isatty():
+                raise ConflictingOptionsError(
+                    "A backup is not text for a terminal: name a file, or put - before a pipe."
+                )
+            with _bytes_bar("Backing up") as progress, _cut_off_on_error():
+                made = make_backup(repo, sys.stdout.buffer, progress=progress)
+        else:
+            with _bytes_bar("Backing up") as progress:
+                made = make_backup(repo, Path(file).expanduser(), progress=progress)
+    target = "stdout" if file == "-" else file
+    sentence = (
+        f"Backed up {session.where()} to {target}, as of timestamp {made.timestamp}: every commit "
+        "up to it, and none above."
+    )
+    _tell(session, made, {"file": file}, sentence, stderr=file == "-")
+
+
+@click.command()
+@click.argument("file")
+@common
+@click.pass_obj
+def restore(session: Session, file: str) -> None:
+    """Make a repository of a backup.
+
+    FILE is the backup, - is stdin. --repo names the folder, which must be empty or not there yet.
+    """
+    address = session.where().removeprefix("lmdb:")
+    source: Any = sys.stdin.buffer if file == "-" else Path(file).expanduser()
+    with _bytes_bar("Restoring") as progress:
+        made = restore_backup(source, address, progress=progress)
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(made.made_ms / 1000))
+    size = filesize.decimal(sum(p.stat().st_size for p in Path(address).expanduser().rglob("*")))
+    sentence = (
+        f"Restored {address} ({size}, durability {made.durability}) as it was at timestamp "
+        f"{made.timestamp}, from a backup of {at}."
+    )
+    _tell(session, made, {}, sentence)
+
+
+@contextlib.contextmanager
+def _cut_off_on_error() -> Iterator[None]:
+    """After an error nothing more goes to stdout: neither what is buffered nor an error's JSON."""
+    try:
+        yield
+    except PercolaError:
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise
+
+
+def _tell(
+    session: Session, made: Backup, more: dict[str, Any], sentence: str, *, stderr: bool = False
+) -> None:
+    if not stderr:
+        document = {"repository": session.where(), **more, **dataclasses.asdict(made)}
+        session.show(document, sentence)
+    else:
+        click.echo(sentence, err=True)
+
+
+@contextlib.contextmanager
+def _bytes_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    out = display.console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, expected: bar.update(task, completed=done, total=expected)

@@ -1,0 +1,153 @@
+"""§2.1: a physical copy of one LMDB snapshot, made while others write.
+
+LMDB can write out what a read transaction sees, without the pages that are free. It may take
+minutes, in which this process could neither fork nor let its map grow (`percola.store.lmdb_file`
+ends LMDB's transactions for both). So a child process does it, with an environment of its own:
+its reader keeps the pages from being used again, as any reader's does, until it ends, however it
+ends. What it writes to its standard output is
+
+    {"ts": the last timestamp drawn, "bytes": at most so many follow}  in one line of JSON
+    data.mdb
+
+and a sentence to its standard error where it fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import lmdb
+
+from percola.errors import StoreError
+from percola.store.lmdb_driver import translate
+
+CHUNK_BYTES: Final = 1 << 20
+"""How much of a copy is read at a time, in bytes."""
+
+_ATTEMPTS: Final = 5
+_LEAST_MAP_BYTES: Final = 1 << 24
+
+
+class SnapshotCopy:
+    """A copy that is under way; a context manager, which ends it.
+
+    Args:
+        folder: where the store's `data.mdb` stands; somebody has it open.
+
+    Raises StoreError if the store cannot be read.
+
+    Attributes:
+        ts: the last timestamp drawn, as of the snapshot: everything committed up to it is in it.
+        most_bytes: how long the copy may become; free pages are left out.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        # The child finds this very package, wherever it was imported from.
+        source = str(Path(__file__).parents[2])
+        paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "percola.store.lmdb_copy", str(folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                bufsize=CHUNK_BYTES,
+            )
+        except OSError as error:
+            self._errors.close()
+            raise StoreError(
+                f"The store in {folder} cannot be copied: no process can be started "
+                f"({error.strerror})."
+            ) from error
+        self._folder = folder
+        assert self._process.stdout is not None
+        self._output = self._process.stdout
+        try:
+            line = self._output.readline()
+            if not line.endswith(b"\n"):
+                self._wait()
+            head = json.loads(line)
+            self.ts: int = head["ts"]
+            self.most_bytes: int = head["bytes"]
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> SnapshotCopy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def chunks(self) -> Iterator[bytes]:
+        """The copy, piece by piece; StoreError if it ended early."""
+        while chunk := self._output.read(CHUNK_BYTES):
+            yield chunk
+        self._wait()
+
+    def _wait(self) -> None:
+        """The child's end, which must be a good one."""
+        if self._process.wait() == 0:
+            return
+        self._errors.seek(0)
+        told = self._errors.read().decode("utf-8", "replace").strip().splitlines()
+        why = told[-1] if told else f"its process ended with {self._process.returncode}."
+        raise StoreError(f"The store in {self._folder} could not be copied: {why}")
+
+    def close(self) -> None:
+        """End the child, if it still runs."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._output.close()
+        self._process.wait()
+        self._errors.close()
+
+
+def _open(folder: Path) -> tuple[lmdb.Environment, Any]:
+    """An environment of this process's own, and a read transaction in it."""
+    size = max(_LEAST_MAP_BYTES, 2 * os.path.getsize(folder / "data.mdb"))
+    for attempt in range(_ATTEMPTS):
+        env = lmdb.open(str(folder), map_size=size, readonly=True, create=False, readahead=True)
+        try:
+            return env, env.begin()
+        except lmdb.MapResizedError:
+            # Others have enlarged it just now, by more than was left for that.
+            env.close()
+            if attempt == _ATTEMPTS - 1:
+                raise
+            size *= 4
+    raise AssertionError("unreachable")
+
+
+def _write_out(folder: Path, out: int) -> None:
+    env, txn = _open(folder)
+    ts = int.from_bytes(txn.get(b"ts") or b"", "big")
+    most = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+    os.write(out, json.dumps({"ts": ts, "bytes": most}).encode() + b"\n")
+    env.copyfd(out, compact=True, txn=txn)
+    txn.abort()
+    env.close()
+
+
+def _main(folder: Path) -> int:
+    try:
+        _write_out(folder, sys.stdout.fileno())
+    except (lmdb.Error, OSError) as error:
+        with contextlib.suppress(OSError):
+            print(translate(error, folder), file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(Path(sys.argv[1])))

@@ -1,0 +1,65 @@
+"""What holds at rest after every run, whatever the workload: no lock, no orphan, nothing torn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from percola.cells import MAX_TS, Cell, Kind, Op, decode_write
+from percola.store.base import Store
+from percola.testing import checking
+from percola.testing.history import Outcome, Recorded
+from percola.testing.simulation.world import ClaimViolatedError
+
+
+def check_at_rest(store: Store, tables: Sequence[str], history: Sequence[Recorded]) -> None:
+    """Check the cells of the tables, and every recorded transaction against them.
+
+    Raises ClaimViolatedError for the first claim that does not hold.
+    """
+    for table in tables:
+        for cell, start_ts, _ in store.walk_kind(Kind.LOCK, table):
+            _violate(f"At rest {cell} is still locked by the transaction of {start_ts}.", cell)
+    for record in history:
+        _check_whole(store, record)
+    for violation in checking.check(history):
+        _violate(str(violation), *([cell_of(violation.key)] if violation.key else ()))
+
+
+def _check_whole(store: Store, record: Recorded) -> None:
+    """A transaction stands in all of its cells, at one commit_ts, or in none (P3 … P7)."""
+    if not record.two_phase or record.start_ts < store.safe_point():
+        return  # Others may share its start_ts; or what it wrote may have been removed since.
+    expected: int | None = None
+    found: dict[Cell, int | None] = {}
+    for key, _ in record.writes:
+        cell = cell_of(key)
+        found[cell] = None
+        for commit_ts, raw in store.entries(cell, Kind.WRITE, record.start_ts, MAX_TS):
+            write = decode_write(raw)
+            if write.start_ts == record.start_ts and write.op is not Op.ROLLBACK:
+                found[cell] = commit_ts
+                expected = commit_ts
+    torn = [cell for cell, commit_ts in found.items() if commit_ts != expected]
+    if torn:
+        _violate(
+            f"{record} is torn: it stands at {expected} in some of its cells, but not in "
+            f"{', '.join(map(str, torn))}.",
+            *found,
+        )
+    if not found:
+        return
+    if record.outcome is Outcome.COMMITTED and expected != record.commit_ts:
+        _violate(f"{record} was reported committed, but it stands at {expected}.", *found)
+    if record.outcome is Outcome.ABORTED and expected is not None:
+        _violate(f"{record} was reported aborted, but it stands at {expected}.", *found)
+
+
+def cell_of(key: str) -> Cell:
+    """The cell of a key in a history, `table.column/row`."""
+    name, _, row = key.partition("/")
+    table, _, column = name.partition(".")
+    return Cell(table, row.encode(), column.encode())
+
+
+def _violate(claim: str, *cells: Cell) -> None:
+    raise ClaimViolatedError.of(claim, cells)

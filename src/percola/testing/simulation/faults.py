@@ -1,0 +1,216 @@
+"""Faults: what can go wrong, how often, and what did.
+
+A process numbers its calls, so a fault has an address: "call 12 of client 2". A run draws its
+faults from its seed and lists them; the same run with the list instead, or with a part of it, is
+how a failing run is shrunk.
+
+Each seed picks the kinds that may happen in it and how often (some have none at all): a run in
+which everything happens at once hides what takes two of a kind.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import Final, NamedTuple
+
+from percola.errors import UsageError
+
+
+class FaultKind(Enum):
+    """What can go wrong; the value is how a fault is written in a list."""
+
+    DIES = "dies"
+    """The process dies at this call; a call on its way may arrive all the same, later."""
+    REPLY_LOST = "reply-lost"
+    """The mutation takes effect, and the caller never hears of it."""
+    CALL_LOST = "call-lost"
+    """The mutation is lost, and the caller cannot tell."""
+    LATE = "late"
+    """The caller gives the mutation up, and it takes effect after that."""
+    DUPLICATED = "duplicated"
+    """The mutation takes effect, and the network delivers it once more, later."""
+    SLOW = "slow"
+    """The call takes long, and others overtake it."""
+    PAUSED = "paused"
+    """The whole process stands still for a while: a suspended machine, a long collection."""
+    UNREACHABLE = "unreachable"
+    """The store refuses this process's calls for a while."""
+    ORACLE_RESTARTED = "oracle-restarted"
+    """The oracle loses what it had reserved: timestamps jump; a call under way fails."""
+    TOKEN_LOST = "token-lost"
+    """The others see the process dead; it knows nothing of that."""
+    CLOCK_JUMP = "clock-jump"
+    """The process's wall clock jumps either way, its monotonic clock ahead."""
+    TABLET_SPLIT = "tablet-split"
+    """A table is cut into tablets elsewhere."""
+    BELL_UNHEARD = "bell-unheard"
+    """A commit rings, and nobody hears it."""
+
+
+class Call(Enum):
+    """Kinds of calls, as far as different things can go wrong with them."""
+
+    MUTATE = "mutate"
+    ONE_STEP = "one-step"
+    READ = "read"
+    ORACLE = "oracle"
+    COORDINATION = "coordination"
+    RING = "ring"
+
+
+_ANYWHERE: Final = (
+    FaultKind.DIES,
+    FaultKind.SLOW,
+    FaultKind.PAUSED,
+    FaultKind.UNREACHABLE,
+    FaultKind.ORACLE_RESTARTED,
+    FaultKind.TOKEN_LOST,
+    FaultKind.CLOCK_JUMP,
+    FaultKind.TABLET_SPLIT,
+)
+_OF_MUTATIONS: Final = (
+    FaultKind.REPLY_LOST,
+    FaultKind.CALL_LOST,
+    FaultKind.LATE,
+    FaultKind.DUPLICATED,
+)
+POSSIBLE: Final[dict[Call, frozenset[FaultKind]]] = {
+    Call.MUTATE: frozenset(_ANYWHERE + _OF_MUTATIONS),
+    Call.ONE_STEP: frozenset(_ANYWHERE),
+    Call.READ: frozenset(_ANYWHERE),
+    Call.ORACLE: frozenset(_ANYWHERE),
+    Call.COORDINATION: frozenset(_ANYWHERE),
+    Call.RING: frozenset((FaultKind.BELL_UNHEARD,)),
+}
+"""What can go wrong with each kind of call."""
+
+_BURST: Final = 0.4
+"""How likely one fault is followed by another within few calls: what breaks a protocol is seldom
+one fault alone."""
+
+_PATIENCE: Final = 60
+"""Calls for which a fault waits for one that it can happen to."""
+
+_RATES: Final = (0.0, 0.01, 0.03, 0.08, 0.15)
+
+
+class Fault(NamedTuple):
+    """One fault: call number `call` (from 1) of a process; `amount` in [0, 1) says how much."""
+
+    process: str
+    call: int
+    kind: FaultKind
+    amount: float
+
+    def __str__(self) -> str:
+        return f"{self.process}#{self.call}:{self.kind.value}:{self.amount:.4f}"
+
+
+def parse_faults(text: str) -> list[Fault]:
+    """The inverse of joining faults by `;`. Raises UsageError for what is no list of faults."""
+    faults = []
+    for one in filter(None, text.split(";")):
+        try:
+            process, _, rest = one.rpartition("#")
+            call, kind, amount = rest.split(":")
+            faults.append(Fault(process, int(call), FaultKind(kind), float(amount)))
+        except ValueError:
+            raise UsageError(
+                f"{one!r} is not a fault: write PROCESS#CALL:KIND:AMOUNT, as a story does."
+            ) from None
+    return faults
+
+
+class Faults:
+    """What may go wrong in a run, and what did.
+
+    Args:
+        chance: which kinds may happen, and how often, are drawn from it.
+        listed: these and no others happen, instead of what would be drawn.
+        kinds: what may happen at all.
+
+    Attributes:
+        rate: how likely a call is to go wrong.
+        kinds: what may go wrong in this run.
+        fired: what has happened, in order.
+        is_over: set when no more may happen.
+    """
+
+    def __init__(
+        self,
+        chance: random.Random,
+        listed: Sequence[Fault] | None = None,
+        kinds: Iterable[FaultKind] = tuple(FaultKind),
+    ) -> None:
+        self.fired: list[Fault] = []
+        self.is_over = False
+        self.listed = None if listed is None else list(listed)
+        every = tuple(kinds)
+        self.rate = chance.choice(_RATES)
+        # Few kinds that happen often find what many that happen seldom do not.
+        most = min(chance.choice((4, len(every))), len(every))
+        self.kinds = chance.sample(every, chance.randint(min(2, most), most))
+
+    def of(self, process: str, chance: random.Random) -> Lot:
+        """The faults of one process."""
+        return Lot(self, process, chance)
+
+    def counts(self) -> Counter[FaultKind]:
+        """How often each kind has happened."""
+        return Counter(fault.kind for fault in self.fired)
+
+
+class Lot:
+    """What befalls one process: faults, one after the other.
+
+    Attributes:
+        due: the number of the next call to ask about; later ones, too, until it has happened.
+    """
+
+    def __init__(self, faults: Faults, process: str, chance: random.Random) -> None:
+        self._faults = faults
+        self._process = process
+        self._chance = chance
+        self._next: Fault | None = None
+        self._listed: list[Fault] | None = None
+        if faults.listed is not None:
+            mine = [fault for fault in faults.listed if fault.process == process]
+            self._listed = sorted(mine, key=lambda fault: fault.call)
+        self.due: float = 0
+        self._draw(0)
+
+    def happens(self, number: int, call: Call) -> Fault | None:
+        """The fault that happens to this call, if one does."""
+        fault = self._next
+        if fault is None or self._faults.is_over:
+            self.due = math.inf
+            return None
+        if fault.kind not in POSSIBLE[call]:
+            # It waits for a call that it can happen to, but not for ever.
+            if number - fault.call > _PATIENCE:
+                self._draw(number)
+            return None
+        fault = fault._replace(call=number)
+        self._faults.fired.append(fault)
+        self._draw(number)
+        return fault
+
+    def _draw(self, after: int) -> None:
+        self._next = None
+        if self._listed is not None:
+            if self._listed:
+                self._next = self._listed.pop(0)
+        elif self._faults.rate and self._faults.kinds:
+            chance = self._chance
+            gap = math.log(1.0 - chance.random()) / math.log(1.0 - self._faults.rate)
+            if after and chance.random() < _BURST:
+                gap = chance.randrange(8)
+            kind = chance.choice(self._faults.kinds)
+            # As it is written in a list, so that a list replays it exactly.
+            amount = chance.randrange(10_000) / 10_000
+            self._next = Fault(self._process, after + 1 + int(gap), kind, amount)
+        self.due = math.inf if self._next is None else self._next.call

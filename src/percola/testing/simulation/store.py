@@ -1,0 +1,253 @@
+"""The simulated store: the memory store behind a network, as one process reaches it.
+
+The contract (`percola.store.base`) says what a store must promise; this one promises nothing
+more. Every row of a batch goes on its own, in any order, with others in between. The cells of a
+read are read one after the other, and of each the lock first and the write later. A scan
+returns few rows at a time. A mutation may arrive late, twice, or never.
+
+A commit in one step is atomic, as an embedded store's is: what can happen is that the process
+dies before or after it, or that the store refuses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from percola.cells import Cell, Kind, Op, decode_write
+from percola.errors import OutcomeUnknownError, SnapshotTooOldError, StoreError
+from percola.store.base import (
+    NOTHING,
+    CellState,
+    OneStepConflict,
+    OneStepStore,
+    OneStepWrite,
+    RowMutation,
+    Tablet,
+)
+from percola.testing.simulation.faults import Call, FaultKind
+from percola.testing.simulation.steps import broken_step
+from percola.testing.simulation.world import ClaimViolatedError, Process
+
+_GIVES_UP_AFTER: Final = 0.05
+"""Seconds after which a caller that hears nothing gives up."""
+_CHUNK: Final = 12
+
+
+class SimulatedStore(OneStepStore):
+    """One process's way to the store that all share."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._world = process.world
+        self._inner = process.world.store
+        self.limits = self._inner.limits
+
+    def create_tables(self, names: Iterable[str]) -> None:
+        names = list(names)
+        self._inner.create_tables(names)
+        for name in names:
+            self._world.splits.setdefault(name, [Tablet(b"", b"")])
+
+    def check_row(self, table: str, row: bytes) -> None:
+        self._inner.check_row(table, row)
+
+    # --- Writing ------------------------------------------------------------------------
+
+    def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
+        self.check_sizes(batch)
+        if len(batch) == 1:
+            return [self._send(batch[0])]
+        order = list(range(len(batch)))
+        self._process.chance.shuffle(order)
+        applied = [False] * len(batch)
+        unknown: OutcomeUnknownError | None = None
+        for position, number in enumerate(order):
+            try:
+                applied[number] = self._send(batch[number])
+            except OutcomeUnknownError as error:
+                unknown = error
+            except StoreError as error:
+                if position == 0:
+                    raise
+                unknown = OutcomeUnknownError(str(error))
+        if unknown is not None:
+            raise unknown
+        return applied
+
+    def _send(self, mutation: RowMutation) -> bool:
+        """One row's mutation on its way through the network."""
+        process, world = self._process, self._world
+        # The caller may go on to change it while a copy is on its way.
+        sent = RowMutation(mutation.table, mutation.row, mutation.conditions, mutation.changes)
+
+        def arrive() -> None:
+            world.tell(process.name, "arrives late", sent, self._apply(sent))
+
+        fault = process.call(Call.MUTATE, arrive)
+        kind = None if fault is None else fault.kind
+        applied = False
+        if kind is FaultKind.UNREACHABLE:
+            # It goes away with the call on its way, and stays away for a while.
+            assert fault is not None
+            kind = FaultKind.REPLY_LOST if fault.amount >= 0.5 else FaultKind.CALL_LOST
+        if kind not in (FaultKind.CALL_LOST, FaultKind.LATE):
+            applied = self._apply(sent)
+            world.tell(process.name, "mutates", sent, applied)
+        else:
+            world.tell(process.name, "sends", sent)
+        if fault is None:
+            return applied
+        if kind in (FaultKind.LATE, FaultKind.DUPLICATED):
+            world.deliver_later(world.delay(fault.amount), arrive)
+        if kind in (FaultKind.CALL_LOST, FaultKind.LATE, FaultKind.REPLY_LOST):
+            process.schedule.pause(_GIVES_UP_AFTER)
+            raise OutcomeUnknownError("The simulated store did not answer.")
+        return applied
+
+    def _apply(self, mutation: RowMutation) -> bool:
+        """It takes effect, or is refused; what it may not do is seen to."""
+        watches = self._world.watches_steps
+        broken = broken_step(self._inner, mutation) if watches else None
+        applied = self._inner.mutate([mutation])[0]
+        if broken is not None and applied:
+            self._world.schedule.fail(ClaimViolatedError.of(*broken))
+        return applied
+
+    def commit_one_step(
+        self,
+        start_ts: int,
+        writes: Sequence[OneStepWrite],
+        notifications: Sequence[Cell] = (),
+        deletes: Sequence[tuple[Kind, Cell, int]] = (),
+    ) -> int | OneStepConflict:
+        process = self._process
+
+        def arrive() -> None:
+            outcome = self._inner.commit_one_step(start_ts, writes, notifications, deletes)
+            self._world.tell(process.name, "commits in one step", start_ts, writes, outcome)
+
+        process.call(Call.ONE_STEP, arrive)
+        outcome = self._inner.commit_one_step(start_ts, writes, notifications, deletes)
+        self._world.tell(process.name, "commits in one step", start_ts, writes, outcome)
+        return outcome
+
+    def draw(self, count: int = 1) -> int:
+        self._process.call(Call.ORACLE)
+        return self._inner.draw(count)
+
+    def last_drawn(self) -> int:
+        self._process.call(Call.ORACLE)
+        return self._inner.last_drawn()
+
+    # --- Reading ------------------------------------------------------------------------
+
+    def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
+        return [self._read_cell(cell, ts) for cell in cells]
+
+    def _read_cell(self, cell: Cell, ts: int) -> CellState:
+        self._process.call(Call.READ)
+        lock = self._lock(cell, ts)
+        if lock is not None:
+            state: CellState = (lock, 0, None)
+        else:
+            self._process.gap()
+            state = self._written(cell, ts)
+        self._world.tell(self._process.name, "reads", cell, ts, state)
+        return state
+
+    def _lock(self, cell: Cell, ts: int) -> tuple[int, bytes] | None:
+        locks = self._inner.entries(cell, Kind.LOCK, 0, ts)
+        return locks[-1] if locks else None
+
+    def _written(self, cell: Cell, ts: int) -> CellState:
+        """The newest write at or below a timestamp, whatever locks stand there by now."""
+        found = NOTHING
+        for commit_ts, raw in self._inner.entries(cell, Kind.WRITE, 0, ts):
+            op, start_ts, value = decode_write(raw)
+            if op is Op.DELETE:
+                found = (None, commit_ts, None)
+                break
+            if op is Op.PUT:
+                if value is None:
+                    data = self._inner.entries(cell, Kind.DATA, start_ts, start_ts)
+                    self._check_ts(ts)
+                    value = data[0][1]
+                found = (None, commit_ts, value)
+                break
+        self._check_ts(ts)
+        return found
+
+    def _check_ts(self, ts: int) -> None:
+        safe_point = self._inner.safe_point()
+        if ts < safe_point:
+            raise SnapshotTooOldError(ts, safe_point)
+
+    def entries(
+        self, cell: Cell, kind: Kind, low: int, high: int, limit: int | None = None
+    ) -> list[tuple[int, bytes]]:
+        self._process.call(Call.READ)
+        found = self._inner.entries(cell, kind, low, high, limit)
+        self._world.tell(self._process.name, "looks", cell, kind, found)
+        return found
+
+    def scan(
+        self,
+        table: str,
+        start: bytes,
+        end: bytes,
+        ts: int,
+        *,
+        columns: Sequence[tuple[bytes, bool]] | None = None,
+        limit: int = 256,
+    ) -> tuple[list[tuple[Cell, CellState]], bytes | None]:
+        process, inner = self._process, self._inner
+        process.call(Call.READ)
+        limit = min(limit, process.chance.randint(1, _CHUNK))
+        # What is there by its locks or writes now, and each cell as `read` would see it: the
+        # locks first. What appears only later was locked or committed above `ts`.
+        found, following = inner.scan(table, start, end, ts, columns=columns, limit=limit)
+        process.gap()
+        states: list[tuple[Cell, CellState]] = []
+        for cell, (lock, _, _) in found:
+            state = (lock, 0, None) if lock is not None else self._written(cell, ts)
+            if lock is not None or state[2] is not None:
+                states.append((cell, state))
+        self._check_ts(ts)
+        self._world.tell(process.name, "scans", table, start, end, ts, states)
+        return states, following
+
+    def scan_kind(
+        self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+    ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
+        process = self._process
+        process.call(Call.READ)
+        limit = min(limit, process.chance.randint(1, _CHUNK))
+        found = self._inner.scan_kind(kind, table, start, end, limit)
+        if found[0]:
+            self._world.tell(process.name, "finds", kind, table, found[0])
+        return found
+
+    def versions(
+        self, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+    ) -> tuple[list[tuple[Cell, list[tuple[int, bytes]]]], bytes | None]:
+        process = self._process
+        process.call(Call.READ)
+        limit = min(limit, process.chance.randint(1, _CHUNK))
+        return self._inner.versions(table, start, end, limit)
+
+    def safe_point(self) -> int:
+        self._process.call(Call.READ)
+        return self._inner.safe_point()
+
+    def raise_safe_point(self, ts: int) -> None:
+        self._process.call(Call.READ)
+        self._inner.raise_safe_point(ts)
+        self._world.tell(self._process.name, "raises the safe point", ts)
+
+    def tablets(self, table: str) -> list[Tablet]:
+        self._process.call(Call.READ)
+        return self._world.splits.get(table) or self._inner.tablets(table)
+
+    def close(self) -> None:
+        pass  # The world closes the store itself.

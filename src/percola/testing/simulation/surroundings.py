@@ -1,0 +1,124 @@
+"""What a simulated process sees of the world besides the store: oracle, coordination, clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from percola.clock import Clock
+from percola.coordination.base import Coordination
+from percola.oracle.base import Oracle
+from percola.oracle.embedded import EmbeddedOracle
+from percola.testing.simulation.faults import Call
+from percola.testing.simulation.schedule import Died
+from percola.testing.simulation.world import Process
+
+
+class SimulatedClock(Clock):
+    """The clocks of one process; sleeping lets the others go on."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self.monotonic = process.monotonic  # type: ignore[method-assign]
+
+    def wall_ms(self) -> int:
+        return self._process.wall_ms()
+
+    def sleep(self, seconds: float) -> None:
+        process = self._process
+        if process.is_dead:
+            raise Died
+        if process.schedule.current is None:
+            process.schedule.now += seconds
+        else:
+            process.schedule.pause(seconds)
+
+
+class SimulatedOracle(Oracle):
+    """The oracle, as one process reaches it: every request takes its time."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._inner = EmbeddedOracle(process.world.store)
+
+    def timestamp(self) -> int:
+        self._process.call(Call.ORACLE)
+        ts = self._inner.timestamp()
+        self._process.world.tell(self._process.name, "timestamp", ts)
+        # Its way back: others may be quicker with theirs.
+        self._process.gap()
+        return ts
+
+    def read_timestamp(self) -> int:
+        self._process.call(Call.ORACLE)
+        ts = self._inner.read_timestamp()
+        self._process.world.tell(self._process.name, "read timestamp", ts)
+        self._process.gap()
+        return ts
+
+
+class SimulatedCoordination(Coordination):
+    """Liveness, row locks and the bell, as one process sees them."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._world = process.world
+        self._observers: dict[str, list[str]] = {}
+
+    @property
+    def token(self) -> str:
+        return self._process.name
+
+    def is_alive(self, token: str) -> bool:
+        self._process.call(Call.COORDINATION)
+        alive = token in self._world.alive
+        if not alive:
+            self._world.tell(self._process.name, "sees dead", token)
+        return alive
+
+    def try_lock(self, table: str, row: bytes) -> bool:
+        self._process.call(Call.COORDINATION)
+        if (table, row) in self._world.row_locks:
+            return False  # Another scanner has it, perhaps one of this process.
+        self._world.row_locks[table, row] = self._process
+        return True
+
+    def unlock(self, table: str, row: bytes) -> None:
+        self._process.call(Call.COORDINATION)
+        if self._world.row_locks.get((table, row)) is self._process:
+            del self._world.row_locks[table, row]
+
+    def ring(self) -> None:
+        fault = self._process.call(Call.RING)
+        if fault is None:
+            for listeners in self._world.listeners.values():
+                for heard in listeners:
+                    heard()
+
+    def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
+        listeners = self._world.listeners.setdefault(self._process, [])
+        listeners.append(heard)
+        return lambda: listeners.remove(heard) if heard in listeners else None
+
+    def hold_back(self, ts: int) -> None:
+        # Not a point at which others go on: a snapshot that nobody needs any more says it from
+        # wherever that happens to be.
+        if ts and not self._process.is_dead:
+            self._world.leases[self._process.name] = ts
+        else:
+            self._world.leases.pop(self._process.name, None)
+
+    def oldest_held(self) -> int | None:
+        self._process.call(Call.COORDINATION)
+        return min(self._world.leases.values(), default=None)
+
+    def announce_observers(self, observers: dict[str, list[str]]) -> None:
+        self._observers = observers
+
+    def processes(self) -> list[dict[str, object]]:
+        return [
+            {"token": token, "pid": number, "observers": {}}
+            for number, token in enumerate(sorted(self._world.alive), start=1)
+        ]
+
+    def close(self) -> None:
+        self._world.alive.discard(self._process.name)

@@ -1,0 +1,35 @@
+"""All workloads, by name."""
+
+from __future__ import annotations
+
+from percola.testing.simulation import Workload
+from tests.simulation.workloads.appends import Appends
+from tests.simulation.workloads.aside import Aside
+from tests.simulation.workloads.bank import Bank
+from tests.simulation.workloads.chain import Chain
+from tests.simulation.workloads.collapsing import Collapsing
+from tests.simulation.workloads.collecting import Collecting
+from tests.simulation.workloads.counters import Counters
+from tests.simulation.workloads.large import Large
+from tests.simulation.workloads.register import Register
+from tests.simulation.workloads.skew import WriteSkew
+from tests.simulation.workloads.unique import Unique
+from tests.simulation.workloads.weak import Weak
+
+WORKLOADS: dict[str, type[Workload]] = {
+    one.name: one
+    for one in (
+        Bank,
+        Appends,
+        Register,
+        Unique,
+        WriteSkew,
+        Large,
+        Collapsing,
+        Weak,
+        Chain,
+        Counters,
+        Aside,
+        Collecting,
+    )
+}

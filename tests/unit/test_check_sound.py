@@ -1,0 +1,278 @@
+"""What the protocol leaves behind breaks no rule, whoever died when; nor does what goes on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from stores import (
+    Crashed,
+    CrashingStore,
+    Ground,
+    PassingStore,
+    ScriptedCoordination,
+    ground,
+    in_thread,
+    repo,
+)
+
+from percola import Repository, Table, Transaction, Worker, inspection, observer
+from percola.cells import (
+    Kind,
+)
+from percola.check import Counts, Finding, Severity, check
+from tests.unit.checked import (
+    LARGE,
+    TABLES,
+    bal,
+    broken,
+    contents,
+    measure,
+    member,
+    recluster,
+    size,
+    sound,
+    title,
+    work,
+    write,
+)
+
+__all__ = ["TABLES", "ground", "repo"]
+
+
+def errors(found: Iterable[Finding]) -> list[Finding]:
+    return [one for one in found if one.severity is Severity.ERROR]
+
+
+# --- What is not ------------------------------------------------------------------------
+
+
+def test_nothing_is_wrong_with_an_empty_repository(repo: Repository) -> None:
+    assert sound(repo).rows == 0
+
+
+def test_what_is_walked_is_counted(repo: Repository) -> None:
+    write(repo, contents, "a", LARGE)
+    write(repo, contents, "b", b"small")
+    with repo.transaction() as t:
+        t.set(member["m:1"], "b", 1)
+        t.notify(recluster, "c")
+    counts = sound(repo)
+    assert (counts.tables, counts.rows, counts.cells) == (2, 3, 4)
+    assert (counts.writes, counts.data, counts.notifications) == (3, 1, 3)
+    assert (counts.pending, counts.left, counts.failures) == (0, 0, 0)
+    assert counts.last_ts == repo.services.oracle.read_timestamp()
+
+
+def test_observers_that_ran_failed_and_were_retried_leave_nothing_wrong(repo: Repository) -> None:
+    for row in ("a", "b"):
+        write(repo, contents, row, b"body")
+        write(repo, contents, row, b"new")
+    sound(repo)
+    work(repo, measure)
+    sound(repo)
+    write(repo, contents, "a", b"newer")
+    work(repo, broken)
+    assert sound(repo).failures == 1
+    assert inspection.retry_failures(repo) == 1
+    assert [one.rule for one in check(repo)] == ["notification-without-reason"]
+    work(repo, measure)
+    sound(repo)
+
+
+def test_a_weak_notification_needs_no_reason(repo: Repository) -> None:
+    with repo.transaction() as t:
+        t.notify(recluster, "r")
+    assert sound(repo).notifications == 1
+
+
+def test_reads_for_update_deletes_and_many_versions_are_in_order(repo: Repository) -> None:
+    for value in range(5):
+        write(repo, bal, "Bob", value)
+        with repo.transaction() as t:
+            t.get_for_update(bal, "Bob")
+            t.set(bal, "Joe", value)
+        with repo.transaction() as t:
+            t.delete(bal, "Joe")
+            t.set(contents, "r", LARGE * value)
+            t.delete(contents, "s")
+    sound(repo)
+
+
+@pytest.mark.parametrize("alive", [True, False])
+@pytest.mark.parametrize("after", range(9))
+def test_a_writer_that_stops_before_any_row_mutation_leaves_nothing_wrong(
+    ground: Ground, after: int, alive: bool
+) -> None:
+    known: set[str] = set()
+    repo = ground.repo(TABLES, coordination=ScriptedCoordination("looker", known))
+    write(repo, bal, "Bob", 10)
+    write(repo, contents, "old", LARGE)
+    coordination = ScriptedCoordination("dying", known)
+    store = CrashingStore(ground.store, after + 1)
+    dying = ground.repo(TABLES, store=store, coordination=coordination, one_step=False)
+    t = dying.transaction()
+    t.set(bal, "Bob", 3)
+    t.set(contents, "new", LARGE)
+    t.delete(contents, "old")
+    t.get_for_update(bal, "Joe")
+    t.notify(recluster, "r")
+    store.armed = True
+    try:
+        t.commit()
+    except Crashed:
+        pass
+    else:
+        assert after >= 9, "the crash never came"
+    if not alive:
+        known.remove("dying")
+    counts = sound(repo)
+    locks = len([one for table in TABLES for one in ground.left_over(table, Kind.LOCK)])
+    assert (counts.pending, counts.left) == ((locks, 0) if alive else (0, locks))
+    assert locks == [0, 1, 2, 3, 4, 4, 3, 2, 1][after]
+    known.discard("dying")
+    looker = repo.snapshot()
+    for column, row in ((bal, "Bob"), (contents, "new"), (contents, "old"), (bal, "Joe")):
+        looker.get(column, row)
+    assert sound(repo).left == 0
+
+
+@pytest.mark.parametrize("after", range(5))
+def test_an_observer_that_dies_before_any_row_mutation_leaves_nothing_wrong(
+    ground: Ground, after: int
+) -> None:
+    known: set[str] = set()
+    repo = ground.repo(TABLES, coordination=ScriptedCoordination("looker", known))
+    write(repo, contents, "r", b"body")
+    store = CrashingStore(ground.store, after + 1)
+    coordination = ScriptedCoordination("dying", known)
+    dying = ground.repo(TABLES, store=store, coordination=coordination, one_step=False)
+    notified = [ts for ts, _ in ground.entries(contents, "r", Kind.NOTIFY)]
+    store.armed = True
+    died = False
+    try:
+        measure.run(dying.services, b"r", notified)
+    except Crashed:
+        died = True
+    assert died is (after < 3)
+    known.discard("dying")
+    sound(repo)
+    work(repo, measure)
+    sound(repo)
+    assert repo.snapshot().get(size, "r") == 4
+
+
+def test_a_column_that_another_program_added_meanwhile_is_not_unknown(ground: Ground) -> None:
+    repo = ground.repo(TABLES)
+    more = Table("docs")
+    added = more.column("added", int, observed=True)
+    other = ground.repo([more])
+    write(other, added, "r", 1)
+    sound(repo)
+    Worker(other, [observer(added, name="o")(lambda t, row: None)], threads=1).run_until_idle()
+    with other.transaction() as t:
+        t.delete(added, "r")
+    sound(repo)
+
+
+# --- Beside others ----------------------------------------------------------------------
+
+
+class MovingStore(PassingStore):
+    """Something happens to a row between any two calls that read of it."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.move: Callable[[], None] = lambda: None
+
+    def versions(self, *args: Any, **more: Any) -> Any:
+        found = super().versions(*args, **more)
+        self.move()
+        return found
+
+    def scan_kind(self, *args: Any, **more: Any) -> Any:
+        found = super().scan_kind(*args, **more)
+        self.move()
+        return found
+
+
+def test_a_row_that_changes_between_the_readings_is_read_again(ground: Ground) -> None:
+    moving = MovingStore(ground.store)
+    repo = ground.repo(TABLES, store=moving)
+    writer = ground.repo(TABLES)
+    write(writer, contents, "r", LARGE)
+    moves = iter(range(20))
+
+    def move() -> None:
+        if next(moves, None) is not None:
+            write(writer, contents, "r", LARGE)
+
+    moving.move = move
+    counts = sound(repo)
+    assert next(moves, None) is None, "the row did not move"
+    assert counts.rows == 1
+
+
+def test_a_row_that_never_stands_still_is_counted_not_reported(ground: Ground) -> None:
+    moving = MovingStore(ground.store)
+    repo = ground.repo(TABLES, store=moving)
+    writer = ground.repo(TABLES)
+    write(writer, contents, "r", LARGE)
+    moving.move = lambda: write(writer, contents, "r", LARGE) and None
+    counts = Counts()
+    assert list(check(repo, counts=counts)) == []
+    assert (counts.unsettled, counts.errors) == (1, 0)
+
+
+@pytest.mark.timeout(120)
+def test_there_is_no_false_alarm_beside_writers_a_worker_and_a_collector(ground: Ground) -> None:
+    repo = ground.repo(TABLES)
+    stop = threading.Event()
+    rounds, counts = 0, Counts()
+
+    def transfer(number: int) -> None:
+        mine = ground.repo(TABLES, one_step=ground.one_step and number == 0)
+        value = 0
+        while not stop.is_set():
+            value += 1
+
+            def change(t: Transaction, value: int = value) -> None:
+                t.set(contents, f"{value % 7}", LARGE * (value % 3))
+                t.set(bal, f"{value % 5}", (t.get(bal, f"{value % 5}") or 0) + 1)
+                t.get_for_update(bal, f"{(value + 1) % 5}")
+                if value % 3 == 0:
+                    t.notify(recluster, f"{value % 7}")
+                if value % 4 == 0:
+                    t.delete(contents, f"{(value + 1) % 7}")
+
+            mine.run(change, attempts=1000)
+
+    def collect() -> None:
+        mine = ground.repo(TABLES)
+        while not stop.is_set():
+            mine.collect_garbage(retention=0)
+
+    weak = observer(recluster, name="weak")(lambda t, row: t.set(title, row, "seen"))
+    worker = Worker(ground.repo(TABLES), [measure, weak], threads=2, rescan=0.01)
+    running = [in_thread(lambda n=n: transfer(n)) for n in range(2)]
+    running += [in_thread(worker.run), in_thread(collect)]
+    try:
+        # Until they have all done something beside it.
+        while (
+            rounds < 12
+            or counts.last_ts < 2000
+            or not repo.services.store.safe_point()
+            or not worker.metrics.counts().get("observer_runs")
+        ):
+            counts = Counts()
+            assert errors(check(repo, counts=counts)) == []
+            rounds += 1
+    finally:
+        stop.set()
+        worker.stop()
+        for one in running:
+            one.result(60)
+    work(repo, measure, weak)
+    sound(repo)

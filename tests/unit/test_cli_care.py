@@ -1,0 +1,255 @@
+"""The commands `check`, `backup` and `restore`."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+from pathlib import Path
+
+import pytest
+from commands import (
+    SECONDS,
+    bal,
+    call,
+    command,
+    contents,
+    environment,
+    folder,
+    is_error,
+    put,
+    repo,
+    run,
+    title,
+)
+
+from percola import Repository
+from percola.cells import Kind, Op, encode_write
+from percola.store.base import Delete, Put, RowMutation
+
+__all__ = ["folder", "repo"]
+
+
+def lose_data(repo: Repository, *rows: str) -> None:
+    """Lose the data of a long title of each row, as no crash can."""
+    for row in rows:
+        commit_ts = put(repo, title, row, "long" * 100)
+        start_ts = commit_ts - 1
+        lost = RowMutation("docs", row.encode(), (), [Delete(Kind.DATA, b"title", start_ts)])
+        repo.services.store.mutate([lost])
+
+
+# --- check ------------------------------------------------------------------------------
+
+
+def test_check_of_a_sound_repository_says_what_it_walked(folder: Path, repo: Repository) -> None:
+    put(repo, contents, "a", b"body" * 100)
+    put(repo, bal, "Bob", 10)
+    answer = call("--repo", folder, "check")
+    assert answer.code == 0 and "sound: no rule is broken" in answer.out
+    told = {line.split("  ")[0]: line.split()[-1] for line in answer.out.splitlines() if line}
+    assert told["rows"] == "2" and "values apart" in told and "notifications" in told
+    document = call("--repo", folder, "--json", "check").json
+    assert document["sound"] is True and document["findings"] == []
+    assert document["counts"]["rows"] == document["counts"]["writes"] == 2
+
+
+def test_check_tells_what_is_broken_and_draws_the_cell(folder: Path, repo: Repository) -> None:
+    lose_data(repo, "a")
+    answer = run("--repo", folder, "check")
+    assert answer.code == 1 and answer.err == ""
+    assert "error: docs['a'].title has a write record at" in answer.out
+    assert "(write-without-data)" in answer.out
+    assert "docs['a'].title\n" in answer.out and "data @" in answer.out
+    assert "damaged: 1 error, 0 notes" in answer.out
+    document = run("--repo", folder, "check", "--json")
+    assert document.code == 1
+    (finding,) = document.json["findings"]
+    assert finding["rule"] == "write-without-data" and finding["severity"] == "error"
+    assert (finding["table"], finding["row"], finding["column"]) == ("docs", "a", "title")
+    assert finding["message"] in answer.out
+
+
+def test_check_shows_as_many_findings_as_it_is_asked_for_and_counts_all(
+    folder: Path, repo: Repository
+) -> None:
+    lose_data(repo, *"abcdefgh")
+    answer = call("--repo", folder, "check", "--limit", 2)
+    assert answer.code == 1
+    assert answer.out.count("error: ") == 2 and "and 6 more" in answer.out
+    document = call("--repo", folder, "check", "--limit", 2, "--json").json
+    assert len(document["findings"]) == 2 and document["counts"]["errors"] == 8
+
+
+def test_check_with_notes_only_ends_well(folder: Path, repo: Repository) -> None:
+    put(repo, contents, "a", b"body")
+    ts = repo.services.oracle.timestamp()
+    notify = RowMutation("docs", b"a", (), [Put(Kind.NOTIFY, b"contents", ts, b"")])
+    repo.services.store.mutate([notify])
+    answer = call("--repo", folder, "check")
+    assert answer.code == 0
+    assert "note: docs['a'].contents has a notify entry" in answer.out
+    assert "sound: no rule is broken, 1 note" in answer.out
+
+
+def test_check_survives_what_nothing_else_can_read(folder: Path, repo: Repository) -> None:
+    ts = repo.services.oracle.timestamp()
+    junk = [Put(Kind.WRITE, b"bal", ts, b"junk"), Put(Kind.LOCK, b"\x1b[31m", ts, b"junk")]
+    repo.services.store.mutate([RowMutation("bank", b"\xff\x1b[0m", (), junk)])
+    bad = encode_write(Op.PUT, ts - 1, b"no number")
+    repo.services.store.mutate(
+        [RowMutation("bank", b"Bob", (), [Put(Kind.WRITE, b"bal", ts, bad)])]
+    )
+    answer = run("--repo", folder, "check")
+    assert answer.code == 1 and "\x1b" not in answer.out and answer.err == ""
+    for rule in ("undecodable-write", "undecodable-lock", "undecodable-row", "unknown-column"):
+        assert f"({rule})" in answer.out
+    assert "is not int: b'no number'" in answer.out
+    repo.services.store.mutate([RowMutation("bank", b"Joe", (), junk[:1])])
+    assert is_error(run("--repo", folder, "history", "Joe", "bank.bal"), "percola check")
+
+
+def test_check_needs_a_repository(tmp_path: Path) -> None:
+    assert is_error(call("--repo", tmp_path / "none", "check"), "no repository")
+
+
+# --- backup and restore -----------------------------------------------------------------
+
+
+def test_a_backup_is_restored_and_both_say_what_they_did(
+    folder: Path, repo: Repository, tmp_path: Path
+) -> None:
+    last = put(repo, bal, "Bob", 10)
+    file, other = tmp_path / "backup", tmp_path / "other"
+    answer = run("--repo", folder, "backup", file)
+    assert answer.code == 0 and f"as of timestamp {last}" in answer.out and answer.err == ""
+    put(repo, bal, "Bob", 11)
+    answer = run("--repo", other, "restore", file)
+    assert answer.code == 0 and f"timestamp {last}" in answer.out
+    assert "durability relaxed" in answer.out and answer.err == ""
+    assert run("--repo", other, "get", "Bob", "bal").out == "10\n"
+    assert run("--repo", other, "check").code == 0
+    made = call("--repo", folder, "backup", tmp_path / "second", "--json").json
+    again = call("--repo", tmp_path / "third", "--json", "restore", tmp_path / "second").json
+    assert made["timestamp"] == again["timestamp"] == last + 1
+    assert made["file"] == str(tmp_path / "second") and again["repository"].endswith("third")
+
+
+def test_a_backup_goes_through_a_pipe(folder: Path, repo: Repository, tmp_path: Path) -> None:
+    put(repo, contents, "a", os.urandom(300_000))
+    put(repo, bal, "Bob", 10)
+    give = subprocess.Popen(
+        command("--repo", folder, "backup", "-"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+    with give:
+        take = subprocess.run(
+            command("--repo", tmp_path / "other", "restore", "-"),
+            stdin=give.stdout,
+            capture_output=True,
+            env=environment(),
+            timeout=SECONDS,
+            check=False,
+        )
+        assert give.stderr is not None
+        assert b"Backed up" in give.stderr.read()
+    assert give.returncode == 0 and take.returncode == 0 and b"Restored" in take.stdout
+    assert call("--repo", tmp_path / "other", "get", "Bob", "bal").out == "10\n"
+
+
+def test_a_backup_whose_reader_goes_away_ends_quietly(folder: Path, repo: Repository) -> None:
+    put(repo, contents, "a", os.urandom(3_000_000))
+    process = subprocess.Popen(
+        command("--repo", folder, "backup", "-"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+    with process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.read(100)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1
+
+
+def test_a_backup_is_not_written_to_a_terminal(folder: Path) -> None:
+    primary, secondary = pty.openpty()
+    done = subprocess.run(
+        command("--repo", folder, "backup", "-"),
+        stdout=secondary,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        timeout=SECONDS,
+        check=False,
+    )
+    os.close(secondary)
+    os.close(primary)
+    assert done.returncode == 1 and b"not text for a terminal" in done.stderr
+
+
+@pytest.mark.parametrize("damage", ["short", "changed", "other", "empty"])
+def test_a_damaged_backup_is_refused_in_a_sentence(
+    folder: Path, tmp_path: Path, damage: str
+) -> None:
+    file = tmp_path / "backup"
+    assert call("--repo", folder, "backup", file).code == 0
+    raw = file.read_bytes()
+    changed = raw[:9000] + bytes([raw[9000] ^ 1]) + raw[9001:]
+    file.write_bytes({"short": raw[:-1], "changed": changed, "other": b"x" * 99}.get(damage, b""))
+    answer = call("--repo", tmp_path / "other", "restore", file)
+    assert is_error(answer, "backup") and not (tmp_path / "other").exists()
+    with file.open("rb") as given:
+        piped = run("--repo", tmp_path / "other", "restore", "-", stdin=given.read())
+    assert is_error(piped, "backup") and not (tmp_path / "other").exists()
+
+
+def test_nothing_is_overwritten(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "backup"
+    assert call("--repo", folder, "backup", file).code == 0
+    assert is_error(call("--repo", folder, "backup", file), "overwrites nothing")
+    assert is_error(call("--repo", folder, "restore", file), "overwrites nothing")
+    answer = call("--repo", folder, "--json", "backup", file)
+    assert answer.code == 1 and "overwrites nothing" in answer.err
+
+
+def test_a_full_disk_is_told(folder: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            command("--repo", folder, "backup", "-"),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=environment(),
+            timeout=SECONDS,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.decode().startswith("Error: The backup cannot be written: No space left")
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_progress_bar_is_shown_on_a_terminal_only(folder: Path, tmp_path: Path) -> None:
+    for arguments in (["check"], ["backup", tmp_path / "backup"]):
+        primary, secondary = pty.openpty()
+        process = subprocess.Popen(
+            command("--repo", folder, *arguments),
+            stdout=subprocess.DEVNULL,
+            stderr=secondary,
+            env=environment(TERM="xterm"),
+        )
+        os.close(secondary)
+        shown = b""
+        while chunk := _read(primary):
+            shown += chunk
+        os.close(primary)
+        assert process.wait(SECONDS) == 0
+        assert b"Checking" in shown or b"Backing up" in shown
+
+
+def _read(fd: int) -> bytes:
+    try:
+        return os.read(fd, 4096)
+    except OSError:  # The other side has closed it.
+        return b""
