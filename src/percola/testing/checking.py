@@ -10,7 +10,8 @@ Besides: a transaction is not started below what was acknowledged before it bega
 above start_ts and nobody else's; own writes are read; a range holds all that it must.
 
 A transaction of unknown outcome counts as committed if somebody saw a write of it, and then all
-of it must be there. Where it would have committed is bounded by who saw it and who wrote after
+of it must be there. That a cell is empty does not tell who deleted it: if one of unknown outcome
+may have, nothing is concluded. Where it would have committed is bounded by who saw it and who wrote after
 it; within these bounds the latest place is as good as any.
 
 The sweep trusts the timestamps; `percola.testing.appends` does not.
@@ -91,9 +92,10 @@ class _Check:
         while True:
             self._misreads, self._overlaps = [], []
             self._sweep(sorted([*known, *settled], key=_COMMIT))
-            if not self._find_seen():
+            if not (self._find_seen() or self._find_seen_earlier()):
                 break
             settled = self._settle(known)
+        self._excuse()
         found += self._stale_starts()
         found += (self._overlap_story(one) for one in self._overlaps[: self._limit])
         if self._misreads:
@@ -177,6 +179,8 @@ class _Check:
         before = len(self._seen)
         for misread in self._misreads:
             reader, expected = misread.reader, misread.writer
+            if misread.seen is None:
+                continue
             for value, one in wrote.get(misread.key, ()):
                 if (
                     value == misread.seen
@@ -190,6 +194,34 @@ class _Check:
             return False
         self._unsettled = [one for one in self._unsettled if id(one) not in self._seen]
         return True
+
+    def _find_seen_earlier(self) -> bool:
+        """Whether one that was seen must have committed earlier: a cell was empty before that."""
+        for misread in self._misreads:
+            reader = misread.reader
+            if misread.seen is not None or self._may_be_deleted(misread):
+                continue
+            for key, (one, seen_at) in self._seen.items():
+                if one.start_ts < reader.start_ts < seen_at and (misread.key, None) in one.writes:
+                    self._seen[key] = one, reader.start_ts
+                    return True
+        return False
+
+    def _excuse(self) -> None:
+        """Drop what may be the work of those whose outcome nobody knows.
+
+        A cell in which nothing is found may have been emptied by any of several: unlike a value,
+        that does not tell who committed.
+        """
+        self._misreads = [
+            one for one in self._misreads if one.seen is not None or not self._may_be_deleted(one)
+        ]
+
+    def _may_be_deleted(self, misread: Misread) -> bool:
+        return any(
+            one.start_ts < misread.reader.start_ts and (misread.key, None) in one.writes
+            for one in self._unsettled
+        )
 
     def _settle(self, known: list[Recorded]) -> list[Recorded]:
         """All that were seen, with the latest commit_ts that they can have."""
