@@ -1,0 +1,302 @@
+"""Mutants of §2.4, notifications and observers: N1 … N7.
+
+What a jump away from another scanner saves (N7) and how soon a bell is heard (N6) are measured
+where time is real: `tests/paper/test_2_4_worker.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from percola import locks, two_phase
+from percola.cells import MAX_TS, Cell, Kind, LockRecord, ack_column, encode_ts
+from percola.errors import StoreError, TransientError
+from percola.observers import Observer
+from percola.patience import Patience
+from percola.runs import Found, Outcome, Runs
+from percola.scanner import Scanner
+from percola.store.base import Delete, Put, RowMutation
+from percola.testing.simulation import FaultKind, SimulatedCoordination
+from percola.transaction import Transaction
+from percola.two_phase import TwoPhaseCommit
+from tests.simulation.mutants.mutant import WITH_LOCKS, Collection, Seams
+from tests.simulation.mutants.workloads import Archive, Bell, Diary
+from tests.simulation.workloads.aside import Aside
+from tests.simulation.workloads.chain import Chain
+from tests.simulation.workloads.collapsing import Collapsing
+from tests.simulation.workloads.counters import Counters
+from tests.simulation.workloads.weak import Weak
+
+NOTIFYING = Collection()
+
+
+def without_notify(changes: list[Put | Delete]) -> list[Put | Delete]:
+    """The changes of a commit, but for the notify entry."""
+    return [one for one in changes if one.kind is not Kind.NOTIFY]
+
+
+@NOTIFYING.mutant(
+    "rolls-forward-without-notify", "N1", Counters, Collapsing, Chain, modes=WITH_LOCKS
+)
+def rolls_forward_without_notify(seams: Seams) -> None:
+    """Whoever rolls a dead transaction's cell forward puts no notify entry with its write."""
+
+    @seams.replaces(locks, "commit_changes")
+    def commit_changes(original: Any, *args: Any) -> list[Put | Delete]:
+        return without_notify(original(*args))
+
+
+@NOTIFYING.mutant("notifies-later", "N1", Counters, Collapsing, Chain, modes=WITH_LOCKS)
+def notifies_later(seams: Seams) -> None:
+    """The notify entries are put in a mutation of their own after the commit: a crash in
+    between loses them."""
+
+    @seams.replaces(two_phase, "commit_changes")
+    def commit_changes(original: Any, *args: Any) -> list[Put | Delete]:
+        return without_notify(original(*args))
+
+    @seams.replaces(TwoPhaseCommit, "commit_secondaries")
+    def commit_secondaries(original: Any, self: Any, groups: Any, commit_ts: int) -> None:
+        original(self, groups, commit_ts)
+        for table, row, column in [cell for cell in self._writes if self._observed(cell)]:
+            put = Put(Kind.NOTIFY, column, commit_ts, b"")
+            try:
+                self._services.store.mutate([RowMutation(table, row, (), [put])])
+            except StoreError:
+                return
+
+
+def notify_at_start_ts(
+    original: Any, column: bytes, start_ts: int, commit_ts: int, lock: LockRecord
+) -> list[Put | Delete]:
+    """The changes of a commit, with the notify entry at the writer's start_ts."""
+    changes: list[Put | Delete] = original(column, start_ts, commit_ts, lock)
+    return [one._replace(ts=start_ts) if one.kind is Kind.NOTIFY else one for one in changes]
+
+
+@NOTIFYING.mutant("notifies-at-start-ts", "N1 N2", Collapsing, Counters, Chain, modes=WITH_LOCKS)
+def notifies_at_start_ts(seams: Seams) -> None:
+    """The notify entry is put at the writer's start_ts, and the observer removes the entries at
+    or below its own: one that began between prewrite and commit has seen nothing new, and
+    removes it. (Ours removes only the entries that it had found before it began.)"""
+    seams.replaces(locks, "commit_changes")(notify_at_start_ts)
+    seams.replaces(two_phase, "commit_changes")(notify_at_start_ts)
+
+    @seams.replaces(Transaction, "commit")
+    def commit(original: Any, self: Any) -> int:
+        commit_ts: int = original(self)
+        remove_entries(self, self.start_ts)
+        return commit_ts
+
+
+def remove_entries(transaction: Any, upto: int) -> None:
+    """Remove the notify entries up to a timestamp of the cells that a run answers."""
+    store = transaction._services.store
+    for cell in dict.fromkeys(
+        cell for kind, cell, _ in transaction._answers if kind is Kind.NOTIFY
+    ):
+        found = store.entries(cell, Kind.NOTIFY, 0, upto)
+        changes = [Delete(Kind.NOTIFY, cell.column, ts) for ts, _ in found]
+        store.mutate([RowMutation(cell.table, cell.row, (), changes)])
+
+
+@NOTIFYING.mutant("removes-every-notification", "N2", Collapsing, Weak, Chain)
+def removes_every_notification(seams: Seams) -> None:
+    """An observer that has committed removes every notify entry of its cell, those of changes
+    above its start_ts as well."""
+
+    @seams.replaces(Transaction, "commit")
+    def commit(original: Any, self: Any) -> int:
+        commit_ts: int = original(self)
+        remove_entries(self, MAX_TS)
+        return commit_ts
+
+
+@NOTIFYING.mutant("removes-before-commit", "N2", Collapsing, Weak, Chain)
+def removes_before_commit(seams: Seams) -> None:
+    """An observer removes the notify entries before it commits: if it dies or conflicts, nobody
+    knows of the change."""
+
+    @seams.replaces(Transaction, "commit")
+    def commit(original: Any, self: Any) -> int:
+        remove_entries(self, self.start_ts)
+        return int(original(self))
+
+
+@NOTIFYING.mutant("answers-for-others", "N2 N5", Collapsing, Aside)
+def answers_for_others(seams: Seams) -> None:
+    """Each of a column's observers removes the notify entries, also while another has yet to
+    run."""
+
+    @seams.replaces(Runs, "_run_observer")
+    def run_observer(
+        original: Any, self: Any, one: Any, cell: Cell, notified: Any, answered: Any
+    ) -> Any:
+        return original(self, one, cell, notified, notified)
+
+
+@NOTIFYING.mutant("ack-not-written", "N3", Diary)
+def ack_not_written(seams: Seams) -> None:
+    """An observer does not write its acknowledgment in its transaction, but once that has
+    committed: two runs for one change do not meet."""
+
+    @seams.replaces(Observer, "_acknowledge")
+    def acknowledge(original: Any, self: Any, transaction: Any, cell: Cell) -> bool:
+        runs = bool(original(self, transaction, cell))
+        ack = Cell(cell.table, cell.row, ack_column(self.name, cell.column))
+        transaction._writes.pop(ack, None)
+        return runs
+
+    @seams.replaces(Observer, "run")
+    def run(original: Any, self: Any, services: Any, row: bytes, *args: Any) -> bool:
+        if not original(self, services, row, *args):
+            return False
+        column = self.column
+        later = Transaction(services)
+        ack = Cell(column.table.name, row, ack_column(self.name, column.key))
+        later.put(ack, encode_ts(later.start_ts))
+        with contextlib.suppress(StoreError, TransientError):
+            later.commit()
+        return True
+
+
+@NOTIFYING.mutant("ack-not-read", "N3", Counters, Collapsing)
+def ack_not_read(seams: Seams) -> None:
+    """An observer does not read its acknowledgment: a notify entry that was left over, or found
+    twice, has it run again for the same change."""
+
+    @seams.replaces(Observer, "_acknowledge")
+    def acknowledge(original: Any, self: Any, transaction: Any, cell: Cell) -> bool:
+        ack = Cell(cell.table, cell.row, ack_column(self.name, cell.column))
+        changed, _ = transaction.observe(cell, ack)
+        transaction.put(ack, encode_ts(transaction.start_ts))
+        return bool(changed)
+
+
+@NOTIFYING.mutant("weak-after-commit-point", "N4", Weak, modes=WITH_LOCKS)
+def weak_after_commit_point(seams: Seams) -> None:
+    """Weak notifications are put after the commit point: a crash in between loses them."""
+
+    @seams.replaces(TwoPhaseCommit, "_notify")
+    def notify(original: Any, self: Any, notifications: Any, commit_ts: int) -> bool:
+        self.weak = list(notifications)
+        if not self._writes:
+            return bool(original(self, notifications, commit_ts))
+        return bool(self.weak)
+
+    @seams.replaces(TwoPhaseCommit, "commit_secondaries")
+    def commit_secondaries(original: Any, self: Any, groups: Any, commit_ts: int) -> None:
+        for table, row, column in self.weak:
+            put = Put(Kind.NOTIFY, column, commit_ts, b"")
+            try:
+                self._services.store.mutate([RowMutation(table, row, (), [put])])
+            except StoreError:
+                return
+        original(self, groups, commit_ts)
+
+
+@NOTIFYING.mutant("failure-blocks-others", "N5", Aside)
+def failure_blocks_others(seams: Seams) -> None:
+    """An observer that fails is tried again for ever, and the cell's others wait for it."""
+
+    @seams.replaces(Patience, "failed")
+    def failed(original: Any, self: Any, one: Any, cell: Cell, *args: Any) -> bool:
+        return False
+
+
+@NOTIFYING.mutant("dropped-without-record", "N5", Aside)
+def dropped_without_record(seams: Seams) -> None:
+    """An observer that keeps failing is dropped, and no operator can see it."""
+
+    @seams.replaces(Patience, "set_aside")
+    def set_aside(
+        original: Any, self: Any, one: Any, cell: Cell, notified: Any, answered: Any, *args: Any
+    ) -> None:
+        changes = [Delete(Kind.NOTIFY, cell.column, ts) for ts in answered]
+        self._services.store.mutate([RowMutation(cell.table, cell.row, (), changes)])
+        if answered:
+            self.succeeded(one, cell)
+        else:
+            self._trouble(one, cell, max(notified)).is_aside = True
+
+
+@NOTIFYING.mutant("aside-for-good", "N5", Aside)
+def aside_for_good(seams: Seams) -> None:
+    """An observer that was set aside on a cell does not see the cell's later changes."""
+
+    gone: set[tuple[str, Cell]] = set()
+
+    @seams.replaces(Patience, "set_aside")
+    def set_aside(original: Any, self: Any, one: Any, cell: Cell, *args: Any) -> None:
+        gone.add((one.name, cell))
+        original(self, one, cell, *args)
+
+    @seams.replaces(Patience, "is_aside")
+    def is_aside(original: Any, self: Any, one: Any, cell: Cell, newest: int) -> bool:
+        return (one.name, cell) in gone
+
+
+@NOTIFYING.mutant("queued-for-ever", "N6", Aside, Collapsing)
+def queued_for_ever(seams: Seams) -> None:
+    """A worker remembers in its memory which cells it works on, and forgets that only after a
+    success: where an observer has failed, it does not look again."""
+    queued: set[tuple[Runs, Cell]] = set()
+
+    @seams.replaces(Runs, "work_cell")
+    def work_cell(original: Any, self: Any, cell: Cell) -> Found:
+        if (self, cell) in queued:
+            return Found.NOTHING
+        queued.add((self, cell))
+        found: Found = original(self, cell)
+        if Found.LATER not in found:
+            queued.discard((self, cell))
+        return found
+
+
+@NOTIFYING.mutant("scans-everything", "N6", Archive)
+def scans_everything(seams: Seams) -> None:
+    """Work is found by looking at every row of the table."""
+
+    @seams.replaces(Scanner, "_scan_range")
+    def scan_range(
+        original: Any, self: Any, table: str, start: bytes, end: bytes, *args: Any
+    ) -> Found:
+        store = self._services.store
+        position: bytes | None = start
+        while position is not None:
+            cells, position = store.versions(table, position, end)
+            for cell, _ in cells:
+                store.entries(cell, Kind.NOTIFY, 0, MAX_TS, 1)
+        found: Found = original(self, table, start, end, *args)
+        return found
+
+
+@NOTIFYING.mutant("nobody-rings", "N6", Bell, kinds=(FaultKind.SLOW, FaultKind.PAUSED))
+def nobody_rings(seams: Seams) -> None:
+    """A commit wakes no worker: its change waits for the next scan."""
+
+    @seams.coordination
+    class Silent(SimulatedCoordination):
+        def ring(self) -> None:
+            return
+
+
+@NOTIFYING.mutant("keeps-row-lock", "N7", Aside, Collapsing)
+def keeps_row_lock(seams: Seams) -> None:
+    """A scanner whose observer failed keeps the row's advisory lock: nobody visits the row
+    again for as long as it lives."""
+    failed: set[tuple[str, bytes]] = set()
+
+    @seams.replaces(Runs, "_run_observer")
+    def run_observer(original: Any, self: Any, one: Any, cell: Cell, *args: Any) -> Any:
+        outcome = original(self, one, cell, *args)
+        if outcome is Outcome.LATER:
+            failed.add((cell.table, cell.row))
+        return outcome
+
+    @seams.coordination
+    class Keeping(SimulatedCoordination):
+        def unlock(self, table: str, row: bytes) -> None:
+            if (table, row) not in failed:
+                super().unlock(table, row)

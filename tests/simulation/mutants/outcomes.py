@@ -1,0 +1,109 @@
+"""Mutants of how a commit ends, and of trying again: P7, P13."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from percola import retry
+from percola.cells import Cell, Kind
+from percola.errors import CommitUnknownError, ConflictError, OutcomeUnknownError
+from percola.locks import ROLLED_BACK
+from percola.store.base import Condition, RowMutation
+from percola.transaction import Transaction
+from percola.two_phase import TwoPhaseCommit
+from tests.simulation.mutants.mutant import TWO_PHASE, Collection, Seams
+from tests.simulation.mutants.workloads import Tallies
+from tests.simulation.workloads.appends import Appends
+from tests.simulation.workloads.bank import Bank
+from tests.simulation.workloads.register import Register
+
+OUTCOMES = Collection()
+
+
+def commit_once(commit: Any, cells: Sequence[Cell], primary: Cell, commit_ts: int) -> bool:
+    """Send the commit of the primary's row once; whether it was applied."""
+    held = Condition(True, Kind.LOCK, primary.column, commit._start_ts, commit._start_ts)
+    changes = commit._commit_row(cells, commit_ts)
+    mutation = RowMutation(primary.table, primary.row, [held], changes)
+    return bool(commit._services.store.mutate([mutation])[0])
+
+
+@OUTCOMES.mutant("lost-commit-is-an-abort", "P7", Bank, Appends, Register, modes=TWO_PHASE)
+def lost_commit_is_an_abort(seams: Seams) -> None:
+    """A lost reply at the commit point is reported as an abort, though it may have committed."""
+
+    @seams.replaces(TwoPhaseCommit, "commit_primary")
+    def commit_primary(
+        original: Any, self: Any, cells: Sequence[Cell], primary: Cell, commit_ts: int
+    ) -> None:
+        try:
+            applied = commit_once(self, cells, primary, commit_ts)
+        except OutcomeUnknownError:
+            raise ConflictError(primary, self._start_ts, 0, locked=False) from None
+        if not applied:
+            raise self._rolled_back()
+
+
+@OUTCOMES.mutant("lost-commit-is-cleaned-up", "P7", Bank, Appends, modes=TWO_PHASE)
+def lost_commit_is_cleaned_up(seams: Seams) -> None:
+    """After a lost reply at the commit point the secondaries' locks are removed on a guess, and
+    the caller is told that the outcome is unknown: if it has committed, they are lost."""
+
+    @seams.replaces(TwoPhaseCommit, "commit_primary")
+    def commit_primary(
+        original: Any, self: Any, cells: Sequence[Cell], primary: Cell, commit_ts: int
+    ) -> None:
+        try:
+            applied = commit_once(self, cells, primary, commit_ts)
+        except OutcomeUnknownError as error:
+            for cell in self._locked:
+                lock = self._lock(cell, primary)
+                self._services.resolver.settle(cell, self._start_ts, lock, ROLLED_BACK)
+            raise CommitUnknownError(primary, self._start_ts, commit_ts) from error
+        if not applied:
+            raise self._rolled_back()
+
+
+@OUTCOMES.mutant("lost-commit-is-a-success", "P7", Bank, Appends, modes=TWO_PHASE)
+def lost_commit_is_a_success(seams: Seams) -> None:
+    """After a lost reply at the commit point the caller is told that it has committed: nobody
+    has read the primary."""
+
+    @seams.replaces(TwoPhaseCommit, "commit_primary")
+    def commit_primary(
+        original: Any, self: Any, cells: Sequence[Cell], primary: Cell, commit_ts: int
+    ) -> None:
+        try:
+            applied = commit_once(self, cells, primary, commit_ts)
+        except OutcomeUnknownError:
+            return
+        if not applied:
+            raise self._rolled_back()
+
+
+@OUTCOMES.mutant("retry-replays-writes", "P13", Tallies)
+def retry_replays_writes(seams: Seams) -> None:
+    """After a conflict the buffered writes are committed at a new start_ts, and the user's
+    function does not run again: what it had read is no longer true."""
+
+    @seams.replaces(retry, "run")
+    def run(
+        original: Any,
+        function: Callable[[Transaction], Any],
+        begin: Callable[[], Transaction],
+        clock: Any,
+        random_: Any,
+        attempts: int = 8,
+    ) -> Any:
+        kept: list[Any] = []
+
+        def replay(transaction: Transaction) -> Any:
+            if kept:
+                transaction._writes.update(kept[0])
+                return kept[1]
+            value = function(transaction)
+            kept.extend((dict(transaction._writes), value))
+            return value
+
+        return original(replay, begin, clock, random_, attempts)

@@ -1,0 +1,322 @@
+"""The corpus: what is written, what the manifest says of it, and what our own reader finds."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin
+
+import pytest
+from fake_debs import prose, two_packages
+from warc_files import captures
+from warcio.archiveiterator import ArchiveIterator
+
+from webindex import pages
+from webindex.corpus.building import Wanted, build
+from webindex.corpus.edits import (
+    Canonical,
+    Comment,
+    CrossLinks,
+    Edit,
+    NoIndex,
+    Paragraph,
+    Reword,
+    apply,
+)
+from webindex.corpus.seeding import BEYOND, SHARES
+from webindex.warc import Capture, read_captures
+
+ONLY_NEW = "https://www.postgresql.org/docs/15/new.html"
+ONLY_OLD = "https://www.postgresql.org/docs/15/old.html"
+
+
+def quiet(what: str, done: int, of: int) -> None:
+    """Nobody looks at the progress."""
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two packages, one of them in two versions, on a machine that has no apt."""
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    return two_packages(tmp_path / "cache")
+
+
+@pytest.fixture
+def made(tmp_path: Path, cache: Path) -> tuple[Path, dict[str, Any]]:
+    """A corpus with everything in it, and its manifest."""
+    folder = tmp_path / "corpus"
+    build(folder, Wanted(recrawl=True), cache=cache, step=quiet)
+    return folder, json.loads((folder / "manifest.json").read_text())
+
+
+def read(folder: Path, name: str) -> dict[str, Capture]:
+    """The captures of a crawl by URL; every record must be of use, and no URL come twice."""
+    files = sorted(folder.glob(f"{name}-*.warc.gz"))
+    found = [one for file in files for one in read_captures(file)]
+    assert all(isinstance(one, Capture) for one in found)
+    by_url = {one.url: one for one in captures(found)}
+    assert len(by_url) == len(found)
+    return by_url
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {one.name: one.read_bytes() for one in folder.glob("*.warc.gz")}
+
+
+def parsed(capture: Capture) -> pages.Page:
+    robots = capture.headers.get("x-robots-tag")
+    return pages.parse(capture.body, capture.url, capture.content_type, robots)
+
+
+# --- what is written ----------------------------------------------------------------------
+
+
+def test_the_reader_finds_what_the_manifest_says(made: tuple[Path, dict[str, Any]]) -> None:
+    folder, manifest = made
+    for crawl in manifest["crawls"]:
+        skipped: Counter[str] = Counter()
+        found = [
+            one
+            for file in crawl["files"]
+            for one in captures(read_captures(folder / file["name"], skipped=skipped))
+        ]
+        assert len(found) + skipped["revisit"] == crawl["captures"] > 0
+        assert skipped["revisit"] == crawl["unchanged (revisit records)"]
+        assert skipped["request"] == crawl["captures"]
+        statuses = Counter(str(one.status) for one in found)
+        statuses["200"] += skipped["revisit"]
+        assert statuses == crawl["by status"]
+        for file in crawl["files"]:
+            assert (folder / file["name"]).stat().st_size == file["bytes"]
+    assert not list(folder.glob("*.part")) and not (folder / "unpacked").exists()
+
+
+def test_records_carry_digests_that_hold_and_refer_to_their_file(
+    made: tuple[Path, dict[str, Any]],
+) -> None:
+    folder, _ = made
+    kinds: Counter[str] = Counter()
+    for file in folder.glob("*.warc.gz"):
+        info = ""
+        with file.open("rb") as stream:
+            for record in ArchiveIterator(stream, check_digests="raise"):
+                record.content_stream().read()
+                kinds[record.rec_type] += 1
+                if record.rec_type == "warcinfo":
+                    info = record.rec_headers["WARC-Record-ID"]
+                    assert record.rec_headers["WARC-Filename"] == file.name
+                else:
+                    assert record.rec_headers["WARC-Warcinfo-ID"] == info
+                if record.rec_type == "revisit":
+                    assert (
+                        record.rec_headers["WARC-Refers-To-Date"] < record.rec_headers["WARC-Date"]
+                    )
+    assert kinds["request"] == kinds["response"] + kinds["revisit"]
+    assert kinds["revisit"] > 20
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_does_not(
+    tmp_path: Path, cache: Path, made: tuple[Path, dict[str, Any]]
+) -> None:
+    build(tmp_path / "again", Wanted(recrawl=True), cache=cache, step=quiet)
+    build(tmp_path / "other", Wanted(recrawl=True, seed=2), cache=cache, step=quiet)
+    assert contents(tmp_path / "again") == contents(made[0])
+    assert contents(tmp_path / "other") != contents(made[0])
+
+
+def test_a_crawl_is_cut_into_files_of_the_size_asked_for(tmp_path: Path, cache: Path) -> None:
+    build(tmp_path / "whole", Wanted(), cache=cache, step=quiet)
+    build(tmp_path / "cut", Wanted(split=20_000), cache=cache, step=quiet)
+    files = sorted((tmp_path / "cut").glob("crawl-*.warc.gz"))
+    assert len(files) > 2
+    assert all(20_000 <= file.stat().st_size < 25_000 for file in files[:-1])
+    assert set(read(tmp_path / "cut", "crawl")) == set(read(tmp_path / "whole", "crawl"))
+
+
+def test_a_sample_takes_its_share_of_every_package(tmp_path: Path, cache: Path) -> None:
+    manifest = build(tmp_path / "small", Wanted(pages=20), cache=cache, step=quiet)
+    chosen = {one["name"]: one["chosen"] for one in manifest["packages"]}
+    # The folder comes with its index; it is no document of its own.
+    assert chosen["sqlite3-doc"] in (14, 15) and 5 <= chosen["postgresql-doc-15"] <= 7
+    assert "https://www.sqlite.org/" in read(tmp_path / "small", "crawl")
+
+
+# --- the truth ----------------------------------------------------------------------------
+
+
+def test_redirects_lead_where_the_truth_says(made: tuple[Path, dict[str, Any]]) -> None:
+    folder, manifest = made
+    crawl = read(folder, "crawl")
+
+    def end(url: str) -> tuple[str | None, int]:
+        for hops in range(BEYOND + 2):
+            one = crawl[url]
+            if one.status == 200 and (target := parsed(one).refresh) is None:
+                return url, hops
+            if one.status >= 400:
+                return None, hops
+            url = urljoin(url, one.headers["location"]) if one.status != 200 else target or ""
+        return None, BEYOND + 2
+
+    kinds: Counter[str] = Counter()
+    for line in manifest["truth"]["redirects"]:
+        kinds[line["kind"]] += 1
+        reached, hops = end(line["url"])
+        assert reached == line["end"], line
+        assert hops == line["hops"] or line["kind"] == "cycle"
+        if line["kind"] in ("chain", "beyond"):
+            assert 2 <= hops <= 4 if line["kind"] == "chain" else hops == BEYOND
+    assert set(kinds) == {"301", "refresh", "chain", "beyond", "cycle", "dead"}
+    assert crawl["https://www.sqlite.org/"].status == 200
+
+
+def test_mirrors_are_the_copies_that_the_truth_says(made: tuple[Path, dict[str, Any]]) -> None:
+    folder, manifest = made
+    crawl = read(folder, "crawl")
+    seen = set()
+    for line in manifest["truth"]["mirrors"]:
+        copy, original = parsed(crawl[line["url"]]), parsed(crawl[line["of"]])
+        seen.add(line["kind"])
+        assert (copy.canonical == line["of"]) == (line["kind"] == "canonical")
+        assert (copy.text_hash == original.text_hash) == (line["kind"] != "near")
+        if line["kind"] == "near":
+            assert copy.simhash is not None and original.simhash is not None
+            assert (copy.simhash ^ original.simhash).bit_count() == line["distance"]
+    assert seen == {"copy", "canonical", "near"}
+    for line in manifest["truth"]["printable"]:
+        copy, original = parsed(crawl[line["url"]]), parsed(crawl[line["canonical"]])
+        assert copy.canonical == original.url and copy.text_hash != original.text_hash
+
+
+def test_noindex_pages_and_links_to_other_hosts_are_there(
+    made: tuple[Path, dict[str, Any]],
+) -> None:
+    folder, manifest = made
+    crawl = read(folder, "crawl")
+    marked = {one.url for one in crawl.values() if one.status == 200 and parsed(one).noindex}
+    assert marked == {line["url"] for line in manifest["truth"]["noindex"]} != set()
+    linking = [one for one in crawl.values() if b"See also elsewhere" in one.body]
+    assert len(linking) >= manifest["counts"]["files with links to other hosts"] > 0
+    for one in linking:
+        hosts = {link.url.split("/")[2] for link in parsed(one).links}
+        assert len(hosts) > 1, one.url
+
+
+def test_copies_of_a_page_have_its_links_and_robots_are_told_in_either_way(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for what, share in (("pages with links to other hosts", 1), ("noindex pages", 0.1)):
+        monkeypatch.setitem(SHARES, what, share)
+    manifest = build(tmp_path / "corpus", Wanted(), cache=cache, step=quiet)
+    crawl = read(tmp_path / "corpus", "crawl")
+    linked = 0
+    for line in manifest["truth"]["mirrors"]:
+        here, there = (crawl[line[one]].body.partition(b"See also")[2] for one in ("url", "of"))
+        assert here == there
+        linked += here != b""
+    assert linked == len(manifest["truth"]["mirrors"]) > 0
+    ways = {line["url"]: line["by"] for line in manifest["truth"]["noindex"]}
+    assert set(ways.values()) == {"meta", "header"}
+    for url, way in ways.items():
+        assert parsed(crawl[url]).noindex
+        assert ("x-robots-tag" in crawl[url].headers) == (way == "header")
+
+
+def test_an_alias_has_the_text_of_its_page(made: tuple[Path, dict[str, Any]]) -> None:
+    crawl = read(made[0], "crawl")
+    at = "https://www.postgresql.org/docs/15/"
+    assert crawl[f"{at}alias.html"].body == crawl[f"{at}p3.html"].body
+
+
+# --- recrawls -----------------------------------------------------------------------------
+
+
+def test_a_newer_version_is_a_real_recrawl(made: tuple[Path, dict[str, Any]]) -> None:
+    folder, manifest = made
+    before, after = read(folder, "crawl"), read(folder, "recrawl")
+    assert ONLY_OLD in before and after[ONLY_OLD].status == 404
+    assert ONLY_NEW not in before and after[ONLY_NEW].status == 200
+    # The rest of the pages are as they were: revisit records, which are no captures.
+    at = "https://www.postgresql.org/docs/15/"
+    assert set(after) == {ONLY_OLD, ONLY_NEW, f"{at}p1.html", f"{at}p2.html"}
+    assert max(one.date for one in before.values()) < min(one.date for one in after.values())
+    [package] = [one for one in manifest["packages"] if one["name"] == "postgresql-doc-15"]
+    assert (package["version"], package["recrawl_version"]) == ("15.9-1", "15.10-1")
+    assert package["recrawl"] == {
+        "pages": 32,
+        "same bytes": 29,
+        "other text": 1,
+        "new": 1,
+        "gone": 1,
+    }
+
+
+def test_made_up_changes_are_in_files_that_say_so(made: tuple[Path, dict[str, Any]]) -> None:
+    folder, manifest = made
+    first = read(folder, "crawl")
+    seeded = read(folder, "seeded-recrawl")
+    truth = manifest["truth"]
+    for line in truth["removed"]:
+        if not line["real"]:
+            assert seeded[line["url"]].status == line["status"] and line["url"] in first
+    assert {line["status"] for line in truth["removed"] if not line["real"]} == {404, 410}
+    for line in truth["turned"]:
+        assert seeded[line["url"]].headers["location"] == line["end"]
+        assert seeded.get(line["end"], first[line["end"]]).status == 200
+    rewritten = {line["url"] for line in truth["rewritten"]}
+    same = 0
+    for url, one in seeded.items():
+        if one.status == 200:
+            assert url.startswith("https://www.sqlite.org/") and one.body != first[url].body
+            assert (parsed(one).text_hash != parsed(first[url]).text_hash) == (url in rewritten)
+            same += url not in rewritten
+    assert rewritten and same > 40
+    assert [one["real"] for one in manifest["crawls"]] == [False, True, False]
+
+
+def test_without_being_asked_only_removals_are_made_up(tmp_path: Path, cache: Path) -> None:
+    manifest = build(tmp_path / "corpus", Wanted(), cache=cache, step=quiet)
+    assert {one.status for one in read(tmp_path / "corpus", "seeded-recrawl").values()} == {
+        301,
+        404,
+        410,
+    }
+    [said] = [one for one in manifest["not_to_be_had"] if "No real recrawl" in one]
+    assert "sqlite3-doc" in said and "postgresql-doc-15" not in said
+
+
+# --- edits --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "shell",
+    [
+        b"<!doctype html><html><head><title>t</title></head><body>%b</body></html>",
+        b"<!DOCTYPE html>\n<title>t</title>%b",
+        b"<HTML><HEAD CLASS=x><TITLE>t</TITLE></HEAD><BODY>%b</BODY></HTML>\n",
+        b"%b",
+    ],
+)
+def test_edits_do_what_they_say_to_pages_of_every_shape(shell: bytes) -> None:
+    body = shell % prose("shape").partition(b"<body>")[2].partition(b"</body>")[0]
+    url = "https://a.example/x"
+
+    def after(*edits: Edit) -> pages.Page:
+        return pages.parse(apply(edits, body), url, "text/html; charset=utf-8")
+
+    plain = after()
+    assert after(NoIndex()).noindex and not plain.noindex
+    assert after(Canonical("https://b.example/?a=1&b")).canonical == "https://b.example/?a=1&b"
+    one, other = Canonical("https://c.example/"), Canonical("https://b.example/")
+    assert after(one, other).canonical == "https://b.example/"
+    linked = after(CrossLinks((("https://b.example/<i>", "a <b> c"),)))
+    assert [(one.url, one.anchors) for one in linked.links if "b.example" in one.url] == [
+        ("https://b.example/%3Ci%3E", ("a <b> c",))
+    ]
+    assert after(Comment("x")).text_hash == plain.text_hash
+    assert after(Paragraph("Some words that stand at the very end.")).text != plain.text
+    reworded = after(Reword(3, "seed"))
+    assert reworded.text != plain.text and len(reworded.text.split()) == len(plain.text.split())
