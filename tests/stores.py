@@ -147,7 +147,7 @@ class PassingStore(OneStepStore):
 
     def __init__(self, inner: OneStepStore) -> None:
         self.inner = inner
-        self.limits = inner.limits
+        self.limits, self.latest_arrival = inner.limits, inner.latest_arrival
 
     def create_tables(self, names: Iterable[str]) -> None:
         self.inner.create_tables(names)

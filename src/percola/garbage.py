@@ -7,7 +7,7 @@ Of each cell, at a safe point P:
                                    no observer waits for it, unless something newer stands there
     older puts and deletes         go, with their values
     lock-only records up to P      go
-    rollback records below P       go: their transactions can commit no more
+    rollback records below P       go once no late call of their transactions can arrive any more
     acknowledgments up to P        go with the last record of the cell that they are about
     anything above P               stays
 
@@ -51,11 +51,14 @@ def garbage_of_row(
     cells: Iterable[tuple[bytes, list[tuple[int, bytes]]]],
     safe_point: int,
     observed: Container[bytes],
+    *,
+    settled: int,
 ) -> RowGarbage:
     """What may go from a row.
 
     `cells` are its columns with their write records as (commit_ts, record), newest first;
-    `observed` says which columns are observed. Raises DamagedRecordError.
+    `observed` says which columns are observed; no call of a transaction that began below
+    `settled` is under way any more. Raises DamagedRecordError.
     """
     garbage = RowGarbage()
     remaining: set[bytes] = set()
@@ -64,7 +67,7 @@ def garbage_of_row(
         about = acknowledged_column(column)
         if about is not None and all(ts <= safe_point for ts, _ in records):
             acknowledgments.append((column, about, [ts for ts, _ in records]))
-        if _look_at(garbage, column, records, safe_point, observed):
+        if _look_at(garbage, column, records, safe_point, observed, settled):
             remaining.add(column)
     for column, about, timestamps in acknowledgments:
         if about not in remaining:
@@ -83,12 +86,13 @@ def _look_at(
     records: list[tuple[int, bytes]],
     safe_point: int,
     observed: Container[bytes],
+    settled: int,
 ) -> bool:
     """Sort out the records of one cell; whether any of them stays for good."""
     stays = seen = False
     for ts, raw in records:
         record = decode_write(raw)
-        if ts > safe_point or (ts == safe_point and record.op is Op.ROLLBACK):
+        if ts > safe_point or (record.op is Op.ROLLBACK and ts >= min(settled, safe_point)):
             stays = True
             continue
         gone = Delete(Kind.WRITE, column, ts)

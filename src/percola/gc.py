@@ -21,8 +21,10 @@ Why that is safe:
   above the safe point: its records stay for as long as its locks may.
 * `percola.garbage` says what goes. A delete that an observer has yet to see stays, for the
   observer tells by it that the cell has changed.
-* A rollback record goes once its transaction is below the safe point, where it can commit no
-  more. A retention must be longer than a store call may be under way; on an embedded store none is.
+* A rollback record is what a late prewrite of its transaction would meet. It goes once this very
+  collector has watched the safe point stand above it for as long as a call may be under way
+  (`Store.latest_arrival`; on an embedded store none is). No two clocks are compared for that. For
+  the retention they are: where collectors' clocks differ, versions may go sooner or later.
 
 Everything can be repeated, stopped and run by several at once. A cycle keeps a cursor in the
 system table and goes round the tables from there, so a collector that keeps being killed still
@@ -115,6 +117,8 @@ class GarbageCollector:
         self._store = services.store
         self._retention = retention
         self._share = share
+        # Safe points, and since when this collector has seen them stand.
+        self._watched: list[tuple[int, float]] = []
 
     def collect(
         self,
@@ -131,13 +135,23 @@ class GarbageCollector:
         if chosen > self._store.safe_point():
             self._store.raise_safe_point(chosen)
         safe_point = collected.safe_point = self._store.safe_point()
+        settled = self._settled(safe_point)
         done, position = self._load_cursor()
         if done >= safe_point:
             collected.complete = True
             return collected
         tables = sorted(table.name for table in stored_schema(self._store))
-        self._walk(tables, position, collected, stopped, progress)
+        self._walk(tables, position, settled, collected, stopped, progress)
         return collected
+
+    def _settled(self, safe_point: int) -> int:
+        """The newest safe point that has stood for longer than any call may be under way."""
+        now = self._services.clock.monotonic()
+        self._watched.append((safe_point, now))
+        stood = [at for at, since in self._watched if now - since >= self._store.latest_arrival]
+        settled = max(stood, default=0)
+        self._watched = [(at, since) for at, since in self._watched if at >= settled]
+        return settled
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[bool]:
@@ -196,6 +210,7 @@ class GarbageCollector:
         self,
         tables: list[str],
         position: tuple[str, bytes],
+        settled: int,
         collected: Collected,
         stopped: Callable[[], bool],
         progress: Callable[[Collected], None],
@@ -213,7 +228,7 @@ class GarbageCollector:
                     self._save_cursor(0, table, row)
                     return
                 cells, row = self._store.versions(table, row, end, _RECORDS)
-                self._remove(cells, observed, collected)
+                self._remove(cells, observed, settled, collected)
                 progress(collected)
                 now = clock.monotonic()
                 if row is not None and now - saved >= _SAVED_EVERY:
@@ -229,6 +244,7 @@ class GarbageCollector:
         self,
         cells: list[tuple[Cell, list[tuple[int, bytes]]]],
         observed: set[tuple[str, bytes]],
+        settled: int,
         collected: Collected,
     ) -> None:
         mutations = []
@@ -236,7 +252,10 @@ class GarbageCollector:
             columns = [(cell.column, records) for cell, records in group]
             collected.cells += len(columns)
             garbage = garbage_of_row(
-                columns, collected.safe_point, {c for t, c in observed if t == table}
+                columns,
+                collected.safe_point,
+                {column for name, column in observed if name == table},
+                settled=settled,
             )
             if garbage.changes:
                 mutations.append(RowMutation(table, row, (), garbage.changes))

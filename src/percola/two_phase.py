@@ -277,6 +277,9 @@ class TwoPhaseCommit:
                     return
                 if self._has_committed(primary, commit_ts):
                     return
+                if unknown and services.store.safe_point() > start_ts:
+                    # Garbage collection may have removed the record: nobody can tell any more.
+                    raise CommitUnknownError(primary, start_ts, commit_ts)
                 raise self._rolled_back()
             except OutcomeUnknownError:
                 # Committed or not? The same mutation again is safe either way (P6, P7).

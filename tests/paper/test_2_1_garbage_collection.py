@@ -15,15 +15,18 @@ from stores import (
     CrashingStore,
     Gate,
     Ground,
+    ScriptedClock,
     ScriptedCoordination,
     SeamStore,
     cell_of,
     in_thread,
+    phase,
     stop_at,
 )
 
 from percola import (
     CommitUnknownError,
+    OutcomeUnknownError,
     Repository,
     SnapshotTooOldError,
     Table,
@@ -31,6 +34,7 @@ from percola import (
 )
 from percola.cells import MAX_TS, Cell, Kind
 from percola.gc import Collected, GarbageCollector
+from percola.store.base import RowMutation
 
 bank = Table("bank")
 bal = bank.column("bal", int)
@@ -360,3 +364,56 @@ def test_p7_a_commit_whose_record_is_gone_is_not_said_to_have_failed(
     collect(repo)
     with pytest.raises(SnapshotTooOldError):
         fresh.resolve(unknown)
+
+
+def test_p7_a_lost_reply_that_garbage_collection_overtakes_is_an_unknown_outcome(
+    ground: Ground,
+) -> None:
+    """Its lease was lost as well; the record that would tell has been superseded and removed."""
+    store = SeamStore(ground.store)
+    writer = ground.repo(
+        TABLES, store=store, coordination=ScriptedCoordination("writer", {"writer"})
+    )
+    repo = ground.repo(TABLES)
+    replies = iter(["lost"])
+
+    def lose(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
+        applied = apply()
+        if phase(mutation) == "commit" and next(replies, None):
+            write(repo, a=2)
+            assert collect(repo).versions
+            raise OutcomeUnknownError("the reply was lost")
+        return applied
+
+    store.hook = lose
+    t = writer.transaction(two_phase=True)
+    t.set(bal, "a", 1)
+    with pytest.raises(CommitUnknownError) as caught:
+        t.commit()
+    with pytest.raises(SnapshotTooOldError):
+        repo.resolve(caught.value)
+    assert repo.snapshot().get(bal, "a") == 2
+
+
+def test_p4_a_rollback_record_stays_while_a_late_call_may_still_meet_it(ground: Ground) -> None:
+    clock = ScriptedClock()
+    store = SeamStore(ground.store)
+    store.latest_arrival = 5.0
+    repo = ground.repo(TABLES, store=store, clock=clock)
+    write(repo, a=1)
+    t = repo.transaction(two_phase=True)
+    t.set(bal, "b", 1)
+    primary = cell_of(bal, "b")
+    repo.services.resolver.fate(primary, t.start_ts, impatient=True)
+    t.rollback()
+    write(repo, a=2)
+    collector = GarbageCollector(repo.services, retention=0)
+    assert collector.collect().safe_point > t.start_ts
+    clock.now += 4.9
+    write(repo, a=3)
+    assert collector.collect().records == 0
+    assert ground.entries(bal, "b", Kind.WRITE)
+    clock.now += 0.2
+    write(repo, a=4)
+    assert collector.collect().records == 1
+    assert ground.entries(bal, "b", Kind.WRITE) == []

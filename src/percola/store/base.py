@@ -135,6 +135,10 @@ class Store(ABC):
 
     limits: Limits
 
+    latest_arrival: float = 0.0
+    """How long, in seconds, a call may still take effect after its caller has given it up or
+    died. 0 where no call outlives its caller, as in an embedded store."""
+
     @abstractmethod
     def create_tables(self, names: Iterable[str]) -> None:
         """Make sure that the tables exist. Idempotent, and safe beside others doing the same."""

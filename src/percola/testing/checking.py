@@ -11,8 +11,8 @@ above start_ts and nobody else's; own writes are read; a range holds all that it
 
 A transaction of unknown outcome counts as committed if somebody saw a write of it, and then all
 of it must be there. That a cell is empty does not tell who deleted it: if one of unknown outcome
-may have, nothing is concluded. Where it would have committed is bounded by who saw it and who wrote after
-it; within these bounds the latest place is as good as any.
+may have, nothing is concluded. Where it would have committed is bounded by who saw it and who
+wrote after it; within these bounds the latest place is as good as any.
 
 The sweep trusts the timestamps; `percola.testing.appends` does not.
 """

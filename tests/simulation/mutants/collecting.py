@@ -62,9 +62,11 @@ def collects_the_newest(seams: Seams) -> None:
     """The newest version at or below the safe point is taken for superseded."""
 
     @seams.replaces(gc, "garbage_of_row")
-    def garbage_of_row(original: Any, cells: Any, safe_point: int, observed: Any) -> RowGarbage:
+    def garbage_of_row(
+        original: Any, cells: Any, safe_point: int, observed: Any, **more: int
+    ) -> RowGarbage:
         cells = list(cells)
-        garbage: RowGarbage = original(cells, safe_point, observed)
+        garbage: RowGarbage = original(cells, safe_point, observed, **more)
         for column, records in cells:
             for ts, raw in records:
                 if ts <= safe_point and decode_write(raw).op is Op.PUT:

@@ -6,13 +6,14 @@ from typing import ClassVar
 
 from percola import Repository, StoreError, TransientError
 from percola.gc import GarbageCollector
-from percola.testing.simulation import Client, Sizes
+from percola.testing.simulation import Client, Simulation, Sizes
 from tests.simulation.workloads.bank import FIRST, Bank, balance
 
-RETENTION = 2.5
-"""Seconds: longer than a call may be under way, as the collector asks for."""
+RETENTION = 0.5
+"""Seconds: less than a call may be under way, which the collector has to see to by itself."""
 
 COLLECTED = "old versions were removed"
+SETTLED = "rollback or lock records were removed"
 TOO_OLD = "a reader was told that its snapshot is too old"
 
 
@@ -23,6 +24,10 @@ class Collecting(Bank):
     sizes: ClassVar[Sizes] = {"accounts": (2, 4), "turns": (3, 8)}
     pause = 1.5
 
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__(simulation)
+        self._collectors: dict[str, GarbageCollector] = {}
+
     def turn(self, client: Client, number: int) -> None:
         if client.number == 1 or client.chance.random() < 0.1:
             self.collect(client)
@@ -32,13 +37,19 @@ class Collecting(Bank):
             super().turn(client, number)
 
     def collect(self, client: Client) -> None:
-        services = client.repo.services
+        name = client.process.name
+        if name not in self._collectors:
+            # For a whole life: what it has watched for long enough goes.
+            services = client.repo.services
+            self._collectors[name] = GarbageCollector(services, retention=RETENTION)
         try:
-            collected = GarbageCollector(services, retention=RETENTION).collect()
+            collected = self._collectors[name].collect()
         except (StoreError, TransientError) as error:
             client.note(f"collects no further: {error}")
             return
         client.note(f"collected: {collected}")
+        if collected.records:
+            self.simulation.world.sightings[SETTLED] += 1
         if collected.versions:
             self.simulation.world.sightings[COLLECTED] += 1
 

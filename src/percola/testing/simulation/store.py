@@ -42,6 +42,7 @@ class SimulatedStore(OneStepStore):
         self._world = process.world
         self._inner = process.world.store
         self.limits = self._inner.limits
+        self.latest_arrival = 2 * process.world.longest_delay
 
     def create_tables(self, names: Iterable[str]) -> None:
         names = list(names)
@@ -124,7 +125,10 @@ class SimulatedStore(OneStepStore):
         process = self._process
 
         def arrive() -> None:
-            outcome = self._inner.commit_one_step(start_ts, writes, notifications, deletes)
+            try:
+                outcome = self._inner.commit_one_step(start_ts, writes, notifications, deletes)
+            except SnapshotTooOldError:
+                return  # Refused, and nobody is left to be told.
             self._world.tell(process.name, "commits in one step", start_ts, writes, outcome)
 
         process.call(Call.ONE_STEP, arrive)
