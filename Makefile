@@ -16,9 +16,10 @@ BIN := .venv/bin
 help:
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
-setup: venv ## install everything into .venv, and a Java runtime where that is allowed; runs nothing
+setup: venv ## install everything into .venv; Java, a C compiler and Chromium where that is allowed
 	@scripts/java.sh install || true
 	@scripts/cc.sh install >/dev/null || true
+	@scripts/chromium.sh install >/dev/null || true
 
 demo: venv ## see real pages go from a crawl into a search index that follows a change
 	@scripts/java.sh install

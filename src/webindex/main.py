@@ -1,4 +1,4 @@
-"""The command line `webindex`: load, work, search, explain."""
+"""The command line `webindex`: load, work, search, explain, serve."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from percola import Observer, PercolaError, Repository
+from webindex.corpus.command import crawl_docs
 from webindex.errors import WebindexError
 from webindex.explain import Explanation, explain
 from webindex.serving.base import Runs, SearchResults, ServingError
@@ -382,6 +383,29 @@ def _section(title: str, lines: list[str], most: int = 20) -> None:
         console.print(Text("  " + line))
     if len(lines) > most:
         console.print(Text(f"  … and {len(lines) - most:,} more", style="dim"))
+
+
+# --- serve --------------------------------------------------------------------------------
+
+
+@cli.command("serve")
+@repo_option
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True)
+@click.option(
+    "--name", "names", multiple=True, help="One more name by which browsers may call the server."
+)
+def serve_command(repo: str, host: str, port: int, names: tuple[str, ...]) -> None:
+    """Serve a page for people: search, the story of a page, a live view of the pipeline.
+
+    Only this machine can reach it, unless --host says otherwise. Port 0 takes any free one.
+    """
+    from webindex.site.command import serve
+
+    serve(repo, host, port, names=names, say=lambda words: click.echo(words))
+
+
+cli.command("crawl-docs")(crawl_docs)
 
 
 def main() -> None:

@@ -43,8 +43,9 @@ PUBLIC_PACKAGES: Final = ("percola.inspection", "percola.spark", "percola.testin
 
 # Everything that only an extra brings, by the name it is imported by.
 EXTRAS: Final = (
-    "can_ada fastwarc google grpc happybase jpype kazoo matplotlib numpy opensearchpy pandas "
-    "publicsuffixlist py4j pyarrow pycld2 pyspark resiliparse selectolax tantivy warcio xxhash"
+    "can_ada fastwarc google grpc happybase jinja2 jpype kazoo matplotlib numpy opensearchpy "
+    "pandas publicsuffixlist py4j pyarrow pycld2 pyspark resiliparse selectolax starlette "
+    "tantivy uvicorn warcio xxhash"
 )
 
 

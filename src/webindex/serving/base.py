@@ -20,7 +20,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Literal, Protocol, Self
 
 MAX_EPOCH = 2**63 - 1
 MAX_CLUSTER_BYTES = 1_000
@@ -28,6 +28,9 @@ MAX_CLUSTER_BYTES = 1_000
 # To show hits an index has to hold all the ones before them.
 MAX_LIMIT = 1_000
 MAX_OFFSET = 9_000
+
+Facet = Literal["host", "language"]
+"""What hits can be filtered and counted by."""
 
 Runs = tuple[tuple[str, bool], ...]
 """Text in pieces, each with whether it matched the query. Joined, the pieces are the text."""
@@ -129,6 +132,7 @@ class SearchHit:
     host: str
     duplicates: tuple[str, ...]
     inlinks: int
+    anchors: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +180,29 @@ class ServingIndex(Protocol):
 
         Raises:
             ValueError: `limit` is not within 1 to 1,000, or `offset` within 0 to 9,000.
+        """
+        ...
+
+    def facet(
+        self,
+        field: Facet,
+        query: str,
+        *,
+        limit: int = 10,
+        host: str | None = None,
+        language: str | None = None,
+    ) -> list[tuple[str, int]]:
+        """Count what `search` would find by host or by language, the most frequent first.
+
+        Documents whose language is not known are in no count by language.
+        """
+        ...
+
+    def suggest(self, query: str) -> str | None:
+        """Return a query that may have been meant, with words that the index has, or None.
+
+        Only words that no document has are replaced, by the most frequent one that differs in
+        a letter or two. That the new query finds something is not promised.
         """
         ...
 

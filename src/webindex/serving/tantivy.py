@@ -41,6 +41,7 @@ from tantivy import Occur, Query
 from webindex.serving.base import (
     BusyIndexError,
     DamagedIndexError,
+    Facet,
     IndexReadError,
     IndexWriteError,
     NotAnIndexError,
@@ -56,6 +57,7 @@ from webindex.serving.base import (
 from webindex.serving.lock import only_writer
 from webindex.serving.query import Clause, parse_query
 from webindex.serving.snippet import CHARACTERS, mark, opening
+from webindex.serving.spelling import respell
 from webindex.serving.tantivy_documents import (
     SLICES,
     analyzer,
@@ -69,6 +71,8 @@ from webindex.serving.tantivy_documents import (
 _BOOSTS = {"title": 3.0, "anchors": 2.0, "text": 1.0, "url": 0.5}
 # A snippet is looked for in this much of a text: marking words takes time in proportion to it.
 _SNIPPET_SOURCE_CHARACTERS = 100_000
+# Of the words that begin as a misspelt one does, so many of the most frequent are compared with it.
+_SIMILAR_WORDS = 2_000
 # Tantivy's least for one thread. More would only make fewer, larger segments of a huge batch.
 _WRITER_HEAP_BYTES = 15_000_000
 
@@ -175,24 +179,19 @@ class TantivyIndex(ServingIndex):
         language: str | None = None,
     ) -> SearchResults:
         check_page(limit, offset)
-        sought, excluded = self._read(parse_query(query))
+        clauses = self._read(parse_query(query))
+        sought, _ = clauses
         if not sought:
             return SearchResults((), 0)
-        wanted = Query.boolean_query([(Occur.Must, self._in_any_field(words)) for words in sought])
-        filtered = [(Occur.Must, wanted)]
-        filtered += [(Occur.MustNot, self._in_any_field(words)) for words in excluded]
-        for field, value in (("host", host), ("language", language)):
-            if value is not None:
-                term = Query.term_query(self._schema, field, value, "basic")
-                filtered.append((Occur.Must, Query.const_score_query(term, 0.0)))
         with self._reading("search"):
             searcher = self._searcher()
             found = searcher.search(
-                Query.boolean_query(filtered),
+                self._filtered(clauses, host, language),
                 limit=limit,
                 offset=offset,
                 weight_by_field="authority",
             )
+            wanted = self._filtered((sought, []), None, None)
             snippets = tantivy.SnippetGenerator.create(searcher, wanted, self._schema, "text")
             snippets.set_max_num_chars(CHARACTERS)
             hits = []
@@ -208,6 +207,21 @@ class TantivyIndex(ServingIndex):
         sought = [self._words.analyze(clause.text) for clause in clauses if not clause.excluded]
         excluded = [self._words.analyze(clause.text) for clause in clauses if clause.excluded]
         return list(filter(None, sought)), list(filter(None, excluded))
+
+    def _filtered(
+        self,
+        clauses: tuple[list[list[str]], list[list[str]]],
+        host: str | None,
+        language: str | None,
+    ) -> Query:
+        sought, excluded = clauses
+        parts = [(Occur.Must, self._in_any_field(words)) for words in sought]
+        parts += [(Occur.MustNot, self._in_any_field(words)) for words in excluded]
+        for field, value in (("host", host), ("language", language)):
+            if value is not None:
+                term = Query.term_query(self._schema, field, value, "basic")
+                parts.append((Occur.Must, Query.const_score_query(term, 0.0)))
+        return Query.boolean_query(parts)
 
     def _in_any_field(self, words: list[str]) -> Query:
         fields = []
@@ -229,6 +243,35 @@ class TantivyIndex(ServingIndex):
         if not places:
             return opening(text)
         return mark(snippet.fragment(), places, sought, self._words.analyze)
+
+    def facet(
+        self,
+        field: Facet,
+        query: str,
+        *,
+        limit: int = 10,
+        host: str | None = None,
+        language: str | None = None,
+    ) -> list[tuple[str, int]]:
+        clauses = self._read(parse_query(query))
+        if not clauses[0]:
+            return []
+        # The dictionary of the field is walked: 0.2 ms with 37 hosts, 34 ms with ten thousand.
+        with self._reading("count hits"):
+            wanted = self._filtered(clauses, host, language)
+            return self._searcher().terms_with_prefix(field, "", filter_query=wanted, limit=limit)
+
+    def suggest(self, query: str) -> str | None:
+        with self._reading("look for similar words"):
+            searcher = self._searcher()
+
+            def known(word: str) -> bool:
+                return any(searcher.doc_freq(field, word) for field in _BOOSTS)
+
+            def begins(prefix: str) -> list[tuple[str, int]]:
+                return searcher.terms_with_prefix("text", prefix, limit=_SIMILAR_WORDS)
+
+            return respell(query, self._words.analyze, known, begins)
 
     def get(self, cluster: str) -> ServingDocument | None:
         with self._reading("look up a document"):
@@ -377,6 +420,7 @@ def _hit(document: ServingDocument, score: float, snippet: Runs) -> SearchHit:
         host=document.host,
         duplicates=document.duplicates,
         inlinks=document.inlinks,
+        anchors=document.anchors,
     )
 
 

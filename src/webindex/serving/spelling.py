@@ -1,0 +1,66 @@
+"""Did you mean: a misspelt word of a query, and the word of the index that is nearest to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from webindex.serving.query import parse_query
+
+_SHORTEST = 4
+"""Letters of a word that is worth a guess: nearly every shorter one is a letter from another."""
+
+
+def respell(
+    query: str,
+    words: Callable[[str], list[str]],
+    known: Callable[[str], bool],
+    begins: Callable[[str], list[tuple[str, int]]],
+) -> str | None:
+    """Replace the words of a query that the index does not know; None if there is nothing to do.
+
+    Args:
+        query: as a user typed it. Phrases and words to leave out stay as they are.
+        words: takes a text apart as the index does.
+        known: whether any document has a word.
+        begins: words of the index that begin with some letters, with how many documents have them.
+    """
+    changed = query
+    for clause in parse_query(query):
+        typed = words(clause.text)
+        if clause.excluded or len(typed) != 1 or len(typed[0]) < _SHORTEST or known(typed[0]):
+            continue
+        better = nearest(typed[0], begins)
+        if better is not None:
+            changed = changed.replace(clause.text, better)
+    return changed if changed != query else None
+
+
+def nearest(word: str, begins: Callable[[str], list[tuple[str, int]]]) -> str | None:
+    """The word with the fewest differences, of several the most frequent; None if all are far."""
+    most = 1 if len(word) < 7 else 2
+    # People seldom get the first letter wrong, but they swap the first two.
+    found = dict([*begins(word[:2]), *begins(word[1] + word[0]), *begins(word[0])])
+    best = min(
+        (
+            (steps, -documents, other)
+            for other, documents in found.items()
+            if abs(len(other) - len(word)) <= most
+            and 0 < (steps := differences(word, other)) <= most
+        ),
+        default=None,
+    )
+    return None if best is None else best[2]
+
+
+def differences(one: str, other: str) -> int:
+    """How many letters to insert, delete, replace, or swap with their neighbour."""
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, letter in enumerate(one, 1):
+        before, above, row = row, before, [i]
+        for j, theirs in enumerate(other, 1):
+            steps = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != theirs))
+            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == theirs:
+                steps = min(steps, above[j - 2] + 1)
+            row.append(steps)
+    return row[-1]

@@ -1,0 +1,221 @@
+"""The site: its routes, and how an answer is made of a template."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from typing import Any, Final
+
+import anyio.to_thread
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Scope
+
+from percola import PercolaError, Repository
+from webindex.serving import ServingError, TantivyIndex
+from webindex.site import shown, story
+from webindex.site.election import ORDER
+from webindex.site.guard import Guard, Names, Presence
+from webindex.site.live import Sampler, since
+from webindex.site.neighbourhood import WIDTH, draw
+from webindex.site.searching import BadQueryError, pages, search
+from webindex.urls import BadUrlError
+from webindex.working import build_observers
+
+LINKS: Final = 25
+"""Links of one page of a list."""
+
+THREADS: Final = 8
+"""Requests that read at a time; others wait."""
+
+log = logging.getLogger("webindex.site")
+
+_TITLES: Final = {
+    400: "That cannot be asked",
+    404: "There is no such page",
+    405: "This site can only be read",
+    414: "The address is too long",
+    421: "Wrong name",
+    500: "Something went wrong here",
+    503: "The index cannot be read",
+}
+
+
+class Site:
+    """Everything that answers are made from. Methods answer requests, each in a thread."""
+
+    def __init__(self, repo: Repository, index: TantivyIndex) -> None:
+        self.repo = repo
+        self.index = index
+        self.sampler = Sampler(repo, index)
+        self.steps: dict[str, list[str]] = {}
+        for one in build_observers(index):
+            self.steps.setdefault(repr(one.column), []).append(one.name)
+        self._templates = Environment(
+            loader=PackageLoader("webindex.site"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            finalize=shown.finalize,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.globals.update(
+            address=shown.address,
+            count=shown.count,
+            crumbs=shown.crumbs,
+            duration=shown.duration,
+            language=shown.language,
+            web_link=shown.web_link,
+        )
+        self._templates.filters.update(date=shown.date, moment=shown.moment)
+
+    def page(self, template: str, status: int = 200, **values: Any) -> Response:
+        """An answer made of a template."""
+        text = self._templates.get_template(template).render(values)
+        # What a template was given is clean; this is for what no encoding has.
+        return HTMLResponse(text.encode("utf-8", "replace"), status)
+
+    def message(self, status: int, sentence: str) -> Response:
+        """A page that says one thing."""
+        title = _TITLES.get(status, "That did not work")
+        return self.page("message.html", status, title=title, sentence=sentence)
+
+    def search(self, request: Request) -> Response:
+        """`/`: the search field, and what was found."""
+        found = search(self.index, request.query_params)
+        documents = self.index.count() if not found.query else None
+        return self.page("search.html", search=found, documents=documents)
+
+    def story(self, request: Request) -> Response:
+        """`/page`: what is known of one URL."""
+        asked = request.query_params
+        url = asked.get("url", "").strip()
+        if not url:
+            return self.page("which.html", url="")
+        told = story.tell(self.repo, self.index, url if "://" in url else f"https://{url}")
+        incoming = _slice("in", told.in_links, told.url, asked)
+        outgoing = _slice("out", told.out_links, told.url, asked)
+        known = story.captured(self.repo, [one.url for one in outgoing["links"]])
+        return self.page(
+            "story.html",
+            404 if told.standing == story.UNKNOWN and not told.in_links else 200,
+            story=told,
+            query=asked.get("q", ""),
+            incoming=incoming,
+            outgoing=outgoing,
+            captured=known,
+            drawing=draw(told),
+            width=WIDTH,
+            order=ORDER,
+        )
+
+    def live(self, request: Request) -> Response:
+        """`/live`: the pipeline, as it is now; the plots are drawn by `live.js`."""
+        samples, view = self.sampler.look()
+        return self.page(
+            "live.html",
+            sample=samples[-1] if samples else None,
+            view=view,
+            steps=[
+                (column, ", ".join(names), story.STEPS.get(column, ""))
+                for column, names in self.steps.items()
+            ],
+            address_of=self.repo.address,
+        )
+
+    def samples(self, request: Request) -> Response:
+        """`/live.json`: the samples after the one numbered `since`, and what stands beside them."""
+        text = request.query_params.get("since", "0")
+        number = int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
+        samples, view = self.sampler.look()
+        if samples and number > samples[-1].number:
+            number = 0  # A page that was opened before this server was started anew.
+        return JSONResponse(
+            {"samples": [asdict(one) for one in since(samples, number)], "view": asdict(view)}
+        )
+
+    # --- When there is nothing to show ------------------------------------------------------
+
+    def asked_wrongly(self, request: Request, error: Exception) -> Response:
+        """The request has something that cannot be used, and the error says what."""
+        return self.message(400, str(error))
+
+    def unreadable(self, request: Request, error: Exception) -> Response:
+        """The repository or the index cannot be read."""
+        log.error("%s %s: %s", request.method, request.url.path, shown.harmless(str(error)))
+        return self.message(503, str(error))
+
+    def http_error(self, request: Request, error: Exception) -> Response:
+        """No such route, or something else of HTTP."""
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        return self.message(status, "Search for it, or look at what the pipeline does.")
+
+    def failed(self, request: Request, error: Exception) -> Response:
+        """A defect of this program: the browser learns only that there is one."""
+        return self.message(
+            500, "The page could not be made. What happened stands in the server's output."
+        )
+
+
+def make_app(repo: Repository, index: TantivyIndex, names: Names) -> ASGIApp:
+    """The site of an open repository and its search index, which have to outlive it."""
+    site = Site(repo, index)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
+        site.sampler.start()
+        try:
+            yield
+        finally:
+            await anyio.to_thread.run_sync(site.sampler.stop)
+
+    def refuse(scope: Scope, status: int, sentence: str) -> ASGIApp:
+        return site.message(status, sentence)
+
+    app = Starlette(
+        routes=[
+            Route("/", site.search),
+            Route("/page", site.story),
+            Route("/live", site.live),
+            Route("/live.json", site.samples),
+            Mount("/static", StaticFiles(packages=[("webindex.site", "static")])),
+        ],
+        exception_handlers={
+            BadQueryError: site.asked_wrongly,
+            BadUrlError: site.asked_wrongly,
+            PercolaError: site.unreadable,
+            ServingError: site.unreadable,
+            HTTPException: site.http_error,
+            Exception: site.failed,
+        },
+        lifespan=lifespan,
+    )
+    # Around everything: what answers to an unforeseen error stands outside of any middleware.
+    return Guard(app, names, Presence(repo.address).trouble, refuse)
+
+
+def _slice(name: str, links: list[story.Link], url: str, asked: Any) -> dict[str, Any]:
+    """One page of a list of links; `asked` names it, and keeps the other list where it is."""
+    last = max(1, (len(links) + LINKS - 1) // LINKS)
+    text = asked.get(name, "1")
+    page = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 1
+    page = min(max(page, 1), last)
+    other = "out" if name == "in" else "in"
+
+    def link(number: int) -> str:
+        kept = {"url": url, "q": asked.get("q"), other: asked.get(other)}
+        return shown.address("/page", **kept, **{name: number}) + f"#{name}-links"
+
+    return {
+        "links": links[(page - 1) * LINKS : page * LINKS],
+        "total": len(links),
+        "steps": pages(page, last, link),
+    }

@@ -1,0 +1,173 @@
+"""What every request passes before a page is made, and what every answer carries.
+
+A browser on this machine can be made to ask for our pages by any site it shows. It may not read
+the answers, unless that site's name is made to lead here (DNS rebinding): so the Host header has
+to be a name that is ours. There is nothing to change here, so only GET and HEAD are answered.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-cache",
+}
+
+MAX_TARGET: Final = 16_384
+"""Bytes of path and query that are looked at: more than the longest URL, encoded, takes."""
+
+_LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_HOST: Final = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
+
+Refusal = tuple[int, str]
+"""A status and a sentence."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a server bound to `host` can be reached from this machine only."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class Names:
+    """The names by which a server may be called.
+
+    Bound to loopback: loopback's. Else also this machine's own names, every address (no name
+    leads to an address that is given as one, so nobody can rebind it), and `more`.
+    """
+
+    def __init__(self, host: str, more: tuple[str, ...] = ()) -> None:
+        self._any_address = not is_loopback(host)
+        self._names = {*_LOOPBACK_NAMES, host.lower(), *(name.lower() for name in more)}
+        if self._any_address:
+            own = socket.gethostname().lower()
+            self._names |= {own, own.partition(".")[0], socket.getfqdn().lower()}
+
+    def allow(self, header: str | None) -> bool:
+        """Whether a Host header says one of the names; the port is not looked at."""
+        found = _HOST.fullmatch(header or "")
+        if found is None:
+            return False
+        name = (found[1] or found[2]).lower().removesuffix(".")
+        if name in self._names:
+            return True
+        if self._any_address:
+            try:
+                ipaddress.ip_address(name)
+            except ValueError:
+                return False
+            return True
+        return False
+
+
+class Presence:
+    """Whether the repository's folder is still the one that was opened.
+
+    A folder that has been removed stays readable to whoever has it open: it would go on being
+    shown as if nothing had happened.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._known = self._identity()
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            state = os.stat(os.path.join(self._folder, "percola.json"))
+        except OSError:
+            return None
+        return state.st_dev, state.st_ino
+
+    def trouble(self) -> str | None:
+        """A sentence if it is gone or has been replaced."""
+        found = self._identity()
+        if found == self._known:
+            return None
+        if found is None:
+            return (
+                f"The repository {self._folder} is gone: it was there when this server started. "
+                "Put it back, or stop the server and start it on another one."
+            )
+        return (
+            f"The repository {self._folder} has been replaced by another one since this server "
+            "started. Stop 'webindex serve' and start it again."
+        )
+
+
+class Guard:
+    """The ASGI layer around everything, static files included.
+
+    Args:
+        app: what it guards.
+        names: the names that the server answers to.
+        trouble: a sentence if nothing can be shown at the moment.
+        refuse: makes the answer to a refused request.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        names: Names,
+        trouble: Callable[[], str | None],
+        refuse: Callable[[Scope, int, str], ASGIApp],
+    ) -> None:
+        self._app = app
+        self._names = names
+        self._trouble = trouble
+        self._refuse = refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or have it answered."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        refusal = self._judge(scope)
+        app = self._app if refusal is None else self._refuse(scope, *refusal)
+        await app(scope, receive, _with_headers(send))
+
+    def _judge(self, scope: Scope) -> Refusal | None:
+        if not self._names.allow(Headers(scope=scope).get("host")):
+            return 421, (
+                "This server does not answer to the name that you called it by. Use the address "
+                "that 'webindex serve' printed, or start it with --name."
+            )
+        if scope["method"] not in ("GET", "HEAD"):
+            return 405, "This site can only be read: it answers GET and nothing else."
+        if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET:
+            return 414, f"The address is longer than {MAX_TARGET:,} bytes, so it was not read."
+        if scope["path"].startswith("/static/"):
+            return None
+        trouble = self._trouble()
+        return None if trouble is None else (503, trouble)
+
+
+def _with_headers(send: Send) -> Callable[[Message], Awaitable[None]]:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers[name] = value
+            if message["status"] == 405:
+                headers["Allow"] = "GET, HEAD"
+        await send(message)
+
+    return sending

@@ -1,0 +1,81 @@
+"""The links around a page as a drawing: who links to it on the left, what it links to on the right.
+
+Only what can be read at a glance is drawn; the lists beside it have everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from webindex.site.shown import brief
+from webindex.site.story import Link, Story
+
+PAGES: Final = 7
+"""Pages that are drawn on each side."""
+
+WIDTH: Final = 1000
+_ROW: Final = 30
+_SIDE: Final = 350
+_LETTERS: Final = 44
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A neighbour: where its label ends or begins, and the line to the page."""
+
+    url: str
+    label: str
+    x: int
+    y: int
+    line: str
+    counts: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """The neighbourhood; `more_in` and `more_out` are those that were left out."""
+
+    height: int
+    middle: int
+    left: list[Node]
+    right: list[Node]
+    more_in: int
+    more_out: int
+
+
+def draw(story: Story) -> Drawing | None:
+    """Lay out the neighbourhood; None where there is nothing to see."""
+    incoming, outgoing = _distinct(story, story.in_links), _distinct(story, story.out_links)
+    rows = max(min(len(incoming), PAGES), min(len(outgoing), PAGES))
+    if not rows:
+        return None
+    height = max(3, rows) * _ROW + 16
+    middle = height // 2
+    return Drawing(
+        height,
+        middle,
+        _side(story.url, incoming[:PAGES], _SIDE, WIDTH // 2 - 14, height),
+        _side(story.url, outgoing[:PAGES], WIDTH - _SIDE, WIDTH // 2 + 14, height),
+        max(0, len(incoming) - PAGES),
+        max(0, len(outgoing) - PAGES),
+    )
+
+
+def _distinct(story: Story, links: Sequence[Link]) -> list[Link]:
+    """Each page once, those that say something first."""
+    named = sorted(links, key=lambda link: (not link.counts, not link.anchors))
+    first = {link.url: link for link in reversed(named) if link.url != story.url}
+    return [link for link in named if first.get(link.url) is link]
+
+
+def _side(url: str, links: Sequence[Link], x: int, centre: int, height: int) -> list[Node]:
+    top = (height - len(links) * _ROW) // 2 + _ROW // 2
+    nodes = []
+    for place, link in enumerate(links):
+        y = top + place * _ROW
+        bend = (x + centre) // 2
+        line = f"M{x},{y} C{bend},{y} {bend},{height // 2} {centre},{height // 2}"
+        nodes.append(Node(link.url, brief(link.url, url, _LETTERS), x, y, line, link.counts))
+    return nodes

@@ -1,0 +1,159 @@
+"""What a search shows: the hits of one page, how many there are by host and language, the time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from webindex.serving.base import MAX_OFFSET, Facet, SearchHit, ServingIndex
+from webindex.serving.query import MAX_CHARACTERS
+from webindex.site.shown import address
+
+HITS: Final = 10
+"""Hits of one page."""
+
+FACETS: Final = 12
+"""Hosts and languages that are offered as filters."""
+
+_PAGES_AROUND: Final = 3
+
+
+class BadQueryError(ValueError):
+    """A search that cannot be made; the message is a sentence for whoever typed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A filter that may be set, or taken away again."""
+
+    name: str
+    count: int
+    chosen: bool
+    link: str
+
+
+@dataclass(slots=True)
+class Search:
+    """One page of results.
+
+    Attributes:
+        query, host, language, page: what was asked for; page counts from 1.
+        total: how many documents match; 0 also where there is nothing to look for.
+        seconds: how long it took to find, count and cut out the snippets.
+        steps: links to other pages of results, as (label, link); the link is empty for this one
+            and for a gap.
+        meant: a query that may have been meant, if nothing was found.
+        hint: what to do, if there is no word in the query.
+    """
+
+    query: str
+    host: str | None = None
+    language: str | None = None
+    page: int = 1
+    total: int = 0
+    seconds: float = 0.0
+    hits: tuple[SearchHit, ...] = ()
+    hosts: list[Choice] = field(default_factory=list)
+    languages: list[Choice] = field(default_factory=list)
+    steps: list[tuple[str, str]] = field(default_factory=list)
+    meant: str | None = None
+    hint: str | None = None
+
+    @property
+    def first(self) -> int:
+        """The number of the first hit of this page."""
+        return (self.page - 1) * HITS + 1
+
+    def link(self, **changes: str | int | None) -> str:
+        """This search with other parameters; without a page it is the first."""
+        asked = {"q": self.query, "host": self.host, "lang": self.language}
+        return address("/", **{**asked, **changes})
+
+
+def search(index: ServingIndex, parameters: Mapping[str, str]) -> Search:
+    """Make the search that a request's parameters ask for.
+
+    Raises BadQueryError for a query that is too long or a page that there cannot be, and
+    ServingError if the index cannot be read.
+    """
+    query = parameters.get("q", "").strip()
+    if len(query) > MAX_CHARACTERS:
+        raise BadQueryError(
+            f"Your query has {len(query):,} characters and may have {MAX_CHARACTERS}: "
+            "leave out what you can do without."
+        )
+    asked = Search(
+        query, parameters.get("host") or None, parameters.get("lang") or None, _page(parameters)
+    )
+    if not query:
+        return asked
+    offset = (asked.page - 1) * HITS
+    filters = {"host": asked.host, "language": asked.language}
+    began = time.perf_counter()
+    found = index.search(query, limit=HITS, offset=offset, **filters)
+    asked.seconds = time.perf_counter() - began
+    asked.hits, asked.total = found.hits, found.total
+    asked.hosts = _choices(index, asked, "host")
+    asked.languages = _choices(index, asked, "language")
+    asked.steps = _steps(asked)
+    if not found.total:
+        asked.meant = index.suggest(query)
+        if not any(letter.isalnum() for letter in query):
+            asked.hint = "There is no word in your query: type a word or two to look for."
+        elif all(word.startswith("-") for word in query.split()):
+            asked.hint = (
+                "Your query only says what to leave out: add a word that pages should have."
+            )
+    return asked
+
+
+def _page(parameters: Mapping[str, str]) -> int:
+    text = parameters.get("page", "1")
+    last = MAX_OFFSET // HITS + 1
+    if not text.isascii() or not text.isdigit() or len(text) > 6 or not 1 <= int(text) <= last:
+        raise BadQueryError(
+            f"There is no page {text[:20]!r} of results: pages go from 1 to {last}."
+        )
+    return int(text)
+
+
+def _choices(index: ServingIndex, asked: Search, facet: Facet) -> list[Choice]:
+    """What the hits could be filtered by, were this one filter not set."""
+    chosen = asked.host if facet == "host" else asked.language
+    others = {"host": asked.host, "language": asked.language, facet: None}
+    counts = dict(index.facet(facet, asked.query, limit=FACETS, **others))
+    if chosen is not None:
+        counts.setdefault(chosen, asked.total)
+    parameter = "host" if facet == "host" else "lang"
+    return [
+        Choice(
+            name,
+            number,
+            name == chosen,
+            asked.link(**{parameter: None if name == chosen else name}),
+        )
+        for name, number in counts.items()
+    ]
+
+
+def _steps(asked: Search) -> list[tuple[str, str]]:
+    last = min((asked.total + HITS - 1) // HITS, MAX_OFFSET // HITS + 1)
+    return pages(asked.page, last, lambda page: asked.link(page=page if page > 1 else None))
+
+
+def pages(page: int, last: int, link: Callable[[int], str]) -> list[tuple[str, str]]:
+    """Labels and links: the first page, the last one, and those around this one."""
+    if last <= 1:
+        return []
+    near = range(page - _PAGES_AROUND, page + _PAGES_AROUND + 1)
+    shown = sorted({1, last, *(number for number in near if 1 <= number <= last)})
+    steps: list[tuple[str, str]] = []
+    before = 0
+    for number in shown:
+        if number > before + 1:
+            steps.append(("…", ""))
+        steps.append((f"{number:,}", "" if number == page else link(number)))
+        before = number
+    return steps

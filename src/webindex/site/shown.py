@@ -1,0 +1,112 @@
+"""How things are written for people: crawled text made harmless, URLs, numbers, times."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import unquote, urlencode
+
+import pycld2
+from markupsafe import Markup
+
+# C0 and C1 controls but tab and newline; line and paragraph separators; embeddings, overrides and
+# isolates of the writing direction; the byte order mark; lone surrogates, which have no encoding.
+_HARMFUL: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
+_ENCODED: Final = re.compile(r"(?:%[89A-F][0-9A-F])+", re.IGNORECASE)
+
+_LANGUAGES: Final[dict[str, str]] = {
+    code: name.replace("_", " ").title() for name, code in pycld2.LANGUAGES
+}
+
+
+def harmless(text: str) -> str:
+    """Text whose every character is seen, and which cannot turn what stands beside it."""
+    return _HARMFUL.sub("\ufffd", text)
+
+
+def finalize(value: Any) -> Any:
+    """Jinja's last step before escaping: `harmless` for every string that is not ours."""
+    return harmless(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def web_link(url: str) -> str:
+    """The URL if a browser may follow it: http and https only; else empty."""
+    return url if url.startswith(("http://", "https://")) else ""
+
+
+def crumbs(url: str) -> list[str]:
+    """A URL as people read it: the host, then the steps of its path and the query, decoded."""
+    scheme, _, rest = url.partition("://")
+    path, mark, query = rest.partition("?")
+    host, *steps = path.split("/")
+    shown = [host if scheme == "https" else f"{scheme}://{host}"]
+    shown += [_decoded(step) for step in steps if step]
+    if mark:
+        shown[-1] += "?" + _decoded(query)
+    return shown
+
+
+def brief(url: str, beside: str, most: int) -> str:
+    """What tells a URL from one that it stands beside, in at most so many characters."""
+    steps = crumbs(url)
+    if steps[0] == crumbs(beside)[0]:
+        steps = steps[1:] or ["/"]
+    words = "/".join(steps)
+    return words if len(words) <= most else "…" + words[1 - most :]
+
+
+def _decoded(text: str) -> str:
+    """Escapes of letters beyond ASCII decoded; everything that could mislead stays encoded."""
+
+    def decode(found: re.Match[str]) -> str:
+        try:
+            words = unquote(found[0], errors="strict")
+        except UnicodeDecodeError:
+            return found[0]
+        return words if words.isprintable() else found[0]
+
+    return _ENCODED.sub(decode, text)
+
+
+def address(path: str, **parameters: str | int | None) -> str:
+    """A link within the site; parameters that are None or empty are left out."""
+    given = {name: value for name, value in parameters.items() if value not in (None, "")}
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+def count(number: int, noun: str, plural: str | None = None) -> str:
+    """`1 page`, `2,000 pages`."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def language(code: str) -> str:
+    """The English name of a language; its code where that is all there is."""
+    return _LANGUAGES.get(code, code)
+
+
+def duration(seconds: float) -> str:
+    """A time span with the one unit that matters."""
+    if seconds < 0.9995:
+        milliseconds = seconds * 1000
+        return f"{milliseconds:.1f} ms" if milliseconds < 9.95 else f"{milliseconds:.0f} ms"
+    if seconds < 99.5:
+        return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    if seconds < 5_400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h" if seconds < 172_800 else f"{seconds / 86_400:,.0f} days"
+
+
+def moment(milliseconds: int) -> str:
+    """A moment given in milliseconds since the epoch, in UTC."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def date(text: str) -> str:
+    """A WARC date to the minute; as it is if it is not one."""
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    except ValueError:
+        return text

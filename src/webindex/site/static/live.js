@@ -1,0 +1,310 @@
+// The live view: asks for new samples each second and draws what the last minutes were like.
+// Nothing here is more than text: what was crawled can stand in a failure's message.
+"use strict";
+
+(() => {
+  const EVERY = 1000;
+  const SPANS = [1, 2, 5].map((minutes) => minutes * 60000);
+  const KEPT = 900;
+  const SVG = "http://www.w3.org/2000/svg";
+  const samples = [];
+  const rows = [...document.querySelectorAll("#steps tbody tr")];
+  const names = Object.fromEntries(rows.map((row) => [row.dataset.column, row.dataset.observer]));
+  let pointer = null;
+
+  const number = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
+  const whole = (value) => number.format(Math.round(value));
+  const rate = (value) => (value === 0 ? "0" : value < 10 ? value.toFixed(1) : whole(value));
+
+  function span(seconds) {
+    if (seconds === 0) return "0";
+    if (seconds < 0.9995) return `${seconds < 0.00995 ? (seconds * 1000).toFixed(1) : Math.round(seconds * 1000)} ms`;
+    if (seconds < 9.95) return `${seconds.toFixed(1)} s`;
+    if (seconds < 99.5) return `${Math.round(seconds)} s`;
+    if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
+    return seconds < 172800 ? `${Math.round(seconds / 3600)} h` : `${whole(seconds / 86400)} days`;
+  }
+
+  const age = (seconds, view) => (seconds < 1 ? "under 1 s" : `${view.oldest_at_least ? "over " : ""}${span(seconds)}`);
+  const moment = (ms) => new Date(ms).toISOString().replace("T", " ").replace(/\..*/, " UTC");
+
+  // --- What is plotted: for each plot its series, and how a value is written. ---
+
+  const PLOTS = {
+    throughput: {
+      write: rate,
+      series: () => [
+        { name: "commits", color: 1, value: (s) => s.commits },
+        { name: "pages made searchable", color: 2, value: (s) => s.searchable },
+      ],
+    },
+    latency: {
+      write: (ms) => span(ms / 1000),
+      series: () => [
+        { name: "p50", color: 3, value: (s) => s.p50, area: false },
+        { name: "p95", color: 1, value: (s) => s.p95, area: false },
+        { name: "p99", color: 6, value: (s) => s.p99, area: false },
+      ],
+    },
+    waiting: {
+      write: whole,
+      stacked: true,
+      series: () =>
+        Object.keys(names).map((column, place) => ({
+          name: names[column],
+          color: 1 + (place % 6),
+          value: (s) => s.waiting[column] || 0,
+        })),
+    },
+    oldest: {
+      write: span,
+      series: () => [{ name: "oldest", color: 2, value: (s) => s.oldest_s }],
+    },
+  };
+
+  // --- Drawing ---
+
+  function element(name, attributes, parent) {
+    const made = document.createElementNS(SVG, name);
+    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+    parent.append(made);
+    return made;
+  }
+
+  function niceTop(value) {
+    if (value <= 0) return 1;
+    const power = 10 ** Math.floor(Math.log10(value));
+    return [1, 2, 4, 6, 8, 10].map((step) => step * power).find((top) => top >= value * 1.02) || 10 * power;
+  }
+
+  function draw(figure, now) {
+    const plot = PLOTS[figure.dataset.plot];
+    const svg = figure.querySelector("svg");
+    const { width, height } = svg.getBoundingClientRect();
+    if (width < 60) return;
+    const left = 48, right = 4, top = 8, bottom = 20;
+    // As long as there is something to show, five minutes at most.
+    const SPAN = SPANS.find((one) => now - samples[0].at_ms <= one) || SPANS[SPANS.length - 1];
+    const seen = samples.filter((s) => s.at_ms >= now - SPAN - 12000);
+    const shown = seen.filter((s) => s.at_ms >= now - SPAN);
+    const at = pointer && pointer.figure === figure && shown.length
+      ? shown.reduce((best, s) => Math.abs(x(s) - pointer.x) < Math.abs(x(best) - pointer.x) ? s : best)
+      : shown[shown.length - 1];
+
+    function x(s) {
+      return left + (1 - (now - s.at_ms) / SPAN) * (width - left - right);
+    }
+
+    let series = plot.series();
+    if (plot.stacked) {
+      const used = series.filter((one) => shown.some((s) => one.value(s)));
+      series = used.length ? used : series.slice(0, 0);
+    }
+    const highest = Math.max(0, ...shown.map((s) => plot.stacked
+      ? series.reduce((sum, one) => sum + one.value(s), 0)
+      : Math.max(0, ...series.map((one) => one.value(s) ?? 0))));
+    const ceiling = niceTop(highest);
+    const y = (value) => top + (1 - value / ceiling) * (height - top - bottom);
+
+    svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    svg.replaceChildren();
+    for (const share of [0, 0.5, 1]) {
+      const level = Math.round(y(ceiling * share)) + 0.5;
+      element("line", { class: "grid", x1: left, x2: width - right, y1: level, y2: level }, svg);
+      if (share === 0 || highest > 0) {
+        const label = element("text", { x: left - 6, y: level + 4, "text-anchor": "end" }, svg);
+        label.textContent = share === 0 ? "0" : plot.write(ceiling * share);
+      }
+    }
+    const steps = SPAN === SPANS[2] ? 5 : 4;
+    for (let step = 0; step <= steps; step += 1) {
+      const seconds = ((1 - step / steps) * SPAN) / 1000;
+      const anchor = step === 0 ? "start" : step === steps ? "end" : "middle";
+      const place = left + (step / steps) * (width - left - right);
+      const label = element("text", { x: place, y: height - 4, "text-anchor": anchor }, svg);
+      label.textContent = !seconds ? "now" : seconds % 60 ? `${seconds} s` : `${seconds / 60} min`;
+    }
+
+    const lines = element("g", {}, svg);
+    let floor = seen.map(() => 0);
+    for (const one of series) {
+      if (plot.stacked) {
+        const above = seen.map((s, place) => floor[place] + one.value(s));
+        const upper = seen.map((s, place) => `${Math.max(left, x(s)).toFixed(1)},${y(above[place]).toFixed(1)}`);
+        const lower = seen.map((s, place) => `${Math.max(left, x(s)).toFixed(1)},${y(floor[place]).toFixed(1)}`);
+        if (seen.length > 1) {
+          element("path", { class: `stack c${one.color}`, d: `M${upper.join("L")}L${lower.reverse().join("L")}Z` }, lines);
+        }
+        floor = above;
+        continue;
+      }
+      for (const piece of pieces(seen, one.value)) {
+        const points = piece.map((s) => `${Math.max(left, x(s)).toFixed(1)},${y(one.value(s)).toFixed(1)}`);
+        const path = `M${points.join("L")}`;
+        if (one.area !== false && points.length > 1) {
+          const [first, last] = [points[0].split(",")[0], points[points.length - 1].split(",")[0]];
+          element("path", { class: `area c${one.color}`, d: `${path}L${last},${y(0)}L${first},${y(0)}Z` }, lines);
+        }
+        element("path", { class: `line c${one.color}`, d: points.length > 1 ? path : `${path}h0.1` }, lines);
+      }
+    }
+    if (pointer && pointer.figure === figure && at) {
+      element("line", { class: "cursor", x1: x(at), x2: x(at), y1: top, y2: height - bottom }, svg);
+    }
+    legend(figure, plot, series, at);
+  }
+
+  // A line ends where there is no value: nothing is drawn across what is not known.
+  function pieces(seen, value) {
+    const found = [];
+    let piece = [];
+    for (const sample of seen) {
+      const known = value(sample) !== null && value(sample) !== undefined;
+      if (known) piece.push(sample);
+      if (!known && piece.length) {
+        found.push(piece);
+        piece = [];
+      }
+    }
+    if (piece.length) found.push(piece);
+    return found;
+  }
+
+  function legend(figure, plot, series, at) {
+    const keys = series.map((one) => {
+      const key = document.createElement("span");
+      key.className = `key c${one.color}`;
+      const value = at ? one.value(at) : null;
+      const words = document.createElement("b");
+      words.textContent = `${series.length > 1 ? `${one.name} ` : ""}${value === null || value === undefined ? "–" : plot.write(value)}`;
+      key.append(words);
+      return key;
+    });
+    if (plot.stacked && !series.length) keys.push("nothing");
+    figure.querySelector(".legend").replaceChildren(...keys);
+  }
+
+  function drawAll() {
+    if (!samples.length) return;
+    const now = samples[samples.length - 1].at_ms;
+    for (const figure of document.querySelectorAll(".plot")) draw(figure, now);
+  }
+
+  // --- Numbers and tables ---
+
+  function say(name, words) {
+    const place = document.querySelector(`[data-value="${name}"]`);
+    if (place && place.textContent !== words) place.textContent = words;
+  }
+
+  function cells(row, words) {
+    for (const text of words) {
+      const cell = document.createElement("td");
+      if (text instanceof Node) cell.append(text);
+      else cell.textContent = text;
+      row.append(cell);
+    }
+    return row;
+  }
+
+  function story(url) {
+    const link = document.createElement("a");
+    link.className = "url";
+    link.href = `/page?url=${encodeURIComponent(url)}`;
+    link.textContent = url;
+    return link;
+  }
+
+  function tell(view) {
+    const trouble = document.querySelector("#trouble");
+    trouble.hidden = !view.trouble;
+    trouble.textContent = view.trouble;
+    const last = samples[samples.length - 1];
+    if (!last) return;
+    const waiting = Object.values(last.waiting).reduce((sum, one) => sum + one, 0);
+    say("documents", whole(last.documents));
+    say("pages", view.pages === null ? "–" : whole(view.pages));
+    say("waiting", whole(waiting));
+    say("oldest", waiting ? age(last.oldest_s, view) : "none");
+    say("searchable", last.searchable === null ? "–" : rate(last.searchable));
+    say("p95", last.p95 === null ? "–" : span(last.p95 / 1000));
+    say("failed", whole(last.failed));
+    say("processes", whole(view.processes.length));
+    say("last_ts", whole(last.last_ts));
+    say("safe_point", whole(view.safe_point));
+    say("newest_export", view.newest_export_ms === null ? "none in 15 minutes" : moment(view.newest_export_ms));
+    document.querySelector('[data-value="failed"]').closest(".tile").classList.toggle("bad", last.failed > 0);
+
+    for (const column of Object.keys(last.waiting)) {
+      if (names[column] || !document.querySelector("#steps tbody")) continue;
+      names[column] = column;  // A step that this page did not know of.
+      const row = document.createElement("tr");
+      row.dataset.column = column;
+      document.querySelector("#steps tbody").append(cells(row, ["", "", column, ""]));
+      row.lastElementChild.className = "right";
+      rows.push(row);
+    }
+    for (const row of rows) {
+      const count = last.waiting[row.dataset.column] || 0;
+      row.lastElementChild.textContent = whole(count);
+      row.lastElementChild.classList.toggle("zero", !count);
+    }
+    if (view.processes.length) document.querySelector("#processes tbody").replaceChildren(
+      ...view.processes.map((one) => {
+        const runs = Object.values(one.observers).flat().length;
+        return cells(document.createElement("tr"), [
+          String(one.pid),
+          runs ? `runs ${runs} observer${runs === 1 ? "" : "s"}` : "reads or loads",
+        ]);
+      }),
+    );
+    document.querySelector("#no-failures").hidden = view.failures.length > 0;
+    document.querySelector("#failures").hidden = !view.failures.length;
+    document.querySelector("#failures tbody").replaceChildren(
+      ...view.failures.map((one) =>
+        cells(document.createElement("tr"), [
+          one.observer,
+          one.url ? story(one.url) : one.cell,
+          String(one.attempts),
+          moment(one.at_ms),
+          one.error,
+        ]),
+      ),
+    );
+  }
+
+  // --- Asking ---
+
+  async function ask() {
+    const newest = samples.length ? samples[samples.length - 1].number : 0;
+    try {
+      const answer = await fetch(`/live.json?since=${newest}`, { signal: AbortSignal.timeout(10000) });
+      if (!answer.ok) throw new Error(`The server answered with status ${answer.status}.`);
+      const { samples: fresh, view } = await answer.json();
+      if (fresh.length && fresh[0].number <= newest) samples.length = 0;
+      samples.push(...fresh);
+      samples.splice(0, samples.length - KEPT);
+      tell(view);
+      drawAll();
+    } catch (error) {
+      const trouble = document.querySelector("#trouble");
+      trouble.hidden = false;
+      trouble.textContent = `No new numbers: ${error.message || "the server does not answer."} Trying again.`;
+    }
+    setTimeout(ask, document.hidden ? 10 * EVERY : EVERY);
+  }
+
+  for (const figure of document.querySelectorAll(".plot")) {
+    const svg = figure.querySelector("svg");
+    svg.addEventListener("pointermove", (event) => {
+      pointer = { figure, x: event.clientX - svg.getBoundingClientRect().left };
+      drawAll();
+    });
+    svg.addEventListener("pointerleave", () => {
+      pointer = null;
+      drawAll();
+    });
+  }
+  addEventListener("resize", drawAll);
+  ask();
+})();

@@ -1,0 +1,412 @@
+"""The page that `webindex serve` makes, in a real browser: Debian's Chromium without a window."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from from_scratch import recrawl, sample
+from hostile_pages import OTHER, SOURCE, TARGET, TITLE, hostile
+from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+from site_client import made
+
+import percola
+from percola import Worker
+from webindex.loading import load_captures
+from webindex.sample import CHANGED_URL, CHANGED_WORDS
+from webindex.working import build_observers, open_index, open_repository, running
+
+ROOT = Path(__file__).resolve().parents[2]
+WaitUntil = Callable[..., Any]
+
+FLAGS = (
+    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run "
+    "--disable-background-networking --disable-component-update --disable-sync "
+    "--disable-dev-shm-usage --window-size=1200,900"
+)
+
+
+# --- A server, and a browser ----------------------------------------------------------------
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "webindex.main", "serve", *map(str, arguments)]
+
+
+def environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name != "WEBINDEX_REPO"}
+    return kept | {"PYTHONPATH": str(Path(percola.__file__).parents[1])}
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """`webindex serve` in a process of its own: its address and the process."""
+    process = subprocess.Popen(
+        command("--repo", folder, "--port", 0),
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        found = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
+        assert found, process.communicate()
+        yield found[0], process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+class Browser:
+    """Chromium, with what the tests look at."""
+
+    def __init__(self, driver: webdriver.Chrome, base: str, wait_until: WaitUntil) -> None:
+        self.driver = driver
+        self.base = base
+        self._wait_until = wait_until
+
+    def open(self, path: str) -> None:
+        self.driver.get(self.base + path)
+
+    def one(self, selector: str) -> WebElement:
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def follow(self, act: Callable[[], object]) -> None:
+        """Do what leads to another page, and return when that is there."""
+        before = self.one("html")
+        act()
+
+        def left() -> bool:
+            try:
+                return not before.tag_name
+            except StaleElementReferenceException:
+                return bool(self.ask("document.readyState") == "complete")
+
+        self._wait_until(left, what="the next page")
+
+    def all(self, selector: str) -> list[WebElement]:
+        return self.driver.find_elements(By.CSS_SELECTOR, selector)
+
+    def ask(self, script: str) -> Any:
+        return self.driver.execute_script(f"return {script}")
+
+    def complaints(self) -> list[dict[str, Any]]:
+        """What the console says: violations of the policy, errors of scripts, failed requests."""
+        found: list[dict[str, Any]] = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
+        return found
+
+    def window(self, width: int, height: int, scheme: str) -> None:
+        self.driver.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia",
+            {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
+        )
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    found = subprocess.run(
+        [ROOT / "scripts" / "chromium.sh", "path"], capture_output=True, text=True, check=False
+    )
+    if found.returncode:
+        pytest.fail(
+            "This test needs Chromium and its driver: scripts/chromium.sh install gets them or "
+            "says how (Debian: apt-get install chromium chromium-driver)."
+        )
+    browser, chromedriver = found.stdout.split("\n")[:2]
+    options = Options()
+    options.binary_location = browser
+    for flag in FLAGS.split():
+        options.add_argument(flag)
+    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('chromium')}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    # With both paths given Selenium looks for nothing, and so downloads nothing.
+    started = webdriver.Chrome(options=options, service=Service(chromedriver))
+    try:
+        started.set_page_load_timeout(60)
+        yield started
+    finally:
+        started.quit()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sample, and a few hostile pages, worked off."""
+    path = tmp_path_factory.mktemp("browsed") / "repo"
+    with open_repository(str(path), create=True) as repo, open_index(repo, create=True) as index:
+        load_captures(repo, sample(), "sample.warc.gz")
+        bad = [made(SOURCE, hostile(TITLE, TITLE)), made(TARGET, hostile(TITLE, "target"))]
+        load_captures(repo, [*bad, made(OTHER, hostile(TITLE, "other"))], "hostile.warc.gz")
+        Worker(repo, build_observers(index), threads=3).run_until_idle()
+    return path
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[str]:
+    with serving(folder) as (address, _):
+        yield address
+
+
+@pytest.fixture
+def browser(driver: webdriver.Chrome, server: str, wait_until: WaitUntil) -> Iterator[Browser]:
+    """The browser on the site. After each test: nothing was hacked, nothing complained."""
+    one = Browser(driver, server, wait_until)
+    one.window(1200, 900, "light")
+    one.complaints()
+    yield one
+    assert one.ask("window.hacked") is None
+    assert one.complaints() == []
+
+
+# --- Searching ------------------------------------------------------------------------------
+
+
+def test_a_person_searches_reads_a_story_and_goes_back(browser: Browser) -> None:
+    browser.open("/")
+    # The field has the focus: one types at once.
+    field = browser.driver.switch_to.active_element
+    assert field.get_attribute("name") == "q"
+    browser.follow(lambda: field.send_keys("database engine", Keys.ENTER))
+    assert "q=database+engine" in browser.driver.current_url
+    assert browser.driver.title == "database engine – webindex"
+    titles = [title.text for title in browser.all(".hit h2")]
+    assert len(titles) == 10 and browser.all(".snippet mark")
+    first = browser.one(".hit h2 a").get_attribute("href")
+    browser.follow(browser.one(".hit .story").click)
+    assert browser.one(".address a").get_attribute("href") == first
+    assert browser.one(".headline").text == "In search"
+    browser.follow(browser.driver.back)
+    assert [title.text for title in browser.all(".hit h2")] == titles
+    browser.follow(browser.one(".hit .story").click)
+    browser.follow(browser.one(".back a").click)
+    assert [title.text for title in browser.all(".hit h2")] == titles
+
+
+def test_the_keyboard_goes_to_the_field_and_from_hit_to_hit(browser: Browser) -> None:
+    browser.open("/?q=index")
+    active = "document.activeElement"
+    assert browser.ask(f"{active} === document.body")
+    browser.one("body").send_keys("/")
+    assert browser.ask(f"{active}.id") == "q"
+    assert browser.one("#q").get_attribute("value") == "index", "the slash was not typed"
+    browser.one("#q").send_keys(Keys.ARROW_DOWN)
+    hits = browser.all(".hit h2 a")
+    assert browser.driver.switch_to.active_element == hits[0]
+    hits[0].send_keys(Keys.ARROW_DOWN)
+    assert browser.driver.switch_to.active_element == hits[1]
+    hits[1].send_keys(Keys.ARROW_UP)
+    hits[0].send_keys(Keys.ARROW_UP)
+    assert browser.ask(f"{active}.id") == "q"
+
+
+def test_filters_and_folded_duplicates_open_with_a_click(browser: Browser) -> None:
+    browser.open("/?q=self-contained")
+    browser.one(".folded summary").click()
+    assert browser.one(".folded li a").text == "https://www.sqlite.org/index.html"
+    browser.follow(browser.all(".filters a")[0].click)
+    assert "host=" in browser.driver.current_url
+    browser.follow(browser.one(".chip").click)
+    assert "host=" not in browser.driver.current_url
+
+
+# --- The live view --------------------------------------------------------------------------
+
+
+def line(browser: Browser, plot: str, color: int) -> str:
+    found = browser.all(f'[data-plot="{plot}"] .line.c{color}')
+    return (found[0].get_attribute("d") or "") if found else ""
+
+
+def test_the_plots_move_while_a_page_is_loaded_and_worked_off(
+    browser: Browser, folder: Path, wait_until: WaitUntil
+) -> None:
+    browser.open("/live")
+
+    def number(name: str) -> str:
+        return browser.one(f'[data-value="{name}"]').text
+
+    wait_until(lambda: line(browser, "throughput", 1), what="the first plot")
+    quiet = line(browser, "throughput", 1)
+    before = number("last_ts")
+    with open_repository(str(folder)) as repo, running(str(folder), 1) as workers:
+        workers.wait_ready()
+        wait_until(lambda: number("processes") != "0", what="the worker process")
+        for step in range(3):
+            load_captures(repo, [made(f"https://new.example/{step}", f"<p>new words {step}")], "x")
+        wait_until(lambda: number("last_ts") != before, what="another timestamp")
+        wait_until(lambda: number("p95") not in ("–", ""), what="a latency")
+        wait_until(lambda: line(browser, "latency", 1), what="the latency's line")
+        moved = wait_until(lambda: line(browser, "throughput", 1), what="the plot")
+    assert moved != quiet
+    # Its curve has left the ground: of its points some are higher than others.
+    heights = {point.split(",")[1] for point in re.findall(r"[\d.]+,[\d.]+", moved)}
+    assert len(heights) > 1
+    rows = browser.all("#steps tbody tr")
+    assert len(rows) == 6 and [row.text.split()[-1] for row in rows] == ["0"] * 6
+
+
+# --- What is hostile ------------------------------------------------------------------------
+
+
+def test_hostile_pages_run_nothing_and_violate_nothing(browser: Browser) -> None:
+    """Their text is there, and after it neither a script of theirs nor a complaint."""
+    for path in ("/?q=malevolence", "/page?url=" + SOURCE, "/live"):
+        browser.open(path)
+        assert browser.ask("window.hacked") is None
+        browser.driver.find_element(By.TAG_NAME, "body").send_keys(Keys.TAB)
+    browser.open("/?q=malevolence")
+    assert "<script>window.hacked=1</script>" in browser.one(".hit h2").text
+    browser.follow(browser.one(".hit .story").click)
+    assert "<script>window.hacked=1</script>" in browser.one("h1").text
+    for node in browser.all(".around svg a")[:2]:
+        assert (node.get_dom_attribute("href") or "").startswith("/page?url=")
+
+
+def test_the_policy_stops_what_would_slip_through(browser: Browser) -> None:
+    """Were a script or a style ever let into a page, the browser would not run it."""
+    browser.open("/")
+    browser.ask(
+        "(() => { const s = document.createElement('script'); s.textContent = 'window.slipped = 1';"
+        " document.body.append(s); const p = document.createElement('p');"
+        " p.innerHTML = '<img src=x onerror=\"window.slipped = 1\">'; document.body.append(p); })()"
+    )
+    assert browser.ask("window.slipped") is None
+    said = " ".join(one["message"] for one in browser.complaints())
+    assert "Content Security Policy" in said
+
+
+# --- How it looks ---------------------------------------------------------------------------
+
+WINDOWS = {"light": (1200, 900), "dark": (1200, 900), "narrow": (390, 844)}
+
+
+@pytest.mark.parametrize("look", WINDOWS)
+def test_every_page_fits_its_window(browser: Browser, look: str, tmp_path: Path) -> None:
+    """Nothing is wider than the window; the screenshots are kept for whoever wants to look."""
+    width, height = WINDOWS[look]
+    browser.window(width, height, "dark" if look == "dark" else "light")
+    papers = set()
+    pages = {
+        "home": "/",
+        "search": "/?q=database+engine",
+        "nothing": "/?q=databse",
+        "story": "/page?url=https%3A%2F%2Fwww.sqlite.org%2Findex.html",
+        "which": "/page",
+        "live": "/live",
+    }
+    for name, path in pages.items():
+        browser.open(path)
+        wide = browser.ask("document.documentElement.scrollWidth")
+        assert wide <= width, f"{name} is {wide} wide in a window of {width}"
+        papers.add(browser.ask("getComputedStyle(document.body).backgroundColor"))
+        assert browser.driver.save_screenshot(str(tmp_path / f"{name}-{look}.png"))
+        assert (tmp_path / f"{name}-{look}.png").stat().st_size > 5_000
+    (paper,) = papers
+    lightness = sum(map(int, re.findall(r"\d+", paper)[:3])) / 3
+    assert lightness < 60 if look == "dark" else lightness > 200
+
+
+def contrast(browser: Browser, selector: str) -> float:
+    """The ratio of WCAG 2 between an element's text and what is behind it."""
+    return float(
+        browser.driver.execute_script(
+            """return ((element) => {
+              const numbers = (color) => color.match(/[\\d.]+/g).map(Number);
+              const light = (color) => {
+                const [r, g, b] = numbers(color).slice(0, 3).map((v) => v / 255)
+                  .map((v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+                return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+              };
+              let behind = element;
+              while (numbers(getComputedStyle(behind).backgroundColor)[3] === 0)
+                behind = behind.parentElement;
+              const one = light(getComputedStyle(element).color);
+              const other = light(getComputedStyle(behind).backgroundColor);
+              return (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+            })(document.querySelector(arguments[0]))""",
+            selector,
+        )
+    )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_text_stands_out_from_its_paper(browser: Browser, scheme: str) -> None:
+    browser.window(1200, 900, scheme)
+    for path, selectors in {
+        "/?q=self-contained": [".hit h2 a", ".snippet", ".meta", ".where", "mark", ".total",
+                               ".filters h2", ".number", ".top nav a", ".field button", "summary"],
+        "/page?url=www.sqlite.org/index.html": [".headline", ".notes", ".tag", "th", ".status"],
+        "/live": [".tile dt", ".note", ".zero"],
+    }.items():  # fmt: skip
+        browser.open(path)
+        for selector in selectors:
+            assert contrast(browser, selector) >= 4.5, f"{selector} of {path} in {scheme}"
+
+
+# --- The process ----------------------------------------------------------------------------
+
+
+def test_what_another_process_makes_searchable_is_found_within_a_second(
+    folder: Path, server: str
+) -> None:
+    with (
+        httpx.Client(base_url=server, trust_env=False) as client,
+        open_repository(str(folder)) as repo,
+        open_index(repo) as index,
+    ):
+        assert CHANGED_URL not in client.get("/", params={"q": CHANGED_WORDS}).text
+        load_captures(repo, recrawl(), "recrawl.warc.gz")
+        Worker(repo, build_observers(index), threads=2).run_until_idle()
+        indexed = time.monotonic()
+        while CHANGED_URL not in client.get("/", params={"q": CHANGED_WORDS}).text:
+            assert time.monotonic() < indexed + 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_server_cleanly(folder: Path, number: signal.Signals) -> None:
+    with serving(folder) as (address, process):
+        # With a connection that is kept open, as a browser does.
+        with httpx.Client(base_url=address, trust_env=False) as client:
+            assert client.get("/live.json").status_code == 200
+            process.send_signal(number)
+            out, err = process.communicate(timeout=30)
+        assert process.returncode == 0 and err == "" and "Traceback" not in out
+
+
+def test_a_port_that_is_taken_and_a_folder_that_is_none_are_one_sentence_each(
+    folder: Path, tmp_path: Path
+) -> None:
+    def failed(*arguments: object) -> str:
+        done = subprocess.run(
+            command(*arguments), env=environment(), capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
+        return done.stderr
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = failed("--repo", folder, "--port", port)
+        assert f"Port {port} of 127.0.0.1 cannot be had (Address already in use)" in said
+        assert "--port 0" in said
+    assert "There is no repository" in failed("--repo", tmp_path / "none", "--port", 0)
+    assert "--host" in failed("--repo", folder, "--host", "no.such.host.invalid", "--port", 0)
+    assert not (tmp_path / "none").exists()

@@ -1,0 +1,120 @@
+"""A site for tests, on a port of its own and in a thread: asked as a browser asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from threading import Thread
+
+import httpx
+from from_scratch import sample
+from selectolax.lexbor import LexborHTMLParser, LexborNode
+
+from percola import Repository, Worker
+from webindex.loading import load_captures
+from webindex.serving import TantivyIndex
+from webindex.site.app import make_app
+from webindex.site.command import listen, make_server
+from webindex.site.guard import Names
+from webindex.warc import Capture
+from webindex.working import build_observers, open_index, open_repository
+
+CANONICAL, DUPLICATE = "https://www.sqlite.org/", "https://www.sqlite.org/index.html"
+WORDS = "Zygomorphic wrasse recalibrate the tessellated harmonium while nobody listens at all"
+
+
+class Page(LexborHTMLParser):
+    """An answer's HTML, and short ways to look at it."""
+
+    def words(self, selector: str = "body") -> str:
+        """The text of the first element that is selected, its white space collapsed."""
+        node = self.css_first(selector)
+        assert node is not None, f"there is no {selector} in {self.html}"
+        return " ".join(node.text().split())
+
+    def all(self, selector: str) -> list[str]:
+        """The text of every element that is selected."""
+        return [" ".join(node.text().split()) for node in self.css(selector)]
+
+    def link(self, selector: str) -> str:
+        """Where the first link that is selected leads."""
+        node = self.css_first(selector)
+        assert node is not None, f"there is no {selector} in {self.html}"
+        return node.attributes["href"] or ""
+
+    def every(self) -> list[LexborNode]:
+        """All elements."""
+        return self.css("*")
+
+
+@dataclass
+class Served:
+    """An open repository with its site."""
+
+    repo: Repository
+    index: TantivyIndex
+    client: httpx.Client
+
+    def page(self, path: str, *, status: int = 200, **parameters: str) -> Page:
+        """Ask for a page, which must be answered with this status."""
+        answer = self.client.get(path, params=parameters or None)
+        assert answer.status_code == status, answer.text
+        assert answer.headers["content-type"] == "text/html; charset=utf-8"
+        return Page(answer.text)
+
+    def story(self, url: str, *, status: int = 200, **parameters: str) -> Page:
+        return self.page("/page", status=status, url=url, **parameters)
+
+    def load(self, *captures: Capture) -> None:
+        load_captures(self.repo, captures, "/crawls/later.warc.gz")
+
+    def work(self) -> None:
+        observers = build_observers(self.index)
+        Worker(self.repo, observers, threads=2, first_wait=0.001).run_until_idle()
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[Served]:
+    """The site of a repository, which is made if it is not there."""
+    with (
+        open_repository(str(folder), create=True) as repo,
+        open_index(repo, create=True) as index,
+    ):
+        server = make_server(make_app(repo, index, Names("127.0.0.1")))
+        listening = listen("127.0.0.1", 0)
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        thread = Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            with httpx.Client(base_url=address, timeout=60, trust_env=False) as client:
+                yield Served(repo, index, client)
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def made(url: str, html: str, *, seconds: float = 0, status: int = 200, **headers: str) -> Capture:
+    """A capture of a page of our own; `robots` is its X-Robots-Tag header."""
+    said = {"content-type": "text/html; charset=utf-8"}
+    if "robots" in headers:
+        said["x-robots-tag"] = headers["robots"]
+    first = sample()[0]
+    return replace(
+        first,
+        url=url,
+        body=html.encode(),
+        date=first.date + timedelta(seconds=seconds),
+        status=status,
+        headers=said,
+    )
+
+
+def article(title: str, text: str = WORDS, links: str = "") -> str:
+    """A page long enough to be known by its words."""
+    return (
+        f"<!doctype html><html lang=en><title>{title}</title><body><h1>{title}</h1>"
+        f"<p>{text}. {WORDS}. {WORDS}, said {text}. {links}</p></body></html>"
+    )

@@ -1,0 +1,136 @@
+"""Whatever a page, its address or a link to it holds, the site shows it as text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from hostile_pages import ANCHOR, OTHER, RUNNING, SOURCE, TARGET, TEXT, TITLE, TURNED, hostile
+from site_client import Page, Served, made, served
+
+from webindex import tables
+from webindex.urls import page_row
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served(tmp_path_factory.mktemp("hostile") / "repo") as one:
+        one.load(
+            made(SOURCE, hostile(TITLE, TEXT)),
+            made(TARGET, hostile(TITLE, "target " + TEXT)),
+            made(OTHER, hostile(TURNED, "other " + TEXT)),
+            made(OTHER + "/copy", hostile(TURNED, "other " + TEXT)),
+        )
+        one.work()
+        # One that cannot be parsed, to have a traceback shown too.
+        broken = made("https://evil.example/<b>broken</b>", hostile(TITLE, TEXT))
+        one.load(broken)
+        with one.repo.transaction() as t:
+            t.set(tables.body, page_row("https://evil.example/%3Cb%3Ebroken%3C/b%3E"), b"<script>")
+        one.work()
+        yield one
+
+
+def pages_of(site: Served) -> Iterator[tuple[str, Page]]:
+    """Every sort of page, with something hostile in each place it can have."""
+    asked = [
+        ("/", {"q": "malevolence"}),
+        ("/", {"q": TITLE}),
+        ("/", {"q": ANCHOR, "host": ANCHOR, "lang": ANCHOR}),
+        ("/", {"q": TURNED}),
+        ("/", {"q": "malevolence", "page": ANCHOR}),
+        ("/page", {"url": ANCHOR}),
+        ("/page", {"url": RUNNING}),
+        ("/live", {}),
+        ("/" + ANCHOR, {}),
+    ]
+    urls = [SOURCE, TARGET, OTHER, OTHER + "/copy", "https://evil.example/<b>broken</b>"]
+    asked += [("/page", {"url": url, "q": ANCHOR, "in": ANCHOR}) for url in urls]
+    for path, parameters in asked:
+        answer = site.client.get(path, params=parameters)
+        assert answer.status_code in (200, 400, 404), answer.text
+        yield f"{path} {parameters}", Page(answer.text)
+
+
+def test_nothing_hostile_becomes_markup(site: Served) -> None:
+    """Elements, attributes and addresses are those of the templates and no others."""
+    seen = 0
+    for name, page in pages_of(site):
+        for node in page.every():
+            seen += 1
+            if node.tag == "script":
+                assert node.attributes.keys() <= {"src", "defer"} and not node.text(), name
+            assert node.tag not in ("img", "style", "iframe", "object", "embed", "base"), name
+            assert node.tag != "b" and node.attributes.get("http-equiv") is None, name
+            for attribute, value in node.attributes.items():
+                assert not attribute.startswith("on") and attribute != "style", (name, attribute)
+                if attribute in ("href", "src", "action") and value is not None:
+                    parts = urlsplit(value)
+                    assert parts.scheme in ("", "http", "https"), (name, value)
+                    assert value.startswith(("/", "#")) or parts.scheme, (name, value)
+                    assert not value.startswith("//"), (name, value)
+                    if parts.scheme:
+                        rel = set((node.attributes["rel"] or "").split())
+                        assert rel == {"noopener", "noreferrer", "nofollow"}, (name, value)
+    assert seen > 1_000
+
+
+def test_hostile_text_is_shown_as_it_is(site: Served) -> None:
+    found = site.page("/", q="malevolence")
+    assert any(title.startswith("</title><script>window.hacked=1") for title in found.all("h2"))
+    assert any("onerror=" in text for text in found.all(".snippet"))
+    story = site.story(SOURCE)
+    assert story.words("h1").startswith("</title><script>") and "{{7*7}}" in story.words("h1")
+    assert ANCHOR in story.words("#out-links")
+    assert site.page("/", q=ANCHOR).css_first("#q").attributes["value"] == ANCHOR  # type: ignore[union-attr]
+
+
+def test_a_javascript_link_is_nowhere_a_link(site: Served) -> None:
+    assert "javascript" not in (site.story(SOURCE).css_first("#out-links").html or "")  # type: ignore[union-attr]
+    answer = site.client.get("/page", params={"url": RUNNING})
+    assert 'href="javascript' not in answer.text
+
+
+def test_nothing_turns_the_direction_of_what_stands_beside_it(site: Served) -> None:
+    turned = 0
+    for name, page in pages_of(site):
+        text = page.html or ""
+        for bad in "\u202e\u202d\u202a\u202b\u202c\u2066\u2067\u2068\u2069\x1b\x07\u2028\x00":
+            assert bad not in text, (name, bad)
+        turned += text.count("txt\ufffdgpj.exe")
+    assert turned > 5, "the hostile text was shown, without what turns it"
+
+
+def test_what_scripts_are_given_is_json_that_no_browser_takes_for_a_page(site: Served) -> None:
+    answer = site.client.get("/live.json")
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    view = json.loads(answer.text)["view"]
+    assert view["failures"][0]["url"] == "https://evil.example/%3Cb%3Ebroken%3C/b%3E"
+
+
+def test_our_own_scripts_make_no_markup_from_text() -> None:
+    folder = Path(__file__).resolve().parents[2] / "src" / "webindex" / "site" / "static"
+    scripts = [file.read_text() for file in folder.glob("*.js")]
+    assert len(scripts) == 2
+    for text in scripts:
+        for forbidden in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "eval(",
+            "document.write",
+        ):
+            assert forbidden not in text
+
+
+def test_no_template_switches_escaping_off() -> None:
+    folder = Path(__file__).resolve().parents[2] / "src" / "webindex" / "site" / "templates"
+    templates = list(folder.glob("*.html"))
+    assert len(templates) > 5
+    for file in templates:
+        text = file.read_text()
+        assert "|safe" not in text.replace(" ", "") and "autoescape" not in text, file
