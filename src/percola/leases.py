@@ -34,14 +34,26 @@ class Leases:
     def add(self, key: int, ts: int) -> None:
         """Whoever is known by `key` reads at `ts` from now on."""
         self._active[key] = ts
+        if not self._held:
+            self._held = ts
+            self._hold_back(ts)
+            return
         self._since += 1
-        if not self._held or self._since >= _RENEWED:
+        if self._since >= _RENEWED:
             self._tell()
 
     def drop(self, key: int) -> None:
         """It has ended; harmless if it has not begun."""
-        ts = self._active.pop(key, None)
-        if ts is not None and (ts == self._held or not self._active):
+        active = self._active
+        ts = active.pop(key, None)
+        if ts is None:
+            return
+        if not active:
+            self._held = 0
+            self._hold_back(0)
+            if active:  # Somebody has begun just now, and found that something was held.
+                self._tell()
+        elif ts == self._held:
             self._tell()
 
     def oldest(self) -> int | None:

@@ -162,10 +162,9 @@ class Snapshot:
         services.leases.add(id(self), start_ts)
 
     def __del__(self) -> None:
-        # A transaction that got no timestamp never began.
-        services: Services | None = getattr(self, "_services", None)
-        if services is not None:
-            services.leases.drop(id(self))
+        # Those that have ended have said so; a transaction that got no timestamp never began.
+        if getattr(self, "_used_up", "") is None:
+            self._services.leases.drop(id(self))
 
     def __enter__(self) -> Self:
         if self._used_up is not None:

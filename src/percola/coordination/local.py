@@ -182,9 +182,12 @@ class LocalCoordination(Coordination):
     # --- What is read (P12) ---------------------------------------------------------------
 
     def hold_back(self, ts: int) -> None:
-        # A process that has lost its lease reads on, and is told if garbage collection overtook it.
-        with contextlib.suppress(OSError, ValueError, RepositoryClosedError):
+        # Called for nearly every transaction. A process that has lost its lease reads on, and is
+        # told if garbage collection overtook it.
+        try:
             (self._leases or self._open_leases()).hold(ts)
+        except (OSError, ValueError, RepositoryClosedError):
+            return
 
     def oldest_held(self) -> int | None:
         return (self._leases or self._open_leases()).oldest()

@@ -18,6 +18,8 @@ from typing import Final
 
 _SLOTS: Final = 4096
 _BYTES: Final = 8
+_NONE_YET: Final = -1
+_NONE_LEFT: Final = -2
 
 
 class LeaseFile:
@@ -37,22 +39,22 @@ class LeaseFile:
             os.close(self._fd)
             raise
         self._view = memoryview(self._map).cast("Q")
-        self._mine = -1
+        self._mine = _NONE_YET
 
     def hold(self, ts: int) -> None:
         """Hold `ts` back, in place of what was held before; 0: nothing."""
-        if self._mine < 0:
-            if not ts:
-                return
+        mine = self._mine
+        if mine >= 0:
+            self._view[mine] = ts
+        elif ts and mine == _NONE_YET:
             self._mine = self._take_slot()
-        if self._mine < _SLOTS:
-            self._view[self._mine] = ts
+            self.hold(ts)
 
     def _take_slot(self) -> int:
         for slot in range(_SLOTS):
             if self._try_lock(slot):
                 return slot
-        return _SLOTS
+        return _NONE_LEFT
 
     def _try_lock(self, slot: int) -> bool:
         try:
@@ -77,7 +79,7 @@ class LeaseFile:
 
     def close(self, *, forked: bool = False) -> None:
         """Give the slot back; in the child of a fork, where it is the parent's, leave it."""
-        if 0 <= self._mine < _SLOTS and not forked:
+        if self._mine >= 0 and not forked:
             self._view[self._mine] = 0
         self._view.release()
         with contextlib.suppress(BufferError, ValueError):
