@@ -162,9 +162,12 @@ class Snapshot:
         services.leases.add(id(self), start_ts)
 
     def __del__(self) -> None:
-        # Those that have ended have said so; a transaction that got no timestamp never began.
-        if getattr(self, "_used_up", "") is None:
-            self._services.leases.drop(id(self))
+        try:
+            # Those that have ended have said so.
+            if self._used_up is None:
+                self._services.leases.drop(id(self))
+        except AttributeError:
+            return  # It got no timestamp, and never began.
 
     def __enter__(self) -> Self:
         if self._used_up is not None:

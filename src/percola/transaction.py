@@ -199,18 +199,20 @@ class Transaction(Snapshot):
         """
         if self._used_up is not None:
             self._check_usable()
+        services = self._services
+        if not (self._writes or self._notifications or self._answers):
+            self._used_up = "has committed"
+            services.leases.drop(id(self))
+            return self.start_ts
         self._used_up = "has tried to commit and failed"
         try:
-            commit_ts = self._commit()
+            commit_ts = self._commit(services)
         finally:
-            self._services.leases.drop(id(self))
+            services.leases.drop(id(self))
         self._used_up = "has committed"
         return commit_ts
 
-    def _commit(self) -> int:
-        if not self._writes and not self._notifications and not self._answers:
-            return self.start_ts
-        services = self._services
+    def _commit(self, services: Services) -> int:
         if services.one_step is not None and not self._two_phase:
             self.commit_ts = self._commit_one_step()
         else:
