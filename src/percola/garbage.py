@@ -89,11 +89,13 @@ def _look_at(
     settled: int,
 ) -> bool:
     """Sort out the records of one cell; whether any of them stays for good."""
-    stays = seen = False
+    stays = newer = seen = False
     for ts, raw in records:
         record = decode_write(raw)
         if ts > safe_point or (record.op is Op.ROLLBACK and ts >= min(settled, safe_point)):
             stays = True
+            # A record that changed nothing does not stand for a delete below it.
+            newer = newer or record.op in (Op.PUT, Op.DELETE)
             continue
         gone = Delete(Kind.WRITE, column, ts)
         if record.op in (Op.LOCK, Op.ROLLBACK):
@@ -105,7 +107,7 @@ def _look_at(
         elif record.op is Op.PUT:
             seen = stays = True
             continue
-        elif stays or column not in observed:
+        elif newer or column not in observed:
             seen = True
             garbage.changes.append(gone)
             garbage.deleted += 1

@@ -205,3 +205,17 @@ def test_space_stays_bounded_when_the_same_rows_are_rewritten_a_hundred_times(
         entries.append(len(records(ground)))
     assert max(entries) == min(entries) == 150
     assert max(sizes) <= 2 * sizes[9], "the store's file should have stopped growing"
+
+
+def test_n1_a_lock_on_a_deleted_cell_does_not_hide_the_delete_from_its_observer(
+    repo: Repository,
+) -> None:
+    """What was committed since then changed nothing, so it does not stand for the delete."""
+    observed_delete(repo, measure)
+    with repo.snapshot():
+        with repo.transaction() as t:
+            t.get_for_update(text, "a")
+            t.set(bal, "b", 1)
+        collect(repo)
+    Worker(repo, [measure], retention=None).run_until_idle()
+    assert repo.snapshot().get(length, "a") is None
