@@ -39,7 +39,7 @@ from percola.errors import (
     StoreError,
     StoreFullError,
 )
-from percola.folder import FORMAT
+from percola.folder import FORMAT, sync_folder
 from percola.repository import Repository
 from percola.store.lmdb_copy import CHUNK_BYTES, SnapshotCopy
 from percola.store.lmdb_environment import DURABILITIES
@@ -202,7 +202,7 @@ def _new_file(path: Path) -> Iterator[IO[bytes]]:
                 raise taken from None
             except OSError:
                 temporary.rename(path)  # A file system without links.
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
@@ -250,7 +250,7 @@ def restore(
             _check_free(target)
             # Onto an empty folder at most: the system refuses any other.
             temporary.rename(target)
-            _sync_folder(target.parent)
+            sync_folder(target.parent)
     return found
 
 
@@ -268,8 +268,8 @@ def _fill(folder: Path, found: Backup, pieces: Iterator[bytes], progress: Progre
     with open(folder / _DESCRIPTION, "xb") as file:
         file.write(json.dumps(description).encode() + b"\n")
         _sync(file)
-    _sync_folder(folder / "store")
-    _sync_folder(folder)
+    sync_folder(folder / "store")
+    sync_folder(folder)
     progress(done, done)
 
 
@@ -334,11 +334,3 @@ def _refusing(what: str) -> Iterator[None]:
 def _sync(file: IO[bytes]) -> None:
     file.flush()
     os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -86,7 +86,7 @@ class LocalFolder:
             try:
                 if not (real / "store").is_dir():
                     (real / "store").mkdir(exist_ok=True)
-                    _sync_folder(real)
+                    sync_folder(real)
                 coordination = LocalCoordination(real)
             except OSError as error:
                 raise RepositoryError(
@@ -160,8 +160,8 @@ def _found(folder: Path, durability: str | None, *, create: bool) -> dict[str, A
             os.fsync(file.fileno())
         temporary.replace(folder / _DESCRIPTION)
         # Commits are acknowledged as durable from here on, so their repository must be.
-        _sync_folder(folder)
-        _sync_folder(folder.parent)
+        sync_folder(folder)
+        sync_folder(folder.parent)
     except OSError as error:
         raise RepositoryError(
             f"No repository can be created at {folder}: {error.strerror}."
@@ -169,7 +169,7 @@ def _found(folder: Path, durability: str | None, *, create: bool) -> dict[str, A
     return description
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make what was created or renamed in a folder durable."""
     fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -131,7 +131,12 @@ class GarbageCollector:
         `stopped` is asked and `progress` called after every batch. Raises StoreError.
         """
         collected = Collected()
-        chosen, collected.held_back = self._choose(collected)
+        # The timestamp before the leases: who begins to read after this reads above it. Before the
+        # tables as well: what was committed by then is in one of them, and so are its locks.
+        latest = self._services.oracle.read_timestamp()
+        schema = stored_schema(self._store)
+        tables = sorted(table.name for table in schema)
+        chosen, collected.held_back = self._choose(latest, tables, collected)
         if chosen > self._store.safe_point():
             self._store.raise_safe_point(chosen)
         safe_point = collected.safe_point = self._store.safe_point()
@@ -140,8 +145,11 @@ class GarbageCollector:
         if done >= safe_point:
             collected.complete = True
             return collected
-        tables = sorted(table.name for table in stored_schema(self._store))
-        self._walk(tables, position, settled, collected, stopped, progress)
+        observed: dict[str, set[bytes]] = {table: set() for table in tables}
+        for (name, column), is_observed in columns_of(schema).items():
+            if is_observed:
+                observed[name].add(column)
+        self._walk(observed, position, settled, collected, stopped, progress)
         return collected
 
     def _settled(self, safe_point: int) -> int:
@@ -166,15 +174,13 @@ class GarbageCollector:
 
     # --- Which timestamp ----------------------------------------------------------------
 
-    def _choose(self, collected: Collected) -> tuple[int, str]:
+    def _choose(self, latest: int, tables: list[str], collected: Collected) -> tuple[int, str]:
         """The new safe point, and what keeps it from being newer."""
-        # The timestamp before the leases: who begins to read after this reads above it.
-        latest = self._services.oracle.read_timestamp()
         chosen, why = self._retained(latest), ""
         held = self._services.coordination.oldest_held()
         if held is not None and held < chosen:
             chosen, why = held, f"a snapshot at {held} is still being read"
-        for table in sorted(table.name for table in stored_schema(self._store)):
+        for table in tables:
             for cell, start_ts, raw in self._store.walk_kind(Kind.LOCK, table):
                 if start_ts < chosen and not self._resolved(cell, start_ts, raw, collected):
                     why = f"the transaction that started at {start_ts} is still committing"
@@ -208,7 +214,7 @@ class GarbageCollector:
 
     def _walk(
         self,
-        tables: list[str],
+        observed: dict[str, set[bytes]],
         position: tuple[str, bytes],
         settled: int,
         collected: Collected,
@@ -217,18 +223,15 @@ class GarbageCollector:
     ) -> None:
         """Go once round all tables from `position`, and remember how far it got."""
         clock = self._services.clock
-        observed = {
-            at for at, is_observed in columns_of(stored_schema(self._store)).items() if is_observed
-        }
         saved = began = clock.monotonic()
-        for table, start, end in _round(tables, *position):
+        for table, start, end in _round(list(observed), *position):
             row: bytes | None = start
             while row is not None:
                 if stopped():
                     self._save_cursor(0, table, row)
                     return
                 cells, row = self._store.versions(table, row, end, _RECORDS)
-                self._remove(cells, observed, settled, collected)
+                self._remove(cells, observed[table], settled, collected)
                 progress(collected)
                 now = clock.monotonic()
                 if row is not None and now - saved >= _SAVED_EVERY:
@@ -243,7 +246,7 @@ class GarbageCollector:
     def _remove(
         self,
         cells: list[tuple[Cell, list[tuple[int, bytes]]]],
-        observed: set[tuple[str, bytes]],
+        observed: set[bytes],
         settled: int,
         collected: Collected,
     ) -> None:
@@ -251,12 +254,7 @@ class GarbageCollector:
         for (table, row), group in itertools.groupby(cells, key=lambda one: one[0][:2]):
             columns = [(cell.column, records) for cell, records in group]
             collected.cells += len(columns)
-            garbage = garbage_of_row(
-                columns,
-                collected.safe_point,
-                {column for name, column in observed if name == table},
-                settled=settled,
-            )
+            garbage = garbage_of_row(columns, collected.safe_point, observed, settled=settled)
             if garbage.changes:
                 mutations.append(RowMutation(table, row, (), garbage.changes))
             if garbage.vanishing and self._is_answered(table, row, garbage.vanishing):

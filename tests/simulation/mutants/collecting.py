@@ -34,8 +34,10 @@ def collects_without_resolving(seams: Seams) -> None:
     tell that a lock left on a secondary belongs to a transaction that has committed."""
 
     @seams.replaces(GarbageCollector, "_choose")
-    def choose(original: Any, self: Any, collected: Collected) -> tuple[int, str]:
-        return self._retained(self._services.oracle.read_timestamp()), ""
+    def choose(
+        original: Any, self: Any, latest: int, tables: Any, collected: Collected
+    ) -> tuple[int, str]:
+        return self._retained(latest), ""
 
 
 @COLLECTING.mutant(
