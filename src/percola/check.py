@@ -10,7 +10,12 @@ kind, while others change it: what looks wrong then may have come from two momen
 read again, whole, twice in a row, until two readings agree entry for entry. Timestamps are never
 used twice, and nothing that the protocol has deleted is put back at the same timestamp; so what
 two readings have in common stood there all the time between the end of the first and the
-beginning of the second, and the row is judged as it stood, whole, at that moment. In between,
+beginning of the second. What neither has seen may still have come and gone around that moment,
+so each reading goes by the order in which entries turn into one another: locks and notify
+entries first, then failures, then write records, and data last. Who misses a lock because it has
+just gone finds the record or the data's absence that it left; who misses a notify entry, the
+failure or the acknowledgment. Had that record come between the two readings, they would differ.
+So the row is judged as it stood, whole, at one moment. In between,
 
     a lock's primary    is read, its lock first. A primary is locked before any other cell (P3),
                         turns from lock to record in one mutation, and keeps the record for as
@@ -32,7 +37,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -63,10 +68,10 @@ __all__ = ["Counts", "Finding", "Severity", "check"]
 _READINGS: Final = 64
 _REMEMBERED: Final = 10_000
 _PROGRESS: Final = 500
-_KINDS: Final = (Kind.LOCK, Kind.NOTIFY, Kind.FAILED, Kind.DATA)
+_KINDS: Final = (Kind.LOCK, Kind.NOTIFY, Kind.FAILED, Kind.WRITE, Kind.DATA)
+"""In the order in which one turns into the other: see above."""
 _LIMITS: Final = {Kind.DATA: 16}
 """Entries a call, where it is not the usual number: data may be large."""
-_EVERYTHING: Final = 1 << 60
 
 _Item = tuple[bytes, Kind, bytes, int, bytes]
 """An entry on the walk: row, kind, column, timestamp, value."""
@@ -161,11 +166,10 @@ class _Walk:
 
     def rows(self, table: str) -> Iterator[tuple[bytes, RowEntries]]:
         """Every row with all its entries, read kind by kind."""
-        streams = [self._tolerantly(table, self._writes(table))]
-        streams += [self._tolerantly(table, self._entries(table, kind)) for kind in _KINDS]
+        streams = [self._tolerantly(table, self._entries(table, kind)) for kind in _KINDS]
         merged = heapq.merge(*streams, key=lambda item: item[0])
         for row, items in itertools.groupby(merged, key=lambda item: item[0]):
-            yield row, self._gather(table, row, items)
+            yield row, _gathered(items)
 
     def _writes(self, table: str, start: bytes = b"", end: bytes = b"") -> Iterator[_Item]:
         position: bytes | None = start
@@ -178,11 +182,19 @@ class _Walk:
     def _entries(
         self, table: str, kind: Kind, start: bytes = b"", end: bytes = b""
     ) -> Iterator[_Item]:
+        if kind is Kind.WRITE:
+            yield from self._writes(table, start, end)
+            return
         limit = _LIMITS.get(kind, 256)
         for cell, ts, raw in self._store.walk_kind(
             kind, table, start, end, first=limit, limit=limit
         ):
             yield cell.row, kind, cell.column, ts, raw
+            if kind is Kind.LOCK:
+                # The list of locks has one a cell; there must not be more of them, but look.
+                for other, record in self._store.entries(cell, Kind.LOCK, 0, MAX_TS):
+                    if other != ts:
+                        yield cell.row, kind, cell.column, other, record
 
     def _tolerantly(self, table: str, stream: Iterator[_Item]) -> Iterator[_Item]:
         """The stream up to where a key is damaged, which is a finding: the rest is not seen."""
@@ -208,34 +220,10 @@ class _Walk:
         found, self._damaged = self._damaged, []
         return found
 
-    def _gather(self, table: str, row: bytes, items: Iterator[_Item]) -> RowEntries:
-        entries: RowEntries = {}
-        locked = []
-        for _, kind, column, ts, raw in items:
-            one = entries.get(column)
-            if one is None:
-                one = entries[column] = Entries()
-            one.of(kind)[ts] = raw
-            if kind is Kind.LOCK:
-                locked.append(column)
-        for column in locked:
-            # The list of locks has one a cell; there must not be more of them, but look.
-            cell = Cell(table, row, column)
-            entries[column].lock = dict(self._store.entries(cell, Kind.LOCK, 0, MAX_TS))
-        return entries
-
     def _read(self, table: str, row: bytes) -> RowEntries:
         """The whole row anew."""
-        end = row + b"\0"
-        cells, _ = self._store.versions(table, row, end, _EVERYTHING)
-        items: list[_Item] = [
-            (row, Kind.WRITE, cell.column, ts, raw)
-            for cell, records in cells
-            for ts, raw in records
-        ]
-        for kind in _KINDS:
-            items += self._entries(table, kind, row, end)
-        return self._gather(table, row, iter(items))
+        items = [item for kind in _KINDS for item in self._entries(table, kind, row, row + b"\0")]
+        return _gathered(items)
 
     def last_ts(self, seen: int) -> int:
         """The last timestamp handed out: at least `seen`, or as of a moment after the call."""
@@ -361,6 +349,16 @@ class _Walk:
                 self._alive.clear()
             self._alive[owner] = self._services.coordination.is_alive(owner)
         return self._alive[owner]
+
+
+def _gathered(items: Iterable[_Item]) -> RowEntries:
+    entries: RowEntries = {}
+    for _, kind, column, ts, raw in items:
+        one = entries.get(column)
+        if one is None:
+            one = entries[column] = Entries()
+        one.of(kind)[ts] = raw
+    return entries
 
 
 def _is_of(start_ts: int, ts: int, raw: bytes) -> bool:

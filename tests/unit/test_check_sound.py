@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 from stores import (
     Crashed,
     CrashingStore,
+    Gate,
     Ground,
     PassingStore,
     ScriptedCoordination,
+    SeamStore,
     ground,
     in_thread,
     repo,
+    stop_at,
 )
 
 from percola import Repository, Table, Transaction, Worker, inspection, observer
@@ -23,6 +30,7 @@ from percola.cells import (
     Kind,
 )
 from percola.check import Counts, Finding, Severity, check
+from percola.store.base import Put, RowMutation
 from tests.unit.checked import (
     LARGE,
     TABLES,
@@ -196,6 +204,73 @@ class MovingStore(PassingStore):
         found = super().scan_kind(*args, **more)
         self.move()
         return found
+
+    def entries(self, *args: Any, **more: Any) -> Any:
+        found = super().entries(*args, **more)
+        self.move()
+        return found
+
+
+READS = 16
+"""Calls of a walk over one row, and of the readings after it."""
+
+
+class Change:
+    """A write of a cell that stops before it commits, and the observer's run that answers it."""
+
+    def __init__(self, ground: Ground, column: Any, value: Any) -> None:
+        self._ground = ground
+        self._column, self._value = column, value
+        self._gate = Gate()
+        self._seam = SeamStore(ground.store)
+        self._writer = ground.repo(TABLES, store=self._seam, one_step=False)
+        self._running: Future[Any] | None = None
+
+    def prewrite(self) -> None:
+        self._seam.hook = stop_at("commit", "r", self._gate)
+        self._running = in_thread(lambda: write(self._writer, self._column, "r", self._value))
+        self._gate.await_arrival()
+
+    def commit(self) -> None:
+        assert self._running is not None
+        self._gate.open()
+        self._running.result(20)
+
+    def observe(self) -> None:
+        notified = [ts for ts, _ in self._ground.entries(contents, "r", Kind.NOTIFY)]
+        if self._column is contents:
+            measure.run(self._ground.repo(TABLES).services, b"r", notified)
+
+
+@pytest.mark.parametrize("prewrite", range(READS))
+@pytest.mark.parametrize(("column", "value"), [(contents, LARGE), (title, LARGE.decode())])
+def test_a_change_that_comes_and_goes_between_the_reads_is_no_false_alarm(
+    tmp_path: Path, prewrite: int, column: Any, value: Any
+) -> None:
+    whole = 0
+    for commit, observe in itertools.combinations_with_replacement(range(prewrite, READS), 2):
+        with ExitStack() as stack:
+            ground = Ground("memory", False, tmp_path, stack)
+            moving = MovingStore(ground.store)
+            repo = ground.repo(TABLES, store=moving)
+            # Worth a note, so that the row is read again, whatever else there is.
+            ground.store.mutate(
+                [RowMutation("docs", b"r", (), (Put(Kind.NOTIFY, b"contents", 1, b""),))]
+            )
+            change = Change(ground, column, value)
+            steps = {prewrite: [change.prewrite]}
+            steps.setdefault(commit, []).append(change.commit)
+            steps.setdefault(observe, []).append(change.observe)
+            calls = itertools.count()
+
+            def move(steps: Any = steps, calls: Any = calls) -> None:
+                for step in steps.pop(next(calls), ()):
+                    step()
+
+            moving.move = move
+            assert errors(check(repo)) == [], (prewrite, commit, observe)
+            whole += not steps
+    assert whole or prewrite > 10, "the row was read less often than was thought"
 
 
 def test_a_row_that_changes_between_the_readings_is_read_again(ground: Ground) -> None:
