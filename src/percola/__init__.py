@@ -7,6 +7,7 @@ Reading order: `cells` (§2.1, figure 5), `store.base` (§2.1), `oracle` (§2.3)
 
 from __future__ import annotations
 
+from percola.codecs import JSON, Codec
 from percola.errors import (
     CommitUnknownError,
     ConflictError,
@@ -41,7 +42,7 @@ from percola.errors import (
 from percola.gc import Collected
 from percola.observers import Observer, observer
 from percola.repository import Repository, create, open
-from percola.schema import JSON, Codec, Column, Family, Schema, Table, WeakColumn
+from percola.schema import Column, Family, Schema, Table, WeakColumn
 from percola.snapshot import Row, Snapshot
 from percola.transaction import Transaction
 from percola.worker import Worker, WorkerOptions

@@ -183,9 +183,9 @@ class Notification:
     timestamps: tuple[int, ...]
 
 
-def notifications(repo: Repository) -> Iterator[Notification]:
-    """Every dirty cell, in the order of tables and rows (rule N6: no clean one is read)."""
-    entries = _entries(repo, Kind.NOTIFY)
+def notifications(repo: Repository, *, table: Table[Any] | None = None) -> Iterator[Notification]:
+    """Every dirty cell, of one table if it is named, in order (rule N6: no clean one is read)."""
+    entries = _entries(repo, Kind.NOTIFY, table)
     for cell, group in itertools.groupby(entries, key=lambda entry: entry[0]):
         yield Notification(cell, tuple(sorted(ts for _, ts, _ in group)))
 

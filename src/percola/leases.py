@@ -11,8 +11,12 @@ transaction runs again, or a little more is kept. Leases are a courtesy, never a
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Callable
 from typing import Final
+
+from percola.coordination.base import Coordination
 
 _RENEWED: Final = 256
 """How many may begin before the oldest is looked up anew, in case that went wrong."""
@@ -73,3 +77,26 @@ class Leases:
             # Somebody may have begun between the look and the word.
             if oldest is not None or not self._active:
                 return
+
+
+_guard = threading.Lock()
+_of: weakref.WeakKeyDictionary[Coordination, Leases] = weakref.WeakKeyDictionary()
+
+
+def leases_of(coordination: Coordination) -> Leases:
+    """The leases that all repository objects on the same coordination share.
+
+    It tells the other processes one timestamp for all of them: were each to speak for itself,
+    one that has nothing to read would take back what another has said.
+    """
+    with _guard:
+        found = _of.get(coordination)
+        if found is None:
+            told = weakref.WeakMethod(coordination.hold_back)
+
+            def hold_back(ts: int) -> None:
+                if (tell := told()) is not None:
+                    tell(ts)
+
+            found = _of[coordination] = Leases(hold_back)
+        return found

@@ -17,10 +17,12 @@ _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1
 class WorkerMetrics:
     """Counters of one worker, labelled by observer.
 
-    `runs` that committed: one that keeps growing at rest shows a cycle of observers;
-    `conflicts` with other transactions; `failures`, and how often one was `set_aside`;
-    `seconds` a run took; `teleports` of scanners that met another one. `gc_removed`, by what was
-    removed, and `gc_safe_point`: what the worker's garbage collection did.
+    `runs` that committed, each for one row: one that keeps growing at rest shows a cycle of
+    observers; `batches` of several runs that committed as one transaction, and how many were
+    `split` into single runs because they did not; `conflicts` with other transactions;
+    `failures`, and how often one was `set_aside`; `seconds` that a transaction took; `teleports`
+    of scanners that met another one. `gc_removed`, by what was removed, and `gc_safe_point`: what
+    the worker's garbage collection did.
     """
 
     def __init__(self) -> None:
@@ -28,7 +30,19 @@ class WorkerMetrics:
         label = ["observer"]
         self.runs = Counter(
             "percola_observer_runs",
-            "Observer transactions that committed",
+            "Runs of observers that committed",
+            label,
+            registry=registry,
+        )
+        self.batches = Counter(
+            "percola_observer_batches",
+            "Observer transactions that committed runs for several rows",
+            label,
+            registry=registry,
+        )
+        self.split = Counter(
+            "percola_observer_batches_split",
+            "Batches that conflicted or failed, and ran again row by row",
             label,
             registry=registry,
         )
@@ -49,7 +63,7 @@ class WorkerMetrics:
         )
         self.seconds = Histogram(
             "percola_observer_seconds",
-            "Seconds that a committed run took",
+            "Seconds that a committed run, or a batch of them, took",
             label,
             registry=registry,
             buckets=_SECONDS,
@@ -67,6 +81,20 @@ class WorkerMetrics:
         self.gc_safe_point = Gauge(
             "percola_gc_safe_point", "The oldest timestamp that can be read", registry=registry
         )
+        self._committed: dict[str, tuple[Counter, Histogram]] = {}
+
+    def committed(self, observer: str, rows: int, seconds: float) -> None:
+        """Count an observer's transaction that ran for some rows and committed."""
+        children = self._committed.get(observer)
+        if children is None:
+            # Kept: looking them up takes longer than counting.
+            children = self.runs.labels(observer), self.seconds.labels(observer)
+            self._committed[observer] = children
+        runs, took = children
+        runs.inc(rows)
+        took.observe(seconds)
+        if rows > 1:
+            self.batches.labels(observer).inc()
 
     def collected(self, safe_point: int, removed: Mapping[str, int]) -> None:
         """Count a cycle of garbage collection."""

@@ -16,14 +16,31 @@ is registered by importing. One run, for a dirty cell `c` of a row, is one trans
 After the commit, and only then, the notify entries at or below start_ts are removed (rule N2;
 on a store with one-step commit, in the same step). A notify entry is a hint: if one is left
 over, the acknowledgment says that nothing is to be done.
+
+A weak column's observer may answer several dirty rows in one transaction:
+
+    @observer(inlinks_changed, batch=32)
+
+Where runs are small, most of what they cost is their beginning and their commit, and a batch has
+one of each. It takes what is dirty now and waits for nothing; `percola.runs` says what becomes
+of a batch that fails.
+
+An observer that many changes lead to, and whose result nobody waits for, may step back:
+
+    @observer(inlinks_changed, batch=32, defer=10.0)
+
+While a worker finds other work, it looks at such a column only every so many seconds: a hundred
+changes of one row are then answered once, not dozens of times. With nothing else to do it looks
+at once.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic
+from typing import Any, Final, Generic
 
 from percola.cells import Cell, Kind, ack_column, decode_ts, encode_ts, failed_column
 from percola.errors import ObserverError, ObserverTimeoutError
@@ -32,6 +49,10 @@ from percola.snapshot import Services
 from percola.transaction import Transaction
 
 ObserverFunction = Callable[[Transaction, R], object]
+
+_BATCH_SECONDS: Final = 0.05
+_BATCH_CELLS: Final = 1000
+_BATCH_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +64,15 @@ class Observer(Generic[R]):
         function: called with the transaction and the row; it must not commit.
         name: what its acknowledgments stand under in the repository: keep it when the
             function is renamed, change it to have every later change seen anew.
+        batch: how many rows it may answer in one transaction at most; see `observer`.
+        defer: seconds for which it may be put off while there is other work; see `observer`.
     """
 
     column: Column[R, Any] | WeakColumn[R]
     function: ObserverFunction[R]
     name: str
+    batch: int = 1
+    defer: float = 0.0
 
     def __post_init__(self) -> None:
         check_name("an observer", self.name)
@@ -61,6 +86,22 @@ class Observer(Generic[R]):
             raise ObserverError(f"{self.column!r} is not a column that can be observed.")
         if not callable(self.function):
             raise ObserverError(f"The observer {self.name!r} needs a function to call.")
+        if not isinstance(self.batch, int) or self.batch < 1:
+            raise ObserverError(
+                f"The observer {self.name!r} cannot have a batch of {self.batch!r}: it is a number "
+                "of rows, from 1."
+            )
+        if not isinstance(self.defer, int | float) or not 0 <= self.defer < math.inf:
+            raise ObserverError(
+                f"The observer {self.name!r} cannot be deferred by {self.defer!r}: it is a number "
+                "of seconds, from 0."
+            )
+        if self.batch > 1 and not self.is_weak:
+            raise ObserverError(
+                f"The observer {self.name!r} cannot have a batch of {self.batch}: {self.column!r} "
+                "is not a weak column, and each of its changes is answered in a transaction of "
+                "its own."
+            )
 
     def __call__(self, transaction: Transaction, row: R) -> object:
         return self.function(transaction, row)
@@ -99,12 +140,70 @@ class Observer(Generic[R]):
             if ts <= transaction.start_ts:
                 transaction.answer(Kind.NOTIFY, cell, ts)
         if runs:
-            failed = Cell(table.name, row, failed_column(self.name, column.key))
-            # Not those of changes that this run has not seen.
-            for ts, _ in services.store.entries(failed, Kind.FAILED, 0, transaction.start_ts):
-                transaction.answer(Kind.FAILED, failed, ts)
+            self._answer_failures(transaction, services, [row])
         transaction.commit()
         return runs
+
+    def run_batch(
+        self,
+        services: Services,
+        rows: Iterable[tuple[bytes, Sequence[int]]],
+        most: int,
+        is_abandoned: Callable[[], bool] = lambda: False,
+    ) -> list[bytes]:
+        """Run for dirty rows of its weak column, one after the other, in one transaction.
+
+        `rows` hands out each row, and the timestamps of its notify entries, when it is its turn.
+        None is asked for after `most` of them, nor once the transaction is large or has gone on
+        for 50 ms: whoever waits for its rows, or writes what it writes, shall not wait long.
+        Returns the rows that the commit has answered; raises as `run` does.
+        """
+        column = self.column
+        clock = services.clock
+        until = clock.monotonic() + _BATCH_SECONDS
+        transaction = _Batch(services)
+        start_ts = transaction.start_ts
+        answered: list[bytes] = []
+        for row, notified in rows:
+            seen = [ts for ts in notified if ts <= start_ts]
+            if seen:  # Else it was notified since this began: a run would answer nothing.
+                self.function(transaction, column.table.decode_row(row))
+                cell = Cell(column.table.name, row, column.key)
+                for ts in seen:
+                    transaction.answer(Kind.NOTIFY, cell, ts)
+                answered.append(row)
+            if len(answered) >= most or transaction.is_large or clock.monotonic() >= until:
+                break
+        if is_abandoned():
+            transaction.rollback()
+            raise ObserverTimeoutError(f"{self.name} took too long; nothing was committed.")
+        if answered:
+            self._answer_failures(transaction, services, answered)
+        transaction.commit()
+        return answered
+
+    def _answer_failures(
+        self, transaction: Transaction, services: Services, rows: Sequence[bytes]
+    ) -> None:
+        """Have the commit remove what says that it was set aside on these rows."""
+        store, table = services.store, self.column.table.name
+        name = failed_column(self.name, self.column.key)
+        # Not those of changes that this run has not seen.
+        start_ts = transaction.start_ts
+        if len(rows) > 1:
+            # Few rows are set aside: one look is enough to see that these are not.
+            first, last = min(rows), max(rows)
+            found, more = store.scan_kind(Kind.FAILED, table, first, last + b"\0", limit=16)
+            if more is None:
+                known = set(rows)
+                for cell, ts, _ in found:
+                    if cell.row in known and cell.column == name and ts <= start_ts:
+                        transaction.answer(Kind.FAILED, cell, ts)
+                return
+        for row in rows:
+            failed = Cell(table, row, name)
+            for ts, _ in store.entries(failed, Kind.FAILED, 0, start_ts):
+                transaction.answer(Kind.FAILED, failed, ts)
 
     def _acknowledge(self, transaction: Transaction, cell: Cell) -> bool:
         """Whether the cell has changed since the last run; if so, this run acknowledges it."""
@@ -118,16 +217,44 @@ class Observer(Generic[R]):
         return True
 
 
+class _Batch(Transaction):
+    """The transaction of a batch."""
+
+    __slots__ = ()
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it writes enough for one commit."""
+        cells = len(self._writes) + len(self._notifications)
+        return cells >= _BATCH_CELLS or self._bytes >= _BATCH_BYTES
+
+
 def observer(
-    column: Column[R, Any] | WeakColumn[R], *, name: str | None = None
+    column: Column[R, Any] | WeakColumn[R],
+    *,
+    name: str | None = None,
+    batch: int = 1,
+    defer: float = 0.0,
 ) -> Callable[[ObserverFunction[R]], Observer[R]]:
     """Make an `Observer` of a function: `@observer(column)`; its name is the function's.
 
-    Raises ObserverError for a column that is not observed, SchemaError for an unusable name.
+    Args:
+        batch: for a weak column, how many dirty rows one transaction may answer. The function is
+            called for one row after the other, with the same transaction: each sees the same
+            snapshot, and what the rows before it have written. They commit together. If that
+            fails, whatever the reason, each runs again in a transaction of its own, so the
+            function may be called more often than it commits, as it may be anyhow. Worth it where
+            runs are small and many; in a batch of large ones, each waits for all others.
+        defer: seconds for which a worker may leave its column's changes alone while it finds
+            other work. Where several observers share a column, the shortest counts.
+
+    Raises ObserverError for a column that is not observed, and for a batch that is none or not
+    possible; SchemaError for an unusable name.
     """
 
     def bind(function: ObserverFunction[R]) -> Observer[R]:
-        return Observer(column, function, name or str(getattr(function, "__name__", "")))
+        own = str(getattr(function, "__name__", ""))
+        return Observer(column, function, name or own, batch, defer)
 
     return bind
 
@@ -167,6 +294,19 @@ class Observers:
     def tables(self) -> list[str]:
         """The tables that have an observed column, in order."""
         return sorted({table for table, _ in self._by_column})
+
+    @functools.cached_property
+    def deferred(self) -> Mapping[tuple[str, bytes], float]:
+        """The columns, as (table, column), that may be put off, and for how many seconds."""
+        longest = {
+            address: min(one.defer for one in group) for address, group in self._by_column.items()
+        }
+        return {address: seconds for address, seconds in longest.items() if seconds}
+
+    @functools.cached_property
+    def prompt(self) -> frozenset[tuple[str, bytes]]:
+        """The columns that may not be put off."""
+        return frozenset(self._by_column.keys() - self.deferred.keys())
 
     @property
     def announcement(self) -> dict[str, list[str]]:

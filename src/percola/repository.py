@@ -23,6 +23,7 @@ from percola import retry
 from percola.catalog import columns_of, reconcile
 from percola.cells import Cell, Kind, Op, decode_write
 from percola.clock import Clock
+from percola.codecs import V
 from percola.coordination.base import Coordination
 from percola.coordination.memory import MemoryCoordination
 from percola.errors import (
@@ -34,11 +35,11 @@ from percola.errors import (
 )
 from percola.folder import LocalFolder, folder_of
 from percola.gc import RETENTION, Collected, GarbageCollector
-from percola.leases import Leases
+from percola.leases import leases_of
 from percola.locks import LockResolver
 from percola.oracle.base import Oracle
 from percola.oracle.embedded import EmbeddedOracle
-from percola.schema import Column, R, Schema, Table, V
+from percola.schema import Column, R, Schema, Table
 from percola.snapshot import Services, Snapshot
 from percola.store.base import OneStepStore, Store
 from percola.store.lmdb_environment import DURABILITIES
@@ -94,7 +95,7 @@ class Repository:
             columns=columns_of(self.schema),
             ttl_ms=int(lock_ttl_seconds * 1000),
             changed=coordination.ring,
-            leases=Leases(coordination.hold_back),
+            leases=leases_of(coordination),
         )
 
     def __repr__(self) -> str:

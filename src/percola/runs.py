@@ -7,6 +7,11 @@ no longer commit.
 
 Where several observers have one column, the last of them answers the notify entry, once every
 other has run or been set aside. The paper avoids the case; here none answers for another.
+
+A batch, of the rows of a weak column, is one transaction. If it conflicts or one of its rows
+raises, nothing of it was committed, and each of its rows is run alone, with all that is said
+above: no row fails, or is set aside, for another. A row joins no batch until that has gone well,
+and an observer whose batches conflict has smaller ones for a while.
 """
 
 from __future__ import annotations
@@ -16,9 +21,10 @@ import random
 import sys
 import threading
 import traceback
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, Flag, auto
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from percola.cells import MAX_TS, Cell, Kind
 from percola.clock import backoff
@@ -35,6 +41,11 @@ from percola.patience import Patience
 from percola.snapshot import Services
 
 _CONFLICTS: Final = 8
+_SMALLEST: Final = 2
+_REMEMBERED: Final = 10_000
+
+Row = tuple[str, bytes]
+"""A table's name and an encoded row."""
 
 
 @dataclass
@@ -96,6 +107,12 @@ class Found(Flag):
     HELD = auto()  # a dirty row that another scanner works on
     LATER = auto()  # a dirty cell whose observer is to be tried again in a while
 
+    def __or__(self, other: Self) -> Self:
+        # Mostly the same is added again; Flag's own way takes so long that every run shows it.
+        if other is self or not other._value_:
+            return self
+        return type(self)(self._value_ | other._value_)
+
 
 class Outcome(Enum):
     """What has become of an observer's run on a cell."""
@@ -112,15 +129,19 @@ class GivenUpError(Exception):
 
 @dataclass
 class _Run:
-    """An observer that is running now: what a watch over it needs to know."""
+    """An observer that is running now: what a watch over it needs to know.
+
+    Only while its function is `called` may it be given up; of a batch, that is one row's turn.
+    """
 
     observer: Observer[Any]
     cell: Cell
     notified: list[int]
     answered: list[int]
+    held: list[Row]
     thread: threading.Thread
     began: float = 0.0
-    committing: bool = False
+    called: bool = False
     abandoned: bool = False
 
 
@@ -152,6 +173,9 @@ class Runs:
         self._chance = chance
         self._running: dict[int, _Run] = {}
         self._guard = threading.Lock()
+        # Cells that are to run alone for now; and how many rows an observer's batch may have.
+        self._alone: set[Cell] = set()
+        self._most: dict[str, int] = {}
         self.stopping = False
         self.patience = Patience(
             services,
@@ -162,16 +186,20 @@ class Runs:
             longest_wait=options.longest_wait,
         )
 
-    def work_cell(self, cell: Cell) -> Found:
-        """Run a dirty cell's observers, under the row's advisory lock.
+    def work_cell(self, cell: Cell, held: list[Row]) -> Found:
+        """Run a dirty cell's observers, under its row's advisory lock, one of those `held`.
 
         The last one answers the notify entries, and only if every other has dealt with the
         change: none answers for another.
         """
+        notified = self._notified(cell)
+        return self._work(cell, notified, held) if notified else Found.NOTHING
+
+    def _notified(self, cell: Cell) -> list[int]:
         # It may be clean by now: the entries were read before the lock was taken.
-        notified = [ts for ts, _ in self._services.store.entries(cell, Kind.NOTIFY, 0, MAX_TS)]
-        if not notified:
-            return Found.NOTHING
+        return [ts for ts, _ in self._services.store.entries(cell, Kind.NOTIFY, 0, MAX_TS)]
+
+    def _work(self, cell: Cell, notified: list[int], held: list[Row]) -> Found:
         newest = max(notified)
         everyone = self._observers.of(cell)
         group = [one for one in everyone if not self.patience.is_aside(one, cell, newest)]
@@ -181,7 +209,11 @@ class Runs:
             outcome = Outcome.LATER
             if self.patience.is_due(one, cell, newest):
                 answered = notified if settled and one is group[-1] else []
-                outcome = self._run_observer(one, cell, notified, answered)
+                outcome = self._run_observer(one, cell, notified, answered, held)
+                if outcome is not Outcome.LATER:
+                    self._alone.discard(cell)
+                elif one.batch > 1:
+                    self._keep_alone(cell)
             if outcome is Outcome.LATER:
                 settled = False
                 found |= Found.LATER
@@ -192,27 +224,27 @@ class Runs:
         return found
 
     def _run_observer(
-        self, one: Observer[Any], cell: Cell, notified: list[int], answered: list[int]
+        self,
+        one: Observer[Any],
+        cell: Cell,
+        notified: list[int],
+        answered: list[int],
+        held: list[Row],
     ) -> Outcome:
         """Run one observer for one dirty cell, again if it conflicts."""
-        run = _Run(one, cell, notified, answered, threading.current_thread())
-
-        def is_abandoned() -> bool:
-            # Either the watch gives it up, or it goes on to commit: never both.
-            with self._guard:
-                run.committing = not run.abandoned
-                return run.abandoned
-
+        run = _Run(one, cell, notified, answered, held, threading.current_thread())
         try:
             for attempt in itertools.count(1):
                 began = self._clock.monotonic()
                 with self._guard:
-                    run.began, run.committing = began, False
+                    run.began, run.called = began, True
                     self._running[id(run)] = run
                 try:
-                    ran = one.run(self._services, cell.row, answered, is_abandoned)
+                    ran = one.run(
+                        self._services, cell.row, answered, lambda: self._is_abandoned(run)
+                    )
                 except TransientError:
-                    if run.abandoned:
+                    if self._is_abandoned(run):
                         raise GivenUpError from None
                     self._metrics.conflicts.labels(one.name).inc()
                     if attempt >= _CONFLICTS or self.stopping:
@@ -223,20 +255,18 @@ class Runs:
                     continue
                 self.patience.succeeded(one, cell)
                 if ran:
-                    self._metrics.runs.labels(one.name).inc()
-                    took = self._clock.monotonic() - began
-                    self._metrics.seconds.labels(one.name).observe(took)
+                    self._metrics.committed(one.name, 1, self._clock.monotonic() - began)
                 return Outcome.RAN if ran or answered else Outcome.IDLE
         except ObserverTimeoutError:
             raise GivenUpError from None
         except GivenUpError:
             raise
         except RepositoryError:
-            if run.abandoned:
+            if self._is_abandoned(run):
                 raise GivenUpError from None
             raise
         except (Exception, SystemExit):
-            if run.abandoned:
+            if self._is_abandoned(run):
                 raise GivenUpError from None
             story = traceback.format_exc()
             aside = self.patience.failed(one, cell, notified, answered, story)
@@ -246,8 +276,85 @@ class Runs:
                 self._running.pop(id(run), None)
         raise AssertionError("unreachable")
 
-    def give_up_late(self) -> list[tuple[threading.Thread, Cell]]:
-        """Set aside what runs for longer than it may; the threads that are lost to it, and where.
+    def _is_abandoned(self, run: _Run) -> bool:
+        """Whether the watch has given up the run; if not, it will not do so from here on."""
+        with self._guard:
+            run.called = False
+            return run.abandoned
+
+    # --- Several rows in one transaction --------------------------------------------------
+
+    def takes_batches(self, cell: Cell) -> bool:
+        """Whether a cell's observer may answer it together with others of its column."""
+        return self._observers.of(cell)[0].batch > 1 and cell not in self._alone
+
+    def work_batch(self, cells: Iterable[Cell], held: list[Row]) -> set[Cell]:
+        """Run the observer of a weak column for several of its dirty cells in one transaction.
+
+        `cells` hands them out one by one, when it is a cell's turn, and has added the row's
+        advisory lock to `held` by then. Returns those that were answered. If it is none, those
+        that were handed out take no batches until each has run alone.
+        """
+        dirty = ((cell, notified) for cell in cells if (notified := self._notified(cell)))
+        first = next(dirty, None)
+        if first is None:
+            return set()
+        (table, _, column), _ = first
+        [one] = self._observers.of(first[0])
+        run = _Run(one, *first, first[1], held, threading.current_thread())
+        joined: list[Cell] = []
+
+        def turns() -> Iterator[tuple[bytes, list[int]]]:
+            for cell, notified in itertools.chain([first], dirty):
+                joined.append(cell)
+                with self._guard:
+                    run.cell, run.notified, run.answered = cell, notified, notified
+                    run.began, run.called = self._clock.monotonic(), True
+                yield cell.row, notified
+                if self._is_abandoned(run):
+                    raise GivenUpError
+
+        most = self._most.get(one.name, one.batch)
+        began = self._clock.monotonic()
+        with self._guard:
+            self._running[id(run)] = run
+        try:
+            rows = one.run_batch(self._services, turns(), most, lambda: self._is_abandoned(run))
+        except ObserverTimeoutError:
+            raise GivenUpError from None
+        except GivenUpError:
+            raise
+        except (Exception, SystemExit) as error:
+            if self._is_abandoned(run):
+                raise GivenUpError from None
+            if isinstance(error, RepositoryError):
+                raise
+            if isinstance(error, TransientError):
+                self._metrics.conflicts.labels(one.name).inc()
+                self._most[one.name] = max(_SMALLEST, len(joined) // 2)
+        else:
+            self._metrics.committed(one.name, len(rows), self._clock.monotonic() - began)
+            self._most[one.name] = min(one.batch, most + 1)
+            return {Cell(table, row, column) for row in rows}
+        finally:
+            with self._guard:
+                self._running.pop(id(run), None)
+        self._metrics.split.labels(one.name).inc()
+        for cell in joined:
+            self._keep_alone(cell)
+        return set()
+
+    def _keep_alone(self, cell: Cell) -> None:
+        """Keep a cell out of batches until it has run."""
+        if len(self._alone) >= _REMEMBERED:
+            self._alone.clear()  # Another process may have run them: nothing tells us.
+        self._alone.add(cell)
+
+    # --- Watching -------------------------------------------------------------------------
+
+    def give_up_late(self) -> list[tuple[threading.Thread, list[Row]]]:
+        """Set aside what runs for longer than it may; the threads that are lost to it, and the
+        rows whose advisory locks they hold.
 
         Each gets a GivenUpError as soon as its observer ends; nothing of that is committed.
         """
@@ -256,9 +363,7 @@ class Runs:
             late = [
                 run
                 for run in self._running.values()
-                if now - run.began > self._options.timeout
-                and not run.abandoned
-                and not run.committing
+                if now - run.began > self._options.timeout and not run.abandoned and run.called
             ]
             for run in late:
                 run.abandoned = True
@@ -272,4 +377,4 @@ class Runs:
             )
             self._metrics.failures.labels(run.observer.name).inc()
             self.patience.set_aside(run.observer, run.cell, run.notified, run.answered, story, 1)
-        return [(run.thread, run.cell) for run in late]
+        return [(run.thread, run.held) for run in late]

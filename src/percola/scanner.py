@@ -8,6 +8,9 @@
       ▼
     the row's observers (`percola.runs`)
 
+Columns whose observers may be put off (`Observer.defer`) are left out, but for a pass over them
+alone when that time is over, or when a pass over the others has found nothing.
+
 A pass that finds nothing looks for the locks of the dead now and then: a transaction that died
 past its commit point owes its notify entries to whoever rolls it forward (rule N1).
 
@@ -21,14 +24,14 @@ import itertools
 import logging
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from percola.cells import Cell, Kind
 from percola.errors import StoreError
 from percola.metrics import WorkerMetrics
 from percola.observers import Observers
-from percola.runs import Found, GivenUpError, Runs, WorkerOptions
+from percola.runs import Found, GivenUpError, Row, Runs, WorkerOptions
 from percola.snapshot import Services
 
 log = logging.getLogger("percola.worker")
@@ -37,6 +40,11 @@ _CHUNK: Final = 64
 _STINT: Final = 2.0  # seconds
 _BUSY_WAIT: Final = 0.02
 _TELEPORTS: Final = 4
+
+Address = tuple[str, bytes]
+"""A column: its table's name, and its key."""
+
+_NONE: Final[frozenset[Address]] = frozenset()
 
 
 class Sweep:
@@ -56,6 +64,7 @@ class Sweep:
         self._ring = ring
         self._guard = threading.Lock()
         self._swept = services.clock.monotonic()
+        self._deferred = dict.fromkeys(observers.deferred, self._swept)
 
     def is_idle(self) -> bool:
         """Whether no notify entry is left for these observers, in the whole repository.
@@ -74,6 +83,20 @@ class Sweep:
                 return False
             self._swept = now
             return True
+
+    def overdue(self) -> frozenset[Address]:
+        """The columns that have been put off for as long as they may; true once each time."""
+        if not self._deferred:
+            return _NONE
+        now = self._services.clock.monotonic()
+        with self._guard:
+            found = [
+                address
+                for address, seconds in self._observers.deferred.items()
+                if now - self._deferred[address] >= seconds
+            ]
+            self._deferred.update(dict.fromkeys(found, now))
+        return frozenset(found)
 
     def finish_the_dead(self) -> bool:
         """Settle dead transactions' locks on observed cells; whether there were any locks."""
@@ -123,6 +146,8 @@ class Scanner:
         self._sweep = sweep
         self._chance = chance
         self._misfortunes = 0
+        # A batch is of rows that were found together.
+        self._chunk = max([_CHUNK, *(one.batch for one in observers)])
 
     def look(self) -> float:
         """Go round once, and run what is dirty; seconds until it is worth looking again.
@@ -135,7 +160,7 @@ class Scanner:
             StoreError: the store has failed `WorkerOptions.attempts` times in a row.
         """
         try:
-            found = self._pass()
+            found = self._passes()
             if Found.RAN not in found and self._sweep.is_due() and self._sweep.finish_the_dead():
                 found |= Found.RAN  # Its notify entries, if it had any, stand there now.
             self._misfortunes = 0
@@ -154,14 +179,25 @@ class Scanner:
             wait = min(wait, max(_BUSY_WAIT, self._runs.patience.until_due()))
         return wait
 
-    def _pass(self) -> Found:
-        """Go once round the tables from a random place, and run what is dirty.
+    def _passes(self) -> Found:
+        """Go round what may not be put off, or is not any longer; if that is clean, the rest."""
+        if overdue := self._sweep.overdue():
+            return self._pass(overdue)
+        found = self._pass(self._observers.prompt)
+        if not found & (Found.RAN | Found.HELD) and not self._runs.stopping:
+            found |= self._pass(frozenset(self._observers.deferred))
+        return found
+
+    def _pass(self, columns: frozenset[Address]) -> Found:
+        """Go once round the tables from a random place, and run what is dirty in these columns.
 
         Where another scanner is met, it jumps to another random place; having done so a few
         times for nothing, it goes round once more, past the others.
         """
         found = Found.NOTHING
-        tables = self._observers.tables
+        tables = sorted({table for table, _ in columns})
+        if not tables:
+            return found
         until = self._services.clock.monotonic() + _STINT
         for jump in range(_TELEPORTS + 1):
             first = self._chance.randrange(len(tables))
@@ -169,7 +205,7 @@ class Scanner:
             met = False
             for table in tables[first:] + tables[:first]:
                 for start, end in self._ranges(table):
-                    outcome = self._scan_range(table, start, end, stop_at_others, until)
+                    outcome = self._scan_range(columns, table, start, end, stop_at_others, until)
                     found |= outcome
                     met = stop_at_others and Found.HELD in outcome
                     if met or self._runs.stopping:
@@ -193,18 +229,26 @@ class Scanner:
         return [(start, b""), (b"", start)] if start else [(b"", b"")]
 
     def _scan_range(
-        self, table: str, start: bytes, end: bytes, stop_at_others: bool, until: float
+        self,
+        columns: frozenset[Address],
+        table: str,
+        start: bytes,
+        end: bytes,
+        stop_at_others: bool,
+        until: float,
     ) -> Found:
         """Run what is dirty in a range, for a stint; on request, up to the first other scanner."""
         found = Found.NOTHING
         position: bytes | None = start
         store, coordination = self._services.store, self._services.coordination
         while position is not None and not self._runs.stopping:
-            entries, position = store.scan_kind(Kind.NOTIFY, table, position, end, _CHUNK)
-            for row, group in itertools.groupby(entries, key=lambda entry: entry[0].row):
+            entries, position = store.scan_kind(Kind.NOTIFY, table, position, end, self._chunk)
+            cells = [cell for cell, _, _ in entries if (cell.table, cell.column) in columns]
+            ahead = dict.fromkeys(cells)  # What is dirty from here on, in order.
+            for row, group in itertools.groupby(cells, key=lambda cell: cell.row):
                 if self._runs.stopping:
                     return found
-                dirty = dict.fromkeys(cell for cell, _, _ in group if self._observers.of(cell))
+                dirty = [cell for cell in dict.fromkeys(group) if cell in ahead]
                 if not dirty:
                     continue
                 if Found.RAN in found and self._services.clock.monotonic() > until:
@@ -213,19 +257,63 @@ class Scanner:
                     found |= Found.HELD
                     if stop_at_others:
                         return found
-                    continue
-                keeps = True
-                try:
                     for cell in dirty:
-                        found |= self._runs.work_cell(cell)
-                except GivenUpError:
-                    # The row's lock is its successor's business by now.
-                    keeps = False
-                    raise
-                finally:
-                    if keeps:
-                        coordination.unlock(table, row)
+                        del ahead[cell]
+                    continue
+                found |= self._work_row(table, row, dirty, ahead)
         return found
+
+    def _work_row(
+        self, table: str, row: bytes, dirty: list[Cell], ahead: dict[Cell, None]
+    ) -> Found:
+        """Run what is dirty in a row whose lock is held, perhaps together with rows ahead.
+
+        What needs no further look is taken out of `ahead`.
+        """
+        found = Found.NOTHING
+        held: list[Row] = [(table, row)]
+        try:
+            for cell in dirty:
+                del ahead[cell]
+                others = self._others(cell, ahead) if self._runs.takes_batches(cell) else []
+                if others:
+                    done = self._runs.work_batch(self._joining(cell, others, held), held)
+                    self._give_back(held[1:])
+                    del held[1:]
+                    for one in done:
+                        ahead.pop(one, None)
+                    if cell in done:
+                        found |= Found.RAN
+                        continue
+                found |= self._runs.work_cell(cell, held)
+        except GivenUpError:
+            # The locks are the successor's business by now.
+            held = []
+            raise
+        finally:
+            self._give_back(held)
+        return found
+
+    def _others(self, cell: Cell, ahead: Iterable[Cell]) -> list[Cell]:
+        """The cells ahead that may be answered together with this one."""
+        return [one for one in ahead if one.column == cell.column and self._runs.takes_batches(one)]
+
+    def _joining(self, cell: Cell, others: Iterable[Cell], held: list[Row]) -> Iterator[Cell]:
+        """A cell whose row is locked, and then others of its column, each once it is locked too.
+
+        Rows that another scanner works on are left out: their turn comes.
+        """
+        yield cell
+        for other in others:
+            if self._runs.stopping:
+                return
+            if self._services.coordination.try_lock(other.table, other.row):
+                held.append((other.table, other.row))
+                yield other
+
+    def _give_back(self, rows: Iterable[Row]) -> None:
+        for table, row in rows:
+            self._services.coordination.unlock(table, row)
 
 
 def _random_key(start: bytes, end: bytes, chance: random.Random) -> bytes:

@@ -17,9 +17,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Generic, Self, TypeVar, cast, overload
 
+from percola.codecs import Codec, V, codec_named, codec_of
 from percola.errors import (
     DamagedRecordError,
     SchemaError,
@@ -30,7 +30,6 @@ from percola.errors import (
 )
 
 R = TypeVar("R", str, bytes)
-V = TypeVar("V")
 
 MAX_NAME: Final = 48
 """The longest name of a table, column, family or observer, in characters."""
@@ -49,90 +48,6 @@ def check_name(what: str, name: object) -> str:
             "beginning with a letter or '_'."
         )
     return name
-
-
-@dataclass(frozen=True, slots=True)
-class Codec(Generic[V]):
-    """How the values of a column become bytes.
-
-    Attributes:
-        name: stands in the stored schema; two codecs of one name must agree.
-        encode: from a value to bytes; raises TypeError or ValueError for a wrong value.
-        decode: the inverse.
-    """
-
-    name: str
-    encode: Callable[[V], bytes]
-    decode: Callable[[bytes], V]
-
-
-def _encode_bytes(value: bytes) -> bytes:
-    if type(value) is bytes:
-        return value
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
-    raise TypeError
-
-
-def _encode_str(value: str) -> bytes:
-    if not isinstance(value, str):
-        raise TypeError
-    return value.encode()
-
-
-def _encode_int(value: int) -> bytes:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError
-    return b"%d" % value
-
-
-def _encode_float(value: float) -> bytes:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise TypeError
-    return repr(float(value)).encode()
-
-
-def _encode_bool(value: bool) -> bytes:
-    if not isinstance(value, bool):
-        raise TypeError
-    return b"true" if value else b"false"
-
-
-def _decode_bool(raw: bytes) -> bool:
-    if raw not in (b"true", b"false"):
-        raise ValueError
-    return raw == b"true"
-
-
-def _encode_json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-
-
-JSON: Final[Codec[Any]] = Codec("json", _encode_json, json.loads)
-"""Values of any shape that JSON has: dictionaries with string keys, lists, strings, …"""
-
-_CODECS: Final[Mapping[type, Codec[Any]]] = {
-    bytes: Codec("bytes", _encode_bytes, bytes),
-    str: Codec("str", _encode_str, bytes.decode),
-    int: Codec("int", _encode_int, int),
-    float: Codec("float", _encode_float, float),
-    bool: Codec("bool", _encode_bool, _decode_bool),
-}
-_CODECS_BY_NAME: Final[Mapping[str, Codec[Any]]] = {
-    codec.name: codec for codec in (*_CODECS.values(), JSON)
-}
-
-
-def _codec(type_: type[V] | Codec[V]) -> Codec[V]:
-    if isinstance(type_, Codec):
-        return type_
-    codec = _CODECS.get(type_)
-    if codec is None:
-        known = ", ".join(kind.__name__ for kind in _CODECS)
-        raise SchemaError(
-            f"{type_!r} is not a type that a column can have: use {known}, percola.JSON or a Codec."
-        )
-    return codec
 
 
 class Column(Generic[R, V]):
@@ -294,7 +209,7 @@ class Table(Generic[R]):
     ) -> Column[R, Any]:
         """Declare a column of `type` (bytes, str, int, float, bool, JSON or a Codec)."""
         column: Column[R, Any] = Column(
-            self, check_name("a column", name), _codec(type), observed=observed
+            self, check_name("a column", name), codec_of(type), observed=observed
         )
         self._add(name, column)
         return column
@@ -305,7 +220,7 @@ class Table(Generic[R]):
     def family(self, name: str, type: type[V] | Codec[V]) -> Family[R, V]: ...
     def family(self, name: str, type: type[Any] | Codec[Any] = bytes) -> Family[R, Any]:
         """Declare a family, whose columns are named as they are written: `family[name]`."""
-        family: Family[R, Any] = Family(self, check_name("a family", name), _codec(type))
+        family: Family[R, Any] = Family(self, check_name("a family", name), codec_of(type))
         self._add(name, family)
         return family
 
@@ -475,7 +390,7 @@ def _stored_table(stored: Mapping[str, Any]) -> Table[Any]:
         name = member["type"]
         if not isinstance(name, str):
             raise TypeError
-        codec = _CODECS_BY_NAME.get(name, Codec(name, _encode_bytes, bytes))
+        codec = codec_named(name)
         if "family" in member:
             table.family(member["family"], codec)
         elif isinstance(member["observed"], bool):

@@ -21,6 +21,7 @@ from typing import Any, Generic, Self, TypeVar, overload
 from percola.batching import ReadCache
 from percola.cells import Cell, Op
 from percola.clock import Clock
+from percola.codecs import V
 from percola.coordination.base import Coordination
 from percola.errors import (
     TransactionUsedUpError,
@@ -31,7 +32,7 @@ from percola.errors import (
 from percola.leases import Leases
 from percola.locks import LockResolver
 from percola.oracle.base import Oracle
-from percola.schema import Column, Family, R, Table, V, WeakColumn
+from percola.schema import Column, Family, R, Table, WeakColumn
 from percola.store.base import BLOCKED, CellState, OneStepStore, Reader, Store
 
 D = TypeVar("D")
@@ -273,7 +274,7 @@ class Snapshot:
         """
         if self._used_up is not None:
             self._check_usable()
-        if self._writes or self._cache is not None:
+        if self._cache is not None:
             raw = self._visible(self._cell(column, row))
         else:
             try:
@@ -283,11 +284,17 @@ class Snapshot:
             key = column.encode_row(row)
             if len(key) > _SURELY_SHORT:
                 self._services.store.check_row(column.table_name, key)
-            found = read(key, self.start_ts)
-            if found is BLOCKED:
-                raw = self._read((Cell(column.table_name, key, column.key),))[0][2]
+            own = None
+            if self._writes:
+                own = self._writes.get(_new_cell(Cell, (column.table_name, key, column.key)))
+            if own is not None and own[0] != _LOCK_ONLY:
+                raw = own[1]
             else:
-                raw = found
+                found = read(key, self.start_ts)
+                if found is BLOCKED:
+                    raw = self._read((Cell(column.table_name, key, column.key),))[0][2]
+                else:
+                    raw = found
         if raw is None:
             return None
         try:

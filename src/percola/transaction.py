@@ -19,13 +19,14 @@ from types import TracebackType
 from typing import Any, Final
 
 from percola.cells import INLINE_BYTES, Cell, Kind, Op
+from percola.codecs import V
 from percola.errors import (
     ConflictError,
     TransactionTooLargeError,
     UsageError,
     ValueTooLargeError,
 )
-from percola.schema import Column, R, V, WeakColumn
+from percola.schema import Column, R, WeakColumn
 from percola.snapshot import Services, Snapshot
 from percola.store.base import CellState, OneStepConflict, OneStepWrite, is_wanted
 from percola.two_phase import TwoPhaseCommit

@@ -266,9 +266,10 @@ class Worker:
         period = min(1.0, self._options.timeout / 4)
         while not self._stopped.wait(period):
             try:
-                for thread, cell in self._runs.give_up_late():
+                for thread, rows in self._runs.give_up_late():
                     self._threads.remove(thread)
-                    self._services.coordination.unlock(cell.table, cell.row)
+                    for table, row in rows:
+                        self._services.coordination.unlock(table, row)
                     self._start_thread()
             except Exception as error:
                 self._end_with(error)

@@ -29,8 +29,7 @@ from percola import PercolaError, Repository
 from percola.spark import spark_context
 from webindex import tables
 from webindex.errors import WebindexError
-from webindex.explain import explain
-from webindex.main import console, errors, print_results, summary_rows
+from webindex.main import console, errors, print_results
 from webindex.pipeline import load
 from webindex.sample import (
     CHANGED_URL,
@@ -43,6 +42,7 @@ from webindex.sample import (
 )
 from webindex.serving.base import ServingError
 from webindex.serving.tantivy import TantivyIndex
+from webindex.story import tell
 from webindex.summary import summarise
 from webindex.urls import page_row
 from webindex.warc import NotAWarcError, Rejection
@@ -137,10 +137,10 @@ class Demo:
         ):
             self._work_off(repo, index, workers)
             self._search(index)
-            self._explain(repo)
+            self._explain(repo, index)
             self._recrawl(repo, index, workers, spark)
             self._say("The summary", "The sample was loaded all at once: its pages had to queue.")
-            _show(summary_rows(summarise(repo)))
+            _show(summarise(repo).rows())
 
     def _say(self, title: str, sentences: str) -> None:
         self._steps += 1
@@ -182,7 +182,7 @@ class Demo:
         )
         self.checks.equal(
             f"{PAGES} pages make {DOCUMENTS} documents, {DUPLICATES} being duplicates of another",
-            (found.pages, found.clusters, found.duplicates),
+            (found.pages, found.documents, found.duplicates),
             (PAGES, DOCUMENTS, DUPLICATES),
         )
         self.checks.equal("the search index holds all of them", index.count(), DOCUMENTS)
@@ -213,12 +213,12 @@ class Demo:
                 f"found {', '.join(best) or 'nothing'}",
             )
 
-    def _explain(self, repo: Repository) -> None:
+    def _explain(self, repo: Repository, index: TantivyIndex) -> None:
         self._say(
             "Explain a duplicate",
             "One text is served under two addresses. This is some of what 'webindex explain' says:",
         )
-        found = explain(repo, DUPLICATE)
+        found = tell(repo, index, DUPLICATE)
         console.print(Text.assemble((found.url, "green")))
         for reason in found.reasons:
             console.print(Text(reason))

@@ -1,125 +1,150 @@
-"""What a repository knows of one page, and why it stands in the index the way it does."""
+"""`webindex explain`: a page's story on a terminal, or as JSON."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Final
 
-from percola import Repository
-from webindex import tables
-from webindex.observers import election_order
-from webindex.urls import normalise, page_row
+from rich.console import Console
+from rich.text import Text
 
+from webindex.story import KINDS, Link, Member, PointsHere, Story, Version, kinds
+from webindex.wording import count, date, harmless, moment
 
-@dataclass(frozen=True, slots=True)
-class Version:
-    """One capture of the page that the repository keeps, with its commit timestamp."""
+__all__ = ["print_story", "story_json"]
 
-    commit_ts: int
-    date: str
-    status: int
-    digest: str
-    file: str
-    offset: int
+LISTED: Final = 20
+"""Lines of a list, unless told otherwise."""
+
+_COLOURS: Final = {"shown": "green", "folded": "yellow", "moved": "yellow", "waiting": "yellow"}
 
 
-@dataclass(slots=True)
-class Explanation:
-    """Everything about a page; `reasons` are sentences.
+def story_json(story: Story, most: int) -> dict[str, Any]:
+    """The story for programs, with at most so many links, and pages that point here.
 
-    Attributes:
-        known: whether a capture of the page was ever loaded.
-        in_links: (URL, anchors, rel) of each page that links to this very page.
-        out_links: (URL, anchors, rel) of each link of the page.
-        members: URLs of the cluster, canonical first; `canonical` is None if it shows nothing.
+    `in_links` and `out_links` are `{total, kinds, first}`, `pointing` is `{total, first}`.
     """
-
-    url: str
-    row: str
-    known: bool
-    title: str = ""
-    language: str | None = None
-    versions: list[Version] = field(default_factory=list)
-    cluster: str | None = None
-    canonical: str | None = None
-    members: list[str] = field(default_factory=list)
-    reasons: list[str] = field(default_factory=list)
-    in_links: list[tuple[str, list[str], str]] = field(default_factory=list)
-    out_links: list[tuple[str, list[str], str]] = field(default_factory=list)
-    cluster_in_links: int = 0
+    whole = asdict(story)
+    for name, links in (("in_links", story.in_links), ("out_links", story.out_links)):
+        whole[name] = {
+            "total": len(links),
+            "kinds": dict(kinds(links)),
+            "first": whole[name][:most],
+        }
+    whole["pointing"] = {"total": len(story.pointing), "first": whole["pointing"][:most]}
+    return {"headline": story.headline, "known": story.known, **whole}
 
 
-def explain(repo: Repository, url: str) -> Explanation:
-    """Gather what the repository knows of a URL. Raises BadUrlError if it is not one."""
-    url = normalise(url)
-    row = page_row(url)
-    now = repo.snapshot()
-    page = now.get_row(
-        tables.pages,
-        row,
-        [tables.capture, tables.fingerprint, tables.links, tables.cluster],
-    )
-    result = Explanation(url, row, known=tables.capture in page)
-    linking = now.get_row(tables.inlinks, row, [tables.source]).family(tables.source)
-    result.in_links = sorted((one["url"], one["anchors"], one["rel"]) for one in linking.values())
-    if not result.known:
-        result.reasons.append(
-            "No capture of this page was loaded"
-            + (f"; {len(linking)} pages link to it." if linking else ", and no page links to it.")
+def print_story(console: Console, story: Story, most: int) -> None:
+    """Show the story to a person, with at most so many links, and pages that point here."""
+    console.print(_text(story.url, style="bold green"))
+    if story.title:
+        console.print(_text(f"{story.title}  ({story.language or 'language unknown'})"))
+    colour = _COLOURS.get(story.standing, "")
+    console.print(_text(story.headline, style=f"bold {colour}".strip()))
+    for reason in story.reasons:
+        console.print(_text(reason))
+    for step in story.waiting:
+        console.print(_text(step, style="yellow"))
+    if any("waits" in step for step in story.waiting):
+        console.print(_text("'webindex work' works that off.", style="dim"))
+    for trouble in story.troubles:
+        console.print(
+            _text(
+                f"The observer {trouble.observer} was set aside after failing "
+                f"{count(trouble.attempts, 'time')}: {trouble.error}",
+                style="red",
+            )
         )
-        return result
-    result.out_links = [(u, anchors, rel) for u, anchors, rel in page.get(tables.links, [])]
-    result.versions = [
-        Version(ts, c["date"], c["status"], c["digest"], c["file"], c["offset"])
-        for ts, c in repo.versions(tables.capture, row)
-        if c is not None
-    ]
-    known = page.get(tables.fingerprint)
-    if known is None:
-        status = page[tables.capture]["status"]
-        result.reasons.append(
-            f"Its newest capture answered with status {status}: the page is not in the index."
-            if not 200 <= status < 300
-            else "It has not been processed yet: run 'webindex work'."
+    facts = _facts(story)
+    if facts:
+        console.print(_text("\n" + " · ".join(facts)))
+    if story.way is not None and len(story.way.steps) > 1:
+        steps = [_step(one.url, one.status) for one in story.way.steps]
+        _section(console, "Where it points, step by step", steps)
+    pointing = [_points(one) for one in story.pointing[:most]]
+    _section(console, f"Pages that point to it ({len(story.pointing):,})", pointing)
+    _more(console, len(story.pointing) - len(pointing), "--links shows more")
+    if story.size > 1:
+        title = f"One document ({count(story.size, 'page')}, cluster {story.cluster})"
+        told = story.members[:LISTED]
+        _section(console, title, [line for one in told for line in _member(one)])
+        _more(console, story.size - len(told), "--json has the first hundred")
+    _section(console, "Captures", [_version(one) for one in story.versions[:LISTED]])
+    _more(console, len(story.versions) - LISTED, "--json has them")
+    _links(console, "Links to it", story.in_links, most)
+    if story.document_in_links and (story.size > 1 or story.aliases):
+        console.print(
+            f"\nLinks to all URLs of the document, from elsewhere: {story.document_in_links:,}"
         )
-        return result
-    result.title, result.language = known["title"], known["language"]
-    result.cluster = page.get(tables.cluster)
-    if result.cluster is None:
-        result.reasons.append("It has not joined a cluster yet: run 'webindex work'.")
-        return result
-    shown = now.get_row(tables.clusters, result.cluster, [tables.member, tables.document])
-    members = sorted(shown.family(tables.member).values(), key=election_order)
-    document = shown.get(tables.document)
-    result.canonical = document["url"] if document else None
-    result.members = [one["url"] for one in members]
-    result.cluster_in_links = document["inlinks"] if document else 0
-    result.reasons = _reasons(url, members, document)
-    return result
+    _links(console, "Links from it", story.out_links, most)
 
 
-def _reasons(url: str, members: list[dict[str, Any]], document: dict[str, Any] | None) -> list[str]:
-    if not any(one["indexable"] for one in members):
-        return ["No page of its cluster may be indexed (noindex): search does not show it."]
-    if document is None:
-        return ["Its cluster has no document yet: run 'webindex work'."]
-    if len(members) == 1:
-        return ["No other page has the same text, so it stands for itself."]
-    canonical = document["url"]
-    rivals = [one for one in members if one["url"] != canonical]
-    first = next(one for one in members if one["url"] == canonical)
-    reasons = [f"{len(members)} pages have the same text; {canonical} stands for them."]
-    for rival in rivals[:5]:
-        other = rival["url"]
-        if not rival["indexable"]:
-            why = "may not be indexed (noindex)"
-        elif election_order(first)[0] != election_order(rival)[0]:
-            why = "is not https"
-        elif len(other) != len(canonical):
-            why = f"has the longer URL ({len(other)} characters against {len(canonical)})"
-        else:
-            why = "comes later in the alphabet"
-        reasons.append(f"{other} {why}.")
-    if url != canonical:
-        reasons.append("Links to this page count for the one that stands for it.")
-    return reasons
+def _facts(story: Story) -> list[str]:
+    facts = []
+    if story.status is not None:
+        facts.append(f"status {story.status}")
+    if story.unchanged is not None:
+        facts.append(f"reported unchanged {date(story.unchanged)}")
+    if story.rank is not None:
+        when = "" if story.rank.at_ms is None else f"{moment(story.rank.at_ms)}, "
+        facts.append(f"rank {story.rank.value:.3g} (computed {when}timestamp {story.rank.run:,})")
+    if story.asks:
+        facts.append(f"asks for {' and '.join(story.asks)}")
+    return facts
+
+
+def _step(url: str, status: int | None) -> str:
+    return f"{url}  {'never captured' if status is None else f'status {status}'}"
+
+
+def _points(one: PointsHere) -> str:
+    how = "" if one.direct else ", through other redirects"
+    return f"{one.url}  {one.kind}{how}" + ("" if one.counts else "  [does not count]")
+
+
+def _member(one: Member) -> list[str]:
+    rank = "" if one.rank is None else f"  rank {one.rank:.3g}"
+    lines = [f"{'* ' if one.canonical else '  '}{one.url}{rank}"]
+    return lines + [f"      {words}" for words in [*one.belongs, one.why] if words]
+
+
+def _version(one: Version) -> str:
+    where = f"{one.file}@{one.offset}"
+    return f"{one.commit_ts:>10}  {one.date}  status {one.status}  {where}  {one.change}"
+
+
+def _links(console: Console, title: str, links: Sequence[Link], most: int) -> None:
+    if not links:
+        return
+    told = ", ".join(f"{number:,} {KINDS.get(rel, rel)}" for rel, number in kinds(links))
+    console.print(_text(f"\n{title} ({told})", style="bold"))
+    for one in links[:most]:
+        console.print(_text("  " + _link(one)))
+    _more(console, len(links) - most, "--links shows more")
+
+
+def _link(one: Link) -> str:
+    words = f"{one.url}  {' | '.join(one.anchors)!r}" if one.anchors else one.url
+    if one.rel != "follow":
+        return f"{words}  [{KINDS.get(one.rel, one.rel)}]"
+    return words if one.counts else f"{words}  [of the same document]"
+
+
+def _section(console: Console, title: str, lines: Sequence[str]) -> None:
+    """Some lines under a title; nothing if there is none."""
+    if lines:
+        console.print(_text("\n" + title, style="bold"))
+    for line in lines:
+        console.print(_text("  " + line))
+
+
+def _more(console: Console, number: int, how: str) -> None:
+    if number > 0:
+        console.print(_text(f"  … and {number:,} more ({how})", style="dim"))
+
+
+def _text(words: str, style: str = "") -> Text:
+    """Crawled text, without what turns a line or a terminal."""
+    return Text(harmless(words), style=style)

@@ -1,9 +1,11 @@
 """The links of a page: where they lead, under which words, and whether the author vouches for them.
 
 `a` and `area` elements with an `href` count. A link from a page to itself says nothing and is left
-out. Several links to the same page become one with all their distinct anchor texts.
+out. Several links to the same page become one with all their distinct anchor texts. The versions of
+a page for readers of other languages, which its head declares, are links as well, without anchors.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -14,11 +16,13 @@ from webindex.urls import resolve
 
 __all__ = ["MAX_ANCHOR", "MAX_ANCHORS", "MAX_LINKS", "Link", "Rel", "extract_links"]
 
-Rel = Literal["follow", "ugc", "sponsored", "nofollow"]
-"""What the author says of a link: nothing, written by users, paid for, or not vouched for."""
+Rel = Literal["follow", "ugc", "sponsored", "nofollow", "alternate"]
+"""What the author says of a link: nothing, written by users, paid for, not vouched for; or that it
+is the same page in another language, which recommends nothing."""
 
 MAX_LINKS: Final = 2000
-"""Distinct targets kept from one page, in document order; more is a list made for robots."""
+"""Distinct targets kept from one page, in document order; more is a list made for robots.
+Alternates come last: they get what room the links that a reader sees have left."""
 
 MAX_ANCHOR: Final = 100
 """Characters kept of an anchor text."""
@@ -43,7 +47,8 @@ class Link:
     """Distinct anchor texts in document order, whitespace normalised; empty texts are left out."""
 
     rel: Rel
-    """The most trusting of the merged links: one plain link outweighs any number of marked ones."""
+    """The most trusting of the merged links: one plain link outweighs any number of marked ones.
+    "alternate" only if the page has no other link to the target."""
 
 
 @dataclass(slots=True)
@@ -53,12 +58,18 @@ class _Target:
 
 
 def extract_links(
-    tree: LexborHTMLParser, base: str, page_url: str, *, nofollow: bool = False
+    tree: LexborHTMLParser,
+    base: str,
+    page_url: str,
+    *,
+    nofollow: bool = False,
+    alternates: Iterable[str] = (),
 ) -> tuple[Link, ...]:
     """Return the links of a parsed page in document order, at most `MAX_LINKS`.
 
     `base` is what relative links refer to, `page_url` the page itself (normalised). With
-    `nofollow`, the page's own robots directive, every link is marked nofollow.
+    `nofollow`, the page's own robots directive, every link is marked nofollow. `alternates` are
+    the normalised URLs of the page's versions in other languages; they follow the links.
     """
     found: dict[str, _Target] = {}
     resolved: dict[str, str | None] = {}
@@ -81,6 +92,11 @@ def extract_links(
             target.rel = rel
         if len(target.anchors) < MAX_ANCHORS and (anchor := _anchor(node, attributes)):
             target.anchors[anchor] = None
+    for url in alternates:
+        if len(found) == MAX_LINKS:
+            break
+        if url != page_url:
+            found.setdefault(url, _Target({}, "alternate"))
     return tuple(Link(url, tuple(t.anchors), t.rel) for url, t in found.items())
 
 

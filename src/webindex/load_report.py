@@ -13,17 +13,17 @@ from webindex.loading import Loaded
 class LoadReport:
     """The outcome of a load.
 
-    `written`, `older` and `same` of `loaded` add up to the captures that were read. They are
-    counted by the run of a task that ended well: if one died half-way (`retried` counts them),
-    what it had written is `same` for the one that took its place.
+    `written`, `older`, `same` and `unavailable` of `loaded` add up to the captures that were read.
+    They are counted by the run of a task that ended well: if one died half-way (`retried` counts
+    them), what it had written is `same` for the one that took its place.
 
     Attributes:
         files, bytes: how many WARC files, and their size as stored.
         started_ms: milliseconds since 1970.
         seconds: how long it took, Spark's start (`starting_seconds`) included.
-        loaded: what became of the captures.
+        loaded: what became of the captures and of the reports that pages are unchanged.
         rejected: records that could not be used, by reason.
-        skipped: records that are no captures, by their WARC type.
+        skipped: records that say nothing of a page, by their WARC type.
         messages: the first of the rejected records: file, offset, reason.
         retried: tasks that were run again because their process or machine was lost.
         error: why the load ended before everything was read; None if it did not.
@@ -44,7 +44,8 @@ class LoadReport:
     @property
     def captures(self) -> int:
         """Captures that were read and could be used."""
-        return self.loaded.written + self.loaded.older + self.loaded.same
+        loaded = self.loaded
+        return loaded.written + loaded.older + loaded.same + loaded.unavailable
 
     def to_json(self) -> dict[str, Any]:
         """The report as the `journal` table keeps it."""
@@ -60,6 +61,10 @@ class LoadReport:
             rows.append(("Already there", f"{loaded.same:,}"))
         if loaded.older:
             rows.append(("Older than what is there", f"{loaded.older:,}"))
+        if loaded.unavailable:
+            rows.append(("Server errors, not kept", f"{loaded.unavailable:,}"))
+        if loaded.unchanged:
+            rows.append(("Reported as unchanged", f"{loaded.unchanged:,}"))
         if self.rejected:
             rows.append(("Rejected records", _counted(self.rejected)))
         if self.skipped:

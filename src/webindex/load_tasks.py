@@ -19,10 +19,19 @@ from percola import PercolaError, Repository
 from webindex import tables
 from webindex.framing import open_warc
 from webindex.loading import Loaded, load_captures
-from webindex.warc import Capture, NotAWarcError, Rejected, Rejection, plan_splits, read_captures
+from webindex.pacing import Pace
+from webindex.warc import (
+    Capture,
+    NotAWarcError,
+    Rejected,
+    Rejection,
+    Revisit,
+    plan_splits,
+    read_captures,
+)
 
 GROUP: Final = 32
-"""Captures that one transaction writes: enough to share a commit, few enough to repeat it."""
+"""Records that one transaction writes: enough to share a commit, few enough to repeat it."""
 _GROUP_BYTES: Final = 8 << 20
 _PLAIN_SPLITS: Final = 16
 
@@ -95,8 +104,9 @@ def run_task(address: str, parts: Iterable[Part]) -> Iterator[Outcome]:
 
 
 def _load_split(repo: Repository, split: Split, outcome: Outcome) -> None:
-    group: list[Capture] = []
+    group: list[Capture | Revisit] = []
     size = 0
+    pace = Pace(repo)
 
     def write() -> None:
         loaded = load_captures(repo, group, split.path)
@@ -114,9 +124,10 @@ def _load_split(repo: Repository, split: Split, outcome: Outcome) -> None:
                 outcome.messages.append(f"{split.path} {record}")
             continue
         group.append(record)
-        size += len(record.body)
+        size += len(record.body) if isinstance(record, Capture) else 0
         if len(group) >= GROUP or size >= _GROUP_BYTES:
             write()
+            pace.keep()
             size = 0
     if group:
         write()

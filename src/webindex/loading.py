@@ -2,31 +2,54 @@
 
 The newest capture of a page wins, whatever order captures come in: dates are compared, and where
 they are equal what was captured, so that any order ends in the same repository.
+
+A *revisit* is a crawler's report that a page was at some time what an earlier capture says. It
+makes that capture as new as itself, where captures are compared. But it is kept in a column of its
+own, `pages.revisited`, which nobody observes: a page that is unchanged causes no work. Only the
+newest report with a payload digest decides, and 304 responses never do: "whatever was there" makes
+all older captures new alike. So captures and revisits may come in any order, too, with two
+exceptions that only keeping every body and every report would mend: a report that a page is *again*
+what an overwritten capture said finds no body to go back to, and one of several such reports that
+was itself overtaken by a newer one is forgotten. The page is then as its newest capture says, until
+the older one is loaded again or the page is crawled anew.
 """
 
 from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from hashlib import blake2b
 from typing import Any
 
 from percola import Repository, Transaction
 from webindex import tables
+from webindex.link_header import names_canonical
 from webindex.urls import BadUrlError, normalise, page_row
-from webindex.warc import Capture
+from webindex.warc import Capture, Revisit
 
 
 @dataclass(slots=True)
 class Loaded:
-    """What became of captures: written, older than what is there, the same as what is there."""
+    """What became of captures and revisits.
+
+    Attributes:
+        written: captures that are now what the repository says of their page.
+        older: captures that are older than what is there.
+        same: captures that are there already.
+        bad_urls: captures and revisits whose URL no row can have.
+        unavailable: captures that say nothing of their page: see `is_conclusive`.
+        unchanged: revisits.
+    """
 
     written: int = 0
     older: int = 0
     same: int = 0
     bad_urls: int = 0
+    unavailable: int = 0
+    unchanged: int = 0
 
     def add(self, other: Loaded) -> None:
         """Add another's counts to these."""
@@ -34,46 +57,93 @@ class Loaded:
         self.older += other.older
         self.same += other.same
         self.bad_urls += other.bad_urls
+        self.unavailable += other.unavailable
+        self.unchanged += other.unchanged
 
 
-def load_captures(repo: Repository, captures: Sequence[Capture], file: str) -> Loaded:
-    """Write captures in one transaction, retried as a whole if it conflicts."""
-    return repo.run(lambda t: _load(t, captures, file))
+def is_conclusive(status: int) -> bool:
+    """Whether a response of this status says something of its page.
+
+    A server that is broken (500 to 599), busy (429) or was kept waiting (408) does not: the page
+    stays what it was.
+    """
+    return not (500 <= status <= 599 or status in (408, 429))
 
 
-def _load(t: Transaction, captures: Sequence[Capture], file: str) -> Loaded:
+def load_captures(repo: Repository, records: Sequence[Capture | Revisit], file: str) -> Loaded:
+    """Write captures and revisits in one transaction, retried as a whole if it conflicts."""
+    return repo.run(lambda t: _load(t, records, file))
+
+
+def _load(t: Transaction, records: Sequence[Capture | Revisit], file: str) -> Loaded:
     result = Loaded()
-    for one in captures:
+    for one in records:
+        if isinstance(one, Capture) and not is_conclusive(one.status):
+            result.unavailable += 1
+            continue
         try:
             url = normalise(one.url)
         except BadUrlError:
             result.bad_urls += 1
             continue
-        row = page_row(url)
-        described = describe(one, url, file)
-        before = t.get(tables.capture, row)
-        if before is not None:
-            if _age(before) == _age(described):
-                result.same += 1
-                continue
-            if _age(before) > _age(described):
-                result.older += 1
-                continue
-        t.set(tables.capture, row, described)
-        t.set(tables.body, row, zlib.compress(one.body, 6))
-        result.written += 1
+        if isinstance(one, Revisit):
+            _revisit(t, page_row(url), one)
+            result.unchanged += 1
+        else:
+            _capture(t, page_row(url), one, describe(one, url, file), result)
     return result
 
 
+def _capture(
+    t: Transaction, row: str, one: Capture, described: dict[str, Any], result: Loaded
+) -> None:
+    before = t.get(tables.capture, row)
+    if before is not None:
+        revisited = t.get(tables.revisited, row)
+        there, here = age(before, revisited), age(described, revisited)
+        if there == here:
+            result.same += 1
+            return
+        if there > here:
+            result.older += 1
+            return
+    t.set(tables.capture, row, described)
+    t.set(tables.body, row, zlib.compress(one.body, 6))
+    result.written += 1
+
+
+def _revisit(t: Transaction, row: str, one: Revisit) -> None:
+    before = t.get(tables.revisited, row)
+    after = {"date": _date(one.date), "payload": one.payload_digest}
+    # One with a digest tells more than any number of those without.
+    if before is None or _weight(before) < _weight(after):
+        t.set(tables.revisited, row, after)
+
+
+def _weight(revisited: Mapping[str, Any]) -> tuple[bool, str, str]:
+    payload = revisited["payload"]
+    return payload is not None, revisited["date"], payload or ""
+
+
 def describe(one: Capture, url: str, file: str) -> dict[str, Any]:
-    """What the `capture` column says of a capture."""
+    """What the `capture` column says of a capture: what observers read, and where it stands.
+
+    `date` is in UTC, to the microsecond. `location` is there for a status 300 to 399, several
+    joined by newlines as in `robots`; `link` if the `Link` header names a canonical page;
+    `payload` is the payload digest of the WARC record. What is not there is None.
+    """
+    link = one.headers.get("link")
     return {
         "url": url,
-        "date": one.date.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "date": _date(one.date),
         "status": one.status,
         "content_type": one.headers.get("content-type") or one.content_type,
         "robots": one.headers.get("x-robots-tag"),
+        "location": one.headers.get("location") if 300 <= one.status < 400 else None,
+        "link": link if link and names_canonical(link) else None,
+        "language": one.headers.get("content-language"),
         "digest": blake2b(one.body, digest_size=16).hexdigest(),
+        "payload": one.payload_digest,
         "file": file,
         "offset": one.offset,
         "length": one.length,
@@ -81,7 +151,28 @@ def describe(one: Capture, url: str, file: str) -> dict[str, Any]:
     }
 
 
-def _age(capture: dict[str, Any]) -> tuple[str, ...]:
+def last_seen(capture: Mapping[str, Any], revisited: Mapping[str, Any] | None) -> str:
+    """When the page was last known to be what the capture says, as `date` of a capture.
+
+    Both arguments are values of the columns of one row.
+    """
+    date = str(capture["date"])
+    if revisited is None or revisited["payload"] not in (None, capture["payload"]):
+        return date
+    return max(date, str(revisited["date"]))
+
+
+def age(capture: Mapping[str, Any], revisited: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Of two captures of a page, the one with the larger age counts. Equal ones are the same.
+
+    `revisited` is the newest report that the page is unchanged, if there is one.
+    """
     # All that observers read: a server may answer twice in a second, both times with no body.
-    rest = ("digest", "status", "content_type", "robots")
-    return capture["date"], *(str(capture[name]) for name in rest)
+    rest = ("digest", "status", "content_type", "robots", "location", "link", "language")
+    # The capture's own date comes second: one report may be of several captures.
+    seen = last_seen(capture, revisited)
+    return seen, capture["date"], *(str(capture[name]) for name in rest)
+
+
+def _date(date: datetime) -> str:
+    return date.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,4 +1,4 @@
-"""The command line `webindex`: load, work, search, explain, serve."""
+"""The command line `webindex`: load, work, search, explain, serve, rank, verify, rebuild."""
 
 from __future__ import annotations
 
@@ -22,13 +22,18 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from percola import Observer, PercolaError, Repository
+from webindex.batch.command import rebuild_command, verify_command
+from webindex.batch.halfway import refuse_half_built
 from webindex.corpus.command import crawl_docs
 from webindex.errors import WebindexError
-from webindex.explain import Explanation, explain
+from webindex.explain import LISTED, print_story, story_json
+from webindex.ranking.command import rank_command
 from webindex.serving.base import Runs, SearchResults, ServingError
-from webindex.summary import Summary, summarise
+from webindex.story import tell
+from webindex.summary import summarise
 from webindex.urls import BadUrlError
 from webindex.warc import NotAWarcError
+from webindex.wording import count
 from webindex.working import (
     THREADS,
     build_observers,
@@ -43,9 +48,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _STEPS: Final = {
     "pages.capture": "to parse",
+    "pages.resolve": "to resolve",
+    "aliases.changed": "to follow",
+    "pages.join": "to cluster",
     "pages.links": "to invert",
-    "pages.fingerprint": "to cluster",
-    "inlinks.changed": "to forward",
+    "inlinks.changed": "to count",
     "clusters.changed": "to assemble",
     "outbox.ready": "to export",
 }
@@ -54,8 +61,18 @@ console = Console(highlight=False, soft_wrap=True)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-class _Command(click.Command):
-    """A command whose errors are one sentence on standard error."""
+class _Search(click.Command):
+    """A command whose words to leave out begin with a dash, as options do."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" not in args:
+            dashed = [one for one in args if re.match("-[^-]", one) and one != "-h"]
+            args = [*(one for one in args if one not in dashed), "--", *dashed]
+        return super().parse_args(ctx, args)
+
+
+class _Group(click.Group):
+    """Commands whose errors are one sentence on standard error."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -73,20 +90,6 @@ class _Command(click.Command):
             # Whoever read our output has had enough; not even Python's own last words.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(0)
-
-
-class _Search(_Command):
-    """A command whose words to leave out begin with a dash, as options do."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if "--" not in args:
-            dashed = [one for one in args if re.match("-[^-]", one) and one != "-h"]
-            args = [*(one for one in args if one not in dashed), "--", *dashed]
-        return super().parse_args(ctx, args)
-
-
-class _Group(click.Group):
-    command_class = _Command
 
 
 def repo_option(function: F) -> F:
@@ -155,11 +158,12 @@ def work(repo: str, as_json: bool, workers: int | None, until_idle: bool) -> Non
     """
     stopping = threading.Event()
     with _stopped_by_signals(stopping), open_repository(repo) as opened:
+        refuse_half_built(opened)
         open_index(opened, create=True).close()
         before = opened.snapshot().start_ts
-        count = workers or min(8, os.cpu_count() or 1)
+        number = workers or min(8, os.cpu_count() or 1)
         with (
-            running(opened.address, count) as processes,
+            running(opened.address, number) as processes,
             _pending_shown(quiet=as_json) as show,
         ):
             supervise(opened, processes, until_idle=until_idle, show=show, stopping=stopping)
@@ -168,10 +172,10 @@ def work(repo: str, as_json: bool, workers: int | None, until_idle: bool) -> Non
         if as_json:
             click.echo(json.dumps({**summary.to_json(), "set_aside": failed}))
         else:
-            console.print(_grid(summary_rows(summary)))
+            console.print(_grid(summary.rows()))
             if failed:
                 console.print(
-                    f"{_count(failed, 'change')} {'was' if failed == 1 else 'were'} set aside "
+                    f"{count(failed, 'change')} {'was' if failed == 1 else 'were'} set aside "
                     "after repeated failures: "
                     f"see 'percola --repo {repo} failed'.",
                     style="yellow",
@@ -180,6 +184,7 @@ def work(repo: str, as_json: bool, workers: int | None, until_idle: bool) -> Non
 
 def observers(repo: Repository) -> list[Observer[Any]]:
     """Every observer, for `percola worker webindex.main:observers`."""
+    refuse_half_built(repo)
     return build_observers(open_index(repo, create=True))
 
 
@@ -221,32 +226,6 @@ def _pending_shown(*, quiet: bool) -> Iterator[Callable[[dict[str, int]], None]]
             progress.update(task, description=" · ".join(steps) or "Waiting for changes")
 
         yield show
-
-
-def summary_rows(summary: Summary) -> list[tuple[str, str]]:
-    """The summary as lines of a table."""
-    rows = [
-        ("Pages", f"{summary.pages:,}"),
-        ("Clusters", f"{summary.clusters:,}, with {summary.duplicates:,} duplicates folded in"),
-        ("Links", f"{summary.links:,} to {summary.linked_pages:,} pages"),
-        ("Rejected records", f"{summary.rejected:,}"),
-    ]
-    if summary.latency is not None:
-        one = summary.latency
-        rows.append(
-            (
-                "Loaded to searchable",
-                (
-                    f"p50 {_time(one.p50)} · p95 {_time(one.p95)} · p99 {_time(one.p99)} "
-                    f"({one.count:,} pages)"
-                ),
-            )
-        )
-    return rows
-
-
-def _time(milliseconds: float) -> str:
-    return f"{milliseconds:,.0f} ms" if milliseconds < 10_000 else f"{milliseconds / 1000:,.1f} s"
 
 
 def _grid(rows: list[tuple[str, str]]) -> Grid:
@@ -291,27 +270,23 @@ def print_results(query: str, results: SearchResults) -> None:
     if not results.hits:
         console.print(f"Nothing found for {query!r}.", markup=False)
         return
-    shown = f"{_count(results.total, 'page')} found"
+    shown = f"{count(results.total, 'page')} found"
     console.print(
         shown if len(results.hits) == results.total else f"{shown}, the best {len(results.hits)}:",
         style="dim",
     )
     for number, hit in enumerate(results.hits, 1):
-        notes = [_count(hit.inlinks, "in-link")]
+        notes = [count(hit.inlinks, "in-link")]
         if hit.language:
             notes.append(hit.language)
         if hit.duplicates:
-            notes.append(_count(len(hit.duplicates), "duplicate"))
+            notes.append(count(len(hit.duplicates), "duplicate"))
         console.print()
         console.print(Text.assemble(f"{number:>3}  ", (hit.title or hit.url, "bold")))
         console.print(Text.assemble("     ", (hit.url, "green"), ("  " + " · ".join(notes), "dim")))
         console.print(Padding(marked(hit.snippet), (0, 0, 0, 5)), soft_wrap=False)
         for other in hit.duplicates[:3]:
             console.print(Text(f"     = {other}", style="dim"))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def marked(runs: Runs) -> Text:
@@ -329,60 +304,45 @@ def _results_json(query: str, results: SearchResults) -> dict[str, Any]:
 @cli.command("explain")
 @repo_option
 @json_option
+@click.option(
+    "--links",
+    "most",
+    type=click.IntRange(0, 1_000_000),
+    default=LISTED,
+    show_default=True,
+    help="How many links of each direction to list.",
+)
 @click.argument("url")
-def explain_command(repo: str, as_json: bool, url: str) -> None:
-    """Show what the repository knows of a page: versions, cluster, canonical, in-links."""
-    with open_repository(repo) as opened:
-        found = explain(opened, url)
+def explain_command(repo: str, as_json: bool, most: int, url: str) -> None:
+    """Tell a page's story: whether search shows it, and why.
+
+    Where it points, what is one document with it and which page stands for that, its rank, its
+    captures, the links to it and from it.
+    """
+    with open_repository(repo) as opened, open_index(opened, create=True) as index:
+        story = tell(opened, index, url)
     if as_json:
-        click.echo(json.dumps(asdict(found), ensure_ascii=False))
+        click.echo(json.dumps(story_json(story, most), ensure_ascii=False))
     else:
-        print_explanation(found)
-    if not found.known:
+        print_story(console, story, most)
+    if not story.known:
         sys.exit(1)
 
 
-def print_explanation(found: Explanation) -> None:
-    """Show an explanation to a person."""
-    console.print(Text.assemble((found.url, "bold green")))
-    if found.title:
-        console.print(Text(f"{found.title}  ({found.language or 'language unknown'})"))
-    for reason in found.reasons:
-        console.print(Text(reason))
-    _section(
-        "Captures",
-        [
-            f"{v.commit_ts:>10}  {v.date}  status {v.status}  {v.file}@{v.offset}"
-            for v in found.versions
-        ],
-    )
-    _section(
-        f"Cluster {found.cluster}",
-        [f"{'* ' if url == found.canonical else '  '}{url}" for url in found.members],
-    )
-    _section(
-        f"Links to this page ({len(found.in_links):,})", [_link(*one) for one in found.in_links]
-    )
-    if len(found.members) > 1:
-        console.print(f"\nLinks to the whole cluster from elsewhere: {found.cluster_in_links:,}")
-    _section(
-        f"Links of this page ({len(found.out_links):,})", [_link(*one) for one in found.out_links]
-    )
+# --- summary ------------------------------------------------------------------------------
 
 
-def _link(url: str, anchors: list[str], rel: str) -> str:
-    words = " | ".join(anchors)
-    return f"{url}  {words!r}" + ("" if rel == "follow" else f"  [{rel}]")
-
-
-def _section(title: str, lines: list[str], most: int = 20) -> None:
-    if not lines:
-        return
-    console.print(Text("\n" + title, style="bold"))
-    for line in lines[:most]:
-        console.print(Text("  " + line))
-    if len(lines) > most:
-        console.print(Text(f"  … and {len(lines) - most:,} more", style="dim"))
+@cli.command("summary")
+@repo_option
+@json_option
+def summary_command(repo: str, as_json: bool) -> None:
+    """Count what the index holds: pages, documents, duplicates, links, what was left out."""
+    with open_repository(repo) as opened:
+        found = summarise(opened)
+    if as_json:
+        click.echo(json.dumps(found.to_json()))
+    else:
+        console.print(_grid(found.rows()))
 
 
 # --- serve --------------------------------------------------------------------------------
@@ -406,6 +366,9 @@ def serve_command(repo: str, host: str, port: int, names: tuple[str, ...]) -> No
 
 
 cli.command("crawl-docs")(crawl_docs)
+cli.add_command(rank_command)
+cli.add_command(verify_command)
+cli.add_command(rebuild_command)
 
 
 def main() -> None:

@@ -100,8 +100,7 @@ def _finish(text: str) -> str:
 
 def _flatten(text: str) -> str:
     """Drop the tags that make parsing slow; see the module's docstring."""
-    longest = max(map(len, text.split(">")))
-    if _depth_bound(text) <= MAX_DEPTH and longest < MAX_TAG:
+    if _depth_bound(text) <= MAX_DEPTH and not _has_long_tag(text):
         return text
     depth = 0
 
@@ -122,6 +121,17 @@ def _flatten(text: str) -> str:
         return whole if depth < MAX_DEPTH else ""
 
     return _TAG.sub(keep, text)
+
+
+def _has_long_tag(text: str) -> bool:
+    """Whether `MAX_TAG` characters follow one another without a ``>`` among them."""
+    at = 0
+    while at + MAX_TAG <= len(text):
+        last = text.rfind(">", at, at + MAX_TAG)
+        if last < 0:
+            return True
+        at = last + 1
+    return False
 
 
 def _depth_bound(text: str) -> int:

@@ -7,12 +7,13 @@
 
 The steps are in modules of their own: bytes to markup (`markup`), links (`links`), duplicate keys
 (`fingerprints`). What a directive leads to (dropping a page, following a canonical link) is decided
-by the observers; here it is only read.
+by the observers; here it is only read. `parse_capture` does the same for a row of the repository.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import pycld2
 from resiliparse.extract.html2text import extract_plain_text
@@ -21,12 +22,13 @@ from resiliparse.parse.html import HTMLTree
 from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser, LexborNode
 
 from webindex import fingerprints
+from webindex.link_header import canonical_of
 from webindex.links import Link, extract_links
 from webindex.markup import decode
 from webindex.text import collapse
 from webindex.urls import normalise, resolve
 
-__all__ = ["MAX_REFRESH_SECONDS", "MAX_TITLE", "Alternate", "Link", "Page", "parse"]
+__all__ = ["MAX_REFRESH_SECONDS", "MAX_TITLE", "Link", "Page", "parse", "parse_capture"]
 
 MAX_TITLE: Final = 300
 """Characters kept of a title."""
@@ -52,16 +54,6 @@ _VALUED = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "m
 
 
 @dataclass(frozen=True, slots=True)
-class Alternate:
-    """The same content for readers of another language (`hreflang`): a link, not a duplicate."""
-
-    language: str
-    """As declared, in lower case: ``de``, ``en-gb``, ``x-default``."""
-
-    url: str
-
-
-@dataclass(frozen=True, slots=True)
 class Page:
     """A parsed page. Strings hold no NUL and no lone surrogate; all URLs are normalised."""
 
@@ -73,18 +65,19 @@ class Page:
     """The visible main text in one line, without navigation as far as that can be told."""
 
     language: str | None
-    """ISO 639 code (``de``): detected, else as the page declares it; None if neither is known."""
+    """ISO 639 code (``de``): detected, else as the page declares it, else its `Content-Language`
+    header; None if none of them says it."""
 
     noindex: bool
     nofollow: bool
     canonical: str | None
-    """Target of ``<link rel=canonical>``, on whichever host; None if absent or contradictory."""
+    """Target of ``<link rel=canonical>`` in the head, else in the HTTP `Link` header, on whichever
+    host; None if absent or contradictory. It may be the page itself."""
 
     refresh: str | None
     """Target of a meta refresh within `MAX_REFRESH_SECONDS` to another page."""
 
     links: tuple[Link, ...]
-    alternates: tuple[Alternate, ...]
     text_hash: str
     """See `fingerprints.text_hash`."""
 
@@ -92,7 +85,14 @@ class Page:
     """See `fingerprints.simhash`."""
 
 
-def parse(body: bytes, url: str, content_type: str | None, x_robots_tag: str | None = None) -> Page:
+def parse(
+    body: bytes,
+    url: str,
+    content_type: str | None,
+    x_robots_tag: str | None = None,
+    link_header: str | None = None,
+    content_language: str | None = None,
+) -> Page:
     """Parse the body of a response, decoded from its transfer and content encodings.
 
     Args:
@@ -102,16 +102,20 @@ def parse(body: bytes, url: str, content_type: str | None, x_robots_tag: str | N
             plain text are read; any other type gives a page without text and links.
         x_robots_tag: value of the `X-Robots-Tag` header; several headers joined by newlines (or
             commas, as long as none of them names a robot).
+        link_header: value of the `Link` header, several joined by commas: see `link_header`.
+        content_language: value of the `Content-Language` header; several languages say nothing.
 
     Raises:
         BadUrlError: `url` is not an absolute http or https URL. Nothing else.
     """
     url = normalise(url)
     noindex, nofollow = _header_directives(x_robots_tag or "")
+    from_header = canonical_of(link_header, url) if link_header else None
+    language = _code(content_language) if content_language and "," not in content_language else None
     kind = _media_type(body, content_type)
     if kind not in _HTML_TYPES:
         text = collapse(decode(body, content_type)) if kind == "text/plain" else ""
-        return _page(body, url, "", text, None, noindex, nofollow)
+        return _page(body, url, "", text, language, noindex, nofollow, canonical=from_header)
 
     markup = decode(body, content_type)
     # Without mutation events parsing takes a fifth of the time; nothing here listens to them.
@@ -131,13 +135,29 @@ def parse(body: bytes, url: str, content_type: str | None, x_robots_tag: str | N
         url,
         _title(tree),
         _main_text(markup),
-        _declared_language(tree),
+        _declared_language(tree) or language,
         noindex,
         nofollow,
-        canonical=_canonical(relations, base),
+        canonical=_canonical(relations, base, from_header),
         refresh=_refresh(metas, base, url),
-        links=extract_links(tree, base, url, nofollow=nofollow),
-        alternates=_alternates(relations, base),
+        links=extract_links(
+            tree, base, url, nofollow=nofollow, alternates=_alternates(relations, base)
+        ),
+    )
+
+
+def parse_capture(capture: Mapping[str, Any], body: bytes) -> Page:
+    """Parse what a row of the repository holds: `pages.capture`, and its body, decompressed.
+
+    Whoever needs the page of a capture calls this, so that all read the same headers.
+    """
+    return parse(
+        body,
+        capture["url"],
+        capture["content_type"],
+        capture["robots"],
+        capture.get("link"),
+        capture.get("language"),
     )
 
 
@@ -153,7 +173,6 @@ def _page(
     canonical: str | None = None,
     refresh: str | None = None,
     links: tuple[Link, ...] = (),
-    alternates: tuple[Alternate, ...] = (),
 ) -> Page:
     words = fingerprints.tokens(text)
     return Page(
@@ -166,7 +185,6 @@ def _page(
         canonical=canonical,
         refresh=refresh,
         links=links,
-        alternates=alternates,
         text_hash=fingerprints.text_hash(text, words, body),
         simhash=fingerprints.simhash(words),
     )
@@ -226,20 +244,20 @@ def _relation(attributes: dict[str, str | None]) -> frozenset[str]:
     return frozenset((attributes.get("rel") or "").lower().split())
 
 
-def _canonical(relations: list[dict[str, str | None]], base: str) -> str | None:
+def _canonical(
+    relations: list[dict[str, str | None]], base: str, from_header: str | None
+) -> str | None:
     named = {resolve(base, a["href"] or "") for a in relations if "canonical" in _relation(a)}
+    if named <= {None}:
+        return from_header
     return named.pop() if len(named) == 1 else None
 
 
-def _alternates(relations: list[dict[str, str | None]], base: str) -> tuple[Alternate, ...]:
-    found = []
-    for attributes in relations:
-        language = attributes.get("hreflang")
-        if language and "alternate" in _relation(attributes):
-            target = resolve(base, attributes["href"] or "")
-            if target is not None:
-                found.append(Alternate(collapse(language).lower(), target))
-    return tuple(dict.fromkeys(found))
+def _alternates(relations: list[dict[str, str | None]], base: str) -> list[str]:
+    """The same content for readers of other languages (`hreflang`): links, no duplicates."""
+    declared = [a for a in relations if a.get("hreflang") and "alternate" in _relation(a)]
+    found = (resolve(base, a["href"] or "") for a in declared)
+    return [target for target in found if target is not None]
 
 
 def _refresh(metas: list[dict[str, str | None]], base: str, url: str) -> str | None:

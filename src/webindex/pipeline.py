@@ -9,31 +9,32 @@ that is there already changes nothing. So a task may be run again, or twice at a
 from __future__ import annotations
 
 import os
-import re
-import threading
 import time
-import uuid
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterable
+from contextlib import nullcontext
 from functools import partial
 from typing import Final
 
-from pyspark import InheritableThread, SparkContext
-from pyspark.errors import PySparkException
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn
-from rich.progress import Progress as Bar
 
 import percola
 from percola import PercolaError
-from percola.spark import interrupts_held, spark_context
 from webindex import tables
+from webindex.batch.halfway import refuse_half_built
 from webindex.errors import LoadError
 from webindex.framing import open_warc
 from webindex.load_report import LoadReport
 from webindex.load_tasks import MESSAGES, Outcome, Split, plan_parts, run_task
+from webindex.spark_jobs import (
+    Progress,
+    Show,
+    SparkJobError,
+    progress_bar,
+    reachable,
+    running_context,
+    started_job,
+)
 from webindex.warc import NotAWarcError
 
 SMALLEST_PART: Final = 256 << 10
@@ -41,29 +42,7 @@ LARGEST_PART: Final = 32 << 20
 """Bounds of what one task reads, in bytes as stored."""
 _PARTS_A_CORE: Final = 3
 
-_POLL_SECONDS: Final = 0.1
-# The JVM only hands out tasks here: a quick start is worth more than well compiled code.
-_CONFIG: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
-_WORKER_DIED: Final = (
-    "Python worker exited unexpectedly",
-    "Python worker failed to connect back",
-    "java.io.EOFException",
-    "Connection reset",
-    "Broken pipe",
-)
 _CONTINUES: Final = "What is loaded stays; run the same load again, and it goes on from there."
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a load is: `done` of `total` parts; 0 of 0 while Spark starts."""
-
-    step: str
-    done: int = 0
-    total: int = 0
-
-
-Show = Callable[[Progress], None]
 
 
 def load(
@@ -106,15 +85,18 @@ def load(
         started_ms=time.time_ns() // 1_000_000,
     )
     began = time.perf_counter()
-    place = _prepared(address)
-    with nullcontext(progress) if progress is not None else _bar(quiet=quiet) as show:
-        show(Progress("Starting Spark"))
-        with _context(spark, master) as context:
-            report.starting_seconds = time.perf_counter() - began
-            parts = plan_parts(paths, part_bytes or default_part_bytes(report.bytes, context))
-            for outcome in _run(context, place, parts, show):
-                _add(outcome, report)
-            report.seconds = time.perf_counter() - began
+    try:
+        place = _prepared(address)
+        with nullcontext(progress) if progress is not None else progress_bar(quiet=quiet) as show:
+            show(Progress("Starting Spark"))
+            with running_context(spark, master, "webindex load") as context:
+                report.starting_seconds = time.perf_counter() - began
+                parts = plan_parts(paths, part_bytes or default_part_bytes(report.bytes, context))
+                for outcome in _run(context, place, parts, show):
+                    _add(outcome, report)
+                report.seconds = time.perf_counter() - began
+    except SparkJobError as error:
+        raise LoadError(f"The load could not begin: {error}") from error
     try:
         with percola.open(place, schema=tables.SCHEMA, create=False) as repo:
             repo.run(lambda t: t.set(tables.report, f"load/{t.start_ts:020}", report.to_json()))
@@ -169,34 +151,8 @@ def default_part_bytes(total: int, context: SparkContext) -> int:
 def _prepared(address: str | os.PathLike[str]) -> str:
     """Make or check the repository; its address as the tasks can use it."""
     with percola.open(address, schema=tables.SCHEMA) as repo:
-        place = repo.address
-    if place.startswith("memory:"):
-        raise LoadError(
-            "The repository memory: exists in one process only, and a load runs in several. "
-            "Name a folder."
-        )
-    return place if re.match(r"[a-z][a-z0-9+.-]+:", place) else os.path.abspath(place)
-
-
-@contextmanager
-def _context(
-    spark: SparkSession | SparkContext | None, master: str | None
-) -> Iterator[SparkContext]:
-    if spark is None:
-        with spark_context(master or "local[*]", app="webindex load", config=_CONFIG) as context:
-            yield context
-        return
-    if isinstance(spark, SparkContext):
-        yield spark
-        return
-    try:
-        context = spark.sparkContext
-    except PySparkException as error:
-        raise LoadError(
-            "A Spark Connect session cannot run a load, which needs plain tasks: use a session "
-            "on the cluster itself, or name the cluster as the master."
-        ) from error
-    yield context
+        refuse_half_built(repo)
+        return reachable(repo)
 
 
 # --- The job, in the driver ---------------------------------------------------------------
@@ -206,66 +162,15 @@ def _run(
     context: SparkContext, address: str, parts: list[list[Split]], show: Show
 ) -> list[Outcome]:
     """Run the tasks while this thread shows how far they are, and listens to Ctrl-C."""
-    group = f"webindex-load-{uuid.uuid4().hex}"
-    outcomes: list[Outcome] = []
-    problems: list[Exception] = []
-    ended = threading.Event()
-
-    def job() -> None:
+    tasks = context.parallelize(parts, len(parts)).mapPartitions(partial(run_task, address))
+    with started_job(context, "webindex load", show) as job:
         try:
-            context.setJobGroup(group, "webindex load")
-            tasks = context.parallelize(parts, len(parts))
-            outcomes.extend(tasks.mapPartitions(partial(run_task, address)).collect())
-        except Exception as error:
-            problems.append(error)
-        finally:
-            ended.set()
-
-    done = 0
-    show(Progress("Loading", done, len(parts)))
-    with interrupts_held() as interrupted:
-        InheritableThread(target=job, name="webindex-load", daemon=True).start()
-        try:
-            while not ended.wait(_POLL_SECONDS):
-                if interrupted.is_set():
-                    # It may come before the job does, so once is not enough.
-                    context.cancelJobGroup(group)
-                done = max(done, _finished(context, group))
-                show(Progress("Loading", done, len(parts)))
-        finally:
-            if not ended.is_set():
-                context.cancelJobGroup(group)
-    if problems:
-        # As text: Py4J's errors ask the JVM for their words, and it may be gone by then.
-        raise LoadError(
-            f"Spark gave up on the load when {done:,} of its {len(parts):,} parts were done: "
-            f"{_gist(problems[0])} {_CONTINUES}"
-        ) from RuntimeError(str(problems[0]))
-    return outcomes
-
-
-def _finished(context: SparkContext, group: str) -> int:
-    """How many tasks have ended well; 0 once the JVM is gone, of which the job will tell."""
-    try:
-        tracker = context.statusTracker()
-        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
-        stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
-        return sum(stage.numCompletedTasks for stage in stages if stage)
-    except Exception:  # Py4J's errors have no common root but this.
-        return 0
-
-
-def _gist(error: Exception) -> str:
-    """The sentence within Spark's report of a task that failed for good."""
-    text = str(error)
-    if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
-        return "its JVM died (killed, or out of memory?)."
-    # How the JVM puts it depends on what it was doing when the Python process went.
-    if any(sign in text for sign in _WORKER_DIED):
-        return "the processes of a part died again and again (killed, or out of memory?)."
-    # A Python traceback ends with what went wrong; the JVM's follows it.
-    lines = re.split(r"\n\s+at |\nDriver stacktrace", text.partition("Traceback")[2] or text)[0]
-    return lines.strip().splitlines()[-1].strip().rstrip(".") + "."
+            return job.run(Progress("Loading", 0, len(parts)), tasks.collect)
+        except SparkJobError as error:
+            raise LoadError(
+                f"Spark gave up on the load when {job.done:,} of its {len(parts):,} parts were "
+                f"done: {error} {_CONTINUES}"
+            ) from error
 
 
 def _add(outcome: Outcome, report: LoadReport) -> None:
@@ -275,25 +180,3 @@ def _add(outcome: Outcome, report: LoadReport) -> None:
     report.messages.extend(outcome.messages[: MESSAGES - len(report.messages)])
     report.retried += outcome.attempt > 0
     report.error = report.error or outcome.error
-
-
-@contextmanager
-def _bar(*, quiet: bool) -> Iterator[Show]:
-    """Show progress on a terminal; elsewhere nothing, for the report comes at the end."""
-    console = Console()
-    if quiet or not console.is_terminal:
-        yield lambda progress: None
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Bar(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=None)
-
-        def show(progress: Progress) -> None:
-            bar.update(
-                task,
-                description=progress.step,
-                completed=progress.done,
-                total=progress.total or None,
-            )
-
-        yield show

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final
 
-from percola import Repository
+from percola import Repository, Snapshot
 from webindex import tables
+from webindex.wording import count, moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,52 +23,179 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True)
+class Ranked:
+    """What the newest run of the PageRank job reported; see `ranking.RankReport`."""
+
+    run: int
+    started_ms: int
+    pages: int
+    edges: int
+    written: int
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """Totals of a repository.
 
     Attributes:
-        pages: live pages, each in exactly one cluster.
-        clusters: documents that the search index shows.
+        hosts: hosts with live pages.
+        pages: live pages, each in exactly one cluster; `indexable` are those that may be shown.
+        redirects: captured pages that send their visitors to another one.
+        clusters: sets of live pages that are one document to a reader.
+        sizes: how many clusters there are of a size, as (smallest, largest, number); the last
+            class has no largest.
+        documents: clusters with a page that may be indexed: search shows them once everything
+            is worked off.
         duplicates: live pages that another one stands for.
-        links: links of live pages to other pages.
-        linked_pages: pages that are linked to, captured or not.
-        rejected: records of WARC files that could not be used, over all loads.
+        links: links that vouch for the page that they lead to.
+        linked_pages: pages that have such links, captured or not.
+        ranked: None if ranks have never been computed.
+        rejected: records of WARC files that could not be used, over all loads; `unavailable` are
+            captures of server errors, which say nothing of their page, and `unchanged` reports
+            that a page was as before.
         latency: None if nothing was exported in the time looked at.
     """
 
+    hosts: int
     pages: int
+    indexable: int
+    redirects: int
     clusters: int
+    sizes: list[tuple[int, int | None, int]]
+    documents: int
     duplicates: int
     links: int
     linked_pages: int
+    ranked: Ranked | None
     rejected: int
+    unavailable: int
+    unchanged: int
     latency: Latency | None
 
     def to_json(self) -> dict[str, Any]:
         """The numbers as a dictionary."""
         return asdict(self)
 
+    def rows(self) -> list[tuple[str, str]]:
+        """The numbers as lines of a table: a name and what is to be said of it."""
+        rows = [("Pages", f"{self.pages:,} of {count(self.hosts, 'host')}")]
+        if self.indexable < self.pages:
+            rows.append(("Not to be indexed", f"{self.pages - self.indexable:,} of these"))
+        folded = count(self.duplicates, "duplicate")
+        rows += [
+            ("Redirects", f"{self.redirects:,}"),
+            ("Clusters", f"{self.clusters:,}{_sizes(self.sizes)}"),
+            ("Documents", f"{self.documents:,}, with {folded} folded in"),
+            ("Links", f"{self.links:,} to {count(self.linked_pages, 'page')}"),
+        ]
+        if self.ranked is not None:
+            early = "; that run ended early" if self.ranked.error else ""
+            over = count(self.ranked.pages, "page")
+            rows.append(("Ranks", f"computed {moment(self.ranked.started_ms)}, over {over}{early}"))
+        rows.append(("Rejected records", f"{self.rejected:,}"))
+        if self.unavailable:
+            rows.append(("Server errors", f"{self.unavailable:,}, which say nothing of a page"))
+        if self.unchanged:
+            rows.append(("Reported as unchanged", f"{self.unchanged:,}"))
+        if self.latency is not None:
+            one = self.latency
+            times = f"p50 {_time(one.p50)} · p95 {_time(one.p95)} · p99 {_time(one.p99)}"
+            rows.append(("Loaded to searchable", f"{times} ({count(one.count, 'page')})"))
+        return rows
+
+
+CLASSES: Final = ((1, 1), (2, 2), (3, 4), (5, 9), (10, 99), (100, None))
+"""Sizes of clusters that are counted together."""
+
 
 def summarise(repo: Repository, *, since: int = 0) -> Summary:
-    """Count what the repository holds now; latencies of exports after the timestamp `since`."""
-    now = repo.snapshot()
-    fingerprints = sum(1 for _ in now.scan(tables.pages, columns=[tables.fingerprint]))
-    links = sum(len(row[tables.links]) for row in now.scan(tables.pages, columns=[tables.links]))
-    linked = sum(1 for _ in now.scan(tables.inlinks, columns=[tables.source]))
-    documents = duplicates = 0
-    for row in now.scan(tables.clusters, columns=[tables.document]):
-        documents += 1
-        duplicates += len(row[tables.document]["duplicates"])
-    rejected = sum(
-        sum(row[tables.report].get("rejected", {}).values())
-        for row in now.scan(tables.journal, prefix="load/")
-    )
-    waited = [
-        one
-        for row in now.scan(tables.journal, start=f"export/{since:020}", end="export0")
-        for one in row[tables.report]["latency_ms"]
+    """Count what the repository holds now; latencies of exports after the timestamp `since`.
+
+    It reads a small cell of each page, of each page that is linked to and of each member of a
+    cluster, and no text.
+    """
+    with repo.snapshot() as now:
+        hosts, pages, indexable = _hosts(now)
+        redirects = sum(
+            row[tables.pointer]["kind"] == "redirect"
+            for row in now.scan(tables.pages, columns=[tables.pointer])
+        )
+        sizes: Counter[int] = Counter()
+        documents = duplicates = 0
+        for row in now.scan(tables.clusters, columns=[tables.member]):
+            members = row.family(tables.member).values()
+            sizes[len(members)] += 1
+            if any(one["indexable"] for one in members):
+                documents += 1
+                duplicates += len(members) - 1
+        links = linked = 0
+        for linked_to in now.scan(tables.inlinks, columns=[tables.tally]):
+            links += linked_to[tables.tally]["links"]
+            linked += 1
+        rejected, unavailable, unchanged = _loads(now)
+        waited = [
+            one
+            for row in now.scan(tables.journal, start=f"export/{since:020}", end="export0")
+            for one in row[tables.report]["latency_ms"]
+        ]
+        return Summary(
+            hosts,
+            pages,
+            indexable,
+            redirects,
+            sizes.total(),
+            _classes(sizes),
+            documents,
+            duplicates,
+            links,
+            linked,
+            _ranked(now),
+            rejected,
+            unavailable,
+            unchanged,
+            latency(waited),
+        )
+
+
+def _hosts(now: Snapshot) -> tuple[int, int, int]:
+    """Hosts, their live pages, and those of these that may be indexed."""
+    names = set()
+    pages = indexable = 0
+    for row in now.scan(tables.hosts, columns=[tables.live]):
+        names.add(row.key.rpartition("/")[0])
+        pages += row[tables.live]["pages"]
+        indexable += row[tables.live]["indexable"]
+    return len(names), pages, indexable
+
+
+def _classes(sizes: Counter[int]) -> list[tuple[int, int | None, int]]:
+    found = [
+        (low, high, sum(n for size, n in sizes.items() if low <= size <= (high or size)))
+        for low, high in CLASSES
     ]
-    return Summary(fingerprints, documents, duplicates, links, linked, rejected, latency(waited))
+    return [one for one in found if one[2]]
+
+
+def _loads(now: Snapshot) -> tuple[int, int, int]:
+    """Records that were rejected, captures of server errors and revisits, over all loads."""
+    rejected = unavailable = unchanged = 0
+    for row in now.scan(tables.journal, prefix="load/"):
+        report = row[tables.report]
+        rejected += sum(report.get("rejected", {}).values())
+        loaded = report.get("loaded", {})
+        unavailable += loaded.get("unavailable", 0)
+        unchanged += loaded.get("unchanged", 0)
+    return rejected, unavailable, unchanged
+
+
+def _ranked(now: Snapshot) -> Ranked | None:
+    newest = None
+    for row in now.scan(tables.journal, prefix="rank/"):
+        newest = row[tables.report]
+    if newest is None:
+        return None
+    return Ranked(*(newest[one.name] for one in fields(Ranked)))
 
 
 def latency(milliseconds: Sequence[float]) -> Latency | None:
@@ -79,3 +208,21 @@ def latency(milliseconds: Sequence[float]) -> Latency | None:
         return float(ordered[min(len(ordered) - 1, int(share * len(ordered)))])
 
     return Latency(len(ordered), at(0.50), at(0.95), at(0.99))
+
+
+# --- In words -------------------------------------------------------------------------------
+
+
+def _sizes(sizes: Sequence[tuple[int, int | None, int]]) -> str:
+    """`: 160 of one page, 12 of 2, 3 of 3 to 4`."""
+    said = []
+    for low, high, number in sizes:
+        pages = (
+            f"{low} or more" if high is None else f"{low}" if high == low else f"{low} to {high}"
+        )
+        said.append(f"{number:,} of {'one page' if high == 1 else pages}")
+    return ": " + ", ".join(said) if said else ""
+
+
+def _time(milliseconds: float) -> str:
+    return f"{milliseconds:,.0f} ms" if milliseconds < 10_000 else f"{milliseconds / 1000:,.1f} s"

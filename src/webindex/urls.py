@@ -4,8 +4,10 @@ Parsing follows the WHATWG standard (ada), so a URL means here what it means in 
 of that, `normalise` removes what does not change the page:
 
 - the fragment, the default port, credentials, the final dot of the host name, an empty query;
-- parameters that only say where a visitor came from (`TRACKING_PARAMETERS`, `TRACKING_PREFIXES`);
-  every other parameter stays, in its order;
+- parameters that only say where a visitor came from (`TRACKING_PARAMETERS`, `TRACKING_PREFIXES`)
+  or which visitor it is (`SESSION_PARAMETERS`); every other parameter stays, in its order;
+- session ids that Java's and Microsoft's servers put into the path of a visitor without cookies,
+  ``;jsessionid=…`` and ``/(S(…))/``: each crawl would find every page under a new URL otherwise;
 - needless percent-escapes: ``%7E`` is ``~``, ``%c3`` is ``%C3`` (RFC 3986 §6.2.2).
 
 International host names become punycode, and paths and queries ASCII: a normalised URL is ASCII.
@@ -27,6 +29,7 @@ from publicsuffixlist import PublicSuffixList
 __all__ = [
     "MAX_ROW_BYTES",
     "MAX_URL_BYTES",
+    "SESSION_PARAMETERS",
     "TRACKING_PARAMETERS",
     "TRACKING_PREFIXES",
     "BadUrlError",
@@ -59,6 +62,12 @@ TRACKING_PARAMETERS: Final = frozenset(
 )
 """Query parameters to drop, compared in lower case."""
 
+SESSION_PARAMETERS: Final = frozenset({"phpsessid", "jsessionid", "oscsid", "zenid"})
+"""Query parameters in which PHP, Java, osCommerce and Zen Cart hand on a session, in lower case.
+Their names mean nothing else anywhere. ``sid``, ``s`` or ``session`` may well be a story, a song
+or a talk at a conference: they stay, and clustering finds the pages to be the same."""
+
+_DROPPED: Final = TRACKING_PARAMETERS | SESSION_PARAMETERS
 _HASH_TAIL: Final = 1 + 32
 _SHOWN: Final = 120
 _HOST = re.compile(r"(?:[a-z0-9_-]+\.)*[a-z0-9_-]+|\[[0-9a-f:.]+\]")
@@ -68,6 +77,12 @@ _NORMALISED = re.compile(
 )
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
 _BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+# Not after a segment of dots, which would come to mean another folder. Without "%" in it: nothing
+# that is removed may have decided whether the rest's escapes are tidied.
+_JAVA_SESSION = re.compile(
+    r"(?<!/\.)(?<!/\.\.);jsessionid=[a-z0-9_.!:~+-]*(?=[/;]|$)", re.IGNORECASE
+)
+_ASP_SESSION = re.compile(r"/\(S\([a-z0-9]{24}\)\)(?=/)", re.IGNORECASE)
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
 
@@ -208,16 +223,38 @@ def _clean(parsed: can_ada.URL, given: str) -> str:
     if not _HOST.fullmatch(name) or len(name) > 253:
         raise BadUrlError(f"{_show(given)} has a host that is neither a DNS name nor an address.")
     path, query, port = parsed.pathname, parsed.search[1:], parsed.port
-    if query:
-        query = _without_tracking(query)
     if "%" in path:
         path = _tidy_escapes(path)
-    if "%" in query:
-        query = _tidy_escapes(query)
+    if ";" in path or "(" in path:
+        # In this order: what the first one removes may have hidden the second.
+        path = _ASP_SESSION.sub("", _JAVA_SESSION.sub("", path))
+    if "/." in path or "/%2" in path:
+        path = _without_dots(path)
+    if query:
+        query = _without_tracking(query)
+        if "%" in query:
+            # Only now a name may read as one of those to drop ("%75tm_source").
+            query = _without_tracking(_tidy_escapes(query))
     url = f"{scheme}//{name}{':' + port if port else ''}{path}{'?' + query if query else ''}"
     if len(url) > MAX_URL_BYTES:
         raise _too_long(given)
     return url
+
+
+def _without_dots(path: str) -> str:
+    """Resolve ``.`` and ``..``: ada overlooks them after a name that begins with a dot."""
+    kept: list[str] = []
+    dots = ""
+    for segment in path[1:].split("/"):
+        dots = segment.lower().replace("%2e", ".")
+        if dots == "..":
+            del kept[-1:]
+        elif dots != ".":
+            kept.append(segment)
+    # A folder stays one: dots at the end stand for the empty name behind a slash.
+    if dots in (".", ".."):
+        kept.append("")
+    return "/" + "/".join(kept)
 
 
 def _without_tracking(query: str) -> str:
@@ -227,7 +264,7 @@ def _without_tracking(query: str) -> str:
 
 def _is_tracking(field: str) -> bool:
     name = field.partition("=")[0].lower()
-    return name in TRACKING_PARAMETERS or name.startswith(TRACKING_PREFIXES)
+    return name in _DROPPED or name.startswith(TRACKING_PREFIXES)
 
 
 def _tidy_escapes(text: str) -> str:

@@ -1,13 +1,14 @@
-"""Reads the captures of a crawl from WARC files: pages, redirects and missing pages.
+"""Reads the captures of a crawl from WARC files: pages, redirects, missing and unchanged pages.
 
 `read_captures` never raises for damage inside a file. What it cannot use it yields as `Rejected`,
-with the reason and the byte offset, and goes on with the next record. Records that are no captures
-at all (requests, metadata, ...) are only counted.
+with the reason and the byte offset, and goes on with the next record. Records that say nothing of
+a page (requests, metadata, ...) are only counted.
 
     skipped: Counter[str] = Counter()
     for record in read_captures("crawl.warc.gz", skipped=skipped):
         match record:
             case Capture(): ...
+            case Revisit(): ...
             case Rejected(): ...
 
 A file can be shared by many tasks: `plan_splits` cuts it between records, and `read_captures` with
@@ -43,6 +44,7 @@ __all__ = [
     "NotAWarcError",
     "Rejected",
     "Rejection",
+    "Revisit",
     "plan_splits",
     "read_captures",
 ]
@@ -53,7 +55,15 @@ MAX_BODY = 2 << 20
 # What a record may have around its body: WARC and HTTP headers.
 _ROOM_FOR_HEADERS = 256 << 10
 _HTML = {"text/html", "application/xhtml+xml"}
-_KEPT_HEADERS = ("content-type", "content-language", "link", "location", "x-robots-tag")
+# Each with what joins repeated ones. Lines of X-Robots-Tag may be for one robot each, and of
+# Location only one can be meant: those must stay apart.
+_KEPT_HEADERS = {
+    "content-type": ", ",
+    "content-language": ", ",
+    "link": ", ",
+    "location": "\n",
+    "x-robots-tag": "\n",
+}
 _SNIFFED_HTML = re.compile(
     rb"[\s\xef\xbb\xbf]*<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE
 )
@@ -99,9 +109,10 @@ class Capture:
     Responses of every status are captures. Those of status 200 to 299 are HTML and have a `body`,
     free of transfer and content encodings, in the charset that it came in; for redirects and
     errors it is empty. `url` is as the crawler wrote it. `date` is in UTC, with microseconds.
-    `headers` has those that an index needs, in lower case, repeated ones joined by a comma:
-    content-type, content-language, link, location, x-robots-tag. `offset` and `length` address the
-    record in its file. `truncated` says that the crawler did not keep the whole body.
+    `headers` has those that an index needs, in lower case: content-type, content-language and link,
+    repeated ones joined by a comma; location and x-robots-tag, joined by a newline. `offset` and
+    `length` address the record in its file. `truncated` says that the crawler did not keep the
+    whole body.
     """
 
     url: str
@@ -126,6 +137,27 @@ class Capture:
         return match[1].lower() if match else None
 
 
+@dataclass(frozen=True, slots=True)
+class Revisit:
+    """A crawler's report that a page was at `date` what it had been before; there is no body.
+
+    `payload_digest` says what it had been: that of a capture, not always the newest. None means
+    whatever was there: the server answered 304. Where the record has the headers of a redirect or
+    an error, it is no revisit but a `Capture`: they are all that counts of such a page, and two of
+    them with the same empty body may differ in them.
+    """
+
+    url: str
+    date: datetime
+    payload_digest: str | None
+    offset: int
+    length: int
+
+
+Record = Capture | Revisit | Rejected
+"""What a WARC file is read as."""
+
+
 class _UnusableError(Exception):
     def __init__(self, reason: Rejection, detail: str) -> None:
         super().__init__(detail)
@@ -139,12 +171,11 @@ def read_captures(
     end: int | None = None,
     max_body: int = MAX_BODY,
     skipped: Counter[str] | None = None,
-) -> Iterator[Capture | Rejected]:
+) -> Iterator[Record]:
     """The captures of a WARC file that belong to the split from byte `start` to byte `end`.
 
     `max_body` is in bytes, after decoding; what is longer is rejected, and never held in memory.
-    `skipped` counts the records that are no captures by their WARC type; "revisit" are those that
-    say that a page is unchanged, including responses of status 304.
+    `skipped` counts the records that say nothing of a page, by their WARC type.
 
     Raises NotAWarcError, at once, for a file that is missing, empty or something else.
     """
@@ -177,7 +208,7 @@ def _read(
     end: int | None,
     max_body: int,
     skipped: Counter[str],
-) -> Iterator[Capture | Rejected]:
+) -> Iterator[Record]:
     with Path(path).open("rb", buffering=READ_AHEAD) as file:
         for frame in frames(file, gzip, start, end, max_body + _ROOM_FOR_HEADERS):
             if isinstance(frame, Gap):
@@ -191,30 +222,38 @@ def _read(
                 yield found
 
 
-def _capture(frame: Frame, max_body: int) -> Capture | Rejected | str:
-    """One record as a capture, a rejection, or the name of a kind that is to be skipped."""
+def _capture(frame: Frame, max_body: int) -> Record | str:
+    """What one record says of a page, or the name of a kind that is to be skipped."""
     url: str | None = None
     try:
         record = _open(frame.data)
         kind = record.record_type
-        if kind != WarcRecordType.response:
+        if kind not in (WarcRecordType.response, WarcRecordType.revisit):
             return str(kind)
         if not frame.checked and frame.whole:
             _check_digest(record)
         url = _url(record)
         date = _date(record)
+        digest = record.headers.get("WARC-Payload-Digest") or None
+        revisit = kind == WarcRecordType.revisit
+        if revisit and not record.content_length:
+            # Its HTTP headers may be left out.
+            return Revisit(url, date, digest, frame.offset, frame.length)
         http = _http_headers(record)
         status = http.status_code
         if status is None or not 200 <= status <= 999:
             raise _UnusableError(Rejection.NOT_HTTP, f"its status line is {http.status_line!r}")
         if status == 304:
-            return str(WarcRecordType.revisit)
+            # A digest, if there is one, may well be that of this answer's own empty body.
+            return Revisit(url, date, None, frame.offset, frame.length)
         headers = _kept_headers(http)
         content_type = _content_type(headers, record)
         body = b""
         if status < 300:
             if content_type is not None and content_type not in _HTML:
                 raise _UnusableError(Rejection.NOT_HTML, f"it is {content_type}")
+            if revisit:
+                return Revisit(url, date, digest, frame.offset, frame.length)
             body = _body(frame, max_body)
             if content_type is None:
                 if not _SNIFFED_HTML.match(body):
@@ -229,7 +268,7 @@ def _capture(frame: Frame, max_body: int) -> Capture | Rejected | str:
             body=body,
             offset=frame.offset,
             length=frame.length,
-            payload_digest=record.headers.get("WARC-Payload-Digest"),
+            payload_digest=digest,
             truncated="WARC-Truncated" in record.headers or _is_short(frame.data, http),
         )
     except _UnusableError as problem:
@@ -289,11 +328,19 @@ def _http_headers(record: WarcRecord) -> HeaderMap:
 
 def _kept_headers(http: HeaderMap) -> dict[str, str]:
     kept = {}
-    for name in _KEPT_HEADERS:
-        values = http.get_multiple(name)
+    for name, joint in _KEPT_HEADERS.items():
+        values = http.get_bytes_multiple(name.encode())
         if values:
-            kept[name] = ", ".join(value.strip() for value in values)
+            kept[name] = joint.join(_header_text(value).strip() for value in values)
     return kept
+
+
+def _header_text(value: bytes) -> str:
+    # As browsers read a Location that is not ASCII.
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 def _content_type(headers: Mapping[str, str], record: WarcRecord) -> str | None:

@@ -9,6 +9,7 @@ whose supervisor is gone, however it went, stops by itself: its standard input e
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -22,7 +23,12 @@ from typing import Any, Final
 import percola
 from percola import NotARepositoryError, Observer, Repository, Worker, WorkerOptions
 from webindex import observers, tables
+from webindex.assembling import assemble
+from webindex.batch.halfway import refuse_half_built
+from webindex.clustering import join
 from webindex.errors import WorkingError
+from webindex.exporting import export_to
+from webindex.pointing import follow, resolve
 from webindex.serving.tantivy import TantivyIndex
 
 THREADS: Final = 3
@@ -63,27 +69,42 @@ def build_observers(index: TantivyIndex) -> list[Observer[Any]]:
     """Every observer of the web index: the paper's main() of the worker."""
     return [
         observers.parse,
+        resolve,
+        follow,
+        join,
         observers.invert,
-        observers.join,
-        observers.forward,
-        observers.assemble,
-        observers.export_to(index),
+        observers.count,
+        assemble,
+        export_to(index),
     ]
 
 
 def work_here(address: str, *, threads: int = THREADS) -> None:
     """Run the observers in this process until SIGTERM, SIGINT or the end of standard input."""
     with open_repository(address) as repo, open_index(repo, create=True) as index:
+        refuse_half_built(repo)
         worker = Worker(repo, build_observers(index), WorkerOptions(threads=threads))
-        threading.Thread(target=_stop_with_parent, args=(worker,), daemon=True).start()
+        ended, end = os.pipe()
+        watch = threading.Thread(target=_stop_with_parent, args=(worker, ended), daemon=True)
+        watch.start()
         print("ready", flush=True)
-        worker.run()
+        try:
+            worker.run()
+        finally:
+            # A thread that is still waiting when Python ends holds on to what it should let go.
+            os.close(end)
+            watch.join()
+            os.close(ended)
 
 
-def _stop_with_parent(worker: Worker) -> None:
-    while os.read(0, 1024):
-        pass
-    worker.stop(wait=False)
+def _stop_with_parent(worker: Worker, ended: int) -> None:
+    while True:
+        readable, _, _ = select.select([0, ended], [], [])
+        if ended in readable:
+            return
+        if not os.read(0, 1024):
+            worker.stop(wait=False)
+            return
 
 
 class Workers:

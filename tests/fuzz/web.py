@@ -140,7 +140,7 @@ def html(data: bytes) -> None:
         assert all(0 < len(anchor) <= MAX_ANCHOR for anchor in link.anchors)
         for anchor in link.anchors:
             assert_clean(anchor)
-    for url in (page.canonical, page.refresh, *(one.url for one in page.alternates)):
+    for url in (page.canonical, page.refresh, *(one.url for one in page.links)):
         if url is not None:
             assert_normalised(url)
     assert page.language is None or 2 <= len(page.language) <= 3

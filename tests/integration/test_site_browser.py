@@ -31,10 +31,14 @@ import percola
 from percola import Worker
 from webindex.loading import load_captures
 from webindex.sample import CHANGED_URL, CHANGED_WORDS
+from webindex.story import STEPS
 from webindex.working import build_observers, open_index, open_repository, running
 
 ROOT = Path(__file__).resolve().parents[2]
 WaitUntil = Callable[..., Any]
+
+HOME = "https://www.sqlite.org/"
+MOVED = "https://www.sqlite.org/moved"
 
 FLAGS = (
     "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run "
@@ -150,12 +154,18 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrom
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sample, and a few hostile pages, worked off."""
+    """The sample, a few hostile pages and redirects, worked off."""
     path = tmp_path_factory.mktemp("browsed") / "repo"
     with open_repository(str(path), create=True) as repo, open_index(repo, create=True) as index:
         load_captures(repo, sample(), "sample.warc.gz")
         bad = [made(SOURCE, hostile(TITLE, TITLE)), made(TARGET, hostile(TITLE, "target"))]
         load_captures(repo, [*bad, made(OTHER, hostile(TITLE, "other"))], "hostile.warc.gz")
+        pointing = [
+            made(MOVED, "", status=301, to="/old-home"),
+            made("https://www.sqlite.org/old-home", "", status=302, to="/"),
+            made("https://www.sqlite.org/lost", "", status=301, to="/nowhere"),
+        ]
+        load_captures(repo, pointing, "pointing.warc.gz")
         Worker(repo, build_observers(index), threads=3).run_until_idle()
     return path
 
@@ -228,6 +238,19 @@ def test_filters_and_folded_duplicates_open_with_a_click(browser: Browser) -> No
     assert "host=" not in browser.driver.current_url
 
 
+def test_a_redirect_leads_step_by_step_to_the_page_that_search_shows(browser: Browser) -> None:
+    browser.open(f"/page?url={MOVED}")
+    assert browser.one(".headline").text == "In search, under the page it redirects to"
+    steps = [step.text for step in browser.all(".way .url")]
+    assert steps == [MOVED, "https://www.sqlite.org/old-home", HOME]
+    browser.follow(browser.all(".way a")[-1].click)
+    assert browser.one("h1").text == "SQLite Home Page"
+    pointing = {link.text for link in browser.all("[aria-labelledby=pointing-title] .url")}
+    assert MOVED in pointing
+    browser.open("/page?url=https://www.sqlite.org/lost")
+    assert "leads to no page" in browser.one(".standing").text
+
+
 # --- The live view --------------------------------------------------------------------------
 
 
@@ -256,12 +279,15 @@ def test_the_plots_move_while_a_page_is_loaded_and_worked_off(
         wait_until(lambda: number("p95") not in ("–", ""), what="a latency")
         wait_until(lambda: line(browser, "latency", 1), what="the latency's line")
         moved = wait_until(lambda: line(browser, "throughput", 1), what="the plot")
+        rows = browser.all("#steps tbody tr")
+        assert len(rows) == len(STEPS)
+        wait_until(
+            lambda: {row.text.split()[-1] for row in rows} == {"0"}, what="the end of the work"
+        )
     assert moved != quiet
     # Its curve has left the ground: of its points some are higher than others.
     heights = {point.split(",")[1] for point in re.findall(r"[\d.]+,[\d.]+", moved)}
     assert len(heights) > 1
-    rows = browser.all("#steps tbody tr")
-    assert len(rows) == 6 and [row.text.split()[-1] for row in rows] == ["0"] * 6
 
 
 # --- What is hostile ------------------------------------------------------------------------
@@ -310,6 +336,7 @@ def test_every_page_fits_its_window(browser: Browser, look: str, tmp_path: Path)
         "search": "/?q=database+engine",
         "nothing": "/?q=databse",
         "story": "/page?url=https%3A%2F%2Fwww.sqlite.org%2Findex.html",
+        "moved": f"/page?url={MOVED}",
         "which": "/page",
         "live": "/live",
     }
@@ -355,6 +382,7 @@ def test_all_text_stands_out_from_its_paper(browser: Browser, scheme: str) -> No
         "/?q=self-contained": [".hit h2 a", ".snippet", ".meta", ".where", "mark", ".total",
                                ".filters h2", ".number", ".top nav a", ".field button", "summary"],
         "/page?url=www.sqlite.org/index.html": [".headline", ".notes", ".tag", "th", ".status"],
+        f"/page?url={MOVED}": [".headline", ".way .tag", ".way .status.s2", ".way .status.s3"],
         "/live": [".tile dt", ".note", ".zero"],
     }.items():  # fmt: skip
         browser.open(path)

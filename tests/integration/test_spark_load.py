@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from warc_files import pages
+from warc_files import HTML, Crawl, page, pages
 
 import percola
 from percola import Repository
@@ -21,6 +21,7 @@ from percola.inspection import notifications
 from webindex import tables
 from webindex.errors import LoadError
 from webindex.load_report import LoadReport
+from webindex.loading import Loaded
 from webindex.pipeline import Progress, load
 from webindex.sample import CHANGED_URL, OLDER_URL, recrawl_path, sample_path
 from webindex.urls import page_row
@@ -120,6 +121,40 @@ def test_the_report_is_kept_in_the_journal_and_can_be_printed(
     rows = dict(report.rows())
     assert rows["Loaded"] == "206 of 206 captures, from 1 file (0.8 MB)"
     assert rows["Rejected records"] == "2: 1 damaged, 1 not HTML"
+
+
+def test_server_errors_are_not_kept_and_unchanged_pages_cause_no_work(
+    load_here: Load, repo: Repository, tmp_path: Path
+) -> None:
+    crawl = Crawl()
+    for n in range(4):
+        crawl.add(f"https://example.org/{n}", page(n), WARC_Payload_Digest=f"sha1:{n}")
+    first = tmp_path / "first.warc.gz"
+    first.write_bytes(crawl.data)
+    load_here(first)
+    before = (content(repo), list(notifications(repo)))
+
+    later = Crawl()
+    for n, status in enumerate(("503 Busy", "429 Slow down", "304 Not Modified")):
+        later.add(f"https://example.org/{n}", b"", status=status, WARC_Date="2024-02-01T00:00:00Z")
+    later.add(
+        *("https://example.org/3", b""),
+        kind="revisit",
+        http=HTML,
+        WARC_Payload_Digest="sha1:3",
+        WARC_Date="2024-02-01T00:00:00Z",
+    )
+    second = tmp_path / "second.warc.gz"
+    second.write_bytes(later.data)
+    report = load_here(second)
+    assert report.loaded == Loaded(unavailable=2, unchanged=2)
+    assert not report.rejected and not report.skipped
+    assert (content(repo), list(notifications(repo))) == before
+    rows = dict(report.rows())
+    assert rows["Loaded"].startswith("0 of 2 captures")
+    assert (rows["Server errors, not kept"], rows["Reported as unchanged"]) == ("2", "2")
+    revisited = repo.snapshot().get(tables.revisited, page_row("https://example.org/3"))
+    assert revisited == {"date": "2024-02-01T00:00:00.000000Z", "payload": "sha1:3"}
 
 
 def test_loading_the_same_again_changes_nothing_and_notifies_nobody(

@@ -13,6 +13,7 @@ from typing import Final
 from percola.testing.simulation import FaultKind, Result, Simulation, shrink_run, tell
 from tests.simulation.workloads import WORKLOADS
 from tests.simulation.workloads.aside import ASIDE
+from tests.simulation.workloads.batches import BATCHED
 from tests.simulation.workloads.collapsing import COLLAPSED
 from tests.simulation.workloads.collecting import COLLECTED
 from tests.simulation.workloads.skew import SKEW
@@ -24,6 +25,7 @@ EXPECTED: Final = {
     "write-skew": SKEW,
     "collapsing": COLLAPSED,
     "set-aside": ASIDE,
+    "batches": BATCHED,
     "garbage": COLLECTED,
 }
 """What each workload is there to see happen; never seen, the simulation shows nothing."""

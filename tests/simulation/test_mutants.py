@@ -17,6 +17,7 @@ from tests.simulation.workloads.bank import Bank
 
 SLOW = {
     "aside-for-good",
+    "batch-keeps-row-locks",
     "drops-rollback-record",
     "joins-a-sent-call",
     "keeps-row-lock",

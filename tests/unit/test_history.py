@@ -14,8 +14,8 @@ import pytest
 import percola
 from percola import ConflictError, Repository, RetriesExhaustedError, StoreError, Table
 from percola.cells import Cell
+from percola.codecs import JSON
 from percola.errors import CommitUnknownError, OutcomeUnknownError
-from percola.schema import JSON
 from percola.testing.checking import check
 from percola.testing.history import (
     DamagedHistoryError,

@@ -26,6 +26,23 @@ bal = bank.column("bal", int)
 # --- Inside a process -------------------------------------------------------------------
 
 
+def test_repositories_that_share_a_folder_do_not_take_back_what_one_of_them_reads(
+    tmp_path: Path,
+) -> None:
+    with (
+        percola.open(tmp_path / "repo", schema=[bank]) as reading,
+        percola.open(tmp_path / "repo", schema=[bank]) as writing,
+    ):
+        writing.run(lambda t: t.set(bal, "Bob", 0))
+        with reading.snapshot() as now:
+            for value in range(1, 4):
+                writing.run(lambda t, value=value: t.set(bal, "Bob", value))
+            collected = writing.collect_garbage(retention=0)
+            assert collected.safe_point <= now.start_ts
+            assert now.get(bal, "Bob") == 0
+        assert writing.collect_garbage(retention=0).safe_point > now.start_ts
+
+
 def test_the_oldest_that_is_active_is_what_the_others_are_told() -> None:
     told: list[int] = []
     leases = Leases(told.append)

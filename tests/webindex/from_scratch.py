@@ -8,24 +8,28 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import lru_cache
-from hashlib import blake2b
+from itertools import combinations
 from typing import Any
 
 from percola import Repository, inspection
 from webindex import tables
+from webindex.loading import describe
 from webindex.pages import Page
 from webindex.pages import parse as parse_page
+from webindex.pointers import MAX_HOPS, pointer_of_capture
 from webindex.sample import recrawl_path, sample_path
 from webindex.serving import ServingDocument, TantivyIndex
-from webindex.urls import host, normalise, page_id, page_row
+from webindex.urls import host, normalise, page_id, page_row, registrable_domain
 from webindex.warc import Capture, read_captures
 
 Cells = dict[tuple[str, str, str], Any]
 """(table, row, column) → value, without what depends on time and on where a capture stands."""
+
+_OF_TIME = ("loaded_ms", "file", "offset", "length", "seen", "epoch")
 
 parse = lru_cache(maxsize=None)(parse_page)
 
@@ -54,61 +58,124 @@ def gone(capture: Capture, *, seconds: float = 60.0) -> Capture:
 
 @dataclass
 class Index:
-    """What a web index of some captures has to hold."""
+    """What a web index of some captures has to hold.
+
+    `documents` are by the set of URLs that they stand for; so are `clusters` named in `cells`,
+    by their first URL, because their names in a repository are random.
+    """
 
     cells: Cells
     documents: dict[str, dict[str, Any]]
     pages: dict[str, Page]
 
 
-def compute(captures: Iterable[Capture]) -> Index:
-    """Compute the whole index in one pass."""
+def compute(captures: Iterable[Capture], ranks: Mapping[str, float] | None = None) -> Index:
+    """Compute the whole index in one pass, given the PageRank of some pages by URL."""
     newest: dict[str, tuple[Any, dict[str, Any], bytes]] = {}
     for one in captures:
         url = normalise(one.url)
+        if one.status >= 500 or one.status in (408, 429):
+            continue  # It says nothing about the page.
         seen = described(one, url)
         # The later capture; of two at one moment, whichever: but always the same.
-        rest = ("digest", "status", "content_type", "robots")
+        rest = ("digest", "status", "content_type", "robots", "location", "link", "language")
         age = seen["date"], *(str(seen[name]) for name in rest)
         if url not in newest or newest[url][0] < age:
             newest[url] = age, seen, one.body
 
     cells: Cells = {}
     pages: dict[str, Page] = {}
+    pointers: dict[str, dict[str, str]] = {}
     for url, (_, seen, body) in newest.items():
         row = page_row(url)
         cells["pages", row, "capture"] = seen
         cells["pages", row, "body"] = body
+        page = None
         if 200 <= seen["status"] < 300:
-            page = pages[url] = parse(body, url, seen["content_type"], seen["robots"])
-            cells["pages", row, "text"] = page.text
-            cells["pages", row, "fingerprint"] = {**shown(page), "hash": page.text_hash}
-            cells["pages", row, "cluster"] = page.text_hash
-            cells["clusters", page.text_hash, f"member:{page_id(url)}"] = shown(page)
-            if page.links:
-                links = [[link.url, list(link.anchors), link.rel] for link in page.links]
-                cells["pages", row, "links"] = links
-                cells["pages", row, "inverted"] = sorted(links)
-            for link in page.links:
-                entry = {"url": url, "anchors": list(link.anchors), "rel": link.rel}
-                cells["inlinks", page_row(link.url), f"source:{page_id(url)}"] = entry
+            headers = ("content_type", "robots", "link", "language")
+            page = parse(body, url, *(seen[name] for name in headers))
+        pointer = pointer_of_capture(seen, page)
+        if pointer is not None:
+            pointers[url] = pointer
+            cells["pages", row, "pointer"] = pointer
+            entry = {"url": url, "kind": pointer["kind"]}
+            cells["aliases", page_row(pointer["url"]), f"from:{page_id(url)}"] = entry
+        if page is not None and page.refresh is None:
+            pages[url] = page
+    for url, page in pages.items():
+        row = page_row(url)
+        cells["pages", row, "text"] = page.text
+        cells["pages", row, "fingerprint"] = {
+            **shown(page),
+            "hash": page.text_hash,
+            "simhash": None if page.simhash is None else f"{page.simhash:016x}",
+        }
+        if page.links:
+            links = [[link.url, list(link.anchors), link.rel] for link in page.links]
+            cells["pages", row, "links"] = links
+            cells["pages", row, "inverted"] = sorted(links)
+        for link in page.links:
+            entry = {"url": url, "anchors": list(link.anchors), "rel": link.rel}
+            cells["inlinks", page_row(link.url), f"source:{page_id(url)}"] = entry
+        if ranks and url in ranks:
+            cells["pages", row, "rank"] = ranks[url]
 
-    documents = _documents(pages)
-    for name, document in documents.items():
-        cells["clusters", name, "document"] = document
+    leads = _follow(pages, pointers)
+    targets: dict[str, str] = {}
+    redirects: defaultdict[str, set[str]] = defaultdict(set)
+    for url, (end, hops) in leads.items():
+        kind, plain = pointers[url]["kind"], end not in pointers
+        resolved = {"kind": kind, "url": end, "hops": hops, "plain": plain}
+        cells["pages", page_row(url), "resolved"] = resolved
+        if kind == "redirect":
+            redirects[end].add(url)
+        elif plain and registrable_domain(url) == registrable_domain(end):
+            targets[url] = end
+        else:
+            continue
+        cells["aliases", page_row(end), f"via:{page_id(url)}"] = {"url": url, "kind": kind}
+
+    tallies = _tallies(pages)
+    redirecting = {url for url, pointer in pointers.items() if pointer["kind"] == "redirect"}
+    for url in tallies.keys() & (pages.keys() | redirecting):
+        count, anchors = tallies[url]
+        cells["inlinks", page_row(url), "tally"] = {"links": count, "anchors": dict(anchors)}
+
+    documents = {}
+    owners: dict[str, dict[str, Any]] = {}
+    bands: defaultdict[str, set[int]] = defaultdict(set)
+    live: defaultdict[str, dict[str, int]] = defaultdict(lambda: {"pages": 0, "indexable": 0})
+    for group in _components(pages, targets):
+        name = min(group)
+        for url in group:
+            page, content = pages[url], _content(pages[url])
+            keys = {"content": content, "target": targets.get(url)}
+            cells["pages", page_row(url), "joined"] = {"cluster": name, **keys}
+            cells["clusters", name, f"member:{page_id(url)}"] = {**shown(page), **keys}
+            owners.setdefault(content, {"cluster": name, "pages": 0})["pages"] += 1
+            if page.simhash is not None:
+                for place in range(4):
+                    bits = page.simhash >> (16 * place) & 0xFFFF
+                    bands[f"band/{place}/{bits:04x}"].add(page.simhash)
+            counter = live[f"{host(url)}/{page_id(url)[:2]}"]
+            counter["pages"] += 1
+            counter["indexable"] += not page.noindex
+        document = _document([pages[url] for url in group], redirects, tallies, ranks or {})
+        if document is not None:
+            documents[name] = cells["clusters", name, "document"] = document
+    for content, owner in owners.items():
+        cells["keys", content, "owner"] = owner
+    for row, simhashes in bands.items():
+        cells["keys", row, "near"] = b"".join(n.to_bytes(8, "big") for n in sorted(simhashes))
+    for row, counter in live.items():
+        cells["hosts", row, "live"] = counter
     return Index(cells, documents, pages)
 
 
 def described(one: Capture, url: str) -> dict[str, Any]:
     """What is to be known of a capture."""
-    return {
-        "url": url,
-        "date": one.date.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-        "status": one.status,
-        "content_type": one.headers.get("content-type") or one.content_type,
-        "robots": one.headers.get("x-robots-tag"),
-        "digest": blake2b(one.body, digest_size=16).hexdigest(),
-    }
+    seen = describe(one, url, "")
+    return {name: value for name, value in seen.items() if name not in _OF_TIME}
 
 
 def shown(page: Page) -> dict[str, Any]:
@@ -121,45 +188,119 @@ def shown(page: Page) -> dict[str, Any]:
     }
 
 
-def _documents(pages: Mapping[str, Page]) -> dict[str, dict[str, Any]]:
-    """The serving document of each cluster that has one, from the links of all pages."""
-    anchors: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    linking: defaultdict[str, set[str]] = defaultdict(set)
-    for source, page in pages.items():
-        for link in page.links:
-            target = pages.get(link.url)
-            if target and link.rel == "follow" and target.text_hash != page.text_hash:
-                anchors[target.text_hash].update(link.anchors)
-                linking[target.text_hash].add(source)
-    members: defaultdict[str, list[Page]] = defaultdict(list)
+def _follow(
+    pages: Mapping[str, Page], pointers: Mapping[str, Mapping[str, str]]
+) -> dict[str, tuple[str, int]]:
+    """Where each pointer leads in the end, and after how many redirects; those that do."""
+    found = {}
+    for url, pointer in pointers.items():
+        at, hops = pointer["url"], 0
+        while at not in pages and at in pointers and hops <= MAX_HOPS:
+            at, hops = pointers[at]["url"], hops + 1
+        if at in pages and hops <= MAX_HOPS and at != url:
+            found[url] = at, hops
+    return found
+
+
+def _content(page: Page) -> str:
+    return f"text/{page.text_hash}" if page.simhash is None else f"near/{page.simhash:016x}"
+
+
+def _components(pages: Mapping[str, Page], targets: Mapping[str, str]) -> Iterator[list[str]]:
+    """Clusters, by comparing every page with every other one."""
+    beside: defaultdict[str, set[str]] = defaultdict(set)
+    for one, other in combinations(pages, 2):
+        mine, its = pages[one].simhash, pages[other].simhash
+        if (
+            (mine is not None and its is not None and (mine ^ its).bit_count() <= 3)
+            or (mine is its is None and pages[one].text_hash == pages[other].text_hash)
+            or targets.get(one) == other
+            or targets.get(other) == one
+        ):
+            beside[one].add(other)
+            beside[other].add(one)
+    left = set(pages)
+    while left:
+        group, border = set(), {left.pop()}
+        while border:
+            group |= border
+            border = {other for one in border for other in beside[one]} - group
+        left -= group
+        yield sorted(group)
+
+
+def _tallies(pages: Mapping[str, Page]) -> dict[str, tuple[int, Counter[str]]]:
+    """The links that vouch for each URL, and their anchors."""
+    found: dict[str, tuple[int, Counter[str]]] = {}
     for page in pages.values():
-        members[page.text_hash].append(page)
-    documents = {}
-    for name, group in members.items():
-        group.sort(key=lambda p: (p.noindex, p.url.startswith("http:"), len(p.url), p.url))
-        canonical, *others = group
-        if not canonical.noindex:
-            common = sorted(anchors[name].items(), key=lambda one: (-one[1], one[0]))
-            documents[name] = {
-                "url": canonical.url,
-                "title": canonical.title,
-                "text": canonical.text,
-                "language": canonical.language,
-                "anchors": [list(one) for one in common[:50]],
-                "duplicates": sorted(page.url for page in others),
-                "inlinks": len(linking[name]),
-            }
-    return documents
+        for link in page.links:
+            if link.rel == "follow":
+                count, anchors = found.get(link.url, (0, Counter()))
+                found[link.url] = count + 1, anchors + Counter(link.anchors)
+    return found
+
+
+def _document(
+    group: list[Page],
+    redirects: Mapping[str, set[str]],
+    tallies: Mapping[str, tuple[int, Counter[str]]],
+    ranks: Mapping[str, float],
+) -> dict[str, Any] | None:
+    """The serving document of a cluster, if it has one."""
+    group.sort(
+        key=lambda p: (
+            p.noindex,
+            -ranks.get(p.url, 0),
+            p.url.startswith("http:"),
+            len(p.url),
+            p.url,
+        )
+    )
+    canonical, *others = group
+    if canonical.noindex:
+        return None
+    aliases = sorted(one for page in group for one in redirects.get(page.url, ()))
+    inside = {page.url for page in group} | set(aliases)
+    count, anchors = 0, Counter[str]()
+    for url in inside:
+        links, texts = tallies.get(url, (0, Counter()))
+        count, anchors = count + links, anchors + texts
+    for page in group:
+        for link in page.links:
+            if link.rel == "follow" and link.url in inside:
+                count -= 1
+                anchors -= Counter(link.anchors)
+    common = sorted(anchors.items(), key=lambda one: (-one[1], one[0]))
+    return {
+        "url": canonical.url,
+        "title": canonical.title,
+        "text": canonical.text,
+        "language": canonical.language,
+        "anchors": [list(one) for one in common[:50]],
+        "duplicates": sorted(page.url for page in others),
+        "aliases": aliases,
+        "inlinks": count,
+        "rank": ranks.get(canonical.url, 0.0),
+    }
 
 
 def held(repo: Repository) -> Cells:
-    """What a repository holds, in the same form."""
+    """What a repository holds, in the same form: clusters named by their first URL."""
     now = repo.snapshot()
+    names = {}
+    for row in now.scan(tables.clusters):
+        members = row.family(tables.member)
+        names[row.key] = min((one["url"] for one in members.values()), default=row.key)
     found: Cells = {}
-    for table in (tables.pages, tables.inlinks, tables.clusters, tables.outbox):
+    for table in (t for t in tables.SCHEMA if t not in (tables.journal, tables.ranks)):
         for row in now.scan(table):
+            key = names[row.key] if table is tables.clusters else row.key
             for column, value in row.items():
-                found[table.name, row.key, column.name] = _timeless(column.name, value)
+                if column is tables.revisited:
+                    continue
+                if column in (tables.joined, tables.owner):
+                    value = {**value, "cluster": names.get(value["cluster"])}
+                found[table.name, key, column.name] = _timeless(column.name, value)
     return {cell: value for cell, value in found.items() if value != []}
 
 
@@ -168,9 +309,10 @@ def _timeless(column: str, value: Any) -> Any:
         return zlib.decompress(value)
     if column == "inverted":
         return sorted(value)
+    if column == "rank":
+        return value["value"]
     if isinstance(value, dict):
-        for name in ("loaded_ms", "file", "offset", "length", "seen", "epoch"):
-            value.pop(name, None)
+        return {name: one for name, one in value.items() if name not in _OF_TIME}
     return value
 
 
@@ -180,10 +322,11 @@ def check(
     captures: Iterable[Capture],
     *,
     set_aside: int = 0,
+    ranks: Mapping[str, float] | None = None,
 ) -> Index:
     """Fail unless the repository is at rest and holds what `compute` makes of the captures."""
     at_rest(repo, set_aside=set_aside)
-    expected = compute(captures)
+    expected = compute(captures, ranks)
     found = held(repo)
     wrong = [
         f"{' / '.join(cell)}\n    found    {_short(found.get(cell))}"
@@ -198,21 +341,24 @@ def check(
 
 def check_serving(repo: Repository, index: TantivyIndex, expected: Index) -> None:
     """Fail unless search shows exactly the documents, at the epochs that the repository has."""
-    epochs = {
-        row.key: row[tables.document]["epoch"]
+    held_now = {
+        row.key: row[tables.document]
         for row in repo.snapshot().scan(tables.clusters, columns=[tables.document])
     }
-    assert dict(index.clusters()) == epochs
+    assert dict(index.clusters()) == {name: one["epoch"] for name, one in held_now.items()}
     assert index.count() == len(expected.documents)
-    for name, document in expected.documents.items():
+    by_url = {one["url"]: one for one in expected.documents.values()}
+    for name, one in held_now.items():
+        document = by_url[one["url"]]
         assert index.get(name) == ServingDocument(
             cluster=name,
-            epoch=epochs[name],
+            epoch=one["epoch"],
             host=host(document["url"]),
             **{
                 **document,
                 "anchors": tuple((words, count) for words, count in document["anchors"]),
                 "duplicates": tuple(document["duplicates"]),
+                "aliases": tuple(document["aliases"]),
             },
         )
 

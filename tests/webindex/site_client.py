@@ -97,10 +97,12 @@ def served(folder: Path) -> Iterator[Served]:
 
 
 def made(url: str, html: str, *, seconds: float = 0, status: int = 200, **headers: str) -> Capture:
-    """A capture of a page of our own; `robots` is its X-Robots-Tag header."""
+    """A capture of a page of our own; `robots` is its X-Robots-Tag header, `to` its Location."""
     said = {"content-type": "text/html; charset=utf-8"}
     if "robots" in headers:
         said["x-robots-tag"] = headers["robots"]
+    if "to" in headers:
+        said["location"] = headers["to"]
     first = sample()[0]
     return replace(
         first,

@@ -13,8 +13,11 @@ from webindex.links import MAX_ANCHOR, MAX_ANCHORS, MAX_LINKS, Link, extract_lin
 PAGE = "https://example.org/guide/start.html"
 
 
-def links_of(markup: str, base: str = PAGE, *, nofollow: bool = False) -> tuple[Link, ...]:
-    return extract_links(LexborHTMLParser(markup), base, PAGE, nofollow=nofollow)
+def links_of(
+    markup: str, base: str = PAGE, *, nofollow: bool = False, alternates: tuple[str, ...] = ()
+) -> tuple[Link, ...]:
+    tree = LexborHTMLParser(markup)
+    return extract_links(tree, base, PAGE, nofollow=nofollow, alternates=alternates)
 
 
 def test_links_come_in_document_order_with_their_anchor_texts() -> None:
@@ -98,6 +101,27 @@ def test_one_plain_link_outweighs_marked_ones() -> None:
 def test_a_nofollow_page_marks_all_its_links() -> None:
     found = links_of("<a href=1>a</a><a href=2 rel=ugc>b</a>", nofollow=True)
     assert [link.rel for link in found] == ["nofollow", "nofollow"]
+
+
+def test_alternates_follow_the_links_and_an_ordinary_link_wins() -> None:
+    de, fr, home = (f"https://example.org/{path}" for path in ("de", "fr", ""))
+    found = links_of(
+        "<a href=/>home</a><a href=/fr rel=nofollow>fr</a>", alternates=(de, PAGE, fr, de, home)
+    )
+    assert found == (
+        Link(home, ("home",), "follow"),
+        Link(fr, ("fr",), "nofollow"),
+        Link(de, (), "alternate"),
+    )
+
+
+def test_alternates_have_what_room_the_links_leave() -> None:
+    others = tuple(f"https://example.org/v{n}" for n in range(MAX_LINKS + 5))
+    many = "".join(f"<a href=/{n}>page {n}</a>" for n in range(MAX_LINKS - 3))
+    found = links_of(many, alternates=("https://example.org/0", *others))
+    assert len(found) == MAX_LINKS
+    assert [link.url for link in found if link.rel == "alternate"] == list(others[:3])
+    assert len(links_of("", alternates=others)) == MAX_LINKS
 
 
 def test_numbers_and_lengths_are_capped() -> None:

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from webindex.links import Link
-from webindex.pages import MAX_TITLE, Alternate, Page, parse
+from webindex.pages import MAX_TITLE, Page, parse
 from webindex.sample import sample_path
 from webindex.urls import BadUrlError, normalise
 from webindex.warc import Capture, read_captures
@@ -41,12 +41,8 @@ small pot</a>. <a href="http://ads.example/kettle" rel="sponsored">Buy a kettle<
 """
 
 
-def html(head: str = "", body: str = "") -> bytes:
-    return f"<html><head>{head}</head><body>{body}</body></html>".encode()
-
-
-def read(head: str = "", body: str = "", robots: str | None = None) -> Page:
-    return parse(html(head, body), URL, HTML, robots)
+def read(head: str = "", body: str = "") -> Page:
+    return parse(f"<html><head>{head}</head><body>{body}</body></html>".encode(), URL, HTML)
 
 
 @pytest.fixture(scope="module")
@@ -72,16 +68,13 @@ def test_a_page_of_a_shop_is_read_as_a_visitor_sees_it() -> None:
         assert unseen not in page.text
     assert page.language == "en"
     assert page.canonical == "https://shop.example.org/tea/green"
-    assert page.alternates == (
-        Alternate("de-de", "https://de.example.org/tee"),
-        Alternate("x-default", "https://shop.example.org/"),
-    )
     assert page.links == (
         Link("https://shop.example.org/", ("Home",), "follow"),
         Link("https://shop.example.org/tea/", ("All teas",), "follow"),
         Link("https://shop.example.org/tea/pot.html", ("use a small pot",), "follow"),
         Link("http://ads.example/kettle", ("Buy a kettle",), "sponsored"),
         Link("https://shop.example.org/terms", ("terms",), "nofollow"),
+        Link("https://de.example.org/tee", (), "alternate"),
     )
     assert not page.noindex and not page.nofollow and page.refresh is None
     assert page.text_hash.startswith("text:") and page.simhash is not None
@@ -156,7 +149,7 @@ def test_real_pages_that_are_cut_or_damaged_are_still_read(captures: dict[str, C
                 assert_storable(parse(body, url, label))
 
 
-# Title, language, directives -------------------------------------------------------------------
+# Title, language, text ---------------------------------------------------------------------------
 
 
 def test_the_title_is_cleaned_and_has_substitutes() -> None:
@@ -189,111 +182,35 @@ def test_the_language_is_detected_or_else_declared(
     assert page.language == language
 
 
+@pytest.mark.parametrize(
+    ("header", "language"),
+    [
+        ("fr-CA", "fr"),
+        (" DE ", "de"),
+        ("en, fr", None),
+        ("", None),
+        ("und", None),
+        ("français", None),
+        (None, None),
+    ],
+)
+def test_the_header_says_the_language_where_the_page_does_not(
+    header: str | None, language: str | None
+) -> None:
+    def of(body: bytes, kind: str = HTML) -> str | None:
+        return parse(body, URL, kind, content_language=header).language
+
+    assert of(b"<p>ok") == of(b"ok", "text/plain") == language
+    assert of(b"<html lang=ko><p>ok") == "ko"
+    assert of("<p>Der Server beantwortet Anfragen und führt darüber Protokoll.".encode()) == "de"
+
+
 def test_characters_that_the_language_detector_rejects_are_no_obstacle() -> None:
     german = "Der Server beantwortet Anfragen und führt darüber ein genaues Protokoll."
     page = read(body=f"<p>{german}\x01\x7f\ufdd0\uffff</p>")
     assert page.text == german
     assert page.language == "de"
     assert read(body=f"<p>{german} \U0001fffe</p>").language is None
-
-
-@pytest.mark.parametrize(
-    ("content", "noindex", "nofollow"),
-    [
-        ("noindex", True, False),
-        ("NoFollow , noarchive", False, True),
-        ("none", True, True),
-        ("all, index", False, False),
-        ("noindexing", False, False),
-        ("", False, False),
-    ],
-)
-def test_robots_directives_of_the_page(content: str, noindex: bool, nofollow: bool) -> None:
-    page = read(f'<meta NAME=" Robots" content="{content}">', "<a href=/x>x</a>")
-    assert (page.noindex, page.nofollow) == (noindex, nofollow)
-    assert page.links[0].rel == ("nofollow" if nofollow else "follow")
-
-
-@pytest.mark.parametrize(
-    ("header", "noindex", "nofollow"),
-    [
-        ("noindex", True, False),
-        ("NONE", True, True),
-        ("noarchive, nofollow", False, True),
-        ("googlebot: noindex, nofollow", False, False),
-        ("googlebot: noindex\nnofollow", False, True),
-        ("*: noindex", True, False),
-        ("unavailable_after: 25 Jun 2030 15:00:00 GMT, noindex", True, False),
-        ("max-snippet: 10", False, False),
-        (":,:,,\n:", False, False),
-    ],
-)
-def test_robots_directives_of_the_header(header: str, noindex: bool, nofollow: bool) -> None:
-    page = read(robots=header)
-    assert (page.noindex, page.nofollow) == (noindex, nofollow)
-
-
-def test_what_visitors_wrote_into_the_body_directs_nothing() -> None:
-    page = read(
-        body="<p>comment<meta name=robots content=noindex><link rel=canonical href=/evil>"
-        "<meta http-equiv=refresh content='0;url=/evil'>"
-    )
-    assert not page.noindex and page.canonical is None and page.refresh is None
-
-
-@pytest.mark.parametrize(
-    ("head", "canonical"),
-    [
-        ("<link rel=canonical href=/a#x>", "https://shop.example.org/a"),
-        (
-            "<link rel='shortlink CANONICAL' href=https://other.example/a>",
-            "https://other.example/a",
-        ),
-        ("<link rel=canonical href=/a><link rel=canonical href=/a>", "https://shop.example.org/a"),
-        ("<link rel=canonical href=/a><link rel=canonical href=/b>", None),
-        ("<link rel=canonical href=file:///srv/a.html>", None),
-        ("<link rel=canonical href=''>", None),
-        ("<link rel=canonical>", None),
-        ("<base href=https://b.example/d/><link rel=canonical href=a>", "https://b.example/d/a"),
-    ],
-)
-def test_the_canonical_link(head: str, canonical: str | None) -> None:
-    assert read(head).canonical == canonical
-
-
-@pytest.mark.parametrize(
-    ("content", "target"),
-    [
-        ("0; url=/new", "https://shop.example.org/new"),
-        ("3;URL='next.html'", "https://shop.example.org/tea/next.html"),
-        ("0.5 , url = &quot;/q&quot; ", "https://shop.example.org/q"),
-        ("0;/bare", "https://shop.example.org/bare"),
-        (" ;url=/soon", "https://shop.example.org/soon"),
-        ("60; url=/later", None),
-        ("0; url=green.html#x", None),
-        ("0", None),
-        ("0; url=", None),
-        ("0; url=javascript:go()", None),
-        ("soon; url=/x", None),
-        ("", None),
-    ],
-)
-def test_a_meta_refresh_to_another_page(content: str, target: str | None) -> None:
-    assert read(f'<meta http-equiv="Refresh" content="{content}">').refresh == target
-
-
-def test_the_base_element_moves_all_relative_links() -> None:
-    page = read(
-        "<base target=_blank><base href='//cdn.example/root/'><base href=/ignored/>",
-        "<a href=a>a</a><a href=/b>b</a>",
-    )
-    assert [link.url for link in page.links] == [
-        "https://cdn.example/root/a",
-        "https://cdn.example/b",
-    ]
-    assert read("<base href='javascript:x'>", "<a href=a>a</a>").links[0].url == (
-        "https://shop.example.org/tea/a"
-    )
 
 
 def test_a_page_that_is_all_links_keeps_its_words() -> None:
@@ -354,7 +271,7 @@ def strings(value: object) -> Iterator[str]:
     elif isinstance(value, tuple):
         for one in value:
             yield from strings(one)
-    elif isinstance(value, Page | Link | Alternate):
+    elif isinstance(value, Page | Link):
         for field in fields(value):
             yield from strings(getattr(value, field.name))
 
@@ -386,9 +303,9 @@ _labels = st.one_of(
 @example(b"<p>" + b"\xd8\x00" * 40, "text/html; charset=utf-16be", "")
 @example(b"\0" * 1000, "text/html", "")
 def test_parse_never_fails_and_its_strings_can_be_stored(
-    body: bytes, content_type: str | None, robots: str
+    body: bytes, content_type: str | None, header: str
 ) -> None:
-    assert_storable(parse(body, URL, content_type, robots))
+    assert_storable(parse(body, URL, content_type, header, header, header))
 
 
 @pytest.mark.timeout(120)

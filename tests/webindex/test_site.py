@@ -14,10 +14,11 @@ from site_client import CANONICAL, DUPLICATE, Page, Served, article, made, serve
 from percola import RepositoryError
 from webindex.sample import CHANGED_URL, CHANGED_WORDS
 from webindex.serving.query import MAX_CHARACTERS
-from webindex.site import app, shown, story
+from webindex.site import app, shown
 from webindex.site.command import listen
 from webindex.site.guard import HEADERS, MAX_TARGET, Names, is_loopback
 from webindex.site.searching import HITS, pages
+from webindex.wording import harmless
 
 
 @pytest.fixture(scope="module")
@@ -295,7 +296,7 @@ def test_an_error_of_the_repository_is_its_sentence(
     def broken(*_: object) -> None:
         raise RepositoryError("The store cannot be read: <b>input/output error</b>.")
 
-    monkeypatch.setattr(story, "tell", broken)
+    monkeypatch.setattr(app.story, "tell", broken)
     page = site.story(CANONICAL, status=503)
     assert page.words(".sentence") == "The store cannot be read: <b>input/output error</b>."
 
@@ -342,8 +343,8 @@ def test_a_recrawl_changes_what_is_found_while_the_site_is_open(
 
 
 def test_control_characters_and_turns_of_direction_are_seen_and_do_nothing() -> None:
-    assert shown.harmless("a\x00b\u202ec\u2066d\x1b[31m\x85\ud800") == "a�b�c�d�[31m��"
-    assert shown.harmless("שלום\u200f, a\u200db\tc\n") == "שלום\u200f, a\u200db\tc\n"
+    assert harmless("a\x00b\u202ec\u2066d\x1b[31m\x85\ud800") == "a�b�c�d�[31m��"
+    assert harmless("שלום\u200f, a\u200db\tc\n") == "שלום\u200f, a\u200db\tc\n"
 
 
 def test_a_url_is_read_in_steps_and_never_misleads() -> None:

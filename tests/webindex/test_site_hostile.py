@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from hostile_pages import ANCHOR, OTHER, RUNNING, SOURCE, TARGET, TEXT, TITLE, TURNED, hostile
+from hostile_pages import (
+    ANCHOR,
+    OTHER,
+    QUOTED,
+    RUNNING,
+    SOURCE,
+    TARGET,
+    TEXT,
+    TITLE,
+    TURNED,
+    hostile,
+)
+from rich.console import Console
 from site_client import Page, Served, made, served
 
 from webindex import tables
-from webindex.urls import page_row
+from webindex.explain import print_story
+from webindex.story import tell
+from webindex.urls import normalise, page_row
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +39,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             made(TARGET, hostile(TITLE, "target " + TEXT)),
             made(OTHER, hostile(TURNED, "other " + TEXT)),
             made(OTHER + "/copy", hostile(TURNED, "other " + TEXT)),
+            made(MOVED, "", status=301, to=TARGET),
+            made(NAMING, hostile(TITLE, "naming " + TEXT).replace("<title>", NAMES, 1)),
         )
         one.work()
         # One that cannot be parsed, to have a traceback shown too.
@@ -32,6 +50,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             t.set(tables.body, page_row("https://evil.example/%3Cb%3Ebroken%3C/b%3E"), b"<script>")
         one.work()
         yield one
+
+
+MOVED, NAMING = "https://evil.example/moved/<i>", "https://evil.example/naming"
+NAMES = f'<link rel="canonical" href="{escape(QUOTED)}"><title>'
 
 
 def pages_of(site: Served) -> Iterator[tuple[str, Page]]:
@@ -48,6 +70,7 @@ def pages_of(site: Served) -> Iterator[tuple[str, Page]]:
         ("/" + ANCHOR, {}),
     ]
     urls = [SOURCE, TARGET, OTHER, OTHER + "/copy", "https://evil.example/<b>broken</b>"]
+    urls += [MOVED, NAMING]
     asked += [("/page", {"url": url, "q": ANCHOR, "in": ANCHOR}) for url in urls]
     for path, parameters in asked:
         answer = site.client.get(path, params=parameters)
@@ -86,6 +109,30 @@ def test_hostile_text_is_shown_as_it_is(site: Served) -> None:
     assert story.words("h1").startswith("</title><script>") and "{{7*7}}" in story.words("h1")
     assert ANCHOR in story.words("#out-links")
     assert site.page("/", q=ANCHOR).css_first("#q").attributes["value"] == ANCHOR  # type: ignore[union-attr]
+
+
+def test_hostile_addresses_in_sentences_lead_to_stories_and_nowhere_else(site: Served) -> None:
+    target = normalise(TARGET)
+    for url, kind in ((MOVED, "redirect"), (NAMING, "canonical")):
+        page = site.story(url)
+        assert page.words(".way .tag:first-child") == kind
+        assert target in page.all(".standing .url"), page.html
+        for link in page.css(".standing a, .way a"):
+            assert (link.attributes["href"] or "").startswith(
+                "/page?url=https%3A%2F%2Fevil.example"
+            )
+    pointing = site.story(TARGET).all("section[aria-labelledby=pointing-title] .url")
+    assert sorted(pointing) == sorted(map(normalise, (MOVED, NAMING)))
+
+
+def test_a_terminal_is_shown_nothing_that_turns_it(site: Served) -> None:
+    written = io.StringIO()
+    for url in (SOURCE, OTHER, MOVED, NAMING):
+        story = tell(site.repo, site.index, url)
+        print_story(Console(file=written, width=100, soft_wrap=True), story, 20)
+    text = written.getvalue()
+    assert "txt\ufffdgpj.exe" in text and "window.hacked=1" in text
+    assert not set("\u202e\u202c\u2066\u2069\x1b\x07\u2028") & set(text)
 
 
 def test_a_javascript_link_is_nowhere_a_link(site: Served) -> None:

@@ -15,9 +15,10 @@ from site_client import Served, article, made, served
 
 from percola import Worker
 from tests.children import Child, hear
-from webindex import observers, tables
+from webindex import story, tables
+from webindex.assembling import assemble
 from webindex.loading import load_captures
-from webindex.site import exports, live, story
+from webindex.site import exports, live
 from webindex.site.exports import ExportLog
 from webindex.site.live import Sample, Sampler, since
 from webindex.urls import page_row
@@ -128,6 +129,20 @@ def test_the_live_page_has_its_numbers_without_a_script(empty: Served) -> None:
     assert len(page.css(".plot")) == 4 and page.css_first("noscript") is not None
 
 
+def test_live_pages_are_what_the_counters_of_hosts_say(
+    empty: Served, wait_until: WaitUntil
+) -> None:
+    urls = [f"https://a.example/{number}" for number in range(60)]
+    empty.load(*(made(url, article(url, url)) for url in urls))
+    empty.load(
+        made(urls[0], "", seconds=60, status=404), made("https://b.example/", "", status=404)
+    )
+    empty.work()
+    wait_until(lambda: asked(empty)["view"]["pages"] == 59, what="the count of live pages")
+    rows = list(empty.repo.snapshot().scan(tables.hosts))
+    assert len(rows) < 59, "no two pages share a counter"
+
+
 def test_every_step_of_the_chain_has_words(empty: Served) -> None:
     assert story.STEPS.keys() == {repr(one.column) for one in build_observers(empty.index)}
 
@@ -162,7 +177,8 @@ def test_a_change_in_a_cluster_ages_from_the_sample_that_first_saw_it(
 ) -> None:
     asked(empty)
     empty.load(made("https://a.example/", article("Alpha")))
-    Worker(empty.repo, [observers.parse, observers.join], threads=1).run_until_idle()
+    before_assembling = [one for one in build_observers(empty.index)[:-1] if one is not assemble]
+    Worker(empty.repo, before_assembling, threads=1).run_until_idle()
     answer = wait_until(
         lambda: (a := asked(empty))["samples"][-1]["oldest_s"] >= 1 and a, what="its age"
     )

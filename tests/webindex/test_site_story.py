@@ -13,8 +13,11 @@ from site_client import CANONICAL, DUPLICATE, Served, article, made, served
 
 from percola import Worker
 from webindex import observers, tables
-from webindex.site import election
+from webindex.assembling import assemble
+from webindex.clustering import join
+from webindex.election import election_order
 from webindex.site.app import LINKS
+from webindex.story import cluster
 from webindex.urls import page_row
 from webindex.working import build_observers
 
@@ -46,7 +49,7 @@ def standing(site: Served, url: str, *, status: int = 200) -> str:
 def test_the_canonical_page_says_why_it_stands_for_the_others(site: Served) -> None:
     page = site.story(CANONICAL)
     assert page.words("h1") == "SQLite Home Page"
-    assert "In search 1 other page has the same text, and this one stands for them." in page.words(
+    assert "In search It is one document with 1 other page, and stands for it." in page.words(
         ".standing"
     )
     first, second = page.css(".members li")
@@ -59,7 +62,8 @@ def test_a_duplicate_says_who_stands_for_it_and_leads_there(site: Served) -> Non
     page = site.story(DUPLICATE)
     said = page.words(".standing")
     assert "In search, under another page" in said
-    assert f"It has the same text as {CANONICAL}, which stands for it." in said
+    assert f"It is one document with {CANONICAL}, which stands for it." in said
+    assert f"Its text is that of {CANONICAL}." in said
     assert "33 characters against 23" in said
     assert site.page(page.link(".standing a")).words("h1") == "SQLite Home Page"
 
@@ -91,7 +95,7 @@ def test_a_link_says_whether_its_target_is_in_the_index(site: Served) -> None:
     page = site.story(CANONICAL)
     for item in page.css("#out-links li"):
         url = item.css_first(".url").text()  # type: ignore[union-attr]
-        known = site.repo.snapshot().get(tables.cluster, page_row(url)) is not None
+        known = site.repo.snapshot().get(tables.joined, page_row(url)) is not None
         assert ("not in the index" in item.text()) is not known
 
 
@@ -140,16 +144,16 @@ def test_a_page_that_waits_says_for_what_step_by_step(empty: Served) -> None:
     Worker(empty.repo, [observers.parse], threads=1).run_until_idle()
     said = standing(empty, A)
     assert "has not joined a cluster yet" in said and "The page waits to join a cluster." in said
-    Worker(empty.repo, [observers.join], threads=1).run_until_idle()
+    Worker(empty.repo, [join], threads=1).run_until_idle()
     said = standing(empty, A)
     assert "Its cluster waits to have its document assembled." in said
-    Worker(empty.repo, [observers.assemble], threads=1).run_until_idle()
+    Worker(empty.repo, [assemble], threads=1).run_until_idle()
     said = standing(empty, A)
     assert "The search index does not hold its document yet." in said
     assert "Its cluster waits to be exported to search." in said
     empty.work()
     assert standing(empty, A) == (
-        "In search No other page has the same text, so it stands for itself."
+        "In search No other page is one document with it: it stands for itself."
     )
 
 
@@ -170,7 +174,7 @@ def test_versions_say_when_the_text_changed_and_when_it_did_not(empty: Served) -
         (made(A, "", status=404), "The page left the index."),
         (made(A, "", status=410), "The same bytes as before."),
         (alpha, "The page came into the index."),
-        (made(A, article("Alpha"), robots="noindex"), "The text did not change."),
+        (made(A, article("Alpha"), robots="noindex"), "The page may not be indexed any more; the"),
     ]
     for hour, (capture, _) in enumerate(steps):
         date = alpha.date.replace(year=2026, month=1, day=1, hour=hour, minute=0)
@@ -205,7 +209,10 @@ def test_a_first_capture_that_changed_nothing_says_why(empty: Served) -> None:
 
 @pytest.mark.parametrize(
     ("status", "words"),
-    [(404, "answered with status 404: the page is gone"), (301, "a redirect (status 301)")],
+    [
+        (404, "answered with status 404: the page is gone"),
+        (301, "answered with status 301, and does not say where else to go"),
+    ],
 )
 def test_a_page_that_is_gone_or_redirects_says_so(empty: Served, status: int, words: str) -> None:
     empty.load(made(A, article("Alpha")))
@@ -221,7 +228,9 @@ def test_a_page_that_asks_not_to_be_indexed_says_so(empty: Served) -> None:
     assert standing(empty, A) == "Not in search It asks not to be indexed (noindex)."
     empty.load(made(B, article("Alpha"), robots="noindex"))
     empty.work()
-    assert "All pages with this text ask not to be indexed" in standing(empty, A)
+    assert "It and all pages that are one document with it ask not to be indexed" in standing(
+        empty, A
+    )
 
 
 def test_the_election_is_told_member_by_member(empty: Served) -> None:
@@ -239,21 +248,21 @@ def test_the_election_is_told_member_by_member(empty: Served) -> None:
         item.css_first(".url").text(): " ".join(item.css_first(".notes").text().split())  # type: ignore[union-attr]
         for item in page.css(".members li")
     }
+    text = f"Its text is that of {urls[0]}."
     assert told == {
-        urls[0]: "It stands for the others.",
-        urls[1]: "Its URL is as long, but comes later in the alphabet.",
-        urls[3]: "Its URL is longer: 20 characters against 19.",
-        urls[2]: "It is not https, and the page that stands for it is.",
-        A: "It asks not to be indexed (noindex).",
+        urls[0]: f"It stands for the others. Its text is that of {urls[1]}.",
+        urls[1]: f"{text} Its URL is as long, but comes later in the alphabet.",
+        urls[3]: f"{text} Its URL is longer: 20 characters against 19.",
+        urls[2]: f"{text} It is not https, and the page that stands for it is.",
+        A: f"{text} It asks not to be indexed (noindex).",
     }
     assert next(iter(told)) == urls[0] and list(told)[-1] == A
     assert "It asks not to be indexed (noindex)." in standing(empty, A)
 
 
 def test_every_place_of_the_election_order_has_its_sentence() -> None:
-    members = [{"url": url, "indexable": True} for url in (A, B, C)]
-    places = {len(observers.election_order(one)) for one in members}
-    assert places == {len(election._BECAUSE)} == {len(election.ORDER) - 1}
+    places = len(election_order({"url": A, "indexable": True}, 1.0))
+    assert places == len(cluster.BECAUSE) == len(cluster.ORDER) - 1
 
 
 def test_a_link_within_the_cluster_is_shown_but_does_not_count(empty: Served) -> None:
@@ -265,7 +274,7 @@ def test_a_link_within_the_cluster_is_shown_but_does_not_count(empty: Served) ->
         item.css_first(".url").text(): item.text()  # type: ignore[union-attr]
         for item in empty.story(A).css("#in-links li")
     }
-    assert "same text: does not count" in items[B]
+    assert "of the same document" in items[B]
     assert "nofollow" in items[C]
 
 
@@ -291,7 +300,7 @@ def test_the_whole_sample_has_stories(site: Served) -> None:
         headline = page.words(".headline")
         heads[headline] = heads.get(headline, 0) + 1
         row = page_row(page.words(".address"))
-        assert (site.repo.snapshot().get(tables.cluster, row) is None) == (
+        assert (site.repo.snapshot().get(tables.joined, row) is None) == (
             headline == "Not in search"
         )
     assert heads["In search"] > 10 and heads["In search, under another page"] > 1

@@ -32,13 +32,24 @@ _tails = st.text(
     max_size=40,
 )
 _escapes = st.sampled_from(["", "%7E", "%2e%2e/", "%%37E", "%c3%a9", "?utm_source=x&b", "?&&"])
+# What is removed or rewritten, in any order: one step may not make work for another.
+_steps = st.lists(
+    st.sampled_from(
+        [
+            *("/", ";", "a", "..", ".", "/.", "/..", "?", "&", "=", "%", "%zz", "%7E", "%6a"),
+            *("%2e", "%2E", "%3b", "jsessionid=", ";jsessionid=9.n1", ";JSESSIONID=!"),
+            *("/(S(abcdefghijklmnopqrstuvwx))", "utm_x=1", "%75tm_y=2", "PHPSESSID=3"),
+        ]
+    ),
+    max_size=9,
+).map("".join)
 raw_urls = st.builds(
     "{}://{}{}/{}{}".format,
     st.sampled_from(["http", "https", "HTTP"]),
     _hosts,
     st.sampled_from(["", ":80", ":443", ":8080"]),
     _escapes,
-    _tails,
+    st.one_of(_tails, _steps),
 )
 
 
@@ -82,11 +93,52 @@ def test_spellings_of_one_url_become_one(given_url: str, expected: str) -> None:
         ("gclidx=1&futm_source=2", "gclidx=1&futm_source=2"),
         ("a=1&a=1&a=0", "a=1&a=1&a=0"),
         ("q=utm_source", "q=utm_source"),
+        ("%75tm_source=1&a=%7e", "a=~"),
+        ("id=1&PHPSESSID=8a7b&x=2", "id=1&x=2"),
+        ("osCsid=1&zenid=2&JSESSIONID=3&a", "a"),
+        ("sid=1&s=2&session=3&sessionid=4", "sid=1&s=2&session=3&sessionid=4"),
     ],
 )
 def test_tracking_parameters_go_and_all_others_stay_in_order(query: str, kept: str) -> None:
     expected = "https://example.org/p" + ("?" + kept if kept else "")
     assert normalise(f"https://example.org/p?{query}") == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "kept"),
+    [
+        ("/shop/item;jsessionid=0A1B2C.node-1!2~3?id=7", "/shop/item?id=7"),
+        ("/a;JSessionID=1/b;x=2;jsessionid=3;y=4", "/a/b;x=2;y=4"),
+        ("/;jsessionid=", "/"),
+        ("/%3Bjsessionid=1", "/%3Bjsessionid=1"),
+        ("/a;jsessionids=1;xjsessionid=2", "/a;jsessionids=1;xjsessionid=2"),
+        ("/a;jsessionid=x%20y", "/a;jsessionid=x%20y"),
+        ("/app/(S(lit3py55t21z5v55vlm25s55))/orders.aspx", "/app/orders.aspx"),
+        ("/(s(LIT3PY55t21z5v55vlm25s55))/", "/"),
+        ("/(S(lit3py55t21z5v55vlm25s55));jsessionid=1/a", "/a"),
+        ("/(S(short))/orders.aspx", "/(S(short))/orders.aspx"),
+        ("/x(S(lit3py55t21z5v55vlm25s55))/a", "/x(S(lit3py55t21z5v55vlm25s55))/a"),
+        ("/a/..;jsessionid=1/b", "/a/..;jsessionid=1/b"),
+    ],
+)
+def test_session_ids_in_the_path_go(path: str, kept: str) -> None:
+    assert normalise(f"https://example.org{path}") == f"https://example.org{kept}"
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/b/.hidden/../c", "/b/c"),
+        ("/b/.hidden/./c", "/b/.hidden/c"),
+        ("/b/.hidden/.", "/b/.hidden/"),
+        ("/b/.hidden/..", "/b/"),
+        ("/b/.hidden/../../../../c", "/c"),
+        ("/b/.hidden/...", "/b/.hidden/..."),
+        ("/b//.hidden/../..", "/b/"),
+    ],
+)
+def test_dots_are_resolved_behind_names_that_begin_with_one(path: str, expected: str) -> None:
+    assert normalise(f"https://example.org{path}") == f"https://example.org{expected}"
 
 
 def test_http_and_https_and_www_are_different_pages() -> None:

@@ -10,9 +10,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from warc_files import DATE, HTML, Crawl, captures, only, packed, page, pages, rejections
+from warc_files import (
+    DATE,
+    HTML,
+    Crawl,
+    captures,
+    only,
+    packed,
+    page,
+    pages,
+    rejections,
+    revisits,
+)
 
-from webindex.warc import Capture, Rejected, Rejection, read_captures
+from webindex.warc import Capture, Rejected, Rejection, Revisit, read_captures
 
 
 @pytest.fixture
@@ -38,7 +49,9 @@ def test_a_capture_has_all_that_was_written(saved, compressed: bool) -> None:
         http=[
             ("Content-Type", 'Text/HTML; Charset="ISO-8859-1"'),
             ("X-Robots-Tag", "noarchive"),
-            ("x-robots-tag", "nofollow"),
+            ("x-robots-tag", "otherbot: nofollow, noindex"),
+            ("Link", "</c>; rel=canonical"),
+            ("link", "</n>; rel=next"),
             ("Server", "not kept"),
         ],
     )
@@ -54,7 +67,9 @@ def test_a_capture_has_all_that_was_written(saved, compressed: bool) -> None:
     assert (second.content_type, second.charset) == ("text/html", "iso-8859-1")
     assert second.headers == {
         "content-type": 'Text/HTML; Charset="ISO-8859-1"',
-        "x-robots-tag": "noarchive, nofollow",
+        # The name of a robot holds for its own header only: these must not run together.
+        "x-robots-tag": "noarchive\notherbot: nofollow, noindex",
+        "link": "</c>; rel=canonical, </n>; rel=next",
     }
 
 
@@ -77,6 +92,21 @@ def test_redirects_and_errors_are_captures_without_a_body(saved) -> None:
     moved, gone = captures(read_captures(saved(crawl.data)))
     assert (moved.status, moved.headers["location"], moved.body) == (301, "/new", b"")
     assert (gone.status, gone.content_type, gone.body) == (410, "a/json", b"")
+
+
+def test_headers_are_text_in_utf_8_or_else_latin_1(saved) -> None:
+    crawl = Crawl()
+    for value in ("/größe".encode(), "/größe".encode("latin-1"), b"/\xff\x81\x00"):
+        crawl.raw(
+            _RESPONSE + _URL + f"WARC-Date: {DATE}",
+            b"HTTP/1.1 301 Moved\r\nLocation: %s\r\nLocation: /2\r\n\r\n" % value,
+        )
+    found = captures(read_captures(saved(crawl.data)))
+    assert [one.headers["location"] for one in found] == [
+        "/größe\n/2",
+        "/größe\n/2",
+        "/ÿ\x81\x00\n/2",
+    ]
 
 
 def _chunked(body: bytes, size: int = 700) -> bytes:
@@ -148,12 +178,78 @@ def test_records_that_are_no_captures_are_counted_and_not_delivered(saved) -> No
     crawl.add("https://example.org/", b"", kind="request", http=[("Host", "example.org")])
     crawl.add("https://example.org/", page(1))
     crawl.raw("WARC-Type: metadata\r\nContent-Type: application/warc-fields", b"via: x\r\n")
-    crawl.add("https://example.org/", b"", kind="revisit")
-    crawl.add("https://example.org/", b"", status="304 Not Modified")
     skipped: Counter[str] = Counter()
     found = list(read_captures(saved(crawl.data), skipped=skipped))
     assert len(captures(found)) == len(found) == 1
-    assert skipped == {"warcinfo": 1, "request": 1, "metadata": 1, "revisit": 2}
+    assert skipped == {"warcinfo": 1, "request": 1, "metadata": 1}
+
+
+# --- reports that a page is unchanged ------------------------------------------------------------
+
+_REVISIT = f"WARC-Type: revisit\r\nWARC-Target-URI: https://example.org/\r\nWARC-Date: {DATE}\r\n"
+_DIGEST = "sha1:B2LTWWPUOYAH7UIPQ7ZUPQ4VMBSVC36A"
+
+
+def revisit(crawl: Crawl, status: str, *http: tuple[str, str], digest: str = _DIGEST) -> Crawl:
+    return crawl.add(
+        "https://example.org/",
+        b"",
+        kind="revisit",
+        status=status,
+        http=list(http),
+        WARC_Payload_Digest=digest,
+        WARC_Profile="http://netpreserve.org/warc/1.1/revisit/identical-payload-digest",
+    )
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+def test_a_revisit_says_when_a_page_was_what_it_had_been(saved, compressed: bool) -> None:
+    crawl = revisit(pages(1, gzip=compressed), "200 OK", *HTML)
+    revisit(crawl, "200 OK", ("Server", "x"), digest=f" {_DIGEST} ")
+    crawl.raw(f"{_REVISIT}WARC-Payload-Digest: {_DIGEST}", b"", gzip=compressed)
+    crawl.raw(_REVISIT + "X-Nothing: 1", b"", gzip=compressed)
+    skipped: Counter[str] = Counter()
+    _, *found = read_captures(saved(crawl.data), skipped=skipped)
+    assert [one.payload_digest for one in revisits(found)] == [_DIGEST, _DIGEST, _DIGEST, None]
+    for one, offset in zip(revisits(found), crawl.offsets[1:], strict=True):
+        assert one.url == "https://example.org/"
+        assert one.date == datetime(2024, 1, 2, 3, 4, 5, 123456, tzinfo=UTC)
+        assert one.offset == offset and one.length > 0
+    assert not skipped
+
+
+def test_304_means_whatever_was_there(saved) -> None:
+    crawl = Crawl().add("https://example.org/", b"", status="304 Not Modified", http=[])
+    crawl.add(
+        "https://example.org/", b"", status="304 Not Modified", WARC_Payload_Digest=_DIGEST, http=[]
+    )
+    revisit(crawl, "304 Not Modified")
+    found = list(read_captures(saved(crawl.data)))
+    assert [one.payload_digest for one in revisits(found)] == [None] * 3 == [None] * len(found)
+
+
+def test_a_revisit_of_a_redirect_or_an_error_is_a_capture_with_its_own_headers(saved) -> None:
+    crawl = revisit(Crawl(), "302 Found", ("Location", "/elsewhere"))
+    revisit(crawl, "404 Not Found", *HTML)
+    moved, gone = captures(read_captures(saved(crawl.data)))
+    assert (moved.status, moved.headers, moved.body) == (302, {"location": "/elsewhere"}, b"")
+    assert (gone.status, gone.payload_digest) == (404, _DIGEST)
+
+
+def test_a_revisit_that_cannot_be_used_is_rejected(saved) -> None:
+    crawl = revisit(Crawl(), "200 OK", ("Content-Type", "image/png"))
+    crawl.raw(_REVISIT.replace(DATE, "today") + "X-Nothing: 1", b"")
+    crawl.raw(_REVISIT.replace("https://example.org/", "dns:a.org") + "X-Nothing: 1", b"")
+    crawl.raw(_REVISIT + "Content-Type: application/http; msgtype=response", b"nonsense\r\n\r\n")
+    crawl.add("https://example.org/after", page(1))
+    *found, after = read_captures(saved(crawl.data))
+    assert [one.reason for one in rejections(found)] == [
+        Rejection.NOT_HTML,
+        Rejection.BAD_DATE,
+        Rejection.NOT_HTTP,
+        Rejection.NOT_HTTP,
+    ]
+    assert len(found) == 4 and isinstance(after, Capture) and not isinstance(after, Revisit)
 
 
 # --- what is rejected ----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from warcio.statusandheaders import StatusAndHeaders
 from warcio.warcwriter import WARCWriter
 
-from webindex.warc import Capture, Rejected
+from webindex.warc import Capture, Record, Rejected, Revisit
 
 DATE = "2024-01-02T03:04:05.123456Z"
 HTML = [("Content-Type", "text/html; charset=utf-8")]
@@ -79,14 +79,18 @@ def pages(count: int, *, gzip: bool = True, size: int = 900) -> Crawl:
     return crawl
 
 
-def captures(found: Iterable[Capture | Rejected]) -> list[Capture]:
+def captures(found: Iterable[Record]) -> list[Capture]:
     return [one for one in found if isinstance(one, Capture)]
 
 
-def rejections(found: Iterable[Capture | Rejected]) -> list[Rejected]:
+def revisits(found: Iterable[Record]) -> list[Revisit]:
+    return [one for one in found if isinstance(one, Revisit)]
+
+
+def rejections(found: Iterable[Record]) -> list[Rejected]:
     return [one for one in found if isinstance(one, Rejected)]
 
 
-def only(found: Iterable[Capture | Rejected]) -> Capture | Rejected:
+def only(found: Iterable[Record]) -> Record:
     [one] = found
     return one

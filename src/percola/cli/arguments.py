@@ -20,10 +20,11 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import Any, Final
 
+from percola.codecs import JSON, Codec
 from percola.errors import UnknownColumnError, UsageError, WrongTypeError
 from percola.observers import Observer
 from percola.repository import Repository
-from percola.schema import JSON, Codec, Column, Family, Schema, Table, WeakColumn
+from percola.schema import Column, Family, Schema, Table, WeakColumn
 
 BASE64: Final = "base64:"
 """Rows and values of type bytes may be written so, where they are not text."""

@@ -27,9 +27,10 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar, cast
 
 from percola import retry
+from percola.codecs import V
 from percola.errors import CommitUnknownError, OutcomeUnknownError, PercolaError
 from percola.repository import Repository
-from percola.schema import Column, Family, R, Table, V, WeakColumn
+from percola.schema import Column, Family, R, Table, WeakColumn
 from percola.snapshot import Columns, Row
 from percola.testing.recorded import (
     DamagedHistoryError,

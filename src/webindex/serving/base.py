@@ -82,6 +82,7 @@ class ServingDocument:
         host: the URL's host in lower case.
         anchors: distinct texts of links to the cluster, each with its number of links.
         duplicates: the other URLs of the cluster.
+        aliases: URLs of redirects that lead to the cluster.
         inlinks: number of links to the cluster from elsewhere.
         rank: PageRank as a multiple of the average page's; 0.0 when not known.
 
@@ -100,6 +101,7 @@ class ServingDocument:
     duplicates: tuple[str, ...]
     inlinks: int
     rank: float = 0.0
+    aliases: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_change(self.cluster, self.epoch)
@@ -114,6 +116,7 @@ class ServingDocument:
         object.__setattr__(self, "text", _storable(self.text))
         object.__setattr__(self, "anchors", anchors)
         object.__setattr__(self, "duplicates", tuple(map(_encodable, self.duplicates)))
+        object.__setattr__(self, "aliases", tuple(map(_encodable, self.aliases)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,8 @@ class SearchHit:
     duplicates: tuple[str, ...]
     inlinks: int
     anchors: tuple[tuple[str, int], ...] = ()
+    rank: float = 0.0
+    aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +181,7 @@ class ServingIndex(Protocol):
     ) -> SearchResults:
         """Find documents that hold every word of a query, as `webindex.serving.query` reads it.
 
+        A query that is the URL of a document, of a duplicate or of an alias finds that first.
         No query is an error: one without a word in it finds nothing.
 
         Raises:

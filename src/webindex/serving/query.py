@@ -3,6 +3,8 @@
     linux kernel        both words, anywhere in the document
     "linux kernel"      the two words side by side
     linux -kernel       without the second word
+    linux kern          words that begin with the last one, if no document has it as it is
+    kernel.org/doc      the page with that URL; then pages with those words
 
 There is no other syntax and there are no errors: stray quotes, colons, brackets and operators
 are what people paste, so they only separate words. A typed word that an index takes for
@@ -31,10 +33,14 @@ _CLAUSE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """Words that must stand side by side, or with `excluded`, must not."""
+    """Words that must stand side by side, or with `excluded`, must not.
+
+    `quoted` says that they were typed as a phrase.
+    """
 
     text: str
     excluded: bool = False
+    quoted: bool = False
 
 
 def parse_query(query: str) -> list[Clause]:
@@ -43,7 +49,11 @@ def parse_query(query: str) -> list[Clause]:
     query = query[:MAX_CHARACTERS].encode("utf-8", "replace").decode()
     found = _CLAUSE.finditer(unicodedata.normalize("NFC", query))
     clauses = [
-        Clause(match["phrase"] or match["word"], excluded=bool(match["minus"]))
+        Clause(
+            match["phrase"] or match["word"],
+            excluded=bool(match["minus"]),
+            quoted=match["phrase"] is not None,
+        )
         for match in found
         # Every word is needed anyway, so AND says nothing new; it is not a word to look for.
         if match["word"] != "AND"

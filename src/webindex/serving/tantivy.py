@@ -14,15 +14,9 @@ The price is that once in a while a batch waits for a large merge, and the lock 
 Memory: about 120 MB a process that applies batches of 100 pages, 200 MB with batches of 1,000;
 with MALLOC_ARENA_MAX=2 in the environment about half, as Tantivy's threads come and go.
 
-Ranking: BM25 in each field, of which the best counts in full and the others for a fifth, so that
-a word repeated in title and anchors is not paid twice over. What pages call themselves and what
-others call them say more than the body. The sum is multiplied, over all hits and not only the
-first ones, by
-
-    1 + 0.1 ln(1 + inlinks) + 0.1 ln(1 + rank)
-
-which at most doubles or triples it: between pages that say the same the known one wins, but the
-most linked page of all does not win every query that one of its words occurs in.
+Ranking: what the words are worth in each field (`webindex.serving.tantivy_query`), multiplied by
+what the page is worth (`webindex.serving.tantivy_documents.authority`), over all hits and not
+only the first ones.
 """
 
 from __future__ import annotations
@@ -31,6 +25,8 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -55,10 +51,10 @@ from webindex.serving.base import (
     check_page,
 )
 from webindex.serving.lock import only_writer
-from webindex.serving.query import Clause, parse_query
 from webindex.serving.snippet import CHARACTERS, mark, opening
 from webindex.serving.spelling import respell
 from webindex.serving.tantivy_documents import (
+    FORMAT,
     SLICES,
     analyzer,
     first,
@@ -67,8 +63,8 @@ from webindex.serving.tantivy_documents import (
     to_stored,
     tombstone,
 )
+from webindex.serving.tantivy_query import FIELDS, Asked, Words, build, most_frequent, read
 
-_BOOSTS = {"title": 3.0, "anchors": 2.0, "text": 1.0, "url": 0.5}
 # A snippet is looked for in this much of a text: marking words takes time in proportion to it.
 _SNIPPET_SOURCE_CHARACTERS = 100_000
 # Of the words that begin as a misspelt one does, so many of the most frequent are compared with it.
@@ -179,62 +175,37 @@ class TantivyIndex(ServingIndex):
         language: str | None = None,
     ) -> SearchResults:
         check_page(limit, offset)
-        clauses = self._read(parse_query(query))
-        sought, _ = clauses
-        if not sought:
-            return SearchResults((), 0)
         with self._reading("search"):
             searcher = self._searcher()
+            asked = self._ask(query, searcher)
+            if not asked.sought:
+                return SearchResults((), 0)
             found = searcher.search(
-                self._filtered(clauses, host, language),
+                build(self._schema, asked, host=host, language=language),
                 limit=limit,
                 offset=offset,
                 weight_by_field="authority",
             )
-            wanted = self._filtered((sought, []), None, None)
+            wanted = build(self._schema, Asked(asked.sought, (), ()))
             snippets = tantivy.SnippetGenerator.create(searcher, wanted, self._schema, "text")
             snippets.set_max_num_chars(CHARACTERS)
             hits = []
             for score, address in found.hits:
                 document = from_stored(searcher.doc(address))
-                snippet = self._snippet(snippets, document.text, sought)
+                snippet = self._snippet(snippets, document.text, asked.phrases)
                 hits.append(_hit(document, score, snippet))
             # The library's type stub leaves `count` out.
             return SearchResults(tuple(hits), found.count)  # type: ignore[attr-defined]
 
-    def _read(self, clauses: Sequence[Clause]) -> tuple[list[list[str]], list[list[str]]]:
-        """Return the clauses to find and those to exclude, as words; none of them is empty."""
-        sought = [self._words.analyze(clause.text) for clause in clauses if not clause.excluded]
-        excluded = [self._words.analyze(clause.text) for clause in clauses if clause.excluded]
-        return list(filter(None, sought)), list(filter(None, excluded))
+    def _ask(self, query: str, searcher: tantivy.Searcher) -> Asked:
+        def begins(prefix: str, most: int) -> list[str]:
+            found = (searcher.terms_with_prefix(field, prefix, limit=most) for field in FIELDS)
+            return most_frequent(chain.from_iterable(found), most)
 
-    def _filtered(
-        self,
-        clauses: tuple[list[list[str]], list[list[str]]],
-        host: str | None,
-        language: str | None,
-    ) -> Query:
-        sought, excluded = clauses
-        parts = [(Occur.Must, self._in_any_field(words)) for words in sought]
-        parts += [(Occur.MustNot, self._in_any_field(words)) for words in excluded]
-        for field, value in (("host", host), ("language", language)):
-            if value is not None:
-                term = Query.term_query(self._schema, field, value, "basic")
-                parts.append((Occur.Must, Query.const_score_query(term, 0.0)))
-        return Query.boolean_query(parts)
-
-    def _in_any_field(self, words: list[str]) -> Query:
-        fields = []
-        for field, boost in _BOOSTS.items():
-            if len(words) == 1:
-                query = Query.term_query(self._schema, field, words[0])
-            else:
-                query = Query.phrase_query(self._schema, field, list(words))
-            fields.append(Query.boost_query(query, boost))
-        return Query.disjunction_max_query(fields, tie_breaker=0.2)
+        return read(query, self._words.analyze, partial(_known, searcher), begins)
 
     def _snippet(
-        self, snippets: tantivy.SnippetGenerator, text: str, sought: list[list[str]]
+        self, snippets: tantivy.SnippetGenerator, text: str, sought: Sequence[Words]
     ) -> Runs:
         source = tantivy.Document()
         source.add_text("text", text[:_SNIPPET_SOURCE_CHARACTERS])
@@ -253,25 +224,23 @@ class TantivyIndex(ServingIndex):
         host: str | None = None,
         language: str | None = None,
     ) -> list[tuple[str, int]]:
-        clauses = self._read(parse_query(query))
-        if not clauses[0]:
-            return []
         # The dictionary of the field is walked: 0.2 ms with 37 hosts, 34 ms with ten thousand.
         with self._reading("count hits"):
-            wanted = self._filtered(clauses, host, language)
-            return self._searcher().terms_with_prefix(field, "", filter_query=wanted, limit=limit)
+            searcher = self._searcher()
+            asked = self._ask(query, searcher)
+            if not asked.sought:
+                return []
+            wanted = build(self._schema, asked, host=host, language=language)
+            return searcher.terms_with_prefix(field, "", filter_query=wanted, limit=limit)
 
     def suggest(self, query: str) -> str | None:
         with self._reading("look for similar words"):
             searcher = self._searcher()
 
-            def known(word: str) -> bool:
-                return any(searcher.doc_freq(field, word) for field in _BOOSTS)
-
             def begins(prefix: str) -> list[tuple[str, int]]:
                 return searcher.terms_with_prefix("text", prefix, limit=_SIMILAR_WORDS)
 
-            return respell(query, self._words.analyze, known, begins)
+            return respell(query, self._words.analyze, partial(_known, searcher), begins)
 
     def get(self, cluster: str) -> ServingDocument | None:
         with self._reading("look up a document"):
@@ -335,8 +304,9 @@ class TantivyIndex(ServingIndex):
         except ValueError as error:
             if "schema" in str(error).lower():
                 raise NotAnIndexError(
-                    f"The index in {folder} was made by another program or version. Name "
-                    "another folder, or remove this one, and rebuild the index from the repository."
+                    f"The index in {folder} was made by another program or version (this one's "
+                    f"format is {FORMAT}). Name another folder, or remove this one, and rebuild "
+                    "the index from the repository."
                 ) from error
             raise self._damaged(error) from error
 
@@ -409,6 +379,10 @@ class TantivyIndex(ServingIndex):
             ) from error
 
 
+def _known(searcher: tantivy.Searcher, word: str) -> bool:
+    return any(searcher.doc_freq(field, word) for field in FIELDS)
+
+
 def _hit(document: ServingDocument, score: float, snippet: Runs) -> SearchHit:
     return SearchHit(
         cluster=document.cluster,
@@ -421,6 +395,8 @@ def _hit(document: ServingDocument, score: float, snippet: Runs) -> SearchHit:
         duplicates=document.duplicates,
         inlinks=document.inlinks,
         anchors=document.anchors,
+        rank=document.rank,
+        aliases=document.aliases,
     )
 
 

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import zlib
-from typing import Any
+from typing import Any, Final
+from urllib.parse import unquote
 
 import tantivy
 
 from webindex.serving.base import ServingDocument
 
+FORMAT: Final = 2
+"""The version of everything in this module. An index of another one is refused, not misread."""
+
+MOST_AUTHORITY: Final = 3.0
+"""What the best known page's score is multiplied by."""
+
 _LONGEST_WORD_BYTES = 80
+
+# The technology of a page is not its subject.
+_EXTENSION = re.compile(r"\.(?:[sx]?html?|php|aspx?|jsp|cgi)(?=$|\?)", re.IGNORECASE)
 
 # `clusters` reads one slice of the index after the other, to hold few of its rows at a time.
 SLICES = 64
@@ -37,8 +48,12 @@ def analyzer() -> tantivy.TextAnalyzer:
 
 
 def schema() -> tantivy.Schema:
-    """The fields. Changing one makes the indexes of users unreadable: they rebuild."""
+    """The fields. To change one, or what is put into it, takes another `FORMAT`: users rebuild.
+
+    Tantivy compares the fields of an index with these: so one of them names the format.
+    """
     builder = tantivy.SchemaBuilder()
+    builder.add_unsigned_field(f"format_{FORMAT}")
     builder.add_text_field("cluster", stored=True, tokenizer_name="raw", index_option="basic")
     builder.add_unsigned_field("epoch", stored=True, fast=True)
     builder.add_boolean_field("deleted", indexed=True, fast=True)
@@ -48,6 +63,7 @@ def schema() -> tantivy.Schema:
     builder.add_text_field("text", stored=True, tokenizer_name="words")
     builder.add_text_field("anchors", tokenizer_name="words")
     builder.add_text_field("url", tokenizer_name="words")
+    builder.add_text_field("address", tokenizer_name="raw", index_option="basic")
     builder.add_text_field("host", tokenizer_name="raw", index_option="basic")
     builder.add_text_field("language", tokenizer_name="raw", index_option="basic")
     # What is only shown, as JSON; stored bytes are neither searched nor counted.
@@ -71,14 +87,17 @@ def to_stored(document: ServingDocument) -> tantivy.Document:
     stored.add_unsigned("epoch", document.epoch)
     stored.add_boolean("deleted", False)
     stored.add_unsigned("slice", zlib.crc32(document.cluster.encode()) % SLICES)
-    stored.add_float("authority", _authority(document))
+    # Tantivy multiplies a score by log2(2 + field).
+    stored.add_float("authority", math.exp2(authority(document.rank, document.inlinks)) - 2)
     stored.add_text("title", document.title)
     stored.add_text("text", document.text)
     for text, count in document.anchors:
         # An anchor's weight grows with its links, but ten thousand are not a thousand times ten.
         for _ in range(max(1, count).bit_length()):
             stored.add_text("anchors", text)
-    stored.add_text("url", document.url)
+    stored.add_text("url", url_words(document.url))
+    for url in (document.url, *document.duplicates, *document.aliases):
+        stored.add_text("address", url)
     stored.add_text("host", document.host)
     if document.language is not None:
         stored.add_text("language", document.language)
@@ -90,15 +109,46 @@ def to_stored(document: ServingDocument) -> tantivy.Document:
         "duplicates": document.duplicates,
         "inlinks": document.inlinks,
         "rank": document.rank,
+        "aliases": document.aliases,
     }
     stored.add_bytes("shown", json.dumps(shown, ensure_ascii=False).encode())
     return stored
 
 
-def _authority(document: ServingDocument) -> float:
-    factor = 1 + 0.1 * math.log1p(document.inlinks) + 0.1 * math.log1p(document.rank)
-    # Tantivy multiplies a score by log2(2 + field).
-    return math.exp2(factor) - 2
+def authority(rank: float, inlinks: int) -> float:
+    """What a document's score is multiplied by: 1 for a page that nobody knows, at most 3.
+
+        1 + 0.3 · ln(1 + rank), but no more than 3
+
+    PageRank is spread over orders of magnitude, so it is its logarithm that counts: a page of
+    average rank gets 1.2, one of ten times that 1.7. It is bounded, for a page that everyone
+    links to is still not an answer to every query that one of its words occurs in; and it is a
+    factor, not a summand, since the size of BM25's scores depends on how many and how rare the
+    words of the query are.
+
+    A page whose rank is not known yet, being new, or before `webindex rank` has ever run, is
+    taken for one with a rank of a tenth of its in-links, and of 10 at most. Once there is a rank,
+    it alone counts: it has the in-links in it already.
+    """
+    known = rank if rank > 0 else min(10.0, inlinks / 10)
+    return min(MOST_AUTHORITY, 1 + 0.3 * math.log1p(known))
+
+
+def url_words(url: str) -> str:
+    """What a URL says: the words of its host, path and query, without what all URLs have."""
+    place = url.partition("://")[2] or url
+    host, slash, path = place.partition("/")
+    labels = [_decoded(label) for label in host.removeprefix("www.").split(".")]
+    return f"{'.'.join(labels)}{slash}{_EXTENSION.sub('', unquote(path))}"
+
+
+def _decoded(label: str) -> str:
+    if not label.startswith("xn--"):
+        return label
+    try:
+        return label.encode("ascii").decode("idna")
+    except UnicodeError:
+        return label
 
 
 def from_stored(stored: tantivy.Document) -> ServingDocument:
@@ -116,6 +166,7 @@ def from_stored(stored: tantivy.Document) -> ServingDocument:
         duplicates=tuple(shown["duplicates"]),
         inlinks=shown["inlinks"],
         rank=shown["rank"],
+        aliases=tuple(shown["aliases"]),
     )
 
 

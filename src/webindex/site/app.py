@@ -19,18 +19,22 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Scope
 
 from percola import PercolaError, Repository
+from webindex import story
 from webindex.serving import ServingError, TantivyIndex
-from webindex.site import shown, story
-from webindex.site.election import ORDER
+from webindex.site import shown
 from webindex.site.guard import Guard, Names, Presence
 from webindex.site.live import Sampler, since
 from webindex.site.neighbourhood import WIDTH, draw
 from webindex.site.searching import BadQueryError, pages, search
 from webindex.urls import BadUrlError
+from webindex.wording import count, date, harmless, moment
 from webindex.working import build_observers
 
 LINKS: Final = 25
 """Links of one page of a list."""
+
+POINTING: Final = 50
+"""Pages that point to another one, of those that are listed."""
 
 THREADS: Final = 8
 """Requests that read at a time; others wait."""
@@ -68,13 +72,14 @@ class Site:
         )
         self._templates.globals.update(
             address=shown.address,
-            count=shown.count,
+            count=count,
             crumbs=shown.crumbs,
             duration=shown.duration,
             language=shown.language,
+            rounded=shown.rounded,
             web_link=shown.web_link,
         )
-        self._templates.filters.update(date=shown.date, moment=shown.moment)
+        self._templates.filters.update(date=date, moment=moment, pieces=shown.pieces)
 
     def page(self, template: str, status: int = 200, **values: Any) -> Response:
         """An answer made of a template."""
@@ -102,18 +107,20 @@ class Site:
         told = story.tell(self.repo, self.index, url if "://" in url else f"https://{url}")
         incoming = _slice("in", told.in_links, told.url, asked)
         outgoing = _slice("out", told.out_links, told.url, asked)
-        known = story.captured(self.repo, [one.url for one in outgoing["links"]])
+        known = story.places(self.repo, [one.url for one in outgoing["links"]])
         return self.page(
             "story.html",
-            404 if told.standing == story.UNKNOWN and not told.in_links else 200,
+            200 if told.known or told.in_links or told.pointing else 404,
             story=told,
             query=asked.get("q", ""),
             incoming=incoming,
             outgoing=outgoing,
-            captured=known,
+            pointing={"total": len(told.pointing), "first": told.pointing[:POINTING]},
+            places=known,
             drawing=draw(told),
             width=WIDTH,
-            order=ORDER,
+            order=story.ORDER,
+            called=story.KINDS,
         )
 
     def live(self, request: Request) -> Response:
@@ -149,7 +156,7 @@ class Site:
 
     def unreadable(self, request: Request, error: Exception) -> Response:
         """The repository or the index cannot be read."""
-        log.error("%s %s: %s", request.method, request.url.path, shown.harmless(str(error)))
+        log.error("%s %s: %s", request.method, request.url.path, harmless(str(error)))
         return self.message(503, str(error))
 
     def http_error(self, request: Request, error: Exception) -> Response:
@@ -217,5 +224,6 @@ def _slice(name: str, links: list[story.Link], url: str, asked: Any) -> dict[str
     return {
         "links": links[(page - 1) * LINKS : page * LINKS],
         "total": len(links),
+        "kinds": story.kinds(links),
         "steps": pages(page, last, link),
     }

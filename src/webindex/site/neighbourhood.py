@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from webindex.site.shown import brief
-from webindex.site.story import Link, Story
+from webindex.story import Link, Story
 
 PAGES: Final = 7
 """Pages that are drawn on each side."""

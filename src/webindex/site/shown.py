@@ -1,30 +1,23 @@
-"""How things are written for people: crawled text made harmless, URLs, numbers, times."""
+"""How things are written for browsers: what templates put out, URLs, links, time spans."""
 
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import unquote, urlencode
 
 import pycld2
 from markupsafe import Markup
 
-# C0 and C1 controls but tab and newline; line and paragraph separators; embeddings, overrides and
-# isolates of the writing direction; the byte order mark; lone surrogates, which have no encoding.
-_HARMFUL: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
-)
+from webindex.wording import harmless
+
+# No URL of the index has white space; a stop or a comma behind it is the sentence's.
+_URL: Final = re.compile(r"(https?://\S+?)(?=[.,:;]?(?:\s|$))")
 _ENCODED: Final = re.compile(r"(?:%[89A-F][0-9A-F])+", re.IGNORECASE)
 
 _LANGUAGES: Final[dict[str, str]] = {
     code: name.replace("_", " ").title() for name, code in pycld2.LANGUAGES
 }
-
-
-def harmless(text: str) -> str:
-    """Text whose every character is seen, and which cannot turn what stands beside it."""
-    return _HARMFUL.sub("\ufffd", text)
 
 
 def finalize(value: Any) -> Any:
@@ -35,6 +28,11 @@ def finalize(value: Any) -> Any:
 def web_link(url: str) -> str:
     """The URL if a browser may follow it: http and https only; else empty."""
     return url if url.startswith(("http://", "https://")) else ""
+
+
+def pieces(sentence: str) -> list[tuple[str, bool]]:
+    """A sentence of ours in pieces, each with whether it is a URL."""
+    return [(words, bool(place % 2)) for place, words in enumerate(_URL.split(sentence)) if words]
 
 
 def crumbs(url: str) -> list[str]:
@@ -77,11 +75,6 @@ def address(path: str, **parameters: str | int | None) -> str:
     return f"{path}?{urlencode(given)}" if given else path
 
 
-def count(number: int, noun: str, plural: str | None = None) -> str:
-    """`1 page`, `2,000 pages`."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
-
-
 def language(code: str) -> str:
     """The English name of a language; its code where that is all there is."""
     return _LANGUAGES.get(code, code)
@@ -99,14 +92,6 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.0f} h" if seconds < 172_800 else f"{seconds / 86_400:,.0f} days"
 
 
-def moment(milliseconds: int) -> str:
-    """A moment given in milliseconds since the epoch, in UTC."""
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def date(text: str) -> str:
-    """A WARC date to the minute; as it is if it is not one."""
-    try:
-        return datetime.fromisoformat(text).astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    except ValueError:
-        return text
+def rounded(number: float) -> str:
+    """A number with three digits that matter."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"

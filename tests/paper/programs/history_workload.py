@@ -17,8 +17,8 @@ import sys
 
 import percola
 from percola import Table
+from percola.codecs import JSON
 from percola.errors import TransientError
-from percola.schema import JSON
 from percola.testing.history import RecordedTransaction, Recorder
 
 t = Table("t")

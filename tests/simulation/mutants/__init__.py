@@ -13,6 +13,7 @@ A rule that another one upholds as well is broken together with that one, and it
 
 from __future__ import annotations
 
+from tests.simulation.mutants.batching import BATCHING
 from tests.simulation.mutants.collecting import COLLECTING
 from tests.simulation.mutants.liveness import LIVENESS
 from tests.simulation.mutants.locking import LOCKING
@@ -24,7 +25,16 @@ from tests.simulation.mutants.timestamps import TIMESTAMPS
 
 MUTANTS: dict[str, Mutant] = {
     one.name: one
-    for section in (TIMESTAMPS, LOCKING, OUTCOMES, LIVENESS, READING, COLLECTING, NOTIFYING)
+    for section in (
+        TIMESTAMPS,
+        LOCKING,
+        OUTCOMES,
+        LIVENESS,
+        READING,
+        COLLECTING,
+        NOTIFYING,
+        BATCHING,
+    )
     for one in section
 }
 """All of them, by name."""

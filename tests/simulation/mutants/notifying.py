@@ -131,9 +131,9 @@ def answers_for_others(seams: Seams) -> None:
 
     @seams.replaces(Runs, "_run_observer")
     def run_observer(
-        original: Any, self: Any, one: Any, cell: Cell, notified: Any, answered: Any
+        original: Any, self: Any, one: Any, cell: Cell, notified: Any, answered: Any, held: Any
     ) -> Any:
-        return original(self, one, cell, notified, notified)
+        return original(self, one, cell, notified, notified, held)
 
 
 @NOTIFYING.mutant("ack-not-written", "N3", Diary)
@@ -244,11 +244,11 @@ def queued_for_ever(seams: Seams) -> None:
     queued: set[tuple[Runs, Cell]] = set()
 
     @seams.replaces(Runs, "work_cell")
-    def work_cell(original: Any, self: Any, cell: Cell) -> Found:
+    def work_cell(original: Any, self: Any, cell: Cell, held: Any) -> Found:
         if (self, cell) in queued:
             return Found.NOTHING
         queued.add((self, cell))
-        found: Found = original(self, cell)
+        found: Found = original(self, cell, held)
         if Found.LATER not in found:
             queued.discard((self, cell))
         return found

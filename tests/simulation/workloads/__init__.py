@@ -6,6 +6,7 @@ from percola.testing.simulation import Workload
 from tests.simulation.workloads.appends import Appends
 from tests.simulation.workloads.aside import Aside
 from tests.simulation.workloads.bank import Bank
+from tests.simulation.workloads.batches import Batches
 from tests.simulation.workloads.chain import Chain
 from tests.simulation.workloads.collapsing import Collapsing
 from tests.simulation.workloads.collecting import Collecting
@@ -27,6 +28,7 @@ WORKLOADS: dict[str, type[Workload]] = {
         Large,
         Collapsing,
         Weak,
+        Batches,
         Chain,
         Counters,
         Aside,

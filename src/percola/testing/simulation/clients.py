@@ -221,8 +221,9 @@ class SimulatedWorker:
             except StoreError:
                 self._process.die()
                 return
-            for _, cell in late:
-                self._repo.services.coordination.unlock(cell.table, cell.row)
+            for _, rows in late:
+                for table, row in rows:
+                    self._repo.services.coordination.unlock(table, row)
                 schedule.start(self._process, self._scan)
 
 

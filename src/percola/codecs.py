@@ -1,0 +1,115 @@
+"""How the values of a column become bytes, and bytes values again.
+
+A codec is chosen by a Python type, or given: `docs.column("size", int)`, `docs.column("tags",
+JSON)`. Its name stands in the stored schema, so that another program reads what this one wrote.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from percola.errors import SchemaError
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class Codec(Generic[V]):
+    """How the values of a column become bytes.
+
+    Attributes:
+        name: stands in the stored schema; two codecs of one name must agree.
+        encode: from a value to bytes; raises TypeError or ValueError for a wrong value.
+        decode: the inverse.
+    """
+
+    name: str
+    encode: Callable[[V], bytes]
+    decode: Callable[[bytes], V]
+
+
+def _encode_bytes(value: bytes) -> bytes:
+    if type(value) is bytes:
+        return value
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise TypeError
+
+
+def _encode_str(value: str) -> bytes:
+    if not isinstance(value, str):
+        raise TypeError
+    return value.encode()
+
+
+def _encode_int(value: int) -> bytes:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError
+    return b"%d" % value
+
+
+def _encode_float(value: float) -> bytes:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError
+    return repr(float(value)).encode()
+
+
+def _encode_bool(value: bool) -> bytes:
+    if not isinstance(value, bool):
+        raise TypeError
+    return b"true" if value else b"false"
+
+
+def _decode_bool(raw: bytes) -> bool:
+    if raw not in (b"true", b"false"):
+        raise ValueError
+    return raw == b"true"
+
+
+# Made once: json.dumps would make an encoder, and json.loads guess an encoding, for every value.
+_JSON_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+_JSON_DECODER: Final = json.JSONDecoder()
+
+
+def _encode_json(value: Any) -> bytes:
+    return _JSON_ENCODER.encode(value).encode()
+
+
+def _decode_json(raw: bytes) -> Any:
+    return _JSON_DECODER.decode(raw.decode())
+
+
+JSON: Final[Codec[Any]] = Codec("json", _encode_json, _decode_json)
+"""Values of any shape that JSON has: dictionaries with string keys, lists, strings, …"""
+
+_BY_TYPE: Final[Mapping[type, Codec[Any]]] = {
+    bytes: Codec("bytes", _encode_bytes, bytes),
+    str: Codec("str", _encode_str, bytes.decode),
+    int: Codec("int", _encode_int, int),
+    float: Codec("float", _encode_float, float),
+    bool: Codec("bool", _encode_bool, _decode_bool),
+}
+_BY_NAME: Final[Mapping[str, Codec[Any]]] = {
+    codec.name: codec for codec in (*_BY_TYPE.values(), JSON)
+}
+
+
+def codec_of(type_: type[V] | Codec[V]) -> Codec[V]:
+    """The codec of a type that values may have, or the codec itself; SchemaError for others."""
+    if isinstance(type_, Codec):
+        return type_
+    codec = _BY_TYPE.get(type_)
+    if codec is None:
+        known = ", ".join(kind.__name__ for kind in _BY_TYPE)
+        raise SchemaError(
+            f"{type_!r} is not a type that a column can have: use {known}, percola.JSON or a Codec."
+        )
+    return codec
+
+
+def codec_named(name: str) -> Codec[Any]:
+    """The codec of a name that stands in a stored schema; bytes, if it is not built in."""
+    return _BY_NAME.get(name, Codec(name, _encode_bytes, bytes))

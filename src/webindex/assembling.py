@@ -1,0 +1,127 @@
+"""§3.1: what a cluster comes to: one document, under its canonical page, with all links to it.
+
+A document is made of cells of several rows: the cluster's members, and of each member the text,
+the rank, the redirects that lead to it, and the tallies of the links to all of these. Whoever
+changes one of them says so to the cluster (`clusters.changed`, a weak notification: a hundred
+changes are answered by one run). To know which cluster that is, `tell` reads the page's
+membership, and locks it: had the page moved to another cluster meanwhile, that cluster's run
+might have read the cell before it was changed, and nobody would look again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+from percola import Transaction, observer
+from webindex import tables
+from webindex.election import elect
+from webindex.urls import page_row
+
+__all__ = ["MAX_ANCHORS", "assemble", "tell"]
+
+MAX_ANCHORS: Final = 50
+"""Distinct anchor texts that a document keeps, the most frequent ones."""
+
+
+def tell(t: Transaction, row: str) -> None:
+    """Have the document of a page's cluster made anew, because something of the page has changed.
+
+    For a redirect, it is the cluster of the page that it leads to.
+    """
+    joined = t.get_for_update(tables.joined, row)
+    if joined is None:
+        resolved = t.get_for_update(tables.resolved, row)
+        if resolved is None or resolved["kind"] != "redirect":
+            return
+        joined = t.get_for_update(tables.joined, page_row(resolved["url"]))
+    if joined is not None:
+        t.notify(tables.cluster_changed, joined["cluster"])
+
+
+@observer(tables.cluster_changed, batch=tables.BATCH)
+def assemble(t: Transaction, cluster: str) -> None:
+    """Make the cluster's serving document, and hand it to the exporter if it has changed."""
+    # For update, also where nothing is to be written: a slower run that read an older snapshot,
+    # in which something had changed, must not put that back.
+    before = t.get_for_update(tables.document, cluster)
+    members = t.get_row(tables.clusters, cluster, [tables.member]).family(tables.member)
+    after = assemble_document(t, members)
+    if after is None:
+        if before is None:
+            return
+        t.delete(tables.document, cluster)
+        fresh = []
+    else:
+        seen = {page: one["loaded_ms"] for page, one in members.items()}
+        known = before["seen"] if before is not None else {}
+        if before is not None and {**before, "seen": None, "epoch": 0} == {
+            **after,
+            "seen": None,
+            "epoch": 0,
+        }:
+            if seen != known:
+                t.set(tables.document, cluster, {**before, "seen": seen})
+            return
+        fresh = [loaded for page, loaded in seen.items() if known.get(page) != loaded]
+        t.set(tables.document, cluster, {**after, "seen": seen, "epoch": t.start_ts})
+    t.set(tables.entry, f"{cluster}/{t.start_ts:020}", {"loaded_ms": fresh})
+    t.notify(tables.outbox_ready, tables.OUTBOX_ROW)
+
+
+def assemble_document(t: Transaction, members: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the search index should show of a cluster with these members; None for nothing."""
+    rows = {page: page_row(one["url"]) for page, one in members.items()}
+    found = t.get_many((tables.rank, row) for row in rows.values())
+    ranks = {
+        page: rank["value"] for page, rank in zip(rows, found, strict=True) if rank is not None
+    }
+    canonical = elect(members, ranks)
+    if canonical is None:
+        return None
+    url = canonical["url"]
+    redirects = {
+        one["url"]
+        for row in rows.values()
+        for one in t.get_row(tables.aliases, row, [tables.leads_here])
+        .family(tables.leads_here)
+        .values()
+        if one["kind"] == "redirect"
+    }
+    links, anchors = _links_to(t, rows, {one["url"] for one in members.values()} | redirects)
+    common = sorted(anchors.items(), key=lambda anchor: (-anchor[1], anchor[0]))
+    row = page_row(url)
+    rank = t.get(tables.rank, row)
+    return {
+        "url": url,
+        "title": canonical["title"],
+        "text": t.get(tables.text, row) or "",
+        "language": canonical["language"],
+        "anchors": [list(anchor) for anchor in common[:MAX_ANCHORS]],
+        "duplicates": sorted(one["url"] for one in members.values() if one["url"] != url),
+        "aliases": sorted(redirects),
+        "inlinks": links,
+        "rank": rank["value"] if rank is not None else 0.0,
+    }
+
+
+def _links_to(
+    t: Transaction, rows: Mapping[str, str], inside: set[str]
+) -> tuple[int, Counter[str]]:
+    """Links from outside of a cluster to any URL of it, and their anchors with counts."""
+    links = 0
+    anchors: Counter[str] = Counter()
+    for tally in t.get_many((tables.tally, page_row(url)) for url in inside):
+        if tally is not None:
+            links += tally["links"]
+            anchors.update(tally["anchors"])
+    if len(inside) > 1:
+        # Links inside the cluster are the page's own: they recommend nothing. Some may not have
+        # been counted yet; once they are, the document is made anew.
+        for standing in t.get_many((tables.inverted, row) for row in rows.values()):
+            for url, words, rel in standing or []:
+                if rel == "follow" and url in inside:
+                    links -= 1
+                    anchors.subtract(words)
+    return max(0, links), +anchors

@@ -1,0 +1,121 @@
+"""What a page comes to by itself: from its capture and its bytes to its own cells."""
+
+from __future__ import annotations
+
+import unicodedata
+import zlib
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+from webindex.pages import parse_capture
+from webindex.pointers import is_live, pointer_of_capture
+from webindex.urls import BadUrlError, normalise, page_row
+
+Links = list[list[Any]]
+"""[URL, [anchor, …], rel] for each page that is linked to, in the order of the page."""
+
+
+class Facts(NamedTuple):
+    """A captured page.
+
+    Attributes:
+        row: where its capture stands.
+        url: its URL; None if the row is not that of a page: then nothing is expected of it.
+        live: whether it is a page to be read. All that follows, but for `pointer`, is only
+            there if it is.
+        text: the visible text.
+        served: the same in the form in which the search index keeps it.
+        hash: of the text, or of the bytes of a page with little text.
+        simhash: as 16 hex digits; None for such a page.
+        title, language, indexable: what a document shows.
+        links: where it links to.
+        pointer: (kind, URL) of the page that it names in its place.
+        rank: the value of PageRank that the repository has, or None.
+        loaded_ms: when the capture was loaded.
+        digest: of the bytes that stand in the repository.
+        captured: the digest that the capture has; empty if `url` is None.
+    """
+
+    row: str
+    url: str | None
+    live: bool
+    text: str
+    served: str
+    hash: str
+    simhash: str | None
+    title: str
+    language: str | None
+    indexable: bool
+    links: Links
+    pointer: tuple[str, str] | None
+    rank: float | None
+    loaded_ms: int
+    digest: str
+    captured: str
+
+    @property
+    def content(self) -> str:
+        """The row of `keys` that all pages of this content share."""
+        return f"near/{self.simhash}" if self.simhash is not None else f"text/{self.hash}"
+
+    @property
+    def name(self) -> str:
+        """The URL of a page that has one."""
+        assert self.url is not None
+        return self.url
+
+
+def facts_of(
+    row: str, capture: Mapping[str, Any] | None, body: bytes | None, rank: Mapping[str, Any] | None
+) -> Facts:
+    """Read one page. `body` is as the repository has it, compressed."""
+    whole = zlib.decompress(body) if body else b""
+    digest = blake2b(whole, digest_size=16).hexdigest()
+    value = float(rank["value"]) if rank is not None else None
+    nothing = Facts(
+        row, None, False, "", "", "", None, "", None, False, [], None, value, 0, digest, ""
+    )
+    if capture is None:
+        return nothing
+    url = str(capture["url"])
+    try:
+        if normalise(url) != url or page_row(url) != row:
+            return nothing
+    except BadUrlError:
+        return nothing
+    # As `load` does; a capture without usable bytes has no page.
+    page = parse_capture(capture, whole) if 200 <= capture["status"] < 300 else None
+    pointer = pointer_of_capture(capture, page)
+    known = nothing._replace(
+        url=url,
+        pointer=(pointer["kind"], pointer["url"]) if pointer is not None else None,
+        loaded_ms=int(capture["loaded_ms"]),
+        captured=str(capture["digest"]),
+    )
+    if page is None or not is_live(capture, page):
+        return known
+    return known._replace(
+        live=True,
+        text=page.text,
+        served=unicodedata.normalize("NFC", page.text),
+        hash=page.text_hash,
+        simhash=f"{page.simhash:016x}" if page.simhash is not None else None,
+        title=page.title,
+        language=page.language,
+        indexable=not page.noindex,
+        links=[[link.url, list(link.anchors), link.rel] for link in page.links],
+    )
+
+
+def fingerprint_of(page: Facts) -> dict[str, Any]:
+    """The value of `pages.fingerprint`."""
+    return {
+        "url": page.name,
+        "hash": page.hash,
+        "simhash": page.simhash,
+        "title": page.title,
+        "language": page.language,
+        "indexable": page.indexable,
+        "loaded_ms": page.loaded_ms,
+    }

@@ -1,0 +1,147 @@
+"""What the repository and the search index hold at the moment that is judged, in parts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, fields
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark import SparkContext
+from pyspark.core.rdd import RDD
+
+from webindex.batch.brief import brief, canonical
+from webindex.batch.comparing import Keyed, keyed, mentions
+from webindex.batch.facts import Facts
+from webindex.batch.inverting import Row
+from webindex.batch.reading import Found, cluster_ranges, cut, key_ranges, page_ranges, rows
+from webindex.serving import ServingDocument, TantivyIndex
+from webindex.urls import host
+
+_FIELDS: Final = frozenset(one.name for one in fields(ServingDocument)) - {"cluster", "epoch"}
+
+
+def plain_rows(context: SparkContext, address: str, at: int, parts: int) -> RDD[Row]:
+    """Every row without the name of a cluster in it, as far as it is compared."""
+    return context.union(
+        [
+            rows(context, address, at, page_ranges("pages", parts), parts, "parsed", "pointing"),
+            rows(context, address, at, page_ranges("aliases", parts), parts, "aliases"),
+            rows(context, address, at, page_ranges("inlinks", parts), parts, "inlinks"),
+            rows(context, address, at, key_ranges(), parts, "near"),
+            rows(context, address, at, cut("hosts", []), parts, "hosts"),
+        ]
+    ).map(_short)
+
+
+def naming_rows(context: SparkContext, address: str, at: int, parts: int) -> RDD[tuple[str, Row]]:
+    """Every row that names a cluster, by that name."""
+    return (
+        context.union(
+            [
+                rows(context, address, at, page_ranges("pages", parts), parts, "joined"),
+                rows(context, address, at, key_ranges(), parts, "owner"),
+                rows(context, address, at, cluster_ranges(), parts, "clusters"),
+            ]
+        )
+        .map(_short)
+        .map(mentions)
+    )
+
+
+def as_stored(cluster: Row) -> Row:
+    """A cluster that was computed as the repository has it: with its document's text once."""
+    document = cluster.values.get("document")
+    if document is None:
+        return cluster
+    stored = {name: value for name, value in document.items() if name != "served"}
+    return cluster._replace(values={**cluster.values, "document": stored})
+
+
+def _short(found: Found) -> Row:
+    """A row as it was read, with its texts in brief."""
+    values = dict(found.values)
+    if "rank" in values:
+        values["rank"] = float(values["rank"]["value"])
+    if "text" in values:
+        values["text"] = brief(values["text"])
+    document = values.get("document")
+    if document is not None and isinstance(document.get("text"), str):
+        values["document"] = {**document, "text": brief(document["text"])}
+    return Row(found.table, found.row, values)
+
+
+# --- What is given, as far as there is something to be said of it -----------------------------
+
+
+def body_found(page: Facts) -> Keyed:
+    """What the captured bytes are."""
+    return ("pages", page.row), {"body": page.digest}
+
+
+def given_parts(page: Facts) -> Iterator[Keyed]:
+    """The bytes are those of the capture; and only live pages have a rank, whatever it is."""
+    if page.url is not None:
+        yield ("pages", page.row), {"body": page.captured}
+    if page.live and page.rank is not None:
+        yield ("pages", page.row), {"rank": canonical(page.rank)}
+
+
+# --- The search index -----------------------------------------------------------------------
+
+
+def served_rows(
+    context: SparkContext, folder: str, listed: list[tuple[str, int]], parts: int
+) -> RDD[tuple[str, Row]]:
+    """The documents that can be found, `listed` by cluster and epoch, as rows of that cluster."""
+    return context.parallelize(listed, max(1, min(parts, len(listed)))).mapPartitions(
+        partial(_look_up, folder)
+    )
+
+
+def listed_documents(folder: str) -> list[tuple[str, int]]:
+    """Cluster and epoch of each document in the search index; none if there is no index yet."""
+    if not os.path.isdir(folder):
+        return []
+    with TantivyIndex(Path(folder), create=False) as index:
+        return sorted(index.clusters())
+
+
+def _look_up(folder: str, listed: Iterable[tuple[str, int]]) -> Iterator[tuple[str, Row]]:
+    with TantivyIndex(Path(folder), create=False) as index:
+        for cluster, _ in listed:
+            document = index.get(cluster)
+            if document is not None:
+                shown = asdict(document)
+                values = {name: shown[name] for name in _FIELDS}
+                values |= {"text": brief(document.text), "version": document.epoch}
+                yield cluster, Row("search", cluster, {"document": values})
+
+
+def expected_epoch(cluster: Row) -> Iterator[Keyed]:
+    """The epoch that search has to have: that of the document in the repository."""
+    document = cluster.values.get("document")
+    if document is not None:
+        yield ("search", cluster.row), {"document.version": canonical(document["epoch"])}
+
+
+def to_be_served(cluster: Row) -> Iterator[Keyed]:
+    """What search should show of a cluster that was computed."""
+    document = cluster.values.get("document")
+    if document is None:
+        return
+    given: dict[str, Any] = {
+        **document,
+        "cluster": "-",
+        "epoch": 0,
+        "host": host(document["url"]),
+        "text": document["served"],
+        "anchors": tuple((words, count) for words, count in document["anchors"]),
+        "duplicates": tuple(document["duplicates"]),
+        "aliases": tuple(document["aliases"]),
+    }
+    names = _FIELDS | {"cluster", "epoch"}
+    shown = asdict(ServingDocument(**{name: given[name] for name in names}))
+    yield keyed(Row("search", cluster.row, {"document": {n: shown[n] for n in _FIELDS}}))

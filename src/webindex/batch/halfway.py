@@ -1,0 +1,42 @@
+"""Keeps everybody away from an index that a rebuild has not finished."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from percola import Repository, Snapshot, inspection
+from webindex import tables
+from webindex.errors import WebindexError
+
+REBUILD_ROW: Final = "rebuild"
+"""The row of the journal that says how far a rebuild is: running or done."""
+
+
+class RebuildError(WebindexError):
+    """A rebuild could not begin or ended early, or its index is not whole yet."""
+
+
+def refuse_half_built(repo: Repository) -> None:
+    """Raise RebuildError if the index is being rebuilt, or a rebuild was ended half-way.
+
+    Whoever is about to load or to work calls this once, after opening the repository.
+    """
+    with repo.snapshot() as snapshot:
+        state = rebuild_under_way(snapshot)
+    if state is None:
+        return
+    if any(one.pid == state["pid"] for one in inspection.processes(repo)):
+        raise RebuildError(
+            f"The repository {repo.address} is being rebuilt by process {state['pid']}: wait until "
+            "that has ended."
+        )
+    raise RebuildError(
+        f"The repository {repo.address} is half built, because a rebuild was ended early: delete "
+        "it and run 'webindex rebuild' again."
+    )
+
+
+def rebuild_under_way(snapshot: Snapshot) -> dict[str, Any] | None:
+    """What the journal says of a rebuild that has not come to its end; None if there is none."""
+    state: dict[str, Any] | None = snapshot.get(tables.report, REBUILD_ROW)
+    return state if state is not None and state["state"] != "done" else None

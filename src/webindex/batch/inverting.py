@@ -1,0 +1,130 @@
+"""Links seen from their targets: who links to a page, and what that comes to for its document.
+
+A page's links are carried to their targets together with the cluster that the page is in. At the
+target it is known which cluster that stands for, as a member or as a redirect to one. So a link
+counts for a document if it leads into the cluster and does not come from it: each link is looked
+at once, and no tally is summed up or corrected.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from pyspark.core.rdd import RDD
+
+from webindex.batch.facts import Facts
+from webindex.urls import page_id, page_row
+
+
+class Sent(NamedTuple):
+    """A link on its way to its target."""
+
+    source: str
+    cluster: str
+    anchors: list[str]
+    rel: str
+
+
+class Row(NamedTuple):
+    """Cells of one row: values by column."""
+
+    table: str
+    row: str
+    values: dict[str, Any]
+
+
+Total = tuple[int, Counter[str]]
+"""Links, and how many of them have each text."""
+
+
+class Target(NamedTuple):
+    """A page that is linked to.
+
+    Attributes:
+        url: the page.
+        links: all links to it.
+        counted: whether they may count for anything: it is live, or a redirect.
+        cluster: the cluster that it stands for, if there is one.
+    """
+
+    url: str
+    links: list[Sent]
+    counted: bool
+    cluster: str | None
+
+
+def targets(
+    facts: RDD[Facts], clusters: RDD[tuple[str, str]], redirects: RDD[tuple[str, str]], parts: int
+) -> RDD[Target]:
+    """Every page that is linked to.
+
+    `clusters` has the cluster of each live page, by URL; `redirects` that of each redirect to one.
+    """
+    standing: RDD[tuple[str, str | None]] = facts.context.union(
+        [facts.flatMap(_counted), clusters, redirects]
+    )
+    linking: RDD[tuple[str, list[Any]]] = facts.filter(lambda page: bool(page.links)).map(
+        lambda page: (page.name, page.links)
+    )
+    sent: RDD[tuple[str, Sent]] = linking.join(clusters, parts).flatMap(_send)
+    return sent.cogroup(standing, parts).flatMap(_receive)
+
+
+def _send(page: tuple[str, tuple[list[Any], str]]) -> Iterator[tuple[str, Sent]]:
+    url, (links, cluster) = page
+    for target, anchors, rel in links:
+        yield target, Sent(url, cluster, anchors, rel)
+
+
+def _counted(page: Facts) -> Iterator[tuple[str, str | None]]:
+    if page.live or (page.pointer is not None and page.pointer[0] == "redirect"):
+        yield page.name, None
+
+
+def _receive(
+    target: tuple[str, tuple[Iterable[Sent], Iterable[str | None]]],
+) -> Iterator[Target]:
+    url, (sent, standing) = target
+    links, known = list(sent), list(standing)
+    if links:
+        cluster = next((one for one in known if one is not None), None)
+        yield Target(url, links, bool(known), cluster)
+
+
+def row_of(target: Target) -> Row:
+    """The row of `inlinks` of a page that is linked to."""
+    values: dict[str, Any] = {}
+    for one in target.links:
+        values[f"source:{page_id(one.source)}"] = {
+            "url": one.source,
+            "anchors": one.anchors,
+            "rel": one.rel,
+        }
+    count, anchors = _total(one for one in target.links if one.rel == "follow")
+    if count and target.counted:
+        values["tally"] = {"links": count, "anchors": dict(anchors)}
+    return Row("inlinks", page_row(target.url), values)
+
+
+def share_of(target: Target) -> Iterator[tuple[str, Total]]:
+    """What a target adds to the document of its cluster: links that come from elsewhere."""
+    here = target.cluster
+    if here is not None:
+        total = _total(one for one in target.links if one.rel == "follow" and one.cluster != here)
+        if total[0]:
+            yield here, total
+
+
+def added(one: Total, other: Total) -> Total:
+    """Two totals together."""
+    return one[0] + other[0], one[1] + other[1]
+
+
+def _total(links: Iterable[Sent]) -> Total:
+    count, anchors = 0, Counter[str]()
+    for one in links:
+        count += 1
+        anchors.update(one.anchors)
+    return count, anchors

@@ -1,0 +1,128 @@
+"""Which pages belong together: the connected components of the graph of content keys.
+
+All pages of one content are one node, so a thousand identical pages cost as much as one. Edges
+join contents whose simhashes are near, and those of a page and of the page that it says it is a
+copy of.
+
+Components come from large-star and small-star rounds (Kiveris et al., Connected Components in
+MapReduce and Beyond, 2014): each node joins its larger neighbours, then its smaller ones, to the
+smallest node that it knows of. Every round halves the way to the smallest node of a component or
+better, so a chain of sixty near-duplicates takes a handful of them. When a round changes nothing,
+every edge leads from a node to the smallest one of its component.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+import numpy as np
+from pyspark import StorageLevel
+from pyspark.core.rdd import RDD
+
+from webindex.fingerprints import NEAR, bands
+
+Edge = tuple[str, str]
+_Star = Callable[[str, Iterable[str]], Iterator[Edge]]
+
+_MOST_ROUNDS: Final = 200
+_BLOCK: Final = 64
+_ONES: Final = np.array([number.bit_count() for number in range(1 << 16)], dtype=np.uint8)
+
+
+def near_edges(simhashes: RDD[str], parts: int) -> RDD[Edge]:
+    """The pairs of near simhashes, each as row of `keys` and in order.
+
+    `simhashes` are 16 hex digits each, all different. Two near ones agree in a band, so only
+    within a band are all pairs compared.
+    """
+    return (
+        simhashes.flatMap(_in_bands)
+        .groupByKey(parts)
+        .flatMap(lambda band: near_pairs(band[1]))
+        .distinct(parts)
+    )
+
+
+def _in_bands(simhash: str) -> Iterator[tuple[int, int]]:
+    value = int(simhash, 16)
+    for number, bits in enumerate(bands(value)):
+        yield number << 16 | bits, value
+
+
+def near_pairs(band: Iterable[int]) -> Iterator[Edge]:
+    """The pairs of near simhashes among some that differ, as rows of `keys`, in order."""
+    values = np.array(sorted(band), dtype=np.uint64)
+    for start in range(0, len(values) - 1, _BLOCK):
+        block = values[start : start + _BLOCK]
+        # Bounded memory, however many share a band.
+        different = (block[:, None] ^ values[None, start:])[..., None].view(np.uint16)
+        for first, second in np.argwhere(_ONES[different].sum(axis=-1) <= NEAR):
+            if first < second:
+                yield _key(int(block[first])), _key(int(values[start + second]))
+
+
+def _key(simhash: int) -> str:
+    return f"near/{simhash:016x}"
+
+
+def smallest_of(edges: RDD[Edge], parts: int) -> RDD[tuple[str, str]]:
+    """For each node of an edge but the smallest of its component: that one."""
+    known = edges.filter(lambda edge: edge[0] != edge[1]).map(_falling).distinct(parts)
+    known = _kept(known)
+    sign = _sign(known)
+    for _ in range(_MOST_ROUNDS):
+        larger = _stars(known.flatMap(_both_ways), parts, _large_star)
+        after = _kept(_stars(larger, parts, _small_star).distinct(parts))
+        before, sign = sign, _sign(after)
+        known.unpersist()
+        known = after
+        if sign == before:
+            return known
+    raise AssertionError(f"The components are not found after {_MOST_ROUNDS} rounds.")
+
+
+def _kept(edges: RDD[Edge]) -> RDD[Edge]:
+    edges.persist(StorageLevel.MEMORY_AND_DISK)
+    # Without the past: else each round would drag along the plans of all rounds before it.
+    edges.localCheckpoint()
+    return edges
+
+
+def _sign(edges: RDD[Edge]) -> tuple[int, int]:
+    """How many edges there are, and a sum over them: equal for equal sets."""
+    return edges.map(lambda edge: (1, hash(edge))).fold(
+        (0, 0), lambda one, other: (one[0] + other[0], one[1] + other[1])
+    )
+
+
+def _falling(edge: Edge) -> Edge:
+    return (edge[0], edge[1]) if edge[0] > edge[1] else (edge[1], edge[0])
+
+
+def _both_ways(edge: Edge) -> Iterator[Edge]:
+    yield edge
+    yield edge[1], edge[0]
+
+
+def _stars(edges: RDD[Edge], parts: int, star: _Star) -> RDD[Edge]:
+    return edges.groupByKey(parts).flatMap(lambda node: star(node[0], node[1]))
+
+
+def _large_star(node: str, neighbours: Iterable[str]) -> Iterator[Edge]:
+    """Larger neighbours are joined to the smallest node around."""
+    around = set(neighbours)
+    smallest = min(min(around), node)
+    for one in around:
+        if one > node:
+            yield one, smallest
+
+
+def _small_star(node: str, smaller: Iterable[str]) -> Iterator[Edge]:
+    """The node and its smaller neighbours are joined to the smallest of them."""
+    around = set(smaller)
+    smallest = min(around)
+    yield node, smallest
+    for one in around:
+        if one != smallest:
+            yield one, smallest

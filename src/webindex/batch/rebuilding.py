@@ -1,0 +1,269 @@
+"""The job of `webindex rebuild`: an empty repository is filled with an index computed in Spark.
+
+The paper's index was seeded in this way by the MapReduces that it took over from, and was kept up
+to date by observers from then on. Page by page it takes several times as long.
+
+While the job runs, and if it is killed, the row `rebuild` of the `journal` says that the index is
+half built; `refuse_half_built` keeps everybody else away from it. Nobody looks at an index before
+it is whole, so none of it needs to be in order until then.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Final
+
+from pyspark import SparkContext, StorageLevel
+from pyspark.core.rdd import RDD
+from pyspark.sql import SparkSession
+
+import percola
+from percola import PercolaError, Repository, Transaction, Worker, inspection
+from webindex import tables
+from webindex.batch.crawl import Newest, newest
+from webindex.batch.facts import Facts, facts_of
+from webindex.batch.found import as_stored
+from webindex.batch.halfway import (
+    REBUILD_ROW,
+    RebuildError,
+    rebuild_under_way,
+    refuse_half_built,
+)
+from webindex.batch.inverting import Row
+from webindex.batch.kept import freed
+from webindex.batch.whole import whole_index
+from webindex.batch.writing import acknowledge, write_rows
+from webindex.errors import WebindexError
+from webindex.exporting import export_to
+from webindex.pipeline import warc_files
+from webindex.serving import ServingError
+from webindex.spark_jobs import (
+    Job,
+    Progress,
+    Show,
+    progress_bar,
+    reachable,
+    running_context,
+    started_job,
+)
+from webindex.working import open_index
+
+_PARTS_A_CORE: Final = 8
+_BYTES_A_PART: Final = 2 << 20
+
+
+@dataclass(slots=True)
+class RebuildReport:
+    """What a rebuild has done.
+
+    Attributes:
+        files, bytes: what was read.
+        pages: pages that have a capture.
+        clusters: documents that were exported.
+        cells: cells that were written.
+        started_ms: milliseconds since 1970.
+        seconds: all of it, Spark's start (`starting_seconds`) included.
+        computing_seconds, writing_seconds, acknowledging_seconds, exporting_seconds: its parts.
+    """
+
+    files: int
+    bytes: int
+    started_ms: int
+    pages: int = 0
+    clusters: int = 0
+    cells: int = 0
+    seconds: float = 0.0
+    starting_seconds: float = 0.0
+    computing_seconds: float = 0.0
+    writing_seconds: float = 0.0
+    acknowledging_seconds: float = 0.0
+    exporting_seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain values."""
+        return asdict(self)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The report as lines of a table."""
+        took = self.seconds - self.starting_seconds
+        rate = self.pages / took if took > 0 else 0.0
+        time_taken = (
+            f"{self.seconds:.1f} s ({rate:,.0f} pages/s without Spark's start of "
+            f"{self.starting_seconds:.1f} s): computing {self.computing_seconds:.1f}, "
+            f"writing {self.writing_seconds:.1f}, acknowledging "
+            f"{self.acknowledging_seconds:.1f}, exporting {self.exporting_seconds:.1f}"
+        )
+        return [
+            ("Files", f"{self.files:,}, {self.bytes / 1e6:,.1f} MB"),
+            ("Pages", f"{self.pages:,}"),
+            ("Documents", f"{self.clusters:,}"),
+            ("Cells written", f"{self.cells:,}"),
+            ("Time", time_taken),
+        ]
+
+
+def rebuild(
+    address: str | os.PathLike[str],
+    files: Iterable[str | os.PathLike[str]],
+    *,
+    spark: SparkSession | SparkContext | None = None,
+    master: str | None = None,
+    progress: Show | None = None,
+    quiet: bool = False,
+) -> RebuildReport:
+    """Fill an empty repository, which is made if it is not there, from WARC files.
+
+    Afterwards it is as if the files had been loaded and worked off: load more, and work.
+
+    Args:
+        address: the repository. Every machine that runs tasks must reach it, and the files, at
+            the same place.
+        files: WARC files, and folders, of which all `.warc` and `.warc.gz` files are taken.
+        spark, master, progress, quiet: as for `webindex.pipeline.load`.
+
+    Raises:
+        NotAWarcError: a file is missing, empty or something else; nothing was written.
+        RebuildError: the repository has pages, or workers; nothing was written. Or the job ended
+            early: the repository is half built, and of no use.
+        SparkJobError: the job could not begin.
+    """
+    paths = warc_files(files)
+    report = RebuildReport(
+        len(paths), sum(os.stat(path).st_size for path in paths), time.time_ns() // 1_000_000
+    )
+    began = time.perf_counter()
+    with percola.open(address, schema=tables.SCHEMA) as repo:
+        place = reachable(repo)
+        refuse_half_built(repo)
+        _refuse_full(repo)
+        with nullcontext(progress) if progress is not None else progress_bar(quiet=quiet) as show:
+            show(Progress("Starting Spark"))
+            with running_context(spark, master, "webindex rebuild") as context:
+                report.starting_seconds = time.perf_counter() - began
+                # Only now: until here nothing has been written.
+                salt = repo.run(lambda t: _begin(t, repo, report))
+                with started_job(context, "webindex rebuild", show) as job, freed(context):
+                    try:
+                        _Build(context, job, repo, place, report).run(paths, salt)
+                    except (PercolaError, ServingError, WebindexError) as error:
+                        raise RebuildError(
+                            f"The rebuild ended early: {error} The repository {place} is half "
+                            "built: delete it and run 'webindex rebuild' again."
+                        ) from error
+        report.seconds = time.perf_counter() - began
+        repo.run(lambda t: _end(t, report))
+    return report
+
+
+def _refuse_full(repo: Repository) -> None:
+    with repo.snapshot() as snapshot:
+        for _ in snapshot.scan(tables.pages):
+            raise RebuildError(
+                f"The repository {repo.address} has pages already, and only an empty one can be "
+                "rebuilt: name another folder, or load the files with 'webindex load'."
+            )
+    if any(one.observers for one in inspection.processes(repo)):
+        raise RebuildError(
+            f"Workers run on the repository {repo.address}: stop them, rebuild, and start them "
+            "again."
+        )
+
+
+def _begin(t: Transaction, repo: Repository, report: RebuildReport) -> int:
+    # Of two rebuilds that begin at once, one conflicts, runs again, and sees the other.
+    if rebuild_under_way(t) is not None:
+        refuse_half_built(repo)
+    t.set(
+        tables.report,
+        REBUILD_ROW,
+        {"state": "running", "pid": os.getpid(), **report.to_json()},
+    )
+    return t.start_ts
+
+
+def _end(t: Transaction, report: RebuildReport) -> None:
+    t.set(tables.report, REBUILD_ROW, {"state": "done", "pid": os.getpid(), **report.to_json()})
+
+
+class _Build:
+    """The job, step by step; each is timed."""
+
+    def __init__(
+        self, context: SparkContext, job: Job, repo: Repository, place: str, report: RebuildReport
+    ) -> None:
+        self._context = context
+        self._job = job
+        self._repo = repo
+        self._place = place
+        self._report = report
+        cores = max(1, context.defaultParallelism)
+        self._cores = cores
+        self._parts = max(cores, min(_PARTS_A_CORE * cores, 1 + report.bytes // _BYTES_A_PART))
+
+    def run(self, files: list[str], salt: int) -> None:
+        """Compute everything, write it, and hand it to the search index."""
+        began = time.perf_counter()
+        captured = newest(self._context, files, self._parts, bodies=True)
+        captured.persist(StorageLevel.DISK_ONLY)
+        facts: RDD[Facts] = captured.flatMap(_facts)
+        facts.persist(StorageLevel.DISK_ONLY)
+        self._report.pages = self._job.run(Progress("Parsing every page"), facts.count)
+        whole = self._job.run(
+            Progress("Finding the clusters"), lambda: whole_index(facts, self._parts)
+        )
+        rows: RDD[Row] = self._context.union(
+            [
+                captured.map(_captured),
+                whole.rows,
+                whole.clusters.map(as_stored),
+                whole.hosts,
+            ]
+        )
+        self._report.computing_seconds = self._since(began)
+
+        began = time.perf_counter()
+        writing = rows.mapPartitions(partial(write_rows, self._place, salt))
+        self._report.cells = self._job.run(Progress("Writing the index"), writing.sum)
+        self._report.writing_seconds = self._since(began)
+
+        began = time.perf_counter()
+        numbers = self._context.parallelize(range(self._cores), self._cores)
+        seen = numbers.mapPartitions(partial(acknowledge, self._place))
+        self._job.run(Progress("Acknowledging"), seen.collect)
+        self._report.acknowledging_seconds = self._since(began)
+
+        began = time.perf_counter()
+        self._report.clusters = self._job.run(Progress("Exporting"), self._export)
+        self._report.exporting_seconds = self._since(began)
+
+    def _export(self) -> int:
+        """The exporter alone has anything to do."""
+        with open_index(self._repo, create=True) as index:
+            self._repo.run(lambda t: t.notify(tables.outbox_ready, tables.OUTBOX_ROW))
+            Worker(self._repo, [export_to(index)], threads=1, retention=None).run_until_idle()
+            return index.count()
+
+    @staticmethod
+    def _since(began: float) -> float:
+        return time.perf_counter() - began
+
+
+def _facts(page: tuple[str, Newest]) -> Iterator[Facts]:
+    row, found = page
+    if found.capture is not None:
+        yield facts_of(row, found.capture, found.body, None)
+
+
+def _captured(page: tuple[str, Newest]) -> Row:
+    row, found = page
+    values: dict[str, Any] = {}
+    if found.capture is not None:
+        values = {"capture": found.capture, "body": found.body}
+    if found.revisited is not None:
+        values["revisited"] = found.revisited
+    return Row("pages", row, values)

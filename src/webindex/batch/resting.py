@@ -1,0 +1,47 @@
+"""Invariant 11: what is left in a repository that is not at rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from percola import Repository, inspection
+from webindex import tables
+from webindex.batch.comparing import KEPT
+from webindex.batch.invariants import Difference
+from webindex.batch.verdict import Judged
+
+
+def judge_rest(repo: Repository) -> tuple[Judged, list[str]]:
+    """Look at what waits now; also in sentences."""
+    judged = Judged(11)
+    sentences = []
+    for part, found, sentence in _left(repo):
+        judged.differing += found
+        sentences.append(sentence)
+        judged.first.append(Difference(11, part, "", "what is left", f"{found:,}", "0"))
+    judged.compared = judged.differing
+    judged.first = judged.first[:KEPT]
+    return judged, sentences
+
+
+def _left(repo: Repository) -> Iterator[tuple[str, int, str]]:
+    for column, count in sorted(repo.pending().items()):
+        yield column, count, _wait(count, f"changed cell{{}} of {column}", "for an observer")
+    aside = repo.set_aside()
+    if aside:
+        yield "observers", aside, f"An observer was set aside on {_many(aside, 'cell{}')}."
+    locks = sum(1 for _ in inspection.locks(repo))
+    if locks:
+        yield "locks", locks, f"A transaction holds locks: {_many(locks, 'cell{}')}."
+    with repo.snapshot() as snapshot:
+        waiting = sum(1 for _ in snapshot.scan(tables.outbox, columns=[tables.entry]))
+    if waiting:
+        yield "outbox", waiting, _wait(waiting, "document{}", "to be exported")
+
+
+def _many(count: int, things: str) -> str:
+    return f"{count:,} {things.format('' if count == 1 else 's')}"
+
+
+def _wait(count: int, things: str, what: str) -> str:
+    return f"{_many(count, things)} {'waits' if count == 1 else 'wait'} {what}."

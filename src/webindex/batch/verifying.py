@@ -1,0 +1,257 @@
+"""The job of `webindex verify`: the repository against a computation from scratch.
+
+Both are taken at one timestamp, at which the driver holds a snapshot until the end. From the
+repository's own captures everything else is computed anew, then all rows of all tables are
+compared; `invariants` says what each of them shows. Work may go on meanwhile: it is not seen, but
+for invariant 11 and the search index, which have no past.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark import SparkContext, StorageLevel
+from pyspark.core.rdd import RDD
+from pyspark.sql import SparkSession
+
+from percola import Repository
+from webindex.batch import found
+from webindex.batch.comparing import (
+    Keyed,
+    Tally,
+    compare,
+    keyed,
+    pair_names,
+    renamed,
+)
+from webindex.batch.crawl import Newest, newest
+from webindex.batch.invariants import NAMES
+from webindex.batch.inverting import Row
+from webindex.batch.kept import freed
+from webindex.batch.reading import Found, page_facts, page_ranges, rows
+from webindex.batch.resting import judge_rest
+from webindex.batch.verdict import Judged, Verdict
+from webindex.batch.whole import Whole, whole_index
+from webindex.pipeline import warc_files
+from webindex.spark_jobs import (
+    Job,
+    Progress,
+    Show,
+    progress_bar,
+    reachable,
+    running_context,
+    started_job,
+)
+from webindex.working import open_repository
+
+_PARTS_A_CORE: Final = 4
+_PAGES_A_PART: Final = 2000
+_READS_A_CORE: Final = 8
+
+
+def verify(
+    address: str | os.PathLike[str],
+    *,
+    spark: SparkSession | SparkContext | None = None,
+    master: str | None = None,
+    at: int | None = None,
+    crawl: Iterable[str | os.PathLike[str]] = (),
+    progress: Show | None = None,
+    quiet: bool = False,
+) -> Verdict:
+    """Compare everything that the repository holds with what follows from its captures.
+
+    Args:
+        address: the repository. Every machine that runs tasks must reach it at the same place.
+        spark: the session or context to use; it goes on afterwards. Without it, that of this
+            process is used if there is one, else one is started and ended.
+        master: the Spark master of a session that is started here; `local[*]` by default.
+        at: the timestamp to compare; now by default. Of an earlier one the search index is not
+            compared: it has no past.
+        crawl: the WARC files, and folders of them, that were loaded: the captures and revisits
+            of the repository are compared with theirs. By default the files that the captures
+            themselves name, if they are all still there.
+        progress: called several times a second, instead of showing a bar.
+        quiet: show nothing.
+
+    Raises:
+        NotARepositoryError: there is no web index at `address`.
+        SnapshotTooOldError: garbage collection has removed what there was at `at`.
+        NotAWarcError: one of the files of the crawl is missing or something else.
+        SparkJobError: the job could not begin, or Spark gave up on it.
+    """
+    files = warc_files(given) if (given := list(crawl)) else []
+    began = time.perf_counter()
+    with open_repository(os.fspath(address)) as repo, repo.snapshot(at=at) as snapshot:
+        resting, unfinished = judge_rest(repo)
+        judged = [Judged(number) for number in NAMES]
+        verdict = Verdict(repo.address, snapshot.start_ts, judged, unfinished=unfinished)
+        verdict.judged[10] = resting
+        with nullcontext(progress) if progress is not None else progress_bar(quiet=quiet) as show:
+            show(Progress("Starting Spark"))
+            with running_context(spark, master, "webindex verify") as context:
+                verdict.starting_seconds = time.perf_counter() - began
+                with started_job(context, "webindex verify", show) as job, freed(context):
+                    place = reachable(repo)
+                    _Comparison(context, job, place, verdict, now=at is None).run(repo, files)
+        verdict.seconds = time.perf_counter() - began
+        return verdict
+
+
+class _Comparison:
+    """The job, step by step."""
+
+    def __init__(
+        self, context: SparkContext, job: Job, address: str, verdict: Verdict, *, now: bool
+    ) -> None:
+        self._context = context
+        self._job = job
+        self._address = address
+        self._verdict = verdict
+        self._now = now
+        self._cores = max(1, context.defaultParallelism)
+        self._parts = self._cores
+
+    def run(self, repo: Repository, files: Sequence[str]) -> None:
+        """Compare, and fill in the verdict."""
+        at = self._verdict.at
+        reads = _READS_A_CORE * self._cores
+        facts = page_facts(self._context, self._address, at, reads, short=True)
+        facts.persist(StorageLevel.DISK_ONLY)
+        step = Progress("Parsing every page anew", 0, facts.getNumPartitions())
+        self._verdict.pages = self._job.run(step, facts.count)
+        # Few parts for few pages: handing out a task costs more than to do it.
+        enough = 1 + self._verdict.pages // _PAGES_A_PART
+        self._parts = max(self._cores, min(enough, _PARTS_A_CORE * self._cores))
+        facts = facts.coalesce(self._parts)
+        whole = self._job.run(
+            Progress("Finding the clusters", 0, 0), lambda: whole_index(facts, self._parts)
+        )
+        there: list[RDD[Keyed]] = [
+            found.plain_rows(self._context, self._address, at, self._parts).map(keyed),
+            facts.map(found.body_found),
+        ]
+        wanted: list[RDD[Keyed]] = [
+            self._context.union([whole.rows, whole.clusters.map(found.as_stored), whole.hosts]).map(
+                keyed
+            ),
+            facts.flatMap(found.given_parts),
+        ]
+        self._add_named(repo, whole, there, wanted)
+        self._add_crawl(repo, list(files), there, wanted)
+        tally = self._job.run(
+            Progress("Comparing every row", 0, 0),
+            lambda: compare(self._context.union(there), self._context.union(wanted), self._parts),
+        )
+        self._verdict.live, self._verdict.clusters = self._job.run(
+            Progress("Counting"),
+            lambda: (
+                whole.placed.count(),
+                whole.placed.map(lambda page: page.cluster).distinct(self._parts).count(),
+            ),
+        )
+        self._fill_in(tally)
+
+    def _add_named(
+        self, repo: Repository, whole: Whole, there: list[RDD[Keyed]], wanted: list[RDD[Keyed]]
+    ) -> None:
+        """Rows that name clusters, with the names that were computed; and the search index."""
+        at = self._verdict.at
+        naming = found.naming_rows(self._context, self._address, at, self._parts)
+        naming.persist(StorageLevel.MEMORY_AND_DISK)
+        joined = naming.filter(lambda one: "joined" in one[1].values).map(
+            lambda one: (one[1].row, one[0])
+        )
+        names = pair_names(joined, whole.placed, self._parts)
+        names.persist(StorageLevel.MEMORY_AND_DISK)
+        rows_there = renamed(naming, names, self._parts)
+        there.append(rows_there.map(keyed))
+        if not self._now:
+            self._verdict[10].note = "without the search index, which has no past"
+            return
+        folder = str(Path(repo.address) / "serving")
+        listed = found.listed_documents(folder)
+        served = found.served_rows(self._context, folder, listed, self._parts)
+        there.append(renamed(served, names, self._parts).map(keyed))
+        wanted.append(whole.clusters.flatMap(found.to_be_served))
+        wanted.append(rows_there.filter(_is_cluster).flatMap(found.expected_epoch))
+
+    def _add_crawl(
+        self,
+        repo: Repository,
+        files: list[str],
+        there: list[RDD[Keyed]],
+        wanted: list[RDD[Keyed]],
+    ) -> None:
+        """Captures against those of the WARC files."""
+        ranges = page_ranges("pages", self._parts)
+        captured = rows(
+            self._context, self._address, self._verdict.at, ranges, self._parts, "captured"
+        )
+        captured.persist(StorageLevel.MEMORY_AND_DISK)
+        given = bool(files)
+        if not given:
+            named: RDD[str] = captured.flatMap(_file_of).distinct(self._parts)
+            files = sorted(self._job.run(Progress("Looking for the crawl"), named.collect))
+            missing = [file for file in files if not os.path.isfile(file)]
+            if missing or not files:
+                why = f"{missing[0]} is no longer there" if missing else "nothing was captured"
+                self._verdict[1].note = f"without the crawl: {why}"
+                self._verdict[12].note = f"not checked: {why}; name the files with --crawl"
+                self._verdict[12].checked = False
+                return
+        pages = captured.map(lambda one: (one.row, one.values))
+        revisited = None if given else pages.flatMapValues(_revisited)
+        crawled = newest(self._context, files, self._parts, revisited=revisited)
+        there.append(pages.map(partial(_captured, given)))
+        wanted.append(crawled.mapValues(_columns).map(partial(_captured, given)))
+
+    def _fill_in(self, tally: Tally) -> None:
+        for judged in self._verdict.judged:
+            number = judged.invariant
+            if number == 11:
+                continue
+            judged.compared = tally.compared[number]
+            judged.differing = tally.differing[number]
+            judged.first = [one for one in tally.first if one.invariant == number]
+        twelfth = self._verdict[12]
+        if twelfth.checked:
+            twelfth.compared = self._verdict.pages
+
+
+def _is_cluster(row: Row) -> bool:
+    return row.table == "clusters"
+
+
+def _file_of(page: Found) -> Iterator[str]:
+    if "capture" in page.values:
+        yield str(page.values["capture"]["file"])
+
+
+def _revisited(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if "revisited" in values:
+        yield values["revisited"]
+
+
+def _columns(page: Newest) -> dict[str, Any]:
+    found = {"capture": page.capture, "revisited": page.revisited}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _captured(revisits: bool, page: tuple[str, dict[str, Any]]) -> Keyed:
+    """What is to be known of a capture: not how its record was digested, which may vary."""
+    row, values = page
+    shown = dict(values)
+    if not revisits:
+        shown.pop("revisited", None)
+    if "capture" in shown:
+        capture = dict(shown["capture"])
+        capture.pop("payload", None)
+        shown["capture"] = capture
+    return keyed(Row("pages", row, shown))

@@ -1,0 +1,339 @@
+"""The whole index from captures alone: every cell that does not depend on when it was made.
+
+    facts ─┬─ follow ──────────▶ resolved, via ─▶ target ─┐
+           ├─ content, simhash ─▶ keys ───────────────────┴▶ components ─▶ clusters, joined
+           ├─ links ────────────▶ in-links, tallies, totals by cluster ─┐        │
+           └─ rank (given) ──────────────────────── canonical page ─────┴────────┴▶ documents
+
+A cluster is named here after the smallest id of its pages. What the names are in a repository does
+not matter: whoever compares pairs them, whoever writes gives new ones.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from pyspark import StorageLevel
+from pyspark.core.rdd import RDD
+
+from webindex.batch import inverting
+from webindex.batch.facts import Facts, fingerprint_of
+from webindex.batch.following import Led, follow
+from webindex.batch.inverting import Row, Total
+from webindex.batch.partition import near_edges, smallest_of
+from webindex.fingerprints import bands
+from webindex.urls import host, page_id, page_row
+
+MAX_ANCHORS: Final = 50
+"""Distinct anchor texts that a document keeps."""
+
+
+class Placed(NamedTuple):
+    """A live page in its cluster: what others need to know of it there."""
+
+    cluster: str
+    url: str
+    content: str
+    target: str | None
+    title: str
+    language: str | None
+    indexable: bool
+    rank: float
+    loaded_ms: int
+
+    @property
+    def member(self) -> dict[str, Any]:
+        """The value of `clusters.member`."""
+        return {
+            "url": self.url,
+            "title": self.title,
+            "language": self.language,
+            "indexable": self.indexable,
+            "content": self.content,
+            "target": self.target,
+            "loaded_ms": self.loaded_ms,
+        }
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The index. Each RDD can be gone through several times; what they share is kept.
+
+    Attributes:
+        placed: every live page, with its cluster.
+        rows: rows of all tables but `clusters` and `hosts`, in pieces: two may be of one row.
+        clusters: rows of `clusters`. A document has its text twice: as the page has it, and
+            as `served` in the form of the search index.
+        hosts: rows of `hosts`.
+    """
+
+    placed: RDD[Placed]
+    rows: RDD[Row]
+    clusters: RDD[Row]
+    hosts: RDD[Row]
+
+
+def whole_index(facts: RDD[Facts], parts: int) -> Whole:
+    """Compute everything that follows from the facts, which should be persisted.
+
+    `parts` is the number of partitions to shuffle into. Some of it is computed at once: walks
+    and components take as many rounds as they need.
+    """
+    live = facts.filter(lambda page: page.live)
+    led = follow(facts, parts).persist(StorageLevel.MEMORY_AND_DISK)
+    entered = led.filter(lambda one: one.counts)
+    target: RDD[tuple[str, str]] = entered.filter(lambda one: one.kind == "canonical").map(
+        lambda one: (one.url, one.end)
+    )
+    placed = _placed(live, target, parts).persist(StorageLevel.MEMORY_AND_DISK)
+    clusters: RDD[tuple[str, str]] = placed.map(lambda page: (page.url, page.cluster))
+    redirects: RDD[tuple[str, tuple[str, str]]] = (
+        entered.filter(lambda one: one.kind == "redirect")
+        .map(lambda one: (one.end, one.url))
+        .join(clusters, parts)
+        .map(_redirect)
+        .persist(StorageLevel.MEMORY_AND_DISK)
+    )
+    linked = inverting.targets(facts, clusters, redirects.map(lambda one: one[1]), parts)
+    linked.persist(StorageLevel.DISK_ONLY)
+    totals = linked.flatMap(inverting.share_of).reduceByKey(inverting.added, parts)
+    rows: list[RDD[Row]] = [
+        facts.flatMap(_rows_of_page),
+        led.map(lambda one: Row("pages", page_row(one.url), {"resolved": one.value})),
+        entered.map(_led_here),
+        placed.map(_joined),
+        linked.map(inverting.row_of),
+        _owners(placed, parts),
+        _bands(placed, parts),
+    ]
+    return Whole(
+        placed,
+        facts.context.union(rows),
+        _clusters(placed, redirects, totals, live, parts),
+        _hosts(placed, parts),
+    )
+
+
+# --- Pages ----------------------------------------------------------------------------------
+
+
+def _rows_of_page(page: Facts) -> Iterator[Row]:
+    if page.url is None:
+        return
+    values: dict[str, Any] = {}
+    if page.live:
+        values = {"text": page.text, "fingerprint": fingerprint_of(page)}
+        if page.links:
+            values |= {"links": page.links, "inverted": page.links}
+    if page.pointer is not None:
+        values["pointer"] = {"kind": page.pointer[0], "url": page.pointer[1]}
+        here = {"url": page.url, "kind": page.pointer[0]}
+        yield Row("aliases", page_row(page.pointer[1]), {f"from:{page_id(page.url)}": here})
+    if values:
+        yield Row("pages", page.row, values)
+
+
+def _led_here(one: Led) -> Row:
+    value = {"url": one.url, "kind": one.kind}
+    return Row("aliases", page_row(one.end), {f"via:{page_id(one.url)}": value})
+
+
+def _joined(page: Placed) -> Row:
+    value = {"cluster": page.cluster, "content": page.content, "target": page.target}
+    return Row("pages", page_row(page.url), {"joined": value})
+
+
+def _redirect(one: tuple[str, tuple[str, str]]) -> tuple[str, tuple[str, str]]:
+    """(end, (redirect, cluster)) as (cluster, (redirect, cluster))."""
+    _, (url, cluster) = one
+    return cluster, (url, cluster)
+
+
+# --- Clusters -------------------------------------------------------------------------------
+
+
+def _placed(live: RDD[Facts], target: RDD[tuple[str, str]], parts: int) -> RDD[Placed]:
+    """Every live page in its cluster."""
+    pages: RDD[tuple[str, Placed]] = (
+        live.map(lambda page: (page.name, _unplaced(page)))
+        .leftOuterJoin(target, parts)
+        .map(lambda one: (one[1][0].content, one[1][0]._replace(target=one[1][1])))
+        .persist(StorageLevel.MEMORY_AND_DISK)
+    )
+    # For each content the smallest id of its pages.
+    contents: RDD[tuple[str, str]] = pages.mapValues(lambda page: page_id(page.url)).reduceByKey(
+        min, parts
+    )
+    contents.persist(StorageLevel.MEMORY_AND_DISK)
+    content_of: RDD[tuple[str, str]] = pages.map(lambda one: (one[1].url, one[0]))
+    named: RDD[tuple[str, str]] = pages.flatMap(_names)
+    simhashes = contents.flatMap(_simhash)
+    edges = live.context.union(
+        [
+            near_edges(simhashes, parts),
+            named.join(content_of, parts).map(lambda one: one[1]),
+        ]
+    )
+    smallest = smallest_of(edges, parts)
+    # (component, (content, id)) and so the smallest id of the component, for each content.
+    grouped: RDD[tuple[str, tuple[str, str]]] = contents.leftOuterJoin(smallest, parts).map(
+        lambda one: (one[1][1] or one[0], (one[0], one[1][0]))
+    )
+    cluster_of: RDD[tuple[str, str]] = grouped.groupByKey(parts).flatMap(_name_component)
+    return pages.join(cluster_of, parts).map(lambda one: one[1][0]._replace(cluster=one[1][1]))
+
+
+def _unplaced(page: Facts) -> Placed:
+    return Placed(
+        "",
+        page.name,
+        page.content,
+        None,
+        page.title,
+        page.language,
+        page.indexable,
+        page.rank or 0.0,
+        page.loaded_ms,
+    )
+
+
+def _names(one: tuple[str, Placed]) -> Iterator[tuple[str, str]]:
+    """(target, content) of a page that names another one."""
+    content, page = one
+    if page.target is not None:
+        yield page.target, content
+
+
+def _simhash(content: tuple[str, str]) -> Iterator[str]:
+    kind, _, value = content[0].partition("/")
+    if kind == "near":
+        yield value
+
+
+def _name_component(
+    component: tuple[str, Iterable[tuple[str, str]]],
+) -> Iterator[tuple[str, str]]:
+    contents = list(component[1])
+    name = min(page for _, page in contents)
+    for content, _ in contents:
+        yield content, name
+
+
+def _owners(placed: RDD[Placed], parts: int) -> RDD[Row]:
+    counted: RDD[tuple[tuple[str, str], int]] = placed.map(
+        lambda page: ((page.content, page.cluster), 1)
+    )
+    return counted.reduceByKey(lambda one, other: one + other, parts).map(
+        lambda one: Row("keys", one[0][0], {"owner": {"cluster": one[0][1], "pages": one[1]}})
+    )
+
+
+def _bands(placed: RDD[Placed], parts: int) -> RDD[Row]:
+    banded: RDD[tuple[str, int]] = placed.flatMap(_band_rows)
+    return banded.distinct(parts).groupByKey(parts).map(_band)
+
+
+def _band_rows(page: Placed) -> Iterator[tuple[str, int]]:
+    kind, _, value = page.content.partition("/")
+    if kind == "near":
+        for number, bits in enumerate(bands(int(value, 16))):
+            yield f"band/{number}/{bits:04x}", int(value, 16)
+
+
+def _band(band: tuple[str, Iterable[int]]) -> Row:
+    packed = b"".join(one.to_bytes(8, "big") for one in sorted(band[1]))
+    return Row("keys", band[0], {"near": packed})
+
+
+# --- Documents ------------------------------------------------------------------------------
+
+
+def canonical_of(members: Iterable[Placed]) -> Placed | None:
+    """Of the pages that may be indexed: by rank, then https, then the shorter, then the first."""
+    return min(
+        (page for page in members if page.indexable),
+        key=lambda page: (-page.rank, page.url[:6] != "https:", len(page.url), page.url),
+        default=None,
+    )
+
+
+def _clusters(
+    placed: RDD[Placed],
+    redirects: RDD[tuple[str, tuple[str, str]]],
+    totals: RDD[tuple[str, Total]],
+    live: RDD[Facts],
+    parts: int,
+) -> RDD[Row]:
+    members: RDD[tuple[str, Placed]] = placed.map(lambda page: (page.cluster, page))
+    aliases: RDD[tuple[str, str]] = redirects.mapValues(lambda one: one[0])
+    made: RDD[Row] = members.groupWith(aliases, totals).map(_cluster)
+    made.persist(StorageLevel.MEMORY_AND_DISK)
+    # The texts travel only once, to the clusters that show them.
+    shown: RDD[tuple[str, str]] = made.flatMap(_shown)
+    texts: RDD[tuple[str, tuple[str, str]]] = live.map(
+        lambda page: (page.name, (page.text, page.served))
+    )
+    with_text: RDD[Row] = shown.join(texts, parts).map(
+        lambda one: Row("texts", one[1][0], {"text": one[1][1][0], "served": one[1][1][1]})
+    )
+    return (
+        live.context.union([made, with_text])
+        .map(lambda row: (row.row, row))
+        .groupByKey(parts)
+        .map(lambda cluster: _complete(cluster[1]))
+    )
+
+
+def _cluster(
+    cluster: tuple[str, tuple[Iterable[Placed], Iterable[str], Iterable[Total]]],
+) -> Row:
+    name, (placed, redirects, totals) = cluster
+    members = list(placed)
+    values: dict[str, Any] = {f"member:{page_id(page.url)}": page.member for page in members}
+    canonical = canonical_of(members)
+    if canonical is not None:
+        links, anchors = next(iter(totals), (0, Counter[str]()))
+        common = sorted(anchors.items(), key=lambda one: (-one[1], one[0]))
+        values["document"] = {
+            "url": canonical.url,
+            "title": canonical.title,
+            "language": canonical.language,
+            "anchors": [list(one) for one in common[:MAX_ANCHORS]],
+            "duplicates": sorted({page.url for page in members} - {canonical.url}),
+            "aliases": sorted(redirects),
+            "inlinks": links,
+            "rank": canonical.rank,
+            "seen": {page_id(page.url): page.loaded_ms for page in members},
+        }
+    return Row("clusters", name, values)
+
+
+def _shown(cluster: Row) -> Iterator[tuple[str, str]]:
+    document = cluster.values.get("document")
+    if document is not None:
+        yield document["url"], cluster.row
+
+
+def _complete(pieces: Iterable[Row]) -> Row:
+    """A cluster with the text of its document."""
+    by_table = {piece.table: piece for piece in pieces}
+    cluster, texts = by_table["clusters"], by_table.get("texts")
+    if texts is None:
+        return cluster
+    document = {**cluster.values["document"], **texts.values}
+    return cluster._replace(values={**cluster.values, "document": document})
+
+
+# --- Hosts ----------------------------------------------------------------------------------
+
+
+def _hosts(placed: RDD[Placed], parts: int) -> RDD[Row]:
+    counted: RDD[tuple[str, tuple[int, int]]] = placed.map(
+        lambda page: (f"{host(page.url)}/{page_id(page.url)[:2]}", (1, int(page.indexable)))
+    )
+    return counted.reduceByKey(
+        lambda one, other: (one[0] + other[0], one[1] + other[1]), parts
+    ).map(lambda one: Row("hosts", one[0], {"live": {"pages": one[1][0], "indexable": one[1][1]}}))

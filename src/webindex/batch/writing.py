@@ -1,0 +1,139 @@
+"""Writes an index that was computed into a repository that is empty, by transactions in tasks.
+
+A chunk of rows is one transaction. No two tasks write the same cell, so nothing conflicts, and a
+task that Spark runs again writes the same once more. Documents get the epoch that an observer
+would give them, the timestamp of the transaction, and an entry in the outbox.
+
+Writing observed columns makes their cells dirty, and rightly so: nobody has seen them. But all
+that observers would make of them is there already. So `acknowledge` runs observers of the same
+names on the same columns that do nothing, which is to say that everything has been seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import percola
+from percola import Column, Observer, Repository, Transaction, Worker
+from webindex import tables
+from webindex.batch.inverting import Row
+from webindex.working import build_observers, open_index
+
+CELLS: Final = 2_000
+BYTES: Final = 4 << 20
+"""Bounds of what one transaction writes: far more than a loader's, for nobody else is here."""
+
+_THREADS: Final = 3
+
+
+def write_rows(address: str, salt: int, rows: Iterable[Row]) -> Iterator[int]:
+    """Write rows, in a process of Spark's; the number of cells.
+
+    `salt` makes the names of clusters: no other ones in this repository will ever have it.
+    """
+    written = 0
+    with percola.open(address, schema=tables.SCHEMA, create=False) as repo:
+        columns = _Columns(repo)
+        chunk: list[Row] = []
+        cells = size = 0
+        for row in rows:
+            chunk.append(row)
+            cells += len(row.values)
+            size += sum(map(_size, row.values.values()))
+            if cells >= CELLS or size >= BYTES:
+                _write(repo, columns, chunk, salt)
+                written += cells
+                chunk, cells, size = [], 0, 0
+        if chunk:
+            _write(repo, columns, chunk, salt)
+            written += cells
+    yield written
+
+
+class _Columns:
+    """The columns of the schema by table and name, looked up once."""
+
+    def __init__(self, repo: Repository) -> None:
+        self._repo = repo
+        self._known: dict[tuple[str, str], Column[str, Any]] = {}
+
+    def __call__(self, table: str, name: str) -> Column[str, Any]:
+        found = self._known.get((table, name))
+        if found is None:
+            column = self._repo.table(table).resolve(name)
+            assert isinstance(column, Column), (table, name)
+            if ":" in name:
+                return column  # Of a family: seldom twice.
+            found = self._known[table, name] = column
+        return found
+
+
+def _write(repo: Repository, columns: _Columns, chunk: list[Row], salt: int) -> None:
+    def write(t: Transaction) -> None:
+        for row in chunk:
+            key, values = named(row, salt)
+            for name, value in values.items():
+                if row.table == "clusters" and name == "document":
+                    t.set(tables.document, key, {**value, "epoch": t.start_ts})
+                    t.set(tables.entry, f"{key}/{t.start_ts:020}", {"loaded_ms": []})
+                else:
+                    t.set(columns(row.table, name), key, value)
+
+    repo.run(write)
+
+
+def named(row: Row, salt: int) -> tuple[str, dict[str, Any]]:
+    """A row's key and values, with the names of clusters as the repository will know them."""
+    if row.table == "clusters":
+        return cluster_name(row.row, salt), row.values
+    values = dict(row.values)
+    for name in ("joined", "owner"):
+        if name in values:
+            values[name] = {
+                **values[name],
+                "cluster": cluster_name(values[name]["cluster"], salt),
+            }
+    return row.row, values
+
+
+def cluster_name(page: str, salt: int) -> str:
+    """The name of a cluster, made of the id of one of its pages."""
+    return f"{page[:16]}{salt:x}"
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, dict):
+        return 20 + sum(map(_size, value.values()))
+    if isinstance(value, list):
+        return 5 + sum(map(_size, value))
+    return 8
+
+
+# --- Acknowledging --------------------------------------------------------------------------
+
+
+def acknowledge(address: str, numbers: Iterable[int]) -> Iterator[int]:
+    """Say, in a process of Spark's, that the observers have seen everything; how often it was said.
+
+    The exporter's column is left dirty: it alone has something to do.
+    """
+    for _ in numbers:
+        with (
+            percola.open(address, schema=tables.SCHEMA, create=False) as repo,
+            open_index(repo, create=True) as index,
+        ):
+            idle = [
+                Observer(one.column, _nothing, one.name)
+                for one in build_observers(index)
+                if one.column is not tables.outbox_ready
+            ]
+            worker = Worker(repo, idle, threads=_THREADS, retention=None)
+            worker.run_until_idle()
+        yield 1
+
+
+def _nothing(t: Transaction, row: Any) -> None:
+    """All that this observer would do has been done."""

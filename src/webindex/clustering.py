@@ -1,0 +1,312 @@
+"""§3.1: clusters of pages that are one document to a reader, kept while pages come, change and go.
+
+A cluster is a connected component (`webindex.components`). `join` keeps that so, one page at a
+time, and reads no more than it must:
+
+    the page's keys are new     the rows of its keys name the clusters that they belong to; these
+                                become one, the smaller moving into the larger
+    the page's keys changed     of its old cluster alone, the components are computed anew: the
+    or the page is gone         largest keeps the name, every other one becomes a cluster of its
+                                own; then as above, with what is left of it around the page
+
+Under snapshot isolation two transactions that write different cells do not conflict, and two
+pages of one text that come at the same moment would each found a cluster, having seen none
+(write skew). So whoever joins or leaves writes cells that the other one writes too:
+
+    keys.owner          one cell for all pages with a content key: its cluster, and their number
+    keys.near           one cell for all simhashes that agree in a band: two near ones share one
+    pages.joined        that of a canonical page is locked by every page that names it
+    clusters.version    locked by whoever adds to, takes from, splits or merges a cluster
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from percola import Transaction, observer
+from webindex import tables
+from webindex.components import (
+    band_rows,
+    content_key,
+    near_key,
+    partition,
+    simhash_of,
+)
+from webindex.fingerprints import NEAR, hamming
+from webindex.pointing import target_of
+from webindex.urls import host, page_id, page_row
+
+__all__ = ["join"]
+
+Member = dict[str, Any]
+_BYTES = 8
+
+
+@observer(tables.join_due, batch=tables.BATCH)
+def join(t: Transaction, row: str) -> None:
+    """Bring a page's membership, and with it the clusters around it, to what its keys are now."""
+    found = t.get(tables.capture, row)
+    if found is None:
+        return
+    url = found["url"]
+    page = page_id(url)
+    standing = t.get(tables.joined, row)
+    now = _member(t, row, url)
+    if standing is None and now is None:
+        return
+    change = _Change(t)
+    if standing is None:
+        assert now is not None
+        _count(t, url, pages=1, indexable=now["indexable"])
+        _enter(t, change, page, now)
+    else:
+        cluster = standing["cluster"]
+        if now is not None and _same_keys(standing, now):
+            _show(t, cluster, page, now)
+            return
+        was = change.load(cluster)[page]
+        _count(
+            t,
+            url,
+            pages=(now is not None) - 1,
+            indexable=(now is not None and now["indexable"]) - was["indexable"],
+        )
+        if now is None or now["content"] != was["content"]:
+            _release(t, was["content"])
+        change.put(cluster, page, now)
+        change.split(cluster)
+        if now is None:
+            t.delete(tables.joined, row)
+        else:
+            _enter(t, change, page, now, changed=now["content"] != was["content"])
+    change.write()
+
+
+def _member(t: Transaction, row: str, url: str) -> Member | None:
+    """The page as a member of a cluster; None if it is not live."""
+    known = t.get(tables.fingerprint, row)
+    if known is None:
+        return None
+    return {
+        "url": url,
+        "title": known["title"],
+        "language": known["language"],
+        "indexable": known["indexable"],
+        "content": content_key(known),
+        "target": target_of(url, t.get(tables.resolved, row)),
+        "loaded_ms": known["loaded_ms"],
+    }
+
+
+def _same_keys(standing: Mapping[str, Any], now: Member) -> bool:
+    return all(standing[name] == now[name] for name in ("content", "target"))
+
+
+def _show(t: Transaction, cluster: str, page: str, now: Member) -> None:
+    """Write what a document shows of a page that stays where it is."""
+    cell = tables.member[page]
+    was = t.get(cell, cluster)
+    if was is not None and was["indexable"] != now["indexable"]:
+        _count(t, now["url"], pages=0, indexable=now["indexable"] - was["indexable"])
+    if was != now:
+        t.set(cell, cluster, now)
+    t.notify(tables.cluster_changed, cluster)
+
+
+def _enter(
+    t: Transaction, change: _Change, page: str, now: Member, *, changed: bool = True
+) -> None:
+    """Join the page, and what is in its cluster already, with all clusters that it has keys of.
+
+    `changed` says that its content key is not counted yet.
+    """
+    around = _around(t, page, now)
+    own = change.cluster_of(page)
+    if own is not None:
+        around.add(own)
+    if not around:
+        # Nobody else has the name: a timestamp is given to one transaction only.
+        into = f"{page[:16]}{t.start_ts:x}"
+    elif len(around) == 1:
+        [into] = around
+    else:
+        into = change.merge(around)
+    change.put(into, page, now)
+    if changed:
+        _claim(t, now["content"], into)
+
+
+def _around(t: Transaction, page: str, now: Member) -> set[str]:
+    """The clusters of other pages that have an edge to this one."""
+    found: set[str] = set()
+    content = now["content"]
+    owner = t.get(tables.owner, content)
+    if owner is not None:
+        found.add(owner["cluster"])
+    elif (simhash := simhash_of(content)) is not None:
+        for other in _near(t, simhash):
+            owner = t.get(tables.owner, near_key(other))
+            if owner is not None:
+                found.add(owner["cluster"])
+    if now["target"] is not None:
+        joined = t.get_for_update(tables.joined, page_row(now["target"]))
+        if joined is not None:
+            found.add(joined["cluster"])
+    leading = t.get_row(tables.aliases, page_row(now["url"]), [tables.leads_here])
+    for one in leading.family(tables.leads_here).values():
+        if one["kind"] == "canonical":
+            # Only once it has joined with that target: until then it has yet to come by itself.
+            joined = t.get(tables.joined, page_row(one["url"]))
+            if joined is not None and joined["target"] == now["url"]:
+                found.add(joined["cluster"])
+    return found
+
+
+def _near(t: Transaction, simhash: int) -> set[int]:
+    """Other simhashes at a distance of at most `NEAR`."""
+    found = set()
+    for stored in t.get_many((tables.near, row) for row in band_rows(simhash)):
+        found |= {one for one in _simhashes(stored) if hamming(one, simhash) <= NEAR}
+    return found - {simhash}
+
+
+# --- Keys -----------------------------------------------------------------------------------
+
+
+def _claim(t: Transaction, content: str, cluster: str) -> None:
+    """Count one more page with a content key."""
+    owner = t.get(tables.owner, content)
+    pages = owner["pages"] if owner is not None else 0
+    t.set(tables.owner, content, {"cluster": cluster, "pages": pages + 1})
+    simhash = simhash_of(content)
+    if not pages and simhash is not None:
+        for row in band_rows(simhash):
+            _store(t, row, _simhashes(t.get(tables.near, row)) | {simhash})
+
+
+def _release(t: Transaction, content: str) -> None:
+    """Count one page less with a content key."""
+    owner = t.get(tables.owner, content)
+    assert owner is not None, content
+    if owner["pages"] > 1:
+        t.set(tables.owner, content, {**owner, "pages": owner["pages"] - 1})
+        return
+    t.delete(tables.owner, content)
+    simhash = simhash_of(content)
+    if simhash is not None:
+        for row in band_rows(simhash):
+            _store(t, row, _simhashes(t.get(tables.near, row)) - {simhash})
+
+
+def _simhashes(stored: bytes | None) -> set[int]:
+    packed = stored or b""
+    return {int.from_bytes(packed[at : at + _BYTES], "big") for at in range(0, len(packed), _BYTES)}
+
+
+def _store(t: Transaction, row: str, simhashes: Iterable[int]) -> None:
+    packed = b"".join(one.to_bytes(_BYTES, "big") for one in sorted(simhashes))
+    if packed:
+        t.set(tables.near, row, packed)
+    else:
+        t.delete(tables.near, row)
+
+
+# --- Clusters -------------------------------------------------------------------------------
+
+
+class _Change:
+    """What one run makes of the clusters that it touches; members are written at its end.
+
+    A cluster that a page is only added to is locked, but not read: it may have thousands.
+    """
+
+    def __init__(self, t: Transaction) -> None:
+        self._t = t
+        self._before: dict[str, dict[str, Member]] = {}
+        self._after: dict[str, dict[str, Member]] = {}
+        self._cluster_of: dict[str, str] = {}
+
+    def load(self, cluster: str) -> Mapping[str, Member]:
+        """The members of a cluster, which is locked."""
+        if cluster not in self._before:
+            self._t.get_for_update(tables.version, cluster)
+            row = self._t.get_row(tables.clusters, cluster, [tables.member])
+            members = row.family(tables.member)
+            self._before[cluster] = members
+            self._after[cluster] = dict(members)
+            self._cluster_of |= dict.fromkeys(members, cluster)
+        return self._after[cluster]
+
+    def cluster_of(self, page: str) -> str | None:
+        """The cluster that a page is in by now, of those that were loaded."""
+        return self._cluster_of.get(page)
+
+    def put(self, cluster: str, page: str, member: Member | None) -> None:
+        """Add a page to a cluster or change it there; take it out for None."""
+        if cluster not in self._after:
+            self._t.get_for_update(tables.version, cluster)
+            self._before[cluster] = {}
+            self._after[cluster] = {}
+        if member is None:
+            del self._after[cluster][page]
+            del self._cluster_of[page]
+            return
+        self._after[cluster][page] = member
+        self._cluster_of[page] = cluster
+        keys = {name: member[name] for name in ("content", "target")}
+        self._t.set(tables.joined, page_row(member["url"]), {"cluster": cluster, **keys})
+
+    def split(self, cluster: str) -> None:
+        """Make a cluster of its own of every component but the largest."""
+        for part in partition(self._after[cluster])[1:]:
+            self._move(part, cluster, f"{min(part)[:16]}{self._t.start_ts:x}")
+
+    def merge(self, clusters: Iterable[str]) -> str:
+        """Move the members of all clusters into the largest; its name."""
+        sizes = {cluster: len(self.load(cluster)) for cluster in clusters}
+        into = min(sizes, key=lambda cluster: (-sizes[cluster], cluster))
+        for cluster in sizes.keys() - {into}:
+            self._move(list(self._after[cluster]), cluster, into)
+        return into
+
+    def _move(self, pages: Iterable[str], cluster: str, into: str) -> None:
+        t = self._t
+        contents = set()
+        for page in pages:
+            member = self._after[cluster].pop(page)
+            self.put(into, page, member)
+            contents.add(member["content"])
+        # At once: the rest of the run asks the keys who is where. A key of another cluster is
+        # that of the page that changes, which has not been counted there yet.
+        for content in contents:
+            owner = t.get(tables.owner, content)
+            if owner is not None and owner["cluster"] == cluster:
+                t.set(tables.owner, content, {**owner, "cluster": into})
+
+    def write(self) -> None:
+        """Write the members, and have the documents of all clusters that changed made anew."""
+        t = self._t
+        for cluster, after in self._after.items():
+            before = self._before[cluster]
+            if before == after:
+                continue
+            t.notify(tables.cluster_changed, cluster)
+            for page in before.keys() - after.keys():
+                t.delete(tables.member[page], cluster)
+            for page, member in after.items():
+                if before.get(page) != member:
+                    t.set(tables.member[page], cluster, member)
+
+
+def _count(t: Transaction, url: str, *, pages: int, indexable: int) -> None:
+    """Add to the counters of a host."""
+    if not pages and not indexable:
+        return
+    row = f"{host(url)}/{page_id(url)[:2]}"
+    before = t.get(tables.live, row) or {"pages": 0, "indexable": 0}
+    after = {"pages": before["pages"] + pages, "indexable": before["indexable"] + indexable}
+    if after["pages"]:
+        t.set(tables.live, row, after)
+    else:
+        t.delete(tables.live, row)

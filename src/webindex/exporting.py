@@ -1,0 +1,81 @@
+"""§3: the end of the chain: changed documents go to the search index, in batches.
+
+The outbox says which clusters have changed since they were last exported. One run takes as many
+as a durable write of the search index is worth, so that a trickle is exported at once, and a bulk
+load by the hundreds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from percola import Observer, Transaction, observer
+from webindex import tables
+from webindex.serving.base import ServingDocument, ServingIndex
+from webindex.urls import host
+
+__all__ = ["EXPORT_BATCH", "export_to", "serving_document"]
+
+EXPORT_BATCH: Final = 500
+"""Documents that one run of `export` writes to the search index."""
+
+
+def export_to(index: ServingIndex) -> Observer[str]:
+    """The last observer of the chain, for one search index.
+
+    It empties the outbox in batches: one durable write of the search index for all documents
+    that have changed since the last one. Writing the index is no part of the transaction, but
+    it is idempotent by cluster and epoch: a crash in between only makes it happen again.
+    """
+
+    @observer(tables.outbox_ready, name="export")
+    def export(t: Transaction, row: str) -> None:
+        puts: dict[str, ServingDocument] = {}
+        deletes: dict[str, int] = {}
+        loaded: list[int] = []
+        taken = 0
+        for waiting in t.scan(tables.outbox, columns=[tables.entry]):
+            if taken >= EXPORT_BATCH:
+                t.notify(tables.outbox_ready, row)
+                break
+            taken += 1
+            cluster, _, epoch = waiting.key.rpartition("/")
+            loaded += waiting[tables.entry]["loaded_ms"]
+            t.delete(tables.entry, waiting.key)
+            shown = t.get(tables.document, cluster)
+            if shown is None:
+                deletes[cluster] = max(deletes.get(cluster, 0), int(epoch))
+            else:
+                puts[cluster] = serving_document(cluster, shown)
+        if not taken:
+            return
+        index.apply(list(puts.values()), list(deletes.items()))
+        now = time.time_ns() // 1_000_000
+        if loaded:
+            t.set(
+                tables.report,
+                f"export/{t.start_ts:020}",
+                {"at_ms": now, "latency_ms": [now - one for one in loaded]},
+            )
+
+    return export
+
+
+def serving_document(cluster: str, shown: Mapping[str, Any]) -> ServingDocument:
+    """The document as the search index takes it."""
+    return ServingDocument(
+        cluster=cluster,
+        epoch=shown["epoch"],
+        url=shown["url"],
+        title=shown["title"],
+        text=shown["text"],
+        language=shown["language"],
+        host=host(shown["url"]),
+        anchors=tuple((words, count) for words, count in shown["anchors"]),
+        duplicates=tuple(shown["duplicates"]),
+        inlinks=shown["inlinks"],
+        rank=shown["rank"],
+        aliases=tuple(shown["aliases"]),
+    )

@@ -1,0 +1,68 @@
+"""A bulk load that keeps step with the workers.
+
+A loader writes pages ten times as fast as workers process them. Were it to run ahead, a page
+that changes meanwhile would wait behind all that it has written. So, while workers are at it,
+a load waits before it writes more, until little is left to do. It costs no time: the workers are
+what everything waits for, and they always find something. Without workers, or if they do not get
+on, the load goes ahead.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Final
+
+from percola import Repository, inspection
+from webindex import tables
+
+BACKLOG: Final = 64
+"""Dirty cells of pages up to which a load writes more: enough to keep some workers busy."""
+
+_POLL_SECONDS: Final = 0.03
+_LOOK_SECONDS: Final = 1.0
+_PATIENCE_SECONDS: Final = 5.0
+
+
+class Pace:
+    """Holds a loader back; for one thread."""
+
+    def __init__(self, repo: Repository) -> None:
+        self._repo = repo
+        self._waiting = threading.Event()  # Never set: to wait on.
+        self._looked = float("-inf")
+        self._workers = False
+
+    def keep(self) -> None:
+        """Return once it is time to write more.
+
+        Raises StoreError if the store cannot be read.
+        """
+        if not self._has_workers():
+            return
+        since, least = time.monotonic(), self._backlog()
+        while least > BACKLOG and self._has_workers():
+            began = time.monotonic()
+            left = self._backlog()
+            now = time.monotonic()
+            if left < least:
+                since = now
+            elif now - since > _PATIENCE_SECONDS:
+                return
+            least = min(least, left)
+            # Counting reads all that is dirty: the more there is, the more seldom.
+            self._waiting.wait(max(_POLL_SECONDS, 10 * (now - began)))
+
+    def _backlog(self) -> int:
+        """How many cells of pages are dirty."""
+        return sum(1 for _ in inspection.notifications(self._repo, table=tables.pages))
+
+    def _has_workers(self) -> bool:
+        """Whether a live process parses captures; looked up once a second."""
+        now = time.monotonic()
+        if now - self._looked > _LOOK_SECONDS:
+            self._looked = now
+            self._workers = any(
+                repr(tables.capture) in one.observers for one in inspection.processes(self._repo)
+            )
+        return self._workers

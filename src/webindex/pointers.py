@@ -1,0 +1,103 @@
+"""Which page a page names in its place, and whether it is a page to be read itself.
+
+A page points to another one in two ways. A *redirect* sends every visitor there: by its status and
+`Location`, or by its markup (`Page.refresh`). A *canonical* page is named by one that can be read
+itself, as the address under which it would rather be known. A redirect may lead anywhere; who is
+canonical only the owner of a domain can say, for its own pages.
+
+Everything here is a pure function of one capture. Where a pointer leads in the end, through other
+redirects, is for the observers to find out: they follow at most `MAX_HOPS` of them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from webindex.pages import Page
+from webindex.urls import registrable_domain, resolve
+
+__all__ = [
+    "MAX_HOPS",
+    "REDIRECTS",
+    "Kind",
+    "Pointer",
+    "is_live",
+    "pointer_of",
+    "pointer_of_capture",
+]
+
+MAX_HOPS: Final = 10
+"""Redirects that are followed after a page's own pointer; a longer chain leads nowhere."""
+
+REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+"""The statuses whose `Location` is followed. 300 offers a choice, 304 says that nothing changed,
+305 named a proxy and 306 is unused: none of them names a page instead of this one."""
+
+Kind = Literal["redirect", "canonical"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """The page that another one names in its place: `url` is normalised and never its own."""
+
+    kind: Kind
+    url: str
+
+
+def pointer_of(
+    url: str, status: int, location: str | None, refresh: str | None, canonical: str | None
+) -> Pointer | None:
+    """Return what the page `url` points to, or None.
+
+    Args:
+        url: normalised URL of the page.
+        status: of the response, 200 to 999.
+        location: value of the `Location` header: relative or absolute, with or without a
+            fragment, repeated headers joined by newlines. One that is malformed, contradicts
+            itself or leads to another scheme points nowhere, as does one back to the page itself.
+        refresh: normalised target of a meta refresh (`Page.refresh`).
+        canonical: normalised canonical URL (`Page.canonical`), on whichever host; one outside the
+            page's own registrable domain is no pointer.
+
+    Raises:
+        BadUrlError: `url` or `canonical` is not normalised.
+    """
+    if status in REDIRECTS:
+        target = _target(url, location or "")
+        return Pointer("redirect", target) if target is not None and target != url else None
+    if not 200 <= status < 300:
+        return None
+    if refresh is not None:
+        return Pointer("redirect", refresh) if refresh != url else None
+    if canonical is None or canonical == url:
+        return None
+    if registrable_domain(canonical) != registrable_domain(url):
+        return None
+    return Pointer("canonical", canonical)
+
+
+def pointer_of_capture(capture: Mapping[str, Any], page: Page | None) -> dict[str, str] | None:
+    """Return the value of `pages.pointer`, or None if there is to be none.
+
+    `capture` is the value of `pages.capture`; `page` is what `parse` made of its body, and is
+    only looked at for a status 200 to 299.
+    """
+    pointer = pointer_of(
+        capture["url"],
+        capture["status"],
+        capture.get("location"),
+        page.refresh if page is not None else None,
+        page.canonical if page is not None else None,
+    )
+    return None if pointer is None else {"kind": pointer.kind, "url": pointer.url}
+
+
+def is_live(capture: Mapping[str, Any], page: Page | None) -> bool:
+    """Whether the page is there to be read: status 200 to 299, and it sends nobody elsewhere."""
+    return 200 <= capture["status"] < 300 and page is not None and page.refresh is None
+
+
+def _target(url: str, location: str) -> str | None:
+    said = {line.strip() for line in location.splitlines()} - {""}
+    named = {resolve(url, one) for one in said}
+    return named.pop() if len(named) == 1 else None

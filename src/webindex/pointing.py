@@ -1,0 +1,146 @@
+"""Pages that name another one in their place: redirects, and `rel=canonical`.
+
+    parse ──▶ pointer, from:ID at its target ──(resolve)──▶ resolved, via:ID at the end of the way
+                                                  ▲                            │
+                 (changed) of what is pointed to ─┴────────────(changed)───────┘
+
+Where a pointer leads depends on other pages: a target may go, come back, or redirect further.
+`resolve` looks only one page ahead, at what stands in the row of the pointer's target: whether
+it is live, what it points to, and what that was resolved to. Whoever changes one of these cells
+notifies `aliases.changed` of that row in the same transaction, and `follow` passes it on to all
+that point there. A page is registered at its target (`from:ID`) before it is resolved for the
+first time, in an earlier transaction. So of a change there and a look from here, whichever comes
+last sees the other, and a chain of redirects settles from its end to its beginning.
+
+Redirects in a circle lead nowhere. While one closes, its pages hand an old answer round, each
+time with one hop more, and drop it at `MAX_HOPS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from percola import Transaction, observer
+from webindex import tables
+from webindex.assembling import tell
+from webindex.pointers import MAX_HOPS
+from webindex.urls import page_id, page_row, registrable_domain
+
+__all__ = ["follow", "is_counted", "point", "resolve", "target_of"]
+
+Pointer = Mapping[str, Any]
+
+
+def point(t: Transaction, row: str, url: str, after: Pointer | None, *, live: bool) -> None:
+    """Register what a page points to now, and tell whoever points to it what it has become.
+
+    Called by `parse`, before it writes the fingerprint: `live` is what the page is from now on.
+    """
+    before = t.get(tables.pointer, row)
+    was_live = t.get(tables.fingerprint, row) is not None
+    if before != after:
+        here = tables.points_here[page_id(url)]
+        if before is not None:
+            t.delete(here, page_row(before["url"]))
+        if after is not None:
+            t.set(here, page_row(after["url"]), {"url": url, "kind": after["kind"]})
+            t.set(tables.pointer, row, after)
+        else:
+            t.delete(tables.pointer, row)
+    if before != after or (after is not None and was_live != live):
+        t.notify(tables.resolve_due, row)
+    if before != after or was_live != live:
+        t.notify(tables.aliases_changed, row)
+    if (was_live or _redirects(before)) != (live or _redirects(after)):
+        t.notify(tables.inlinks_changed, row)
+
+
+def is_counted(t: Transaction, row: str) -> bool:
+    """Whether links to a page count for anything: it is live, or sends its readers elsewhere."""
+    return t.get(tables.fingerprint, row) is not None or _redirects(t.get(tables.pointer, row))
+
+
+def _redirects(pointer: Pointer | None) -> bool:
+    return pointer is not None and pointer["kind"] == "redirect"
+
+
+@observer(tables.aliases_changed, batch=tables.BATCH)
+def follow(t: Transaction, row: str) -> None:
+    """Have all pages that point to this one look again where that leads."""
+    pointing = t.get_row(tables.aliases, row, [tables.points_here]).family(tables.points_here)
+    for one in pointing.values():
+        t.notify(tables.resolve_due, page_row(one["url"]))
+
+
+@observer(tables.resolve_due, batch=tables.BATCH)
+def resolve(t: Transaction, row: str) -> None:
+    """Find where the page's pointer leads, and enter the page there."""
+    found = t.get(tables.capture, row)
+    if found is None:
+        return
+    url = found["url"]
+    before = t.get(tables.resolved, row)
+    after = _resolve(t, url, t.get(tables.pointer, row))
+    if before == after:
+        return
+    if after is None:
+        t.delete(tables.resolved, row)
+    else:
+        t.set(tables.resolved, row, after)
+    here = tables.leads_here[page_id(url)]
+    left = end_of(url, before)
+    if left is not None:
+        t.delete(here, page_row(left))
+    reached = end_of(url, after)
+    if after is not None and reached is not None:
+        t.set(here, page_row(reached), {"url": url, "kind": after["kind"]})
+    for end in {left, reached} - {None}:
+        tell(t, page_row(str(end)))
+    if "redirect" in {one["kind"] for one in (before, after) if one is not None}:
+        t.notify(tables.aliases_changed, row)
+    if "canonical" in {one["kind"] for one in (before, after) if one is not None}:
+        t.notify(tables.join_due, row)
+
+
+def _resolve(t: Transaction, url: str, pointer: Pointer | None) -> dict[str, Any] | None:
+    if pointer is None:
+        return None
+    ahead = page_row(pointer["url"])
+    further = t.get(tables.pointer, ahead)
+    if t.get(tables.fingerprint, ahead) is not None:
+        end, hops, plain = pointer["url"], 0, further is None
+    elif not _redirects(further):
+        return None
+    else:
+        there = t.get(tables.resolved, ahead)
+        if there is None or there["hops"] >= MAX_HOPS:
+            return None
+        end, hops, plain = there["url"], there["hops"] + 1, there["plain"]
+    if end == url:
+        return None
+    return {"kind": pointer["kind"], "url": end, "hops": hops, "plain": plain}
+
+
+def end_of(url: str, resolved: Pointer | None) -> str | None:
+    """The page at which another one is entered as leading there (`aliases.via`), if at any.
+
+    A redirect counts wherever it leads. A canonical page counts if it declares no other one
+    itself, and somebody registered both under the same domain: nobody can give away the pages
+    of others, or take them.
+    """
+    if resolved is None:
+        return None
+    end: str = resolved["url"]
+    if resolved["kind"] == "redirect":
+        return end
+    if resolved["plain"] and registrable_domain(end) == registrable_domain(url):
+        return end
+    return None
+
+
+def target_of(url: str, resolved: Pointer | None) -> str | None:
+    """The page that a live page says it is a copy of: an edge of its cluster."""
+    if resolved is None or resolved["kind"] != "canonical":
+        return None
+    return end_of(url, resolved)

@@ -1,0 +1,186 @@
+"""`rank`: PageRank of all pages of one snapshot, from reading the graph to the report."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from functools import partial
+from typing import Final
+
+from pyspark import Broadcast, SparkContext, TaskContext
+from pyspark.sql import SparkSession
+
+import percola
+from percola import PercolaError, Repository
+from webindex import tables
+from webindex.errors import WebindexError
+from webindex.ranking.distributed import Graph
+from webindex.ranking.graph import PagesRead, Values
+from webindex.ranking.report import EPSILON, RankReport
+from webindex.ranking.writing import OvertakenError, Written, begin, write_ranks
+from webindex.spark_jobs import (
+    Job,
+    Progress,
+    Show,
+    SparkJobError,
+    progress_bar,
+    reachable,
+    running_context,
+    started_job,
+)
+from webindex.working import open_repository
+
+TOLERANCE: Final = 1e-6
+"""The iteration ends when a step changes a rank by less than this on average, the mean being 1."""
+
+MOST_ITERATIONS: Final = 200
+
+_OVERTAKEN: Final = "a newer rank run has begun, and this one has ended."
+
+
+class RankError(WebindexError):
+    """Ranks could not be computed, or not all of them written."""
+
+
+def rank(
+    address: str | os.PathLike[str],
+    *,
+    spark: SparkSession | SparkContext | None = None,
+    master: str | None = None,
+    epsilon: float = EPSILON,
+    tolerance: float = TOLERANCE,
+    most_iterations: int = MOST_ITERATIONS,
+    progress: Show | None = None,
+    quiet: bool = False,
+) -> RankReport:
+    """Compute PageRank over a snapshot of the repository; write back what has moved.
+
+    Observers may work meanwhile. If another run begins, this one ends with an error: of ranks
+    that were written, the newer ones are those of the newer run. To run again after an error is
+    all there is to do. The report is kept in the `journal` table, row `rank/RUN`.
+
+    Args:
+        address: the repository, as for `percola.open`. Every machine that runs tasks must reach
+            it at the same place.
+        spark: the session or context to use; it goes on afterwards. Without it, that of this
+            process is used if there is one, else one is started and ended.
+        master: the Spark master of a session that is started here; `local[*]` by default.
+        epsilon: ranks that have moved by less stay as they are; the mean of all ranks is 1.
+        tolerance: the computation ends when a step changes a rank by less, on average.
+        most_iterations: steps after which it ends in any case.
+        progress: called from this thread several times a second, instead of showing a bar.
+        quiet: show nothing.
+
+    Raises:
+        RankError: options that make no sense; the run ended early, or a newer one has begun.
+        PercolaError: there is no web index, or Spark cannot be started.
+        KeyboardInterrupt: Ctrl-C; the job is cancelled. What was written stays.
+    """
+    if not (math.isfinite(epsilon) and epsilon >= 0):
+        raise RankError(f"An epsilon of {epsilon} makes no sense: use 0 or more, such as 0.01.")
+    if not (math.isfinite(tolerance) and tolerance >= 0) or most_iterations < 1:
+        raise RankError(
+            f"A tolerance of {tolerance} and at most {most_iterations} iterations make no sense: "
+            "use 0 or more, and 1 or more."
+        )
+    began = time.perf_counter()
+    with (
+        open_repository(os.fspath(address)) as repo,
+        nullcontext(progress) if progress is not None else progress_bar(quiet=quiet) as show,
+    ):
+        try:
+            place = reachable(repo)
+            show(Progress("Starting Spark"))
+            with running_context(spark, master, "webindex rank") as context:
+                starting = time.perf_counter() - began
+                # Held until all is read: what tasks that are run again have to read stays.
+                with (
+                    repo.snapshot() as snapshot,
+                    started_job(context, "webindex rank", show) as job,
+                ):
+                    report = RankReport(
+                        run=snapshot.start_ts,
+                        epsilon=epsilon,
+                        tolerance=tolerance,
+                        started_ms=time.time_ns() // 1_000_000 - int(1000 * starting),
+                        starting_seconds=starting,
+                    )
+                    _run(repo, place, context, job, report, most_iterations)
+        except SparkJobError as error:
+            raise RankError(f"The rank run could not begin: {error}") from error
+        report.seconds = time.perf_counter() - began
+        _keep(repo, report)
+    if report.error is not None:
+        raise RankError(
+            f"The rank run ended early: {report.error} {report.written:,} ranks were written; "
+            "they stay."
+        )
+    return report
+
+
+def _run(
+    repo: Repository,
+    address: str,
+    context: SparkContext,
+    job: Job,
+    report: RankReport,
+    most: int,
+) -> None:
+    """The run itself; what ends it early is `report.error`."""
+    try:
+        begin(repo, report.run)
+        with Graph(context, job, address, report.run) as graph:
+            report.pages, report.edges = graph.pages, graph.edges
+            ranking = graph.rank(tolerance=report.tolerance, most=most)
+            report.iterations, report.residual = ranking.iterations, ranking.residual
+            report.converged = ranking.residual <= report.tolerance
+            values = context.broadcast(ranking.values)
+            tasks = graph.read.mapPartitionsWithIndex(
+                partial(_write, address, report.run, report.epsilon, graph.firsts, values)
+            )
+            outcomes = job.run(Progress("Writing", 0, graph.parts), tasks.collect)
+            for one in outcomes:
+                report.written += one.written
+                report.gone += one.gone
+                report.retried += one.attempt > 0
+                report.error = report.error or (_OVERTAKEN if one.overtaken else one.error)
+    except OvertakenError:
+        report.error = _OVERTAKEN
+    except SparkJobError as error:
+        report.error = f"Spark gave up on it: {error}"
+
+
+def _keep(repo: Repository, report: RankReport) -> None:
+    row = f"rank/{report.run:020}"
+    try:
+        repo.run(lambda t: t.set(tables.report, row, report.to_json()))
+    except PercolaError:
+        if report.error is None:
+            raise
+
+
+def _write(
+    address: str,
+    run: int,
+    epsilon: float,
+    firsts: list[int],
+    values: Broadcast[Values],
+    part: int,
+    pages: Iterable[PagesRead],
+) -> Iterator[Written]:
+    """What a task writes: the ranks of the pages that it has read."""
+    context = TaskContext.get()
+    ranks = values.value[firsts[part] : firsts[part + 1]].tolist()
+    for read in pages:
+        try:
+            with percola.open(address, schema=tables.SCHEMA, create=False) as repo:
+                # In the order of the rows: by shard, and neighbours share their reads.
+                pairs = sorted(zip(read.rows, ranks, strict=True))
+                done = write_ranks(repo, run, pairs, epsilon)
+        except PercolaError as error:
+            done = Written(error=str(error))
+        done.attempt = context.attemptNumber() if context is not None else 0
+        yield done

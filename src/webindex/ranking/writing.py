@@ -1,0 +1,139 @@
+"""§2.2, §2.4: ranks go back into the repository, and no two runs ever mix.
+
+Each shard of the pages has a cell `ranks.run`, the timestamp of the run that may write its ranks:
+
+    a run begins        it writes its timestamp into all of these cells, unless there is a larger
+    it reads ranks      only then, to see which have moved
+    it writes ranks     a transaction takes the shard's cell for update, and must find its own
+                        timestamp there
+
+A transaction of an older run that is still on its way when a newer one begins has read a cell
+that is written meanwhile: it conflicts, looks again, and finds that it has been overtaken. So what
+a run has read of ranks is not changed behind its back, and the ranks that a page is given come
+from ever newer runs, whatever was paused, lost or run twice in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+from percola import PercolaError, Repository, Snapshot, Transaction
+from webindex import tables
+from webindex.assembling import tell
+from webindex.ranking.graph import SHARDS
+
+DIGITS: Final = 6
+"""Decimals that are written: no more than the tolerance vouches for, so that pages with the same
+links to them have the same rank, and not one that depends on how sums are rounded."""
+
+BATCH: Final = 32
+"""Ranks that one transaction writes: enough to share a commit, few enough to repeat it."""
+
+_CLAIMED_AT_ONCE: Final = 16
+_READ_AT_ONCE: Final = 512
+
+Rank = tuple[str, float]
+"""A page's row, and its rank."""
+
+
+class OvertakenError(Exception):
+    """A newer run has begun: this one may not write any more."""
+
+
+@dataclass(slots=True)
+class Written:
+    """What became of the ranks of some shards.
+
+    `overtaken` says that the writing ended early, `error` that it failed, and why.
+    """
+
+    written: int = 0
+    gone: int = 0
+    overtaken: bool = False
+    error: str | None = None
+    attempt: int = 0
+
+    def add(self, other: Written) -> None:
+        """Add the counts of other shards."""
+        self.written += other.written
+        self.gone += other.gone
+
+
+def begin(repo: Repository, run: int) -> None:
+    """Let `run` be the one that writes ranks, and none that is older.
+
+    Raises OvertakenError if a newer one has begun.
+    """
+    # Not all in one transaction: it would conflict with every one of an older run that writes.
+    for low in range(0, len(SHARDS), _CLAIMED_AT_ONCE):
+        shards = SHARDS[low : low + _CLAIMED_AT_ONCE]
+
+        def claim(t: Transaction, shards: Sequence[str] = shards) -> None:
+            there = t.get_many((tables.rank_run, shard) for shard in shards)
+            if any(newest is not None and newest > run for newest in there):
+                raise OvertakenError
+            for shard in shards:
+                t.set(tables.rank_run, shard, run)
+
+        repo.run(claim)
+
+
+def write_ranks(repo: Repository, run: int, ranks: Iterable[Rank], epsilon: float) -> Written:
+    """Write the ranks that have moved by more than epsilon, and those of pages that have none.
+
+    The ranks of a shard stand together. Doing it again changes nothing: what an earlier attempt
+    of the same run has written is counted again, and not written.
+    """
+    done = Written()
+    try:
+        for shard, group in groupby(ranks, key=lambda rank: rank[0][:2]):
+            with repo.snapshot() as snapshot:
+                moved = list(_moved(snapshot, run, group, epsilon, done))
+            for low in range(0, len(moved), BATCH):
+                done.add(repo.run(_Batch(run, shard, moved[low : low + BATCH])))
+    except OvertakenError:
+        done.overtaken = True
+    except PercolaError as error:
+        done.error = str(error)
+    return done
+
+
+def _moved(
+    snapshot: Snapshot, run: int, ranks: Iterable[Rank], epsilon: float, done: Written
+) -> Iterator[Rank]:
+    group = [(row, round(value, DIGITS)) for row, value in ranks]
+    for low in range(0, len(group), _READ_AT_ONCE):
+        some = group[low : low + _READ_AT_ONCE]
+        there = snapshot.get_many((tables.rank, row) for row, _ in some)
+        for (row, value), before in zip(some, there, strict=True):
+            if before is not None and before["run"] == run:
+                done.written += 1
+            elif before is None or abs(value - before["value"]) > epsilon:
+                yield row, value
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """One transaction: some ranks of one shard."""
+
+    run: int
+    shard: str
+    ranks: Sequence[Rank]
+
+    def __call__(self, t: Transaction) -> Written:
+        done = Written()
+        if t.get_for_update(tables.rank_run, self.shard) != self.run:
+            raise OvertakenError
+        for row, value in self.ranks:
+            # For update: whoever takes the page out of the index deletes its rank, and must not
+            # have looked for one before this one was there.
+            if t.get_for_update(tables.fingerprint, row) is None:
+                done.gone += 1
+                continue
+            done.written += 1
+            t.set(tables.rank, row, {"value": value, "run": self.run})
+            tell(t, row)
+        return done

@@ -1,0 +1,225 @@
+"""§2.4: what the Spark jobs of the web index have in common, as their drivers see it.
+
+A driver runs in the caller's thread. Each action on Spark runs in a thread of its own, while the
+caller's shows how far it is and listens to Ctrl-C: Py4J cannot be interrupted in a call.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from pyspark import InheritableThread, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn
+from rich.progress import Progress as Bar
+
+from percola import Repository
+from percola.spark import interrupts_held, spark_context
+from webindex.errors import WebindexError
+
+__all__ = [
+    "Job",
+    "Progress",
+    "Show",
+    "SparkJobError",
+    "progress_bar",
+    "reachable",
+    "running_context",
+    "started_job",
+]
+
+T = TypeVar("T")
+
+_POLL_SECONDS: Final = 0.1
+# The JVM only hands out tasks here: a quick start is worth more than well compiled code.
+_CONFIG: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+_WORKER_DIED: Final = (
+    "Python worker exited unexpectedly",
+    "Python worker failed to connect back",
+    "java.io.EOFException",
+    "Connection reset",
+    "Broken pipe",
+)
+_OURS: Final = re.compile(r"^(?:percola|webindex)\.[\w.]+: ")
+
+
+class SparkJobError(WebindexError):
+    """A Spark job could not begin, or Spark gave up on it; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job is: `done` of `total` tasks of a step; 0 of 0 while Spark starts."""
+
+    step: str
+    done: int = 0
+    total: int = 0
+
+
+Show = Callable[[Progress], None]
+
+
+# --- Before the job -----------------------------------------------------------------------
+
+
+def reachable(repo: Repository) -> str:
+    """The address of a repository as tasks can use it; SparkJobError if they cannot."""
+    place = repo.address
+    if place.startswith("memory:"):
+        raise SparkJobError(
+            "The repository memory: exists in one process only, and a Spark job runs in several. "
+            "Name a folder."
+        )
+    return place if re.match(r"[a-z][a-z0-9+.-]+:", place) else os.path.abspath(place)
+
+
+@contextmanager
+def running_context(
+    spark: SparkSession | SparkContext | None, master: str | None, app: str
+) -> Iterator[SparkContext]:
+    """The context that is given, or that of this process, or one that ends with the block.
+
+    Raises SparkJobError for a Spark Connect session, PercolaError if Spark cannot be started.
+    """
+    if spark is None:
+        with spark_context(master or "local[*]", app=app, config=_CONFIG) as context:
+            yield context
+        return
+    if isinstance(spark, SparkContext):
+        yield spark
+        return
+    try:
+        context = spark.sparkContext
+    except PySparkException as error:
+        raise SparkJobError(
+            "A Spark Connect session cannot run this job, which needs plain tasks: use a session "
+            "on the cluster itself, or name the cluster as the master."
+        ) from error
+    yield context
+
+
+@contextmanager
+def progress_bar(*, quiet: bool) -> Iterator[Show]:
+    """Show progress on a terminal; elsewhere nothing, for the report comes at the end."""
+    console = Console()
+    if quiet or not console.is_terminal:
+        yield lambda progress: None
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Bar(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def show(progress: Progress) -> None:
+            bar.update(
+                task,
+                description=progress.step,
+                completed=progress.done,
+                total=progress.total or None,
+            )
+
+        yield show
+
+
+# --- The job, in the driver ---------------------------------------------------------------
+
+
+class Job:
+    """The actions of one job, one after the other; `started_job` makes it.
+
+    Attributes:
+        done: how many tasks of the last action had ended when it was last looked at.
+    """
+
+    def __init__(
+        self, context: SparkContext, name: str, show: Show, interrupted: threading.Event
+    ) -> None:
+        self._context = context
+        self._name = name
+        self._group = f"{name.replace(' ', '-')}-{uuid.uuid4().hex}"
+        self._show = show
+        self._interrupted = interrupted
+        self.done = 0
+
+    def run(self, progress: Progress, action: Callable[[], T]) -> T:
+        """Run one action; `progress` is shown, and if it has a total, counted up by tasks.
+
+        Raises:
+            SparkJobError: Spark gave up; the message is the gist of its reasons.
+            KeyboardInterrupt: Ctrl-C; the action was cancelled.
+        """
+        results: list[T] = []
+        problems: list[Exception] = []
+        ended = threading.Event()
+
+        def work() -> None:
+            try:
+                self._context.setJobGroup(self._group, self._name)
+                results.append(action())
+            except Exception as error:
+                problems.append(error)
+            finally:
+                ended.set()
+
+        counts = progress.total > 0 and progress.done == 0
+        before = self._finished() if counts else 0
+        self.done = progress.done
+        self._show(progress)
+        InheritableThread(target=work, name=self._name, daemon=True).start()
+        try:
+            while not ended.wait(_POLL_SECONDS):
+                if self._interrupted.is_set():
+                    # It may come before the action does, so once is not enough.
+                    self._context.cancelJobGroup(self._group)
+                if counts:
+                    self.done = max(self.done, min(self._finished() - before, progress.total))
+                    self._show(Progress(progress.step, self.done, progress.total))
+        finally:
+            if not ended.is_set():
+                self._context.cancelJobGroup(self._group)
+        if self._interrupted.is_set():
+            raise KeyboardInterrupt
+        if problems:
+            # As text: Py4J's errors ask the JVM for their words, and it may be gone by then.
+            raise SparkJobError(_gist(problems[0])) from RuntimeError(str(problems[0]))
+        return results[0]
+
+    def _finished(self) -> int:
+        """How many tasks have ended well; 0 once the JVM is gone, of which the action tells."""
+        try:
+            tracker = self._context.statusTracker()
+            jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._group)]
+            stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+            return sum(stage.numCompletedTasks for stage in stages if stage)
+        except Exception:  # Py4J's errors have no common root but this.
+            return 0
+
+
+@contextmanager
+def started_job(context: SparkContext, name: str, show: Show) -> Iterator[Job]:
+    """A job whose actions Ctrl-C cancels; a second one acts at once."""
+    with interrupts_held() as interrupted:
+        yield Job(context, name, show, interrupted)
+
+
+def _gist(error: Exception) -> str:
+    """The sentence within Spark's report of a task that failed for good."""
+    text = str(error)
+    if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
+        return "its JVM died (killed, or out of memory?)."
+    # How the JVM puts it depends on what it was doing when the Python process went.
+    if any(sign in text for sign in _WORKER_DIED):
+        return "the processes of a part died again and again (killed, or out of memory?)."
+    # A Python traceback ends with what went wrong; the JVM's follows it.
+    lines = re.split(r"\n\s+at |\nDriver stacktrace", text.partition("Traceback")[2] or text)[0]
+    # Our own errors are sentences; of others, the kind of error says the most.
+    last = _OURS.sub("", lines.strip().splitlines()[-1].strip())
+    return last.rstrip(".") + "."

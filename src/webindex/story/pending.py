@@ -1,0 +1,77 @@
+"""What observers have still to do for a page, and what they gave up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from percola import Column, Family, Repository, Snapshot, Table, WeakColumn, inspection
+from webindex import tables
+
+__all__ = ["STEPS", "Trouble", "troubles", "unparsed", "waiting"]
+
+STEPS: Final[Mapping[str, str]] = {
+    "pages.capture": "to be parsed",
+    "pages.resolve": "to find where it leads",
+    "aliases.changed": "to tell the pages that point to it",
+    "pages.join": "to join a cluster",
+    "pages.links": "to have its links inverted",
+    "inlinks.changed": "to have its in-links counted",
+    "clusters.changed": "to have its document assembled",
+    "outbox.ready": "to be exported to search",
+}
+"""What a dirty column waits for, in the order of the chain. One that is not here is shown by its
+name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """An observer that was set aside on something of the page."""
+
+    observer: str
+    attempts: int
+    at_ms: int
+    error: str
+    traceback: str
+
+
+def unparsed(repo: Repository, row: str) -> bool:
+    """Whether the newest capture of a page waits to be parsed."""
+    return _dirty(repo, tables.capture, row)
+
+
+def waiting(repo: Repository, now: Snapshot, row: str, cluster: str | None) -> Iterator[str]:
+    """What is still to be done for a page and for its cluster, as sentences."""
+    for table, key in _rows(row, cluster):
+        for column in table.members:
+            if isinstance(column, Column) and not column.observed:
+                continue
+            if not isinstance(column, Family) and _dirty(repo, column, key):
+                whose = "Its cluster" if table is tables.clusters else "The page"
+                step = STEPS.get(repr(column), f"for the observer of {column!r}")
+                yield f"{whose} waits {step}."
+    if cluster is not None and any(
+        True for _ in now.scan(tables.outbox, prefix=f"{cluster}/", columns=[tables.entry])
+    ):
+        yield f"Its cluster waits {STEPS['outbox.ready']}."
+
+
+def troubles(repo: Repository, row: str, cluster: str | None) -> Iterator[Trouble]:
+    """Observers that failed again and again on something of the page, and were set aside."""
+    for table, key in [*_rows(row, cluster), (tables.outbox, tables.OUTBOX_ROW)]:
+        for one in inspection.failures(repo, table=table, row=key):
+            yield Trouble(one.observer, one.attempts, one.at_ms, one.error, one.traceback)
+
+
+def _rows(row: str, cluster: str | None) -> Iterator[tuple[Table[str], str]]:
+    """The rows whose notifications and failures concern the page."""
+    yield tables.pages, row
+    yield tables.aliases, row
+    yield tables.inlinks, row
+    if cluster is not None:
+        yield tables.clusters, cluster
+
+
+def _dirty(repo: Repository, column: Column[str, Any] | WeakColumn[str], row: str) -> bool:
+    return any(version.notify for version in inspection.history(repo, column, row))

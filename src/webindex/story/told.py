@@ -1,0 +1,328 @@
+"""The story of one URL, and the standing of its page in search."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from percola import Repository, Snapshot
+from percola import Row as RowOf
+from webindex import tables
+from webindex.loading import last_seen
+from webindex.pages import Page, parse_capture
+from webindex.serving.base import ServingIndex
+from webindex.story.cluster import Member, members_of
+from webindex.story.links import Link, in_links, out_links
+from webindex.story.pending import Trouble, troubles, unparsed, waiting
+from webindex.story.versions import Version, versions_of
+from webindex.story.ways import PointsHere, Way, points_here, way_of
+from webindex.urls import normalise, page_row
+from webindex.wording import count
+
+EXCERPT: Final = 600
+"""Characters of the text that are shown."""
+
+SHOWN: Final = "shown"
+FOLDED: Final = "folded"
+MOVED: Final = "moved"
+WAITING: Final = "waiting"
+HIDDEN: Final = "hidden"
+UNKNOWN: Final = "unknown"
+
+HEADLINES: Final = {
+    SHOWN: "In search",
+    FOLDED: "In search, under another page",
+    MOVED: "In search, under the page it redirects to",
+    WAITING: "Not in search yet",
+    HIDDEN: "Not in search",
+    UNKNOWN: "Never captured",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """PageRank of the page, 1 being the mean of all pages.
+
+    Attributes:
+        run: the timestamp of the snapshot that it was computed from. A later run that would
+            have moved it by very little has left it as it was.
+        at_ms: when that run began; None if its report is not there.
+    """
+
+    value: float
+    run: int
+    at_ms: int | None
+
+
+@dataclass(slots=True)
+class Story:
+    """All that is known of a URL.
+
+    Attributes:
+        standing: one of the keys of `HEADLINES`; `reasons` are sentences that say why.
+        waiting: what is still to be done for it, as sentences.
+        asks: the directives of a live page: of noindex and nofollow, those that it has.
+        unchanged: when a crawler found it last to be as captured, without a new capture.
+        way: where it points; None if it points nowhere.
+        pointing: the pages that point to it.
+        cluster: its own; None unless it is live. `size` is how many pages it has, of which
+            `members` are the first.
+        canonical: the URL that stands for it in search; None if none does.
+        anchors: what the links to its document say, with how many do, the most frequent first.
+        document_in_links: pages outside of its document that link to a URL of it.
+        aliases: redirects that lead to a page of its document.
+    """
+
+    url: str
+    row: str
+    start_ts: int
+    standing: str = UNKNOWN
+    title: str = ""
+    language: str | None = None
+    excerpt: str = ""
+    status: int | None = None
+    reasons: list[str] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)
+    troubles: list[Trouble] = field(default_factory=list)
+    asks: list[str] = field(default_factory=list)
+    versions: list[Version] = field(default_factory=list)
+    unchanged: str | None = None
+    way: Way | None = None
+    pointing: list[PointsHere] = field(default_factory=list)
+    rank: Rank | None = None
+    cluster: str | None = None
+    canonical: str | None = None
+    size: int = 0
+    members: list[Member] = field(default_factory=list)
+    aliases: list[str] = field(default_factory=list)
+    anchors: list[tuple[str, int]] = field(default_factory=list)
+    document_in_links: int = 0
+    in_links: list[Link] = field(default_factory=list)
+    out_links: list[Link] = field(default_factory=list)
+
+    @property
+    def headline(self) -> str:
+        """The standing in a few words."""
+        return HEADLINES[self.standing]
+
+    @property
+    def known(self) -> bool:
+        """Whether a capture of it was ever loaded."""
+        return self.status is not None
+
+
+_COLUMNS: Final = [
+    tables.capture,
+    tables.body,
+    tables.revisited,
+    tables.text,
+    tables.fingerprint,
+    tables.links,
+    tables.pointer,
+    tables.rank,
+    tables.joined,
+]
+
+
+def tell(repo: Repository, index: ServingIndex, url: str) -> Story:
+    """Gather the story of a URL. Raises BadUrlError if it is not one."""
+    url = normalise(url)
+    row = page_row(url)
+    story = Story(url, row, 0)
+    with repo.snapshot() as now:
+        story.start_ts = now.start_ts
+        page = now.get_row(tables.pages, row, _COLUMNS)
+        capture, known = page.get(tables.capture), page.get(tables.fingerprint)
+        parsed = not unparsed(repo, row)
+        if capture is not None:
+            story.status = capture["status"]
+            read = _read(page) if known is not None and parsed else None
+            story.asks = _asks(read)
+            seen = last_seen(capture, page.get(tables.revisited))
+            story.unchanged = seen if seen > capture["date"] else None
+            story.way = way_of(now, capture, page.get(tables.pointer), read)
+        if known is not None:
+            story.title, story.language = known["title"], known["language"]
+            story.excerpt = page.get(tables.text, "")[:EXCERPT]
+        story.rank = _rank(now, page.get(tables.rank))
+        story.pointing = points_here(now, row)
+
+        joined = page.get(tables.joined)
+        story.cluster = joined["cluster"] if joined is not None else None
+        shown = _Shown(now, story.cluster or _cluster_at_end(now, story.way))
+        if story.cluster is not None:
+            story.size = len(shown.members)
+            canonical = shown.document["url"] if shown.document is not None else None
+            story.members = members_of(now, shown.members, url, canonical)
+        story.in_links = in_links(now, row, shown.members)
+        urls = {one["url"] for one in shown.members.values()}
+        story.out_links = out_links(page.get(tables.links, []), urls)
+        story.waiting = list(waiting(repo, now, row, story.cluster))
+        story.troubles = list(troubles(repo, row, story.cluster))
+    if story.known:
+        story.versions = versions_of(repo, row)
+    if shown.document is not None:
+        story.canonical = shown.document["url"]
+        story.aliases = shown.document["aliases"]
+        story.document_in_links = shown.document["inlinks"]
+        story.anchors = [(words, number) for words, number in shown.document["anchors"]]
+    if capture is None:
+        story.reasons = [_never_captured(story)]
+    elif known is not None:
+        _stand_as_page(story, shown, index)
+    else:
+        _stand_without_text(story, shown, index, parsed=parsed)
+    return story
+
+
+def places(repo: Repository, urls: Iterable[str]) -> dict[str, str]:
+    """What normalised URLs are to the index: `page`, `redirect` to one, or `unknown`."""
+    found = {}
+    with repo.snapshot() as now:
+        for url in urls:
+            page = now.get_row(tables.pages, page_row(url), [tables.joined, tables.resolved])
+            if tables.joined in page:
+                found[url] = "page"
+            else:
+                found[url] = "redirect" if tables.resolved in page else "unknown"
+    return found
+
+
+def _read(page: RowOf[str]) -> Page | None:
+    """What the parser makes of the page: not all that it says of itself is kept."""
+    try:
+        compressed = page.get(tables.body)
+        body = zlib.decompress(compressed) if compressed else b""
+        return parse_capture(page[tables.capture], body)
+    except zlib.error:
+        return None
+
+
+def _asks(read: Page | None) -> list[str]:
+    if read is None:
+        return []
+    return [
+        name for name, asked in (("noindex", read.noindex), ("nofollow", read.nofollow)) if asked
+    ]
+
+
+def _rank(now: Snapshot, rank: Mapping[str, Any] | None) -> Rank | None:
+    if rank is None:
+        return None
+    report = now.get(tables.report, f"rank/{rank['run']:020}") or {}
+    return Rank(rank["value"], rank["run"], report.get("started_ms"))
+
+
+class _Shown:
+    """The document that stands for a page: its cluster's members by page id, and what it shows."""
+
+    def __init__(self, now: Snapshot, cluster: str | None) -> None:
+        self.cluster = cluster
+        self.members: dict[str, dict[str, Any]] = {}
+        self.document: dict[str, Any] | None = None
+        if cluster is not None:
+            found = now.get_row(tables.clusters, cluster, [tables.member, tables.document])
+            self.members = found.family(tables.member)
+            self.document = found.get(tables.document)
+
+
+def _cluster_at_end(now: Snapshot, way: Way | None) -> str | None:
+    """The cluster that a redirect's links count for."""
+    if way is None or way.kind != "redirect" or way.end is None:
+        return None
+    joined = now.get(tables.joined, page_row(way.end))
+    return joined["cluster"] if joined is not None else None
+
+
+# --- Whether and why it is in search --------------------------------------------------------
+
+
+def _never_captured(story: Story) -> str:
+    linked, pointing = len(story.in_links), len(story.pointing)
+    found = [count(linked, "page links", "pages link") + " to it"] if linked else []
+    if pointing:
+        found.append(count(pointing, "page points", "pages point") + " to it")
+    but = f", but {' and '.join(found)}" if found else ", and no page links to it"
+    return f"No capture of this page was loaded{but}."
+
+
+def _stand_without_text(story: Story, shown: _Shown, index: ServingIndex, *, parsed: bool) -> None:
+    """The standing of a page that is not live."""
+    status = story.status
+    assert status is not None
+    if story.way is None:
+        if not parsed or 200 <= status < 300:
+            story.standing = WAITING
+            story.reasons = ["Its newest capture has not been parsed yet."]
+            return
+        story.standing = HIDDEN
+        answered = f"Its newest capture answered with status {status}"
+        if status < 400:
+            story.reasons = [f"{answered}, and does not say where else to go."]
+        else:
+            story.reasons = [f"{answered}: the page is gone, and its links count no more."]
+        return
+    story.standing = HIDDEN
+    story.reasons = [story.way.verdict]
+    if story.way.end is None:
+        return
+    if shown.document is None:
+        story.reasons.append("That page is not in search.")
+        return
+    story.standing = MOVED
+    if shown.document["url"] != story.way.end:
+        story.reasons.append(
+            f"That page is one document with {shown.document['url']}, which stands for it."
+        )
+    story.reasons.append("Links to this URL count for the page that search shows.")
+    _lagging(story, shown, index)
+
+
+def _stand_as_page(story: Story, shown: _Shown, index: ServingIndex) -> None:
+    """The standing of a page with a text."""
+    story.standing = WAITING
+    if story.cluster is None:
+        story.reasons = ["It has been parsed, but has not joined a cluster yet."]
+        return
+    me = next((one for one in story.members if one.url == story.url), None)
+    if not any(one["indexable"] for one in shown.members.values()):
+        story.standing = HIDDEN
+        alone = len(shown.members) == 1
+        subject = "It asks" if alone else "It and all pages that are one document with it ask"
+        story.reasons = [f"{subject} not to be indexed (noindex)."]
+    elif shown.document is None:
+        story.reasons = ["Its cluster has no document yet."]
+        return
+    elif story.url == shown.document["url"]:
+        story.standing = SHOWN
+        others = len(shown.members) - 1
+        story.reasons = [
+            f"It is one document with {count(others, 'other page')}, and stands for "
+            f"{'it' if others == 1 else 'them'}."
+            if others
+            else "No other page is one document with it: it stands for itself."
+        ]
+    else:
+        story.standing = FOLDED
+        canonical = shown.document["url"]
+        story.reasons = [f"It is one document with {canonical}, which stands for it."]
+        if me is not None:
+            story.reasons += [*me.belongs, me.why]
+        story.reasons.append("Links to it count for the page that stands for it.")
+    if story.way is not None and not (story.way.counts and story.standing == FOLDED):
+        story.reasons.append(story.way.verdict)
+    if story.standing != HIDDEN:
+        _lagging(story, shown, index)
+
+
+def _lagging(story: Story, shown: _Shown, index: ServingIndex) -> None:
+    """What search itself holds may be older than what the repository does."""
+    assert shown.cluster is not None and shown.document is not None
+    held = index.get(shown.cluster)
+    if held is None:
+        story.standing = WAITING
+        story.reasons.append("The search index does not hold its document yet.")
+    elif held.epoch < shown.document["epoch"]:
+        story.reasons.append("Search still shows an older state of it.")

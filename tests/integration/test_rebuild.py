@@ -1,0 +1,176 @@
+"""`webindex rebuild`: the same index as by observers, who carry on from it; or none at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from linked_crawl import SITE, crawl, html
+from pyspark.sql import SparkSession
+from warc_files import Crawl
+
+import percola
+from percola import Observer, Repository, Worker, inspection
+from webindex import tables
+from webindex.batch.command import rebuild_command
+from webindex.batch.halfway import REBUILD_ROW, RebuildError, refuse_half_built
+from webindex.batch.rebuilding import rebuild
+from webindex.batch.verifying import verify
+from webindex.loading import load_captures
+from webindex.sample import sample_path
+from webindex.spark_jobs import SparkJobError
+from webindex.urls import page_row
+from webindex.warc import NotAWarcError, Rejected, read_captures
+from webindex.working import build_observers, open_index, open_repository
+
+# A dozen Spark jobs; on a busy machine each of them waits for its turn.
+pytestmark = pytest.mark.timeout(900)
+
+
+def load(repo: Repository, path: Path) -> None:
+    """Load a WARC file in this process."""
+    records = [one for one in read_captures(path) if not isinstance(one, Rejected)]
+    load_captures(repo, records, str(path))
+
+
+def work(repo: Repository) -> None:
+    """Run all observers until nothing is left to do."""
+    with open_index(repo, create=True) as index:
+        Worker(repo, build_observers(index), threads=3).run_until_idle()
+    assert repo.is_idle() and not repo.set_aside()
+
+
+@pytest.fixture(scope="module")
+def crawled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The crawl as a file."""
+    path = tmp_path_factory.mktemp("crawl") / "linked.warc.gz"
+    path.write_bytes(crawl().data)
+    return path
+
+
+def documents(repo: Repository) -> dict[str, dict[str, Any]]:
+    """The document of each cluster by its URL, without what depends on time."""
+    found = (
+        row[tables.document]
+        for row in repo.snapshot().scan(tables.clusters, columns=[tables.document])
+    )
+    return {one["url"]: {**one, "epoch": 0, "seen": sorted(one["seen"])} for one in found}
+
+
+def test_a_rebuilt_index_is_that_of_the_observers_who_carry_on_from_it(
+    spark: SparkSession, tmp_path: Path, crawled: Path
+) -> None:
+    built = tmp_path / "built"
+    report = rebuild(built, [sample_path(), crawled], spark=spark, quiet=True)
+    with open_repository(str(tmp_path / "worked"), create=True) as other:
+        load(other, sample_path())
+        load(other, crawled)
+        work(other)
+        expected = documents(other)
+    with open_repository(str(built)) as repo:
+        refuse_half_built(repo)
+        # Everything has been seen, and is in the search index.
+        assert repo.pending() == {}
+        assert documents(repo) == expected
+        assert len(expected) > 180
+        with open_index(repo) as index:
+            assert index.count() == report.clusters == len(expected)
+        done = repo.snapshot().get(tables.report, REBUILD_ROW)
+        assert done is not None and done["state"] == "done" and done["pages"] == report.pages
+        # Nothing that is written is written again: everyone agrees with what is there.
+        before = repo.snapshot().start_ts
+        load(repo, crawled)
+        assert repo.is_idle()
+
+        later = Crawl()
+        like = html("Now like short-1", ["few", "words"], [("/p0", "home")])
+        later.add(f"{SITE}/p1", like, WARC_Date="2025-05-05T00:00:00Z")
+        later.add(f"{SITE}/short-1", like, WARC_Date="2025-05-05T00:00:00Z")
+        later.add(f"{SITE}/p3", b"", status="404 Not Found", WARC_Date="2025-05-05T00:00:00Z")
+        path = tmp_path / "later.warc.gz"
+        path.write_bytes(later.data)
+        load(repo, path)
+        assert repo.pending() == {"pages.capture": 3}
+        work(repo)
+        joined = [
+            repo.snapshot().get(tables.joined, page_row(SITE + p))
+            for p in ("/p1", "/short-1", "/print")
+        ]
+        assert joined[0] is not None and joined[1] is not None and joined[2] is not None
+        assert joined[0]["cluster"] == joined[1]["cluster"] != joined[2]["cluster"]
+        assert repo.snapshot().start_ts > before
+    verdict = verify(built, spark=spark, crawl=[sample_path(), crawled, path], quiet=True)
+    assert verdict.sentences() == []
+    assert verdict.holds and all(one.checked for one in verdict.judged)
+
+
+def test_only_an_empty_repository_is_rebuilt(
+    spark: SparkSession, tmp_path: Path, crawled: Path
+) -> None:
+    folder = tmp_path / "repo"
+    with open_repository(str(folder), create=True) as repo:
+        load(repo, crawled)
+        ts = repo.snapshot().start_ts
+        with pytest.raises(RebuildError, match="has pages already"):
+            rebuild(folder, [crawled], spark=spark, quiet=True)
+        assert repo.snapshot().start_ts == ts
+        refuse_half_built(repo)
+    with pytest.raises(NotAWarcError, match=r"nothing\.warc"):
+        rebuild(tmp_path / "none", [tmp_path / "nothing.warc"], spark=spark, quiet=True)
+    assert not (tmp_path / "none").exists()
+    with pytest.raises(SparkJobError, match="memory:"):
+        rebuild("memory:", [crawled], spark=spark, quiet=True)
+
+
+def test_no_worker_runs_while_an_index_is_rebuilt(
+    spark: SparkSession, tmp_path: Path, crawled: Path
+) -> None:
+    with open_repository(str(tmp_path / "repo"), create=True) as repo:
+        worker = Worker(repo, [Observer(tables.capture, lambda t, row: None, "parse")], threads=1)
+        worker.start()
+        try:
+            with pytest.raises(RebuildError, match="stop them"):
+                rebuild(repo.address, [crawled], spark=spark, quiet=True)
+        finally:
+            worker.stop()
+        refuse_half_built(repo)
+
+
+def test_a_rebuild_that_ended_early_leaves_what_nobody_uses(
+    spark: SparkSession, tmp_path: Path, crawled: Path
+) -> None:
+    folder = tmp_path / "repo"
+    with percola.open(folder, schema=tables.SCHEMA):
+        pass
+    # Where the search index should be: the export cannot begin.
+    (folder / "serving").mkdir()
+    (folder / "serving" / "something-else").write_text("x")
+    result = CliRunner().invoke(
+        rebuild_command, ["--repo", str(folder), str(crawled)], standalone_mode=False
+    )
+    assert isinstance(result.exception, RebuildError)
+    assert "half built: delete it and run 'webindex rebuild' again." in str(result.exception)
+    with open_repository(str(folder)) as repo:
+        state = repo.snapshot().get(tables.report, REBUILD_ROW)
+        assert state is not None and state["state"] == "running" and state["pid"] == os.getpid()
+        # This process is alive, so it might still be at it.
+        with pytest.raises(RebuildError, match=f"by process {os.getpid()}: wait"):
+            refuse_half_built(repo)
+        gone = max(one.pid for one in inspection.processes(repo)) + 1
+        repo.run(lambda t: t.set(tables.report, REBUILD_ROW, {**state, "pid": gone}))
+        with pytest.raises(RebuildError, match="half built, because a rebuild was ended early"):
+            refuse_half_built(repo)
+        with pytest.raises(RebuildError, match="half built"):
+            rebuild(folder, [crawled], spark=spark, quiet=True)
+
+
+def test_the_command_says_what_was_done(spark: SparkSession, tmp_path: Path, crawled: Path) -> None:
+    arguments = ["--repo", str(tmp_path / "repo"), "--json", str(crawled)]
+    result = CliRunner().invoke(rebuild_command, arguments, catch_exceptions=False)
+    assert result.exit_code == 0
+    report = json.loads(result.stdout)
+    assert report["pages"] > 40 and report["cells"] > 500 and report["clusters"] > 15

@@ -1,0 +1,131 @@
+"""§2.4: an observer that is put off while there is other work (`@observer(…, defer=seconds)`)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from stores import Ground, ScriptedClock, ground
+
+from percola import ObserverError, Repository, Table, Transaction, Worker, observer
+from percola.metrics import WorkerMetrics
+from percola.observers import Observers
+from percola.runs import Runs, WorkerOptions
+from percola.scanner import Scanner, Sweep
+
+__all__ = ["ground"]
+
+pages = Table("pages")
+body = pages.column("body", int, observed=True)
+stirred = pages.weak_column("stirred")
+totals = Table("totals")
+changed = totals.weak_column("changed")
+TABLES = [pages, totals]
+
+SECONDS = 10.0
+
+
+class Bench:
+    """One scanner, looked through by hand, and what it ran."""
+
+    def __init__(self, ground: Ground, on_body: Callable[[Transaction, str], object]) -> None:
+        self.clock = ScriptedClock()
+        self.repo = ground.repo(TABLES, clock=self.clock)
+        self.ran: list[str] = []
+
+        def parse(t: Transaction, row: str) -> None:
+            self.ran.append(f"parse {row}")
+            on_body(t, row)
+
+        def add_up(t: Transaction, row: str) -> None:
+            self.ran.append(f"add up {row}")
+
+        mine = Observers(
+            [
+                observer(body, name="parse")(parse),
+                observer(changed, name="add_up", defer=SECONDS, batch=8)(add_up),
+                observer(stirred, name="stir", defer=SECONDS)(lambda t, row: None),
+            ]
+        )
+        services, options, metrics = self.repo.services, WorkerOptions(threads=1), WorkerMetrics()
+        runs = Runs(services, mine, metrics, options, random.Random(1))
+        sweep = Sweep(services, mine, options.sweep, lambda: None)
+        chance = random.Random(2)
+        self.scanner = Scanner(services, mine, metrics, options, runs, sweep, chance)
+
+    def write(self, row: str, value: int) -> None:
+        with self.repo.transaction() as t:
+            t.set(body, row, value)
+
+    def look(self) -> list[str]:
+        """Look round once; what ran."""
+        self.ran.clear()
+        self.scanner.look()
+        return sorted(self.ran)
+
+
+def tell(t: Transaction, row: str) -> None:
+    t.notify(changed, "all")
+
+
+def test_a_deferred_observer_waits_while_there_is_other_work_and_runs_once_for_all(
+    ground: Ground,
+) -> None:
+    bench = Bench(ground, tell)
+    for value in range(5):
+        bench.write("a", value)
+        assert bench.look() == ["parse a"]
+    assert bench.look() == ["add up all"]
+    assert bench.look() == []
+
+
+def test_with_nothing_else_to_do_a_deferred_observer_runs_at_once(ground: Ground) -> None:
+    bench = Bench(ground, tell)
+    with bench.repo.transaction() as t:
+        t.notify(changed, "all")
+    assert bench.look() == ["add up all"]
+
+
+def test_other_work_that_never_ends_puts_an_observer_off_for_no_longer_than_it_says(
+    ground: Ground,
+) -> None:
+    def again(t: Transaction, row: str) -> None:
+        tell(t, row)
+        t.set(body, "b" if row == "a" else "a", t.start_ts)
+
+    bench = Bench(ground, again)
+    bench.write("a", 0)
+    for _ in range(3):
+        bench.clock.now += SECONDS * 0.9
+        assert "add up all" not in bench.look()
+        bench.clock.now += SECONDS * 0.2
+        assert bench.look() == ["add up all"]
+
+
+def test_a_column_of_the_same_table_is_put_off_alone(ground: Ground) -> None:
+    bench = Bench(ground, lambda t, row: t.notify(stirred, row))
+    bench.write("a", 1)
+    assert bench.look() == ["parse a"]
+    assert [one for one in bench.repo.pending() if one == "pages.stirred"] == ["pages.stirred"]
+    bench.look()
+    assert bench.repo.pending() == {}
+
+
+def test_a_worker_is_not_idle_before_its_deferred_observers_have_run(ground: Ground) -> None:
+    repo: Repository = ground.repo(TABLES)
+    ran: list[str] = []
+    parse = observer(body, name="parse")(tell)
+    add_up = observer(changed, name="add_up", defer=3600)(lambda t, row: ran.append(row))
+    for value in range(20):
+        with repo.transaction() as t:
+            t.set(body, f"{value}", value)
+    Worker(repo, [parse, add_up], threads=2).run_until_idle()
+    assert set(ran) == {"all"}
+    assert repo.pending() == {}
+
+
+@pytest.mark.parametrize("defer", [-1, float("nan"), float("inf"), "soon"])
+def test_a_defer_that_is_no_number_of_seconds_is_refused(defer: object) -> None:
+    with pytest.raises(ObserverError, match="number of seconds, from 0"):
+        observer(changed, name="add_up", defer=defer)(lambda t, row: None)  # type: ignore[arg-type]

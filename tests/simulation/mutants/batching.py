@@ -1,0 +1,125 @@
+"""Mutants of §2.4, several rows in one transaction: N2, N5, N7."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from percola.cells import Cell, Kind
+from percola.observers import Observer
+from percola.runs import Row, Runs
+from percola.scanner import Scanner
+from percola.store.base import Delete, RowMutation
+from percola.testing.simulation import FaultKind
+from percola.transaction import Transaction
+from tests.simulation.mutants.mutant import Collection, Seams
+from tests.simulation.workloads.batches import Batches
+
+BATCHING = Collection()
+
+Rows = Iterable[tuple[bytes, Sequence[int]]]
+
+T = TypeVar("T")
+
+HARMLESS = (FaultKind.SLOW, FaultKind.PAUSED, FaultKind.TOKEN_LOST, FaultKind.TABLET_SPLIT)
+"""Faults that do not keep an observer from ending well."""
+
+
+def noting(handed_out: Iterable[T], noted: list[T]) -> Iterator[T]:
+    """The same, noted as they are asked for."""
+    for one in handed_out:
+        noted.append(one)
+        yield one
+
+
+@BATCHING.mutant("batch-answers-what-it-did-not-run", "N2", Batches)
+def batch_answers_what_it_did_not_run(seams: Seams) -> None:
+    """A batch runs its observer for the first two rows, and acknowledges all others with them."""
+
+    @seams.replaces(Observer, "run_batch")
+    def run_batch(original: Any, self: Any, services: Any, *args: Any) -> Any:
+        runs: list[object] = []
+
+        def function(t: Transaction, row: object) -> None:
+            runs.append(row)
+            if len(runs) <= 2:
+                self.function(t, row)
+
+        return original(replace(self, function=function), services, *args)
+
+
+@BATCHING.mutant("batch-answers-newer", "N2", Batches)
+def batch_answers_newer(seams: Seams) -> None:
+    """A batch answers every notify entry that a row had when it joined, those above the batch's
+    start_ts as well: it has not seen what they tell of."""
+
+    @seams.replaces(Observer, "run_batch")
+    def run_batch(
+        original: Any, self: Any, services: Any, rows: Rows, *args: Any
+    ) -> Sequence[bytes]:
+        joined: list[tuple[bytes, Sequence[int]]] = []
+        answered: Sequence[bytes] = original(self, services, noting(rows, joined), *args)
+        table, column = self.column.address
+        for row, notified in joined:
+            changes = [Delete(Kind.NOTIFY, column, ts) for ts in notified]
+            services.store.mutate([RowMutation(table, row, (), changes)])
+        return answered
+
+
+@BATCHING.mutant("batch-answers-before-commit", "N2", Batches)
+def batch_answers_before_commit(seams: Seams) -> None:
+    """Each row of a batch is answered when it has run: if the batch dies or conflicts later, none
+    knows of the changes of those before."""
+
+    @seams.replaces(Observer, "run_batch")
+    def run_batch(original: Any, self: Any, services: Any, rows: Rows, *args: Any) -> Any:
+        table, column = self.column.address
+
+        def answering() -> Iterator[tuple[bytes, Sequence[int]]]:
+            for row, notified in rows:
+                yield row, notified
+                changes = [Delete(Kind.NOTIFY, column, ts) for ts in notified]
+                services.store.mutate([RowMutation(table, row, (), changes)])
+
+        return original(self, services, answering(), *args)
+
+
+@BATCHING.mutant("batch-fails-together", "N5", Batches, kinds=HARMLESS)
+def batch_fails_together(seams: Seams) -> None:
+    """If one row of a batch raises, all its rows are set aside."""
+    story = [""]
+
+    @seams.replaces(Observer, "run_batch")
+    def run_batch(original: Any, *args: Any) -> Any:
+        story[0] = ""
+        try:
+            return original(*args)
+        except ValueError as error:
+            story[0] = f"ValueError: {error}"
+            raise
+
+    @seams.replaces(Runs, "work_batch")
+    def work_batch(original: Any, self: Any, cells: Iterable[Cell], held: list[Row]) -> Any:
+        joined: list[Cell] = []
+        done = original(self, noting(cells, joined), held)
+        if story[0]:
+            for cell in joined:
+                [one] = self._observers.of(cell)
+                notified = self._notified(cell)
+                if notified:
+                    self.patience.set_aside(one, cell, notified, notified, story[0], 1)
+        return done
+
+
+@BATCHING.mutant("batch-keeps-row-locks", "N7", Batches, kinds=HARMLESS)
+def batch_keeps_row_locks(seams: Seams) -> None:
+    """A scanner gives back the lock of the row that it came for, and keeps those of the rows that
+    joined it: nobody visits them again for as long as it lives."""
+
+    @seams.replaces(Scanner, "_joining")
+    def joining(
+        original: Any, self: Any, cell: Cell, others: Iterable[Cell], held: list[Row]
+    ) -> Iterator[Cell]:
+        mine: list[Row] = []
+        yield from original(self, cell, others, mine)

@@ -1,0 +1,111 @@
+"""A web index of a test's own: load captures, work them off, compare with a computation.
+
+The fixtures are `empty`, and `chain` with the sample in it, worked off.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from from_scratch import again, check, sample
+
+import percola
+from percola import Repository, Worker
+from webindex import tables
+from webindex.loading import Loaded, load_captures
+from webindex.sample import CHANGED_URL
+from webindex.serving import TantivyIndex
+from webindex.urls import page_row
+from webindex.warc import Capture
+from webindex.working import build_observers
+
+GROUP = 32
+
+
+@dataclass
+class Chain:
+    """A repository, its search index, and every capture that was loaded into it."""
+
+    repo: Repository
+    index: TantivyIndex
+    loaded: list[Capture]
+
+    def load(self, captures: Sequence[Capture], group: int = GROUP) -> Loaded:
+        self.loaded += captures
+        total = Loaded()
+        for at in range(0, len(captures), group):
+            total.add(load_captures(self.repo, captures[at : at + group], "crawl.warc.gz"))
+        return total
+
+    def work(self, threads: int = 3) -> dict[str, int]:
+        """Work until nothing is left; how often each observer ran."""
+        worker = Worker(self.repo, build_observers(self.index), threads=threads, first_wait=0.001)
+        worker.run_until_idle()
+        runs = worker.metrics.counts().get("observer_runs", {})
+        return {name: int(count) for name, count in runs.items() if count}
+
+    def check(self, *, set_aside: int = 0) -> None:
+        check(self.repo, self.index, self.loaded, set_aside=set_aside)
+
+    def document(self, url: str) -> dict[str, object] | None:
+        now = self.repo.snapshot()
+        joined = now.get(tables.joined, page_row(url))
+        return None if joined is None else now.get(tables.document, joined["cluster"])
+
+    def exports(self) -> int:
+        return sum(1 for _ in self.repo.snapshot().scan(tables.journal, prefix="export/"))
+
+    def found(self, words: str) -> list[str]:
+        return [hit.url for hit in self.index.search(words, limit=1000).hits]
+
+
+def open_chain(folder: Path, address: str | None = None) -> Chain:
+    repo = percola.open(address or folder / "repo", schema=tables.SCHEMA)
+    return Chain(repo, TantivyIndex(folder / "repo" / "serving"), [])
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Iterator[Chain]:
+    chain = open_chain(tmp_path)
+    yield chain
+    chain.index.close()
+    chain.repo.close()
+
+
+@pytest.fixture
+def chain(worked_off: Path, tmp_path: Path) -> Iterator[Chain]:
+    """A repository of one's own with the sample, worked off."""
+    shutil.copytree(worked_off, tmp_path / "repo")
+    chain = open_chain(tmp_path)
+    chain.loaded = list(sample())
+    yield chain
+    chain.index.close()
+    chain.repo.close()
+
+
+def of(url: str) -> Capture:
+    [found] = [one for one in sample() if one.url == url]
+    return found
+
+
+def page(url: str, html: str, seconds: float = 0.0, **headers: str) -> Capture:
+    """A page made for a test, captured at the time of the sample."""
+    one = again(of(CHANGED_URL), seconds=seconds, url=url, body=html.encode())
+    return replace(one, headers={"content-type": "text/html; charset=utf-8"} | headers)
+
+
+WORDS = " ".join(f"word{n}" for n in range(40))
+
+
+def moved(one: Capture, target: str, seconds: float = 60.0) -> Capture:
+    """A later capture that was sent elsewhere."""
+    return again(one, seconds=seconds, status=301, body=b"", headers={"location": target})
+
+
+def naming(one: Capture, canonical: str) -> dict[str, str]:
+    """The headers of a capture, with a canonical page named in them."""
+    return {**one.headers, "link": f'<{canonical}>; rel="canonical"'}

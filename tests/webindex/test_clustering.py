@@ -1,0 +1,348 @@
+"""Clusters are the connected components of what pages share, in whatever order that changes."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import percola
+from percola import Observer, Repository, Transaction, Worker, inspection
+from webindex import tables
+from webindex.clustering import join
+from webindex.components import band_rows, partition
+from webindex.fingerprints import hamming
+from webindex.pointers import MAX_HOPS
+from webindex.pointing import follow, point, resolve
+from webindex.urls import page_id, page_row
+
+CHAIN: Sequence[Observer[Any]] = (join, resolve, follow)
+
+SITE = [f"https://example.org/{letter}" for letter in "abcdefgh"]
+ELSEWHERE = "https://elsewhere.net/x"
+
+FAR = 0x0123_4567_89AB_CDEF
+SIMHASHES = [0, 0b111, 0b111_111, FAR, FAR ^ (1 << 63 | 1 << 31 | 1), None]
+"""The first three are a chain of near ones, whose ends are not near; so are the next two."""
+
+State = dict[str, tuple[str, Any]]
+"""By URL: ("live", simhash, canonical or None), ("redirect", target) or ("gone",)."""
+
+
+def become(t: Transaction, url: str, state: tuple[Any, ...]) -> None:
+    """What `parse` does when a page is found to have become this."""
+    row = page_row(url)
+    pointer = None
+    if state[0] == "redirect":
+        pointer = {"kind": "redirect", "url": state[1]}
+    elif state[0] == "live" and state[2] is not None:
+        pointer = {"kind": "canonical", "url": state[2]}
+    t.set(tables.capture, row, {"url": url})
+    point(t, row, url, pointer, live=state[0] == "live")
+    if state[0] == "live":
+        simhash = state[1]
+        t.set(
+            tables.fingerprint,
+            row,
+            {
+                "hash": f"bytes:{url}",
+                "simhash": None if simhash is None else f"{simhash:016x}",
+                "title": "",
+                "language": None,
+                "indexable": True,
+                "loaded_ms": 0,
+            },
+        )
+    elif t.get(tables.fingerprint, row) is not None:
+        t.delete(tables.fingerprint, row)
+    t.notify(tables.join_due, row)
+
+
+def ends(states: Mapping[str, tuple[Any, ...]]) -> dict[str, str]:
+    """The live pages that redirects lead to."""
+    found = {}
+    for url, state in states.items():
+        at, hops = url, -1
+        while states.get(at, ("gone",))[0] == "redirect" and hops <= MAX_HOPS:
+            at, hops = states[at][1], hops + 1
+        if state[0] == "redirect" and hops <= MAX_HOPS and states.get(at, "?")[0] == "live":
+            found[url] = at
+    return found
+
+
+def expected(states: Mapping[str, tuple[Any, ...]]) -> set[frozenset[str]]:
+    """The connected components, by comparing every page with every other one."""
+    live = {url: state for url, state in states.items() if state[0] == "live"}
+    leads = ends(states)
+    groups = [{url} for url in live]
+    edges = []
+    for url, (_, _, canonical) in live.items():
+        end = canonical if canonical in live else leads.get(canonical)
+        if end is not None and live[end][2] is None and ELSEWHERE not in (url, end):
+            edges.append((url, end))
+    for (one, (_, mine, _)), (other, (_, its, _)) in combinations(live.items(), 2):
+        if mine is not None and its is not None and hamming(mine, its) <= 3:
+            edges.append((one, other))
+    for one, other in edges:
+        [mine] = [group for group in groups if one in group]
+        [its] = [group for group in groups if other in group]
+        if mine is not its:
+            groups.remove(its)
+            mine |= its
+    return {frozenset(group) for group in groups}
+
+
+def found(repo: Repository) -> set[frozenset[str]]:
+    """The clusters that a repository holds; every cell about them has to agree."""
+    now = repo.snapshot()
+    clusters: dict[str, set[str]] = {}
+    contents: dict[str, list[str]] = {}
+    for row in now.scan(tables.pages, columns=[tables.capture, tables.joined]):
+        joined = row.get(tables.joined)
+        if joined is not None:
+            clusters.setdefault(joined["cluster"], set()).add(row[tables.capture]["url"])
+            contents.setdefault(joined["content"], []).append(joined["cluster"])
+    members = {
+        row.key: {one["url"] for one in row.family(tables.member).values()}
+        for row in now.scan(tables.clusters, columns=[tables.member])
+    }
+    assert members == clusters
+    owners = {row.key: row[tables.owner] for row in now.scan(tables.keys, columns=[tables.owner])}
+    assert owners == {
+        content: {"cluster": there[0], "pages": len(there)} for content, there in contents.items()
+    }
+    bands = {row.key for row in now.scan(tables.keys, columns=[tables.near])}
+    near = [int(content[5:], 16) for content in contents if content.startswith("near/")]
+    assert bands == {row for simhash in near for row in band_rows(simhash)}
+    counted = [row[tables.live] for row in now.scan(tables.hosts)]
+    assert sum(one["pages"] for one in counted) == sum(map(len, clusters.values()))
+    return {frozenset(one) for one in clusters.values()}
+
+
+@pytest.fixture
+def repo() -> Iterator[Repository]:
+    with percola.open("memory:", schema=tables.SCHEMA) as repo:
+        yield repo
+
+
+def work(repo: Repository) -> None:
+    """Work off what is dirty; documents are of no interest here."""
+    Worker(repo, CHAIN, threads=2, first_wait=0.001).run_until_idle()
+    assert [one.traceback for one in inspection.failures(repo)] == []
+
+
+def load(repo: Repository, states: Mapping[str, tuple[Any, ...]]) -> None:
+    for url, state in states.items():
+        repo.run(lambda t, url=url, state=state: become(t, url, state))
+
+
+def check(repo: Repository, states: Mapping[str, tuple[Any, ...]]) -> None:
+    work(repo)
+    assert found(repo) == expected(states)
+    now = repo.snapshot()
+    resolved = {
+        row[tables.capture]["url"]: row[tables.resolved]["url"]
+        for row in now.scan(tables.pages, columns=[tables.capture, tables.resolved])
+        if tables.resolved in row and row[tables.resolved]["kind"] == "redirect"
+    }
+    assert resolved == ends(states)
+
+
+# --- Any order ----------------------------------------------------------------------------
+
+targets = st.sampled_from([*SITE, ELSEWHERE])
+states = st.one_of(
+    st.tuples(st.just("live"), st.sampled_from(SIMHASHES), st.none()),
+    st.tuples(st.just("live"), st.sampled_from(SIMHASHES), st.none() | targets),
+    st.tuples(st.just("redirect"), targets),
+    st.tuples(st.just("gone")),
+)
+steps = st.lists(st.tuples(targets, states, st.booleans()), min_size=1, max_size=40)
+
+
+@settings(max_examples=150)
+@given(steps)
+def test_whatever_pages_become_in_whatever_order_clusters_are_the_components(
+    steps: list[tuple[str, tuple[Any, ...], bool]],
+) -> None:
+    with percola.open("memory:", schema=tables.SCHEMA) as repo:
+        known: dict[str, tuple[Any, ...]] = {}
+        for url, state, at_once in steps:
+            if state[-1] == url:
+                continue  # A page that names itself names nobody: the parser has seen to that.
+            known[url] = state
+            load(repo, {url: state})
+            if at_once:
+                check(repo, known)
+        check(repo, known)
+
+
+def test_a_page_between_two_that_are_not_near_joins_them_and_parts_them_when_it_goes(
+    repo: Repository,
+) -> None:
+    one, between, other = SITE[:3]
+    states = {one: ("live", 0, None), other: ("live", 0b111_111, None)}
+    load(repo, states)
+    check(repo, states)
+    assert len(found(repo)) == 2
+    states[between] = ("live", 0b111, None)
+    load(repo, states)
+    check(repo, states)
+    assert len(found(repo)) == 1
+    states[between] = ("live", FAR, None)
+    load(repo, states)
+    check(repo, states)
+    assert found(repo) == {frozenset({one}), frozenset({other}), frozenset({between})}
+
+
+def test_a_chain_of_redirects_settles_from_its_end_whatever_came_first(repo: Repository) -> None:
+    last = "https://example.org/end"
+    hops = [f"https://example.org/{n:02}" for n in range(MAX_HOPS + 3)]
+    states: dict[str, tuple[Any, ...]] = {
+        url: ("redirect", following) for url, following in zip(hops, [*hops[1:], last], strict=True)
+    }
+    load(repo, states)
+    check(repo, states)
+    states[last] = ("live", FAR, None)
+    load(repo, {last: states[last]})
+    check(repo, states)
+    # The first ones are too far away.
+    assert set(ends(states)) == set(hops[2:])
+    states[last] = ("redirect", hops[5])
+    load(repo, {last: states[last]})
+    check(repo, states)
+    assert ends(states) == {}
+
+
+def test_a_page_that_names_a_canonical_one_leaves_when_that_names_another(
+    repo: Repository,
+) -> None:
+    copy, page, other = SITE[:3]
+    states: dict[str, tuple[Any, ...]] = {
+        copy: ("live", None, page),
+        page: ("live", FAR, None),
+        other: ("live", 0, None),
+    }
+    load(repo, states)
+    check(repo, states)
+    assert frozenset({copy, page}) in found(repo)
+    states[page] = ("live", FAR, other)
+    load(repo, {page: states[page]})
+    check(repo, states)
+    assert frozenset({page, other}) in found(repo) and frozenset({copy}) in found(repo)
+
+
+# --- At the same time (write skew) --------------------------------------------------------
+
+PAIRS = [
+    # New pages with one key each, of every kind.
+    [("live", FAR, None), ("live", FAR, None)],
+    [("live", FAR, None), ("live", FAR ^ 0b11, None)],
+    [("live", None, SITE[1]), ("live", None, None)],
+]
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_two_joins_with_a_key_in_common_that_see_none_of_each_other_do_not_both_commit(
+    repo: Repository, pair: list[tuple[Any, ...]]
+) -> None:
+    states = dict(zip(SITE, pair, strict=False))
+    load(repo, states)
+    Worker(repo, [resolve, follow], threads=1).run_until_idle()
+    both = [repo.transaction(), repo.transaction()]
+    for t, url in zip(both, states, strict=True):
+        join.function(t, page_row(url))
+    both[0].commit()
+    with pytest.raises(percola.ConflictError):
+        both[1].commit()
+    check(repo, states)
+
+
+def test_a_join_does_not_commit_beside_a_split_or_a_merge_of_its_cluster(repo: Repository) -> None:
+    one, between, other, late = SITE[:4]
+    states: dict[str, tuple[Any, ...]] = {
+        one: ("live", 0, None),
+        between: ("live", 0b111, None),
+        other: ("live", 0b111_111, None),
+    }
+    load(repo, states)
+    check(repo, states)
+    states |= {between: ("gone",), late: ("live", 0b111_111, None)}
+    load(repo, {between: states[between], late: states[late]})
+    split, joining = repo.transaction(), repo.transaction()
+    join.function(split, page_row(between))
+    join.function(joining, page_row(late))
+    joining.commit()
+    with pytest.raises(percola.ConflictError):
+        split.commit()
+    check(repo, states)
+
+
+@pytest.mark.timeout(120)
+def test_pages_that_change_while_workers_run_end_in_the_components(tmp_path: Path) -> None:
+    chance = random.Random(4)
+    with percola.open(tmp_path / "repo", schema=tables.SCHEMA) as repo:
+        worker = Worker(repo, CHAIN, threads=4, first_wait=0.001)
+        known: dict[str, tuple[Any, ...]] = {}
+        urls = [f"https://example.org/{n}" for n in range(40)]
+        shares = [urls[part::4] for part in range(4)]
+        lock = threading.Lock()
+
+        def change(share: list[str], seed: int) -> None:
+            chance = random.Random(seed)
+            for _ in range(60):
+                url = chance.choice(share)
+                kind = chance.random()
+                state: tuple[Any, ...] = ("live", chance.choice(SIMHASHES), None)
+                other = chance.choice([one for one in urls if one != url])
+                if kind < 0.2:
+                    state = ("gone",)
+                elif kind < 0.35:
+                    state = ("redirect", other)
+                elif kind < 0.5:
+                    state = ("live", chance.choice(SIMHASHES), other)
+                load(repo, {url: state})
+                with lock:
+                    known[url] = state
+
+        worker.start()
+        try:
+            with ThreadPoolExecutor(4) as threads:
+                list(threads.map(change, shares, [chance.random() for _ in shares]))
+        finally:
+            worker.stop()
+        counts = worker.metrics.counts()
+        check(repo, known)
+        assert counts["observer_runs"]["join"] >= len(known)
+        assert counts["observer_conflicts"]["join"] > 0, "nobody met anybody"
+
+
+# --- The partition alone ------------------------------------------------------------------
+
+
+def test_a_partition_is_sorted_by_size_and_looks_at_nobody_else() -> None:
+    def member(url: str, content: str, target: str | None = None) -> dict[str, Any]:
+        return {"url": url, "content": content, "target": target}
+
+    members = {
+        page_id(one["url"]): one
+        for one in [
+            member(SITE[0], "near/0000000000000000"),
+            member(SITE[1], "near/0000000000000007"),
+            member(SITE[2], "near/000000000000003f"),
+            member(SITE[3], "text/bytes:1"),
+            member(SITE[4], "text/bytes:1"),
+            member(SITE[5], "near/ffffffffffffffff", target=ELSEWHERE),
+        ]
+    }
+    parts = [sorted(members[page]["url"] for page in part) for part in partition(members)]
+    assert parts == [SITE[:3], SITE[3:5], [SITE[5]]]
+    assert partition({}) == []

@@ -1,0 +1,394 @@
+"""The loader: which of the captures of a page counts, in whatever order they come."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import percola
+from percola import Repository, Worker, observer
+from webindex import tables
+from webindex.load_report import LoadReport
+from webindex.loading import Loaded, describe, is_conclusive, last_seen, load_captures
+from webindex.urls import page_row
+from webindex.warc import Capture, Revisit
+
+URL = "https://example.org/tea"
+ROW = page_row(URL)
+START = datetime(2024, 1, 2, tzinfo=UTC)
+
+
+def day(number: float) -> datetime:
+    return START + timedelta(days=number)
+
+
+def captured(at: float, text: str = "words", **changes: Any) -> Capture:
+    """A capture of the page; its payload digest is that of its body."""
+    whole = Capture(
+        url=URL,
+        date=day(at),
+        status=200,
+        content_type="text/html",
+        headers={"content-type": "text/html"},
+        body=text.encode(),
+        offset=0,
+        length=10,
+        payload_digest=f"sha1:{text}",
+        truncated=False,
+    )
+    return replace(whole, **changes)
+
+
+def unchanged(at: float, body: str | None = "words") -> Revisit:
+    """A report that the page has this body; without one, that it is what it was."""
+    return Revisit(URL, day(at), None if body is None else f"sha1:{body}", 0, 10)
+
+
+@pytest.fixture
+def repo() -> Iterator[Repository]:
+    with percola.open("memory:", schema=tables.SCHEMA) as opened:
+        yield opened
+
+
+def load(repo: Repository, *records: Capture | Revisit) -> Loaded:
+    return load_captures(repo, records, "crawl.warc.gz")
+
+
+def there(repo: Repository) -> dict[str, Any]:
+    """The page's capture and revisit, without where and when they were loaded."""
+    row = repo.snapshot().get_row(tables.pages, ROW)
+    found = {column.name: value for column, value in row.items()}
+    if "body" in found:
+        found["body"] = zlib.decompress(found["body"]).decode()
+    for name in ("file", "offset", "length", "loaded_ms"):
+        found.get("capture", {}).pop(name, None)
+    return found
+
+
+def body(repo: Repository) -> str | None:
+    found: str | None = there(repo).get("body")
+    return found
+
+
+# --- what is written of a capture -------------------------------------------------------------
+
+
+def test_a_capture_is_described_with_all_that_observers_read() -> None:
+    headers = {
+        "content-type": "text/html; charset=utf-8",
+        "x-robots-tag": "noindex\nbot: nofollow",
+        "location": "/never looked at",
+        "link": "</a>; rel=canonical",
+        "content-language": "de",
+    }
+    described = describe(captured(1.5, headers=headers), URL, "crawl.warc.gz")
+    assert isinstance(described.pop("loaded_ms"), int)
+    assert described == {
+        "url": URL,
+        "date": "2024-01-03T12:00:00.000000Z",
+        "status": 200,
+        "content_type": "text/html; charset=utf-8",
+        "robots": "noindex\nbot: nofollow",
+        "location": None,
+        "link": "</a>; rel=canonical",
+        "language": "de",
+        "digest": "3be147d0936baf6d1beb65ca7654472b",
+        "payload": "sha1:words",
+        "file": "crawl.warc.gz",
+        "offset": 0,
+        "length": 10,
+    }
+
+
+@pytest.mark.parametrize(
+    ("status", "kept"),
+    [(200, None), (300, "/b\n/c"), (301, "/b\n/c"), (399, "/b\n/c"), (404, None)],
+)
+def test_a_location_is_kept_where_it_redirects(status: int, kept: str | None) -> None:
+    one = captured(1, status=status, headers={"location": "/b\n/c", "link": "</x>; rel=next"})
+    described = describe(one, URL, "f")
+    assert (described["location"], described["link"]) == (kept, None)
+
+
+# --- captures that say nothing ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 599])
+def test_a_capture_of_a_broken_or_busy_server_is_counted_and_changes_nothing(
+    repo: Repository, status: int
+) -> None:
+    failed = captured(3, "", status=status)
+    assert load(repo, failed) == Loaded(unavailable=1)
+    assert there(repo) == {} and repo.pending() == {}
+    load(repo, captured(1))
+    before = there(repo)
+    assert load(repo, failed, replace(failed, url="not a url")) == Loaded(unavailable=2)
+    assert there(repo) == before
+
+
+@pytest.mark.parametrize("status", [200, 301, 403, 404, 407, 410, 428, 451, 499, 600, 999])
+def test_every_other_status_is_conclusive(repo: Repository, status: int) -> None:
+    assert is_conclusive(status)
+    assert load(repo, captured(1, status=status)) == Loaded(written=1)
+    assert there(repo)["capture"]["status"] == status
+
+
+def test_the_report_says_in_words_what_was_not_kept_and_what_is_unchanged() -> None:
+    report = LoadReport(files=1, bytes=10, started_ms=0)
+    assert {"Server errors, not kept", "Reported as unchanged"}.isdisjoint(dict(report.rows()))
+    report.loaded.add(Loaded(written=1, older=2, same=3, unavailable=4000, unchanged=5000))
+    report.loaded.add(Loaded(unavailable=1, unchanged=1))
+    rows = dict(report.rows())
+    assert rows["Loaded"].startswith("1 of 4,007 captures")
+    assert rows["Server errors, not kept"] == "4,001"
+    assert rows["Reported as unchanged"] == "5,001"
+    assert report.to_json()["loaded"]["unavailable"] == 4001
+
+
+# --- revisits ---------------------------------------------------------------------------------
+
+
+def test_a_revisit_of_a_page_causes_no_work(repo: Repository) -> None:
+    runs: list[str] = []
+
+    @observer(tables.capture)
+    def see(t: percola.Transaction, row: str) -> None:
+        runs.append(row)
+
+    worker = Worker(repo, [see])
+    load(repo, captured(1))
+    worker.run_until_idle()
+    before = there(repo)
+    assert load(repo, unchanged(2), unchanged(3), unchanged(4, None)) == Loaded(unchanged=3)
+    assert repo.pending() == {}
+    worker.run_until_idle()
+    assert runs == [ROW]
+    after = there(repo)
+    assert after.pop("revisited") == {
+        "date": "2024-01-05T00:00:00.000000Z",
+        "payload": "sha1:words",
+    }
+    assert after == before
+
+
+def test_a_revisit_makes_the_capture_that_it_is_of_as_new_as_itself(repo: Repository) -> None:
+    load(repo, captured(1, "a"), unchanged(3, "a"))
+    assert load(repo, captured(2, "b")) == Loaded(older=1)
+    assert body(repo) == "a"
+    assert load(repo, captured(4, "b")) == Loaded(written=1)
+    assert body(repo) == "b"
+    assert load(repo, captured(1, "a")) == Loaded(older=1)
+
+
+def test_a_revisit_that_comes_before_its_capture_counts_as_well(repo: Repository) -> None:
+    load(repo, unchanged(3, "a"))
+    assert load(repo, captured(2, "b"), captured(1, "a")) == Loaded(written=2)
+    assert body(repo) == "a"
+    assert load(repo, captured(2, "b")) == Loaded(older=1)
+
+
+def test_a_revisit_of_an_overwritten_body_brings_it_back_when_it_is_loaded_again(
+    repo: Repository,
+) -> None:
+    load(repo, captured(1, "a"), captured(2, "b"), unchanged(3, "a"))
+    assert body(repo) == "b"
+    assert load(repo, captured(1, "a")) == Loaded(written=1)
+    assert body(repo) == "a"
+
+
+def test_two_captures_of_one_body_count_by_their_own_dates(repo: Repository) -> None:
+    load(repo, unchanged(5))
+    one, other = captured(1, status=200), captured(2, headers={"x-robots-tag": "noindex"})
+    for order in ((one, other), (other, one)):
+        load(repo, *order)
+        assert there(repo)["capture"]["robots"] == "noindex"
+
+
+def test_a_304_takes_no_part_in_the_order_and_tells_less_than_a_digest(repo: Repository) -> None:
+    load(repo, captured(1, "a"), unchanged(5, None))
+    assert there(repo)["revisited"]["payload"] is None
+    assert load(repo, captured(2, "b")) == Loaded(written=1)
+    load(repo, unchanged(3, "b"), unchanged(6, None))
+    assert there(repo)["revisited"] == {
+        "date": "2024-01-05T00:00:00.000000Z",
+        "payload": "sha1:b",
+    }
+
+
+def test_when_a_page_was_last_seen() -> None:
+    one = describe(captured(2, "a"), URL, "f")
+
+    def seen(at: float, payload: str | None) -> str:
+        date = describe(captured(at), URL, "f")["date"]
+        return last_seen(one, {"date": date, "payload": payload})
+
+    assert last_seen(one, None) == one["date"]
+    assert seen(3, "sha1:a") == seen(3, None) == "2024-01-05T00:00:00.000000Z"
+    assert seen(1, "sha1:a") == seen(1, None) == seen(3, "sha1:b") == one["date"]
+
+
+def test_a_capture_without_a_digest_is_not_what_a_revisit_without_one_is_of(
+    repo: Repository,
+) -> None:
+    load(repo, captured(1, "a", payload_digest=None), unchanged(5, None))
+    assert load(repo, captured(2, "b")) == Loaded(written=1)
+
+
+def test_a_revisit_of_a_url_that_no_row_can_have_is_counted(repo: Repository) -> None:
+    assert load(repo, replace(unchanged(1), url="https://a..b/")) == Loaded(bad_urls=1)
+
+
+# --- any order --------------------------------------------------------------------------------
+
+_BODIES = ("a", "b", "c")
+_captures = st.builds(
+    lambda at, text, robots: captured(
+        at,
+        text,
+        status=200 if text != "c" else 404,
+        headers={"x-robots-tag": robots} if robots else {},
+    ),
+    st.integers(0, 4),
+    st.sampled_from(_BODIES),
+    st.sampled_from(["", "noindex"]),
+)
+_failed = st.builds(lambda at: captured(at, "", status=503), st.integers(0, 9))
+_reports = st.builds(unchanged, st.integers(0, 9), st.sampled_from([*_BODIES, None]))
+
+
+def load_in_groups(records: Sequence[Capture | Revisit], seed: int) -> dict[str, Any]:
+    order = random.Random(seed)
+    shuffled = order.sample(records, len(records))
+    with percola.open("memory:", schema=tables.SCHEMA) as repo:
+        while shuffled:
+            size = order.randint(1, 4)
+            load(repo, *shuffled[:size])
+            shuffled = shuffled[size:]
+        return there(repo)
+
+
+def expected(records: Iterable[Capture | Revisit], revisited: Revisit | None) -> Capture | None:
+    """The capture that counts, by definition: the newest, a revisit being one of its body."""
+
+    def newness(one: Capture) -> tuple[Any, ...]:
+        described = describe(one, URL, "")
+        date = one.date
+        if revisited and revisited.payload_digest == one.payload_digest:
+            date = max(date, revisited.date)
+        names = ("digest", "status", "content_type", "robots", "location", "link", "language")
+        return date, one.date, *(str(described[name]) for name in names)
+
+    found = [one for one in records if isinstance(one, Capture) and one.status != 503]
+    return max(found, key=newness, default=None)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.one_of(_captures, _failed), max_size=7),
+    st.lists(st.builds(unchanged, st.integers(0, 9), st.none()), max_size=3),
+    st.integers(0, 10**6),
+)
+def test_any_order_of_captures_and_304s_ends_in_the_same(
+    captures: list[Capture], reports: list[Revisit], seed: int
+) -> None:
+    records = [*captures, *reports]
+    found = load_in_groups(records, seed)
+    winner = expected(records, None)
+    assert found.get("body") == (winner.body.decode() if winner else None)
+    assert found == load_in_groups(records, seed + 1)
+    assert found.get("revisited", {}).get("date") == (
+        describe(captured((max(one.date for one in reports) - START).days), URL, "")["date"]
+        if reports
+        else None
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(_captures, min_size=1, max_size=7),
+    st.lists(_reports, max_size=3),
+    st.integers(0, 10**6),
+)
+@example([captured(1, "a"), captured(2, "b")], [unchanged(3, "a")], 1)
+def test_revisits_in_any_order_after_which_the_captures_come_again_end_in_the_same(
+    captures: list[Capture], reports: list[Revisit], seed: int
+) -> None:
+    """Also where a body was overwritten before the report that it is back: see `loading`."""
+    told = [one for one in reports if one.payload_digest is not None]
+    newest = max(told, key=lambda one: (one.date, one.payload_digest), default=None)
+    order = random.Random(seed)
+    with percola.open("memory:", schema=tables.SCHEMA) as repo:
+        load(repo, *order.sample([*captures, *reports], len(captures) + len(reports)))
+        load(repo, *order.sample(captures, len(captures)))
+        found = there(repo)
+    winner = expected(captures, newest)
+    assert winner is not None
+    described = describe(winner, URL, "crawl.warc.gz")
+    assert found["body"] == winner.body.decode()
+    assert found["capture"] == {name: described[name] for name in found["capture"]}
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(_captures, min_size=1, max_size=6), st.data(), st.integers(0, 10**6))
+def test_revisits_of_what_was_there_come_in_any_order_among_the_captures(
+    captures: list[Capture], data: st.DataObject, seed: int
+) -> None:
+    """As a crawler writes them: each about the page as it was found last."""
+    times = data.draw(st.lists(st.sampled_from([0.5, 1.5, 2.5, 3.5, 4.5, 9.5]), max_size=4))
+    reports = []
+    for at in sorted(times):
+        last = expected((one for one in captures if one.date <= day(at)), None)
+        if last is not None:
+            reports.append(replace(unchanged(at), payload_digest=last.payload_digest))
+    records = [*captures, *reports]
+    winner = expected(captures, None)
+    assert winner is not None
+    found = load_in_groups(records, seed)
+    assert found["body"] == winner.body.decode()
+    assert found == load_in_groups(records, seed + 1)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"body": b"a"}, {"body": b"b"}),
+        ({"status": 404}, {"status": 410}),
+        ({"headers": {"content-type": "text/html"}}, {"headers": {"content-type": "a/b"}}),
+        ({"headers": {"x-robots-tag": "noindex"}}, {"headers": {}}),
+        ({"headers": {"location": "/a"}}, {"headers": {"location": "/b"}}),
+        ({"headers": {"link": "</a>; rel=canonical"}}, {"headers": {}}),
+        ({"headers": {"content-language": "de"}}, {"headers": {"content-language": "fr"}}),
+    ],
+)
+def test_of_two_captures_at_one_moment_the_same_counts_in_either_order(
+    one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    status = 301 if "location" in one.get("headers", {}) else 200
+    pair = [captured(1, **{"status": status, **changes}) for changes in (one, other)]
+    pair = [replace(found, payload_digest=None) for found in pair]
+    ends = []
+    for order in (pair, pair[::-1]):
+        with percola.open("memory:", schema=tables.SCHEMA) as repo:
+            load(repo, *order)
+            ends.append(there(repo))
+    assert ends[0] == ends[1]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(_captures, min_size=1, max_size=6), st.integers(0, 10**6))
+def test_loading_captures_again_writes_none_of_them(captures: list[Capture], seed: int) -> None:
+    order = random.Random(seed)
+    with percola.open("memory:", schema=tables.SCHEMA) as repo:
+        load(repo, *order.sample(captures, len(captures)))
+        before = there(repo)
+        again = load(repo, *order.sample(captures, len(captures)))
+        assert again.written == 0 and again.same >= 1
+        assert there(repo) == before

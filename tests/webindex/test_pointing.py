@@ -1,0 +1,115 @@
+"""Near-duplicates, redirects, pages that name another one, and what servers say in passing."""
+
+from __future__ import annotations
+
+from chains import WORDS, Chain, chain, empty, moved, of, page
+from from_scratch import again, gone
+
+from webindex import tables
+from webindex.sample import CHANGED_URL
+
+__all__ = ["chain", "empty"]
+
+LONG = " ".join(f"word{n} and then some" for n in range(200))
+
+
+def test_near_duplicates_share_a_document_until_their_texts_part(empty: Chain) -> None:
+    first, second = "https://example.org/a", "https://example.org/bb"
+    empty.load([page(first, f"<p>{LONG}"), page(second, f"<p>{LONG} revised")])
+    empty.work()
+    empty.check()
+    document = empty.document(second)
+    assert document is not None
+    assert (document["url"], document["duplicates"]) == (first, [second])
+    assert len(empty.found("word7")) == 1
+    empty.load([page(second, f"<p>{WORDS} of another kind", 60)])
+    empty.work()
+    empty.check()
+    assert sorted(empty.found("word7")) == [first, second]
+
+
+def test_links_to_a_redirect_count_for_the_page_that_it_leads_to(empty: Chain) -> None:
+    old, older, new = (f"https://example.org/{name}" for name in ("old", "older", "new"))
+    empty.load(
+        [
+            page("https://example.org/x", f'{WORDS} x <a href="{old}">Herons</a>'),
+            page("https://example.org/y", f'{WORDS} y <a href="{older}">Herons</a>'),
+            moved(page(older, ""), old),
+            moved(page(old, ""), new),
+            page(new, f'{WORDS} new <a href="{old}">where I was</a>'),
+        ]
+    )
+    empty.work()
+    empty.check()
+    document = empty.document(new)
+    assert document is not None
+    assert document["aliases"] == [old, older]
+    assert (document["inlinks"], document["anchors"]) == (2, [["Herons", 2]])
+    assert empty.found("Herons")[0] == new
+
+    # The way there is cut: what came along it goes as well, and comes back.
+    empty.load([gone(page(old, ""), seconds=120)])
+    empty.work()
+    empty.check()
+    document = empty.document(new)
+    assert document is not None and (document["aliases"], document["inlinks"]) == ([], 0)
+    empty.load([moved(page(old, ""), new, seconds=180)])
+    empty.work()
+    empty.check()
+
+
+def test_a_page_with_a_meta_refresh_is_a_redirect(empty: Chain) -> None:
+    old, new = "https://example.org/old", "https://example.org/new"
+    refresh = f'<meta http-equiv="refresh" content="0; url={new}">'
+    empty.load([page(old, f"<head>{refresh}</head><p>{WORDS}"), page(new, f"<p>{WORDS} new")])
+    empty.work()
+    empty.check()
+    assert empty.found("word7") == [new]
+    document = empty.document(new)
+    assert document is not None and document["aliases"] == [old]
+
+
+def test_a_canonical_page_of_another_domain_is_not_believed(empty: Chain) -> None:
+    mine, theirs = "https://example.org/mine", "https://example.net/theirs"
+    sub = "https://docs.example.org/mine"
+    empty.load(
+        [
+            page(mine, f'<head><link rel="canonical" href="{theirs}"></head>{WORDS} mine'),
+            page(theirs, f"{WORDS} theirs, and something else"),
+            page(sub, f'<head><link rel="canonical" href="{mine}"></head>{WORDS} sub of others'),
+        ]
+    )
+    empty.work()
+    empty.check()
+    assert sorted(empty.found("word7")) == sorted([mine, theirs])
+    document = empty.document(mine)
+    assert document is not None and document["duplicates"] == [sub]
+
+
+def test_a_server_in_trouble_does_not_take_a_page_out_of_the_index(chain: Chain) -> None:
+    documents = sorted(chain.index.clusters())
+    for seconds, status in enumerate((500, 503, 429, 408), 60):
+        chain.load([again(of(CHANGED_URL), seconds=seconds, status=status, body=b"")])
+    assert chain.work() == {}
+    chain.check()
+    assert sorted(chain.index.clusters()) == documents
+
+
+def test_the_host_counters_follow_pages_that_come_change_and_go(empty: Chain) -> None:
+    url, other = "https://example.org/a", "https://example.org/bb"
+
+    def counted() -> tuple[int, int]:
+        rows = [row[tables.live] for row in empty.repo.snapshot().scan(tables.hosts)]
+        return sum(one["pages"] for one in rows), sum(one["indexable"] for one in rows)
+
+    for seconds, captures, expected in [
+        (0, [page(url, WORDS), page(other, WORDS)], (2, 2)),
+        (60, [page(url, WORDS, 60, **{"x-robots-tag": "noindex"})], (2, 1)),
+        (120, [page(url, f"{WORDS} changed", 120)], (2, 2)),
+        (180, [gone(page(url, ""), seconds=180)], (1, 1)),
+        (240, [gone(page(other, ""), seconds=240)], (0, 0)),
+    ]:
+        empty.load(captures)
+        empty.work()
+        empty.check()
+        assert counted() == expected, seconds

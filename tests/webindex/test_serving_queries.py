@@ -1,0 +1,225 @@
+"""Queries that are more than words, and what a page is worth beside its words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from webindex.serving import NotAnIndexError, SearchResults, ServingDocument, TantivyIndex
+from webindex.serving import tantivy_documents as documents
+from webindex.serving.tantivy_documents import MOST_AUTHORITY, authority, url_words
+from webindex.urls import host
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[TantivyIndex]:
+    with TantivyIndex(tmp_path / "index") as opened:
+        yield opened
+
+
+def document(url: str, text: str = "", **fields: Any) -> ServingDocument:
+    given: dict[str, Any] = {
+        "cluster": url,
+        "epoch": 1,
+        "url": url,
+        "title": "",
+        "text": text,
+        "language": "en",
+        "host": host(url),
+        "anchors": (),
+        "duplicates": (),
+        "inlinks": 0,
+    }
+    return ServingDocument(**{**given, **fields})
+
+
+def found(results: SearchResults) -> list[str]:
+    return [hit.url for hit in results.hits]
+
+
+# --- A URL --------------------------------------------------------------------------------
+
+PAGE = "https://www.example.org/docs/start.html"
+
+
+@pytest.fixture
+def site(index: TantivyIndex) -> TantivyIndex:
+    about = "www.example.org docs start html " * 5
+    index.apply(
+        [
+            document(
+                PAGE,
+                "How to begin",
+                duplicates=("http://mirror.example.com/begin?page=1",),
+                aliases=("https://example.org/old", "https://short.example/s/"),
+            ),
+            document("https://example.net/about", about, title="docs start html", rank=500.0),
+            document("https://www.example.org/", "Home of the docs, not of the start", rank=50.0),
+        ]
+    )
+    return index
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        PAGE,
+        f"  {PAGE}  ",
+        "www.example.org/docs/start.html",
+        "example.org/docs/start.html",
+        "http://www.example.org/docs/start.html",
+        "HTTPS://WWW.Example.ORG:443/docs/start.html#top",
+        f"{PAGE}?utm_source=mail",
+        "http://mirror.example.com/begin?page=1",
+        "mirror.example.com/begin?page=1",
+        "https://example.org/old",
+        "short.example/s",
+    ],
+)
+def test_a_url_finds_its_page_first_also_by_duplicates_redirects_and_other_spellings(
+    site: TantivyIndex, query: str
+) -> None:
+    assert found(site.search(query))[0] == PAGE
+
+
+def test_what_a_url_says_is_found_after_its_page(site: TantivyIndex) -> None:
+    results = site.search("www.example.org/docs/start.html")
+    assert found(results) == [PAGE, "https://example.net/about"]
+    assert results.total == 2
+    assert found(site.search("www.example.org"))[0] == "https://www.example.org/"
+
+
+def test_filters_and_counts_hold_for_a_url_as_well(site: TantivyIndex) -> None:
+    assert found(site.search(PAGE, host="example.net")) == ["https://example.net/about"]
+    assert found(site.search(PAGE, host="www.example.org")) == [PAGE]
+    assert site.search(PAGE, language="de") == SearchResults((), 0)
+    assert dict(site.facet("host", PAGE)) == {"example.net": 1, "www.example.org": 1}
+
+
+@pytest.mark.parametrize(
+    "query", ["https://example.org/nowhere", "http://[broken/", "a..b", ".", "ftp://example.org/"]
+)
+def test_what_is_no_url_of_a_page_is_only_words(site: TantivyIndex, query: str) -> None:
+    assert PAGE not in found(site.search(query))
+
+
+def test_a_url_among_other_words_is_words(site: TantivyIndex) -> None:
+    assert found(site.search(f"begin {PAGE}")) == []
+    assert found(site.search("begin -example.net")) == [PAGE]
+
+
+# --- The words of URLs --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("https://www.sqlite.org/lang_vacuum.html", "sqlite.org/lang_vacuum"),
+        ("http://example.org/a/b.PHP?id=3", "example.org/a/b?id=3"),
+        ("https://example.org/caf%C3%A9/men%C3%BC", "example.org/café/menü"),
+        ("https://xn--bcher-kva.example/", "bücher.example/"),
+        ("https://xn--\u00ff.example/", "xn--\u00ff.example/"),
+        ("https://example.org/html/", "example.org/html/"),
+    ],
+)
+def test_a_url_is_searched_by_the_words_that_tell_it_from_others(url: str, words: str) -> None:
+    assert url_words(url) == words
+
+
+def test_words_of_host_and_path_find_a_page_and_those_of_every_url_do_not(
+    index: TantivyIndex,
+) -> None:
+    index.apply([document("https://www.xn--bcher-kva.example/lang_vacuum/caf%C3%A9.html")])
+    for query in ("vacuum", "lang_vacuum", "bücher", "café"):
+        assert index.search(query).total == 1, query
+    for query in ("https", "www", "html", "c3"):
+        assert index.search(query).total == 0, query
+
+
+# --- Words that are not finished ----------------------------------------------------------
+
+
+@pytest.fixture
+def words(index: TantivyIndex) -> TantivyIndex:
+    index.apply(
+        [
+            document("https://a.example/1", "postgres is a database"),
+            document("https://a.example/2", "postgresql is another one"),
+            document("https://b.example/3", "the post office", title="Post"),
+            document("https://b.example/4", "ポスト"),
+        ]
+    )
+    return index
+
+
+def test_the_last_word_finds_what_begins_with_it_if_no_page_has_it_as_it_is(
+    words: TantivyIndex,
+) -> None:
+    assert sorted(found(words.search("postg"))) == ["https://a.example/1", "https://a.example/2"]
+    assert found(words.search("database postg")) == ["https://a.example/1"]
+    assert found(words.search("postg -database")) == []
+    assert found(words.search("-database postg")) == ["https://a.example/2"]
+    assert words.facet("host", "postg") == [("a.example", 2)]
+    [hit] = words.search("another postg").hits
+    assert [run for run, matched in hit.snippet if matched] == ["postgresql", "another"]
+
+
+@pytest.mark.parametrize("query", ["post", "postg database", '"postg"', "po", "is -postg x"])
+def test_other_words_are_never_stretched(words: TantivyIndex, query: str) -> None:
+    stretched = {"https://a.example/1", "https://a.example/2"}
+    assert not stretched & set(found(words.search(query)))
+
+
+def test_a_misspelt_last_word_is_still_respelt(words: TantivyIndex) -> None:
+    assert words.search("databsae").total == 0
+    assert words.suggest("databsae") == "database"
+
+
+# --- What a page is worth -----------------------------------------------------------------
+
+
+@given(st.floats(0, 1e9), st.floats(0, 1e9), st.integers(0, 10**9))
+def test_authority_grows_with_the_rank_and_is_bounded(one: float, other: float, links: int) -> None:
+    low, high = sorted((one, other))
+    assert 1 <= authority(low, 0) <= authority(high, 0) <= MOST_AUTHORITY
+    assert 1 <= authority(0.0, links) <= authority(10.0, 0)
+    if one > 0:
+        assert authority(one, links) == authority(one, 0)
+
+
+def test_once_there_is_a_rank_it_alone_counts(index: TantivyIndex) -> None:
+    index.apply(
+        [
+            document("https://a.example/many", "words", inlinks=10_000, rank=0.2),
+            document("https://a.example/good", "words", inlinks=3, rank=8.0),
+            document("https://a.example/new", "words", inlinks=30),
+            document("https://a.example/unknown", "words"),
+        ]
+    )
+    order = [url.rpartition("/")[2] for url in found(index.search("words"))]
+    assert order == ["good", "new", "many", "unknown"]
+
+
+# --- The format ---------------------------------------------------------------------------
+
+
+def test_an_index_of_another_format_is_refused_in_one_sentence_and_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "FORMAT", documents.FORMAT - 1)
+    with TantivyIndex(tmp_path) as old:
+        old.apply([document(PAGE, "words")])
+    monkeypatch.undo()
+    for create in (True, False):
+        with pytest.raises(NotAnIndexError, match="made by another program or version") as caught:
+            TantivyIndex(tmp_path, create=create)
+        assert f"format is {documents.FORMAT}" in str(caught.value)
+        assert "rebuild the index from the repository" in str(caught.value)
+    monkeypatch.setattr(documents, "FORMAT", documents.FORMAT - 1)
+    with TantivyIndex(tmp_path, create=False) as old:
+        assert old.search("words").total == 1
