@@ -79,7 +79,10 @@ def parse(t: Transaction, row: str) -> None:
         t.notify(tables.join_due, row)
     links = [[one.url, list(one.anchors), one.rel] for one in page.links]
     if links != (t.get(tables.links, row) or []):
-        t.set(tables.links, row, links)
+        if links:
+            t.set(tables.links, row, links)
+        else:
+            t.delete(tables.links, row)
 
 
 def _withdraw(t: Transaction, row: str) -> None:
@@ -111,7 +114,10 @@ def invert(t: Transaction, row: str) -> None:
             target = page_row(url)
             t.set(me, target, {"url": found["url"], "anchors": anchors, "rel": rel})
             t.notify(tables.inlinks_changed, target)
-    t.set(tables.inverted, row, [[url, *link] for url, link in wanted.items()])
+    if wanted:
+        t.set(tables.inverted, row, [[url, *link] for url, link in wanted.items()])
+    else:
+        t.delete(tables.inverted, row)
 
 
 @observer(tables.inlinks_changed, batch=tables.BATCH, defer=COUNT_SECONDS)

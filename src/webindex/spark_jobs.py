@@ -221,5 +221,7 @@ def _gist(error: Exception) -> str:
     # A Python traceback ends with what went wrong; the JVM's follows it.
     lines = re.split(r"\n\s+at |\nDriver stacktrace", text.partition("Traceback")[2] or text)[0]
     # Our own errors are sentences; of others, the kind of error says the most.
-    last = _OURS.sub("", lines.strip().splitlines()[-1].strip())
+    said = [line.strip() for line in lines.strip().splitlines()]
+    telling = [line for line in said if not line.startswith("SQLSTATE:")] or said
+    last = _OURS.sub("", telling[-1])
     return last.rstrip(".") + "."

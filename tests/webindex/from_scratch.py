@@ -301,7 +301,7 @@ def held(repo: Repository) -> Cells:
                 if column in (tables.joined, tables.owner):
                     value = {**value, "cluster": names.get(value["cluster"])}
                 found[table.name, key, column.name] = _timeless(column.name, value)
-    return {cell: value for cell, value in found.items() if value != []}
+    return found
 
 
 def _timeless(column: str, value: Any) -> Any:

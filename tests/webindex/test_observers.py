@@ -216,7 +216,7 @@ def test_links_to_a_duplicate_count_for_its_canonical_page(empty: Chain) -> None
     assert document["duplicates"] == [long]
     assert document["inlinks"] == 2
     assert document["anchors"] == [["Pelicans", 2]]
-    assert empty.found("Pelicans")[0] == short
+    assert short in empty.found("Pelicans")
     assert empty.found("Unseen") == ["https://example.org/z"]
 
 

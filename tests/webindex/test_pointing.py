@@ -45,7 +45,7 @@ def test_links_to_a_redirect_count_for_the_page_that_it_leads_to(empty: Chain) -
     assert document is not None
     assert document["aliases"] == [old, older]
     assert (document["inlinks"], document["anchors"]) == (2, [["Herons", 2]])
-    assert empty.found("Herons")[0] == new
+    assert new in empty.found("Herons")
 
     # The way there is cut: what came along it goes as well, and comes back.
     empty.load([gone(page(old, ""), seconds=120)])

@@ -122,7 +122,7 @@ def _mark(one: Judged) -> Text:
 def rebuild_command(repo: str, as_json: bool, master: str | None, files: tuple[str, ...]) -> None:
     """Fill an empty repository from WARC files at one go, with a Spark job.
 
-    Several times as fast as 'load' and 'work', which carry on from there.
+    'load' and 'work' carry on from there.
     """
     from webindex.batch.rebuilding import rebuild
 

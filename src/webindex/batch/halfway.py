@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Final
 
-from percola import Repository, Snapshot, inspection
+from percola import Repository, Snapshot
 from webindex import tables
 from webindex.errors import WebindexError
 
 REBUILD_ROW: Final = "rebuild"
-"""The row of the journal that says how far a rebuild is: running or done."""
+"""The row of the journal that says how far a rebuild is: running, failed or done."""
 
 
 class RebuildError(WebindexError):
@@ -25,7 +26,7 @@ def refuse_half_built(repo: Repository) -> None:
         state = rebuild_under_way(snapshot)
     if state is None:
         return
-    if any(one.pid == state["pid"] for one in inspection.processes(repo)):
+    if state["state"] == "running" and _runs(int(state["pid"])):
         raise RebuildError(
             f"The repository {repo.address} is being rebuilt by process {state['pid']}: wait until "
             "that has ended."
@@ -40,3 +41,14 @@ def rebuild_under_way(snapshot: Snapshot) -> dict[str, Any] | None:
     """What the journal says of a rebuild that has not come to its end; None if there is none."""
     state: dict[str, Any] | None = snapshot.get(tables.report, REBUILD_ROW)
     return state if state is not None and state["state"] != "done" else None
+
+
+def _runs(pid: int) -> bool:
+    """Whether there is such a process on this machine: good enough to word a sentence."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

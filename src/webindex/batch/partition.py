@@ -14,6 +14,7 @@ every edge leads from a node to the smallest one of its component.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from hashlib import blake2b
 from typing import Final
 
 import numpy as np
@@ -91,9 +92,14 @@ def _kept(edges: RDD[Edge]) -> RDD[Edge]:
 
 def _sign(edges: RDD[Edge]) -> tuple[int, int]:
     """How many edges there are, and a sum over them: equal for equal sets."""
-    return edges.map(lambda edge: (1, hash(edge))).fold(
+    return edges.map(lambda edge: (1, _fingerprint(edge))).fold(
         (0, 0), lambda one, other: (one[0] + other[0], one[1] + other[1])
     )
+
+
+def _fingerprint(edge: Edge) -> int:
+    # Not hash(), which another machine's Python may compute in another way.
+    return int.from_bytes(blake2b("\0".join(edge).encode(), digest_size=8).digest(), "big")
 
 
 def _falling(edge: Edge) -> Edge:

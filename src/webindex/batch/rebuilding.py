@@ -1,7 +1,7 @@
 """The job of `webindex rebuild`: an empty repository is filled with an index computed in Spark.
 
 The paper's index was seeded in this way by the MapReduces that it took over from, and was kept up
-to date by observers from then on. Page by page it takes several times as long.
+to date by observers from then on.
 
 While the job runs, and if it is killed, the row `rebuild` of the `journal` says that the index is
 half built; `refuse_half_built` keeps everybody else away from it. Nobody looks at an index before
@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Final
@@ -151,12 +151,14 @@ def rebuild(
                     try:
                         _Build(context, job, repo, place, report).run(paths, salt)
                     except (PercolaError, ServingError, WebindexError) as error:
+                        with suppress(PercolaError):
+                            repo.run(lambda t: _end(t, report, "failed"))
                         raise RebuildError(
                             f"The rebuild ended early: {error} The repository {place} is half "
                             "built: delete it and run 'webindex rebuild' again."
                         ) from error
         report.seconds = time.perf_counter() - began
-        repo.run(lambda t: _end(t, report))
+        repo.run(lambda t: _end(t, report, "done"))
     return report
 
 
@@ -186,8 +188,8 @@ def _begin(t: Transaction, repo: Repository, report: RebuildReport) -> int:
     return t.start_ts
 
 
-def _end(t: Transaction, report: RebuildReport) -> None:
-    t.set(tables.report, REBUILD_ROW, {"state": "done", "pid": os.getpid(), **report.to_json()})
+def _end(t: Transaction, report: RebuildReport, state: str) -> None:
+    t.set(tables.report, REBUILD_ROW, {"state": state, "pid": os.getpid(), **report.to_json()})
 
 
 class _Build:
