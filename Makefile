@@ -4,12 +4,13 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test check simulate mutants crash fuzz anomalies bench lock clean venv
+.PHONY: help setup demo test check simulate mutants crash fuzz anomalies corpus bench lock clean venv
 MAKEFLAGS += --no-print-directory
 
 PYTHON ?=
 SEEDS ?= 10000
 SECONDS ?= 60
+CORPUS ?= corpus
 export PYTHON
 BIN := .venv/bin
 
@@ -49,6 +50,10 @@ fuzz: venv ## throw bytes at every codec and parser, guided by coverage (SECONDS
 
 anomalies: setup ## play what snapshot isolation forbids and permits, and write docs/anomalies.md
 	@$(BIN)/python -m tests.anomalies.table
+
+corpus: setup ## load, change and verify an index of 26,000 real pages; takes about an hour
+	@test -f $(CORPUS)/manifest.json || $(BIN)/webindex crawl-docs $(CORPUS)
+	@JAVA_HOME="$$(scripts/java.sh home)" $(BIN)/python -m tests.scenarios --crawl $(CORPUS) $(ARGS)
 
 bench: setup ## measure, and print a table and draw a plot for each benchmark
 	@JAVA_HOME="$$(scripts/java.sh home)" $(BIN)/python -m benchmarks $(ARGS)

@@ -126,7 +126,7 @@ def _enter(
     if own is not None:
         around.add(own)
     if not around:
-        # Nobody else has the name: a timestamp is given to one transaction only.
+        # Nobody else has the name: only a run for this page could make it, at this timestamp.
         into = f"{page[:16]}{t.start_ts:x}"
     elif len(around) == 1:
         [into] = around
