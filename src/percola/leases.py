@@ -92,11 +92,11 @@ def leases_of(coordination: Coordination) -> Leases:
     with _guard:
         found = _of.get(coordination)
         if found is None:
-            told = weakref.WeakMethod(coordination.hold_back)
+            weakly = weakref.ref(coordination)  # Else the dictionary would keep it.
 
             def hold_back(ts: int) -> None:
-                if (tell := told()) is not None:
-                    tell(ts)
+                if (alive := weakly()) is not None:
+                    alive.hold_back(ts)
 
             found = _of[coordination] = Leases(hold_back)
         return found

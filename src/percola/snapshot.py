@@ -274,7 +274,7 @@ class Snapshot:
         """
         if self._used_up is not None:
             self._check_usable()
-        if self._cache is not None:
+        if self._writes or self._cache is not None:
             raw = self._visible(self._cell(column, row))
         else:
             try:
@@ -284,17 +284,11 @@ class Snapshot:
             key = column.encode_row(row)
             if len(key) > _SURELY_SHORT:
                 self._services.store.check_row(column.table_name, key)
-            own = None
-            if self._writes:
-                own = self._writes.get(_new_cell(Cell, (column.table_name, key, column.key)))
-            if own is not None and own[0] != _LOCK_ONLY:
-                raw = own[1]
+            found = read(key, self.start_ts)
+            if found is BLOCKED:
+                raw = self._read((Cell(column.table_name, key, column.key),))[0][2]
             else:
-                found = read(key, self.start_ts)
-                if found is BLOCKED:
-                    raw = self._read((Cell(column.table_name, key, column.key),))[0][2]
-                else:
-                    raw = found
+                raw = found
         if raw is None:
             return None
         try:

@@ -15,7 +15,7 @@ from percola import Observer, Repository, Worker
 from tests.crash.boundaries import Death, Scenario
 from tests.crash.killing import KillingStore
 from tests.webindex.from_scratch import check, sample
-from webindex import observers, tables
+from webindex import exporting, tables
 from webindex.loading import load_captures
 from webindex.serving import TantivyIndex
 from webindex.serving.base import ServingDocument, ServingIndex
@@ -54,10 +54,10 @@ def load_and_assemble(repo: Repository, _: KillingStore) -> None:
 
 def export(repo: Repository, store: KillingStore) -> None:
     """The exporter, in batches so small that there are several."""
-    observers.EXPORT_BATCH = BATCH  # type: ignore[misc]  # this process's own
+    exporting.EXPORT_BATCH = BATCH  # type: ignore[misc]  # this process's own
     with open_index(repo, create=True) as index:
         dying: Any = KillingIndex(index, store.boundary)
-        _work(repo, [observers.export_to(dying)])
+        _work(repo, [exporting.export_to(dying)])
 
 
 def index_is_exact(repo: Repository, death: Death) -> None:

@@ -56,7 +56,7 @@ def test_every_claim_holds_over_many_seeds_and_every_fault_happens() -> None:
             by_name[name] += summary.seeds
     assert not whole.failures, explain(*whole.failures[0][:2])
     assert missing(names, whole) == []
-    assert set(by_name.values()) == {SEEDS // len(names)}
+    assert set(by_name.values()) <= {SEEDS // len(names), SEEDS // len(names) + 1}
     for count in ("committed", "conflicted", "failed", "unknown", "observer_runs"):
         assert whole.counts[count], (count, whole.counts)
 
