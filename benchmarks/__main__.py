@@ -1,6 +1,6 @@
 """Runs benchmarks: all, or those that are named.
 
-python -m benchmarks [--quick] [NAME…]
+python -m benchmarks [--quick] [--crawl FOLDER] [NAME…]
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ import argparse
 import importlib
 import signal
 import sys
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from rich.console import Console
 
@@ -19,6 +20,7 @@ from percola import PercolaError
 NAMES: Final = {
     "fig8_lmdb": "figure 8: single-cell reads and writes, Percola and raw LMDB in turn",
     "chain": "the web index: pages a second, share by stage, latency, memory",
+    "index": "the web index at the size of a crawl: stages, latencies, growth, a recrawl",
     "checker": "the history checkers: transactions a second, by timestamps and by cycles",
 }
 
@@ -35,20 +37,30 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--quick", action="store_true", help="short and rough: to see that everything works"
     )
+    parser.add_argument(
+        "--crawl",
+        type=Path,
+        metavar="FOLDER",
+        help="for index: measure with what 'webindex crawl-docs' has left there",
+    )
     options = parser.parse_args(arguments)
     unknown = [name for name in options.names if name not in NAMES]
     if unknown:
         parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(NAMES)}")
+    if options.crawl is not None and options.names != ["index"]:
+        parser.error("--crawl is for the benchmark index alone: name that one, and no other")
     # So that processes and folders go with this one when it is told to stop.
     signal.signal(signal.SIGTERM, _interrupt)
     console = Console(highlight=False, soft_wrap=False)
     for name in options.names or NAMES:
+        more: dict[str, Any] = {} if options.crawl is None else {"crawl": options.crawl}
         try:
-            importlib.import_module(f"benchmarks.{name}").run(console, quick=options.quick)
+            importlib.import_module(f"benchmarks.{name}").run(console, quick=options.quick, **more)
         except (PercolaError, LockstepError) as error:
             Console(stderr=True).print(f"[bold red]Error:[/] {name}: {error}", soft_wrap=True)
             return 1
         except KeyboardInterrupt:
+            Console(stderr=True).print(f"{name}: interrupted.")
             return 130
     return 0
 

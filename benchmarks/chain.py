@@ -22,6 +22,7 @@ from typing import Final
 from rich.console import Console, Group
 from rich.text import Text
 
+from benchmarks.arrivals import one_at_a_time, pages_of
 from benchmarks.chain_report import (
     AIM_MEMORY,
     AIM_PAGES,
@@ -60,7 +61,6 @@ from webindex.working import (
 
 _PATIENCE: Final = 300.0
 _LOOK_SECONDS: Final = 0.25
-_LETTERS: Final = "bcdfghjklmnpqrstvwxz"
 
 
 class ChainError(PercolaError):
@@ -95,12 +95,20 @@ def measure_chain(
                 random.Random(1).shuffle(changing)
                 rate = figures.pages_per_second / 2
                 alone = 20 if quick else 200
-                steady = min(int(rate * (2 if quick else 10)), len(changing) - alone)
+                steady = min(int(rate * (2 if quick else 10)), len(changing))
                 status.update(f"Chain: {rate:.0f} changed pages a second …")
                 _steady(repo, workers, changing[:steady], rate, figures)
                 status.update("Chain: one changed page at a time …")
-                trickle = changing[steady : steady + alone]
-                _trickle(repo, index, workers, trickle, figures)
+
+                def rest() -> None:
+                    wait_until_idle(repo, workers, _PATIENCE)
+
+                arrivals = one_at_a_time(
+                    repo, index, pages_of(repo, alone, seed=1), rest, _PATIENCE
+                )
+                figures.latencies["trickle"] = [
+                    one.found for one in arrivals if one.found is not None
+                ]
             if workers.restarts:
                 raise ChainError(f"{workers.restarts} worker processes died on the way.")
         if repo.set_aside():
@@ -132,7 +140,7 @@ def _bulk(
         figures.searchable = time.perf_counter() - began
     figures.worker_cpu = processor_time(workers) - worked
     summary = summarise(repo, since=before)
-    figures.pages, figures.links, figures.clusters = summary.pages, summary.links, summary.clusters
+    figures.pages, figures.links, figures.clusters = summary.pages, summary.links, summary.documents
     figures.page_bytes = sum(len(one.body) for one in captures) / max(1, summary.pages)
     figures.latencies["bulk"] = latencies(repo, before)
     expected = sum(200 <= one.status < 300 for one in captures)
@@ -141,8 +149,8 @@ def _bulk(
             f"{summary.pages} of {expected} pages are in the index, {report.loaded.written} of "
             f"{len(captures)} captures were loaded."
         )
-    if index.count() != summary.clusters:
-        raise ChainError(f"{index.count()} of {summary.clusters} clusters can be searched.")
+    if index.count() != summary.documents:
+        raise ChainError(f"{index.count()} of {summary.documents} documents can be searched.")
 
 
 def _steady(
@@ -157,27 +165,6 @@ def _steady(
     figures.steady_rate = len(pages) / (time.perf_counter() - began)
     wait_until_idle(repo, workers, _PATIENCE)
     figures.latencies["steady"] = latencies(repo, before)
-
-
-def _trickle(
-    repo: Repository,
-    index: ServingIndex,
-    workers: Workers,
-    pages: Sequence[Capture],
-    figures: Figures,
-) -> None:
-    waited = figures.latencies.setdefault("trickle", [])
-    for number, page in enumerate(pages):
-        sought = word(number)
-        load_captures(repo, [recaptured(page, f"The word is {sought}.", hours=2)], "trickle")
-        committed = time.perf_counter()
-        while not index.search(sought, limit=1).total:
-            if time.perf_counter() - committed > _PATIENCE:
-                raise ChainError(f"A changed page was not to be found: {page.url}.")
-            time.sleep(0.001)
-        waited.append((time.perf_counter() - committed) * 1000)
-        # The next one meets the repository at rest.
-        wait_until_idle(repo, workers, _PATIENCE)
 
 
 def processor_time(workers: Workers) -> float:
@@ -195,15 +182,6 @@ def latencies(repo: Repository, since: int) -> list[float]:
         for row in repo.snapshot().scan(tables.journal, start=f"export/{since:020}", end="export0")
         for one in row[tables.report]["latency_ms"]
     ]
-
-
-def word(number: int) -> str:
-    """A word that no page has, another for each number."""
-    letters = ""
-    for _ in range(4):
-        number, at = divmod(number, len(_LETTERS))
-        letters += _LETTERS[at]
-    return f"zq{letters}qz"
 
 
 @contextmanager
@@ -260,9 +238,9 @@ def run(console: Console, *, quick: bool) -> None:
             ),
             Text(f"On {conditions_line(found)}; every commit is on disk before the next step."),
             Text(
-                f"The pages are the sample crawl {copies} times, on other hosts and with one "
-                "sentence more each: real pages, links and duplicates, but no page that very many "
-                "link to.",
+                f"The pages are the sample crawl {copies} times, on other hosts, with one "
+                "sentence more and one word in five respelt: real pages, links and duplicates, "
+                "but no page that very many link to.",
                 style="dim",
             ),
             Text(f"Plot: {picture}   Figures: {path}", style="dim"),

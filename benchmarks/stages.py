@@ -114,7 +114,7 @@ def measure_stages(folder: Path, captures: Sequence[Capture]) -> Stages:
                 if sample.name == "percola_observer_seconds_sum":
                     stage = found.by_name[sample.labels["observer"]]
                     stage.transaction = max(0.0, sample.value - stage.inside)
-                elif sample.name == "percola_observer_seconds_count":
+                elif sample.name == "percola_observer_runs_total":
                     found.by_name[sample.labels["observer"]].runs = int(sample.value)
     return found
 

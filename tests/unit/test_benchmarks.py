@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
-from benchmarks.crawl import multiplied, recaptured, sample, write_warc
+from benchmarks.corpus import CorpusError, given
+from benchmarks.crawl import crawled_again, multiplied, recaptured, sample, write_warc
 from benchmarks.fig8_lmdb import OPERATIONS, ROWS, _cut
 from benchmarks.measure import (
     Comparison,
@@ -21,6 +23,7 @@ from benchmarks.measure import (
     throughput,
 )
 from benchmarks.stages import Stage, Stages
+from webindex.fingerprints import NEAR, hamming
 from webindex.pages import Page, parse
 from webindex.warc import Capture, read_captures
 
@@ -135,11 +138,19 @@ def test_each_copy_has_the_duplicates_and_links_of_the_sample_and_no_page_of_ano
     first, second = (
         [parsed(one) for one in half] for half in (copies[: len(pages)], copies[len(pages) :])
     )
-    expected = shape([parsed(one) for one in pages])
+    originals = [parsed(one) for one in pages]
+    expected = shape(originals)
     assert expected[2][True] > 1000
     assert shape(first) == shape(second) == expected
     assert not {one.url for one in first} & {one.url for one in second}
     assert not {one.text_hash for one in first} & {one.text_hash for one in second}
+    for one in first:
+        for other in second:
+            if one.simhash is not None and other.simhash is not None:
+                assert hamming(one.simhash, other.simhash) > NEAR
+    # The sentence is in English, and one page has few words of its own.
+    differ = sum(one.language != two.language for one, two in zip(originals, first, strict=True))
+    assert differ <= len(pages) / 100
 
 
 def test_absolute_links_within_the_crawl_lead_to_the_same_copy_and_others_stay_as_they_are(
@@ -178,3 +189,51 @@ def test_a_recaptured_page_is_later_and_has_another_text_and_the_same_links(
         assert parsed(after).text_hash != parsed(before).text_hash
         assert parsed(after).links == parsed(before).links
         assert urlsplit(after.url) == urlsplit(before.url)
+
+
+def test_copies_of_other_numbers_are_other_pages(pages: list[Capture]) -> None:
+    few = pages[:5]
+    first, later = list(multiplied(few, 1)), list(multiplied(few, 1, first=7))
+    assert not {one.url for one in first} & {one.url for one in later}
+    assert [one.url for one in later] == [one.url for one in multiplied(few, 8)][35:]
+
+
+def test_a_later_crawl_changes_all_bytes_and_every_so_many_texts(pages: list[Capture]) -> None:
+    few = pages[:12]
+    later = list(crawled_again([*few, replace(few[0], status=404)], changed=4))
+    assert [one.url for one in later] == [one.url for one in few]
+    assert all(new.body != old.body for new, old in zip(later, few, strict=True))
+    assert all(new.date > old.date for new, old in zip(later, few, strict=True))
+    changed = [
+        parsed(new).text_hash != parsed(old).text_hash for new, old in zip(later, few, strict=True)
+    ]
+    assert changed == [number % 4 == 0 for number in range(12)]
+
+
+def test_a_part_of_a_crawl_is_taken_from_all_over_it(
+    pages: list[Capture], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.corpus.SMALL", 20)
+    monkeypatch.setattr("benchmarks.corpus._beside", lambda folder, copies: folder / "beside")
+    crawl, folder = tmp_path / "crawl", tmp_path / "made"
+    crawl.mkdir()
+    folder.mkdir()
+    for number in range(2):
+        write_warc(crawl / f"crawl-{number:03}.warc.gz", pages[40 * number : 40 * number + 40])
+    write_warc(crawl / "recrawl-000.warc.gz", pages[:3])
+    found = given(crawl, folder)
+    assert found.real
+    assert [one.name for one in found.crawl] == ["crawl-000.warc.gz", "crawl-001.warc.gz"]
+    assert found.small is not None
+    small = [one.url for one in read_captures(found.small) if isinstance(one, Capture)]
+    assert small == [one.url for one in pages[:80:4]]
+
+
+def test_a_folder_without_a_crawl_or_its_later_crawl_is_refused_in_a_sentence(
+    pages: list[Capture], tmp_path: Path
+) -> None:
+    with pytest.raises(CorpusError, match=r"holds no crawl-\*\.warc\.gz"):
+        given(tmp_path, tmp_path)
+    write_warc(tmp_path / "crawl-000.warc.gz", pages[:1])
+    with pytest.raises(CorpusError, match=r"holds no recrawl-\*\.warc\.gz"):
+        given(tmp_path, tmp_path)
