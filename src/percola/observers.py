@@ -30,8 +30,8 @@ An observer that many changes lead to, and whose result nobody waits for, may st
     @observer(inlinks_changed, batch=32, defer=10.0)
 
 While a worker finds other work, it looks at such a column only every so many seconds: a hundred
-changes of one row are then answered once, not dozens of times. With nothing else to do it looks
-at once.
+changes of one row are then answered once, not dozens of times. When there has been nothing else
+to do for a moment, it looks.
 """
 
 from __future__ import annotations

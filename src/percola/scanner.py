@@ -9,7 +9,8 @@
     the row's observers (`percola.runs`)
 
 Columns whose observers may be put off (`Observer.defer`) are left out, but for a pass over them
-alone when that time is over, or when a pass over the others has found nothing.
+alone when that time is over, or when the others have been clean for a quarter of a second: a gap
+in a stream of changes is no rest.
 
 A pass that finds nothing looks for the locks of the dead now and then: a transaction that died
 past its commit point owes its notify entries to whoever rolls it forward (rule N1).
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -38,6 +40,7 @@ log = logging.getLogger("percola.worker")
 
 _CHUNK: Final = 64
 _STINT: Final = 2.0  # seconds
+_QUIET: Final = 0.25  # seconds
 _BUSY_WAIT: Final = 0.02
 _TELEPORTS: Final = 4
 
@@ -49,6 +52,9 @@ _NONE: Final[frozenset[Address]] = frozenset()
 
 class Sweep:
     """What is left to do on the columns that a worker observes; for all of its scanners.
+
+    Attributes:
+        ending: the worker is only waiting for the end of all work, deferred work included.
 
     Args:
         every: seconds between looks for the locks of the dead.
@@ -65,6 +71,8 @@ class Sweep:
         self._guard = threading.Lock()
         self._swept = services.clock.monotonic()
         self._deferred = dict.fromkeys(observers.deferred, self._swept)
+        self._worked = -math.inf
+        self.ending = False
 
     def is_idle(self) -> bool:
         """Whether no notify entry is left for these observers, in the whole repository.
@@ -97,6 +105,16 @@ class Sweep:
             ]
             self._deferred.update(dict.fromkeys(found, now))
         return frozenset(found)
+
+    def note_work(self) -> None:
+        """There was something to do that may not be put off."""
+        self._worked = self._services.clock.monotonic()
+
+    def quiet_in(self) -> float:
+        """Seconds until what was put off may be done, if nothing else comes; 0 for at once."""
+        if self.ending:
+            return 0.0
+        return max(0.0, self._worked + _QUIET - self._services.clock.monotonic())
 
     def finish_the_dead(self) -> bool:
         """Settle dead transactions' locks on observed cells; whether there were any locks."""
@@ -175,6 +193,8 @@ class Scanner:
         wait = self._options.rescan
         if Found.HELD in found:
             wait = min(wait, _BUSY_WAIT)
+        if self._observers.deferred:
+            wait = min(wait, self._sweep.quiet_in() or wait)
         if Found.LATER in found:
             wait = min(wait, max(_BUSY_WAIT, self._runs.patience.until_due()))
         return wait
@@ -184,8 +204,11 @@ class Scanner:
         if overdue := self._sweep.overdue():
             return self._pass(overdue)
         found = self._pass(self._observers.prompt)
-        if not found & (Found.RAN | Found.HELD) and not self._runs.stopping:
-            found |= self._pass(frozenset(self._observers.deferred))
+        deferred = self._observers.deferred
+        if deferred and found & (Found.RAN | Found.HELD):
+            self._sweep.note_work()
+        elif deferred and not self._sweep.quiet_in() and not self._runs.stopping:
+            found |= self._pass(frozenset(deferred))
         return found
 
     def _pass(self, columns: frozenset[Address]) -> Found:

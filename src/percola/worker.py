@@ -169,7 +169,11 @@ class Worker:
         Cells on which an observer was set aside do not count: `percola.inspection.failures` lists
         them. It may be called again later.
         """
-        self._work(self.is_idle)
+        self._sweep.ending = True
+        try:
+            self._work(self.is_idle)
+        finally:
+            self._sweep.ending = False
 
     def _work(self, finished: Callable[[], bool]) -> None:
         done = False
