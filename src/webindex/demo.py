@@ -22,14 +22,14 @@ from typing import Any, Final
 
 import click
 from pyspark import SparkContext
-from rich.table import Table as Grid
 from rich.text import Text
 
 from percola import PercolaError, Repository
 from percola.spark import spark_context
 from webindex import tables
 from webindex.errors import WebindexError
-from webindex.main import console, errors, print_results
+from webindex.main import errors, print_results
+from webindex.options import console, grid
 from webindex.pipeline import load
 from webindex.sample import (
     CHANGED_URL,
@@ -140,7 +140,7 @@ class Demo:
             self._explain(repo, index)
             self._recrawl(repo, index, workers, spark)
             self._say("The summary", "The sample was loaded all at once: its pages had to queue.")
-            _show(summarise(repo).rows())
+            console.print(grid(summarise(repo).rows()))
 
     def _say(self, title: str, sentences: str) -> None:
         self._steps += 1
@@ -156,7 +156,7 @@ class Demo:
         )
         with console.status("Loading …"):
             report = load(self._folder, [sample_path()], spark=spark, quiet=True)
-        _show(report.rows())
+        console.print(grid(report.rows()))
         self.checks.equal(f"{CAPTURES} captures were written", report.loaded.written, CAPTURES)
         self.checks.equal(
             "records that cannot be used were counted, and stopped nothing",
@@ -294,15 +294,6 @@ def _page(repo: Repository, url: str) -> dict[str, Any]:
     """All columns of a page, by name."""
     found = repo.snapshot().get_row(tables.pages, page_row(url))
     return {column.name: value for column, value in found.items()}
-
-
-def _show(rows: list[tuple[str, str]]) -> None:
-    grid = Grid.grid(padding=(0, 2))
-    grid.add_column(style="bold", no_wrap=True)
-    grid.add_column()
-    for row in rows:
-        grid.add_row(*row)
-    console.print(grid)
 
 
 def _demonstrate(folder: Path) -> int:

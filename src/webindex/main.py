@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from types import FrameType
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 from rich.console import Console
 from rich.padding import Padding
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table as Grid
 from rich.text import Text
 
 from percola import Observer, PercolaError, Repository
@@ -27,6 +26,7 @@ from webindex.batch.halfway import refuse_half_built
 from webindex.corpus.command import crawl_docs
 from webindex.errors import WebindexError
 from webindex.explain import LISTED, print_story, story_json
+from webindex.options import console, grid, json_option, master_option, repo_option
 from webindex.ranking.command import rank_command
 from webindex.serving.base import Runs, SearchResults, ServingError
 from webindex.story import tell
@@ -44,8 +44,6 @@ from webindex.working import (
     work_here,
 )
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 _STEPS: Final = {
     "pages.capture": "to parse",
     "pages.resolve": "to resolve",
@@ -57,7 +55,6 @@ _STEPS: Final = {
     "outbox.ready": "to export",
 }
 
-console = Console(highlight=False, soft_wrap=True)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -92,22 +89,6 @@ class _Group(click.Group):
             ctx.exit(0)
 
 
-def repo_option(function: F) -> F:
-    """`--repo`, which every command takes."""
-    return click.option(
-        "--repo",
-        required=True,
-        envvar="WEBINDEX_REPO",
-        metavar="FOLDER",
-        help="The repository; WEBINDEX_REPO is the default.",
-    )(function)
-
-
-def json_option(function: F) -> F:
-    """`--json`, for programs that read the output."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
-
-
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="percola", prog_name="webindex")
 def cli() -> None:
@@ -120,7 +101,7 @@ def cli() -> None:
 @cli.command()
 @repo_option
 @json_option
-@click.option("--master", default=None, metavar="URL", help="The Spark master; local by default.")
+@master_option
 @click.argument("files", nargs=-1, required=True, type=click.Path())
 def load(repo: str, as_json: bool, master: str | None, files: tuple[str, ...]) -> None:
     """Load the captures of WARC files, with a Spark job.
@@ -133,7 +114,7 @@ def load(repo: str, as_json: bool, master: str | None, files: tuple[str, ...]) -
     if as_json:
         click.echo(json.dumps(report.to_json()))
         return
-    console.print(_grid(report.rows()))
+    console.print(grid(report.rows()))
     for message in report.messages:
         console.print(Text("  " + message, style="dim"))
 
@@ -172,7 +153,7 @@ def work(repo: str, as_json: bool, workers: int | None, until_idle: bool) -> Non
         if as_json:
             click.echo(json.dumps({**summary.to_json(), "set_aside": failed}))
         else:
-            console.print(_grid(summary.rows()))
+            console.print(grid(summary.rows()))
             if failed:
                 console.print(
                     f"{count(failed, 'change')} {'was' if failed == 1 else 'were'} set aside "
@@ -226,15 +207,6 @@ def _pending_shown(*, quiet: bool) -> Iterator[Callable[[dict[str, int]], None]]
             progress.update(task, description=" · ".join(steps) or "Waiting for changes")
 
         yield show
-
-
-def _grid(rows: list[tuple[str, str]]) -> Grid:
-    grid = Grid.grid(padding=(0, 2))
-    grid.add_column(style="bold", no_wrap=True)
-    grid.add_column()
-    for name, value in rows:
-        grid.add_row(name, value)
-    return grid
 
 
 # --- search -------------------------------------------------------------------------------
@@ -342,7 +314,7 @@ def summary_command(repo: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found.to_json()))
     else:
-        console.print(_grid(found.rows()))
+        console.print(grid(found.rows()))
 
 
 # --- serve --------------------------------------------------------------------------------

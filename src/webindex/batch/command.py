@@ -10,20 +10,16 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
+from webindex.options import console, grid, json_option, master_option, repo_option
+
 if TYPE_CHECKING:
     from webindex.batch.verdict import Judged, Verdict
 
 
 @click.command("verify")
-@click.option(
-    "--repo",
-    required=True,
-    envvar="WEBINDEX_REPO",
-    metavar="FOLDER",
-    help="The repository; WEBINDEX_REPO is the default.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--master", default=None, metavar="URL", help="The Spark master; local by default.")
+@repo_option
+@json_option
+@master_option
 @click.option(
     "--at", type=int, default=None, metavar="TIMESTAMP", help="Compare this moment; now by default."
 )
@@ -62,7 +58,7 @@ def verify_command(
     if as_json:
         click.echo(json.dumps(verdict.to_json(), ensure_ascii=False))
     else:
-        show(verdict, Console(highlight=False, soft_wrap=True), most)
+        show(verdict, console, most)
     ctx.exit(0 if verdict.holds else 1)
 
 
@@ -73,21 +69,21 @@ def show(verdict: Verdict, console: Console, most: int = 5) -> None:
         for sentence in verdict.unfinished:
             console.print(Text(f"  {sentence}"))
         console.print()
-    grid = Grid(box=None, padding=(0, 2), pad_edge=False)
-    grid.add_column("", justify="right")
-    grid.add_column("Invariant")
-    grid.add_column("Rows", justify="right")
-    grid.add_column("Differing", justify="right")
-    grid.add_column("")
+    table = Grid(box=None, padding=(0, 2), pad_edge=False)
+    table.add_column("", justify="right")
+    table.add_column("Invariant")
+    table.add_column("Rows", justify="right")
+    table.add_column("Differing", justify="right")
+    table.add_column("")
     for one in verdict.judged:
-        grid.add_row(
+        table.add_row(
             str(one.invariant),
             Text(one.name + (f" ({one.note})" if one.note else "")),
             f"{one.compared:,}" if one.checked and one.invariant != 11 else "",
             f"{one.differing:,}" if one.checked else "",
             _mark(one),
         )
-    console.print(grid)
+    console.print(table)
     console.print()
     console.print(
         f"{verdict.pages:,} pages, {verdict.live:,} of them live, in {verdict.clusters:,} "
@@ -109,15 +105,9 @@ def _mark(one: Judged) -> Text:
 
 
 @click.command("rebuild")
-@click.option(
-    "--repo",
-    required=True,
-    envvar="WEBINDEX_REPO",
-    metavar="FOLDER",
-    help="The repository, which must be empty or not there; WEBINDEX_REPO is the default.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--master", default=None, metavar="URL", help="The Spark master; local by default.")
+@repo_option
+@json_option
+@master_option
 @click.argument("files", nargs=-1, required=True, type=click.Path())
 def rebuild_command(repo: str, as_json: bool, master: str | None, files: tuple[str, ...]) -> None:
     """Fill an empty repository from WARC files at one go, with a Spark job.
@@ -130,9 +120,4 @@ def rebuild_command(repo: str, as_json: bool, master: str | None, files: tuple[s
     if as_json:
         click.echo(json.dumps(report.to_json()))
         return
-    grid = Grid.grid(padding=(0, 2))
-    grid.add_column(style="bold", no_wrap=True)
-    grid.add_column()
-    for name, value in report.rows():
-        grid.add_row(name, value)
-    Console(highlight=False, soft_wrap=True).print(grid)
+    console.print(grid(report.rows()))

@@ -5,22 +5,15 @@ from __future__ import annotations
 import json
 
 import click
-from rich.console import Console
-from rich.table import Table as Grid
 
+from webindex.options import console, grid, json_option, master_option, repo_option
 from webindex.ranking.report import EPSILON
 
 
 @click.command("rank")
-@click.option(
-    "--repo",
-    required=True,
-    envvar="WEBINDEX_REPO",
-    metavar="FOLDER",
-    help="The repository; WEBINDEX_REPO is the default.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--master", default=None, metavar="URL", help="The Spark master; local by default.")
+@repo_option
+@json_option
+@master_option
 @click.option(
     "--epsilon",
     type=click.FloatRange(min=0),
@@ -40,9 +33,4 @@ def rank_command(repo: str, as_json: bool, master: str | None, epsilon: float) -
     if as_json:
         click.echo(json.dumps(report.to_json()))
         return
-    grid = Grid.grid(padding=(0, 2))
-    grid.add_column(style="bold", no_wrap=True)
-    grid.add_column()
-    for name, value in report.rows():
-        grid.add_row(name, value)
-    Console(highlight=False, soft_wrap=True).print(grid)
+    console.print(grid(report.rows()))

@@ -1,0 +1,47 @@
+"""What the commands of `webindex` have in common: their options, and how a report is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import click
+from rich.console import Console
+from rich.table import Table as Grid
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+console: Final = Console(highlight=False, soft_wrap=True)
+
+
+def repo_option(function: F) -> F:
+    """`--repo`, which every command takes."""
+    return click.option(
+        "--repo",
+        required=True,
+        envvar="WEBINDEX_REPO",
+        metavar="FOLDER",
+        help="The repository; WEBINDEX_REPO is the default.",
+    )(function)
+
+
+def json_option(function: F) -> F:
+    """`--json`, for programs that read the output."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
+
+
+def master_option(function: F) -> F:
+    """`--master`, of every Spark job."""
+    return click.option(
+        "--master", default=None, metavar="URL", help="The Spark master; local by default."
+    )(function)
+
+
+def grid(rows: Sequence[tuple[str, str]]) -> Grid:
+    """A report's lines, names in bold."""
+    found = Grid.grid(padding=(0, 2))
+    found.add_column(style="bold", no_wrap=True)
+    found.add_column()
+    for row in rows:
+        found.add_row(*row)
+    return found
