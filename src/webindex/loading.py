@@ -3,15 +3,12 @@
 The newest capture of a page wins, whatever order captures come in: dates are compared, and where
 they are equal what was captured, so that any order ends in the same repository.
 
-A *revisit* is a crawler's report that a page was at some time what an earlier capture says. It
-makes that capture as new as itself, where captures are compared. But it is kept in a column of its
-own, `pages.revisited`, which nobody observes: a page that is unchanged causes no work. Only the
-newest report with a payload digest decides, and 304 responses never do: "whatever was there" makes
-all older captures new alike. So captures and revisits may come in any order, too, with two
-exceptions that only keeping every body and every report would mend: a report that a page is *again*
-what an overwritten capture said finds no body to go back to, and one of several such reports that
-was itself overtaken by a newer one is forgotten. The page is then as its newest capture says, until
-the older one is loaded again or the page is crawled anew.
+A *revisit* is a crawler's report that a page was at some time what an earlier capture says. It is
+kept in a column of its own, `pages.revisited`, which nobody observes: a page that is unchanged
+causes no work. It takes no part in the order of captures. A report that a page is *again* what an
+older capture says would have to bring back a body that was overwritten, if it comes last, and not
+if it comes first: the index would depend on the order of loads. Such a page is what its newest
+capture says until it is captured again.
 """
 
 from __future__ import annotations
@@ -99,8 +96,7 @@ def _capture(
 ) -> None:
     before = t.get(tables.capture, row)
     if before is not None:
-        revisited = t.get(tables.revisited, row)
-        there, here = age(before, revisited), age(described, revisited)
+        there, here = age(before), age(described)
         if there == here:
             result.same += 1
             return
@@ -162,16 +158,11 @@ def last_seen(capture: Mapping[str, Any], revisited: Mapping[str, Any] | None) -
     return max(date, str(revisited["date"]))
 
 
-def age(capture: Mapping[str, Any], revisited: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Of two captures of a page, the one with the larger age counts. Equal ones are the same.
-
-    `revisited` is the newest report that the page is unchanged, if there is one.
-    """
+def age(capture: Mapping[str, Any]) -> tuple[str, ...]:
+    """Of two captures of a page, the one with the larger age counts. Equal ones are the same."""
     # All that observers read: a server may answer twice in a second, both times with no body.
     rest = ("digest", "status", "content_type", "robots", "location", "link", "language")
-    # The capture's own date comes second: one report may be of several captures.
-    seen = last_seen(capture, revisited)
-    return seen, capture["date"], *(str(capture[name]) for name in rest)
+    return capture["date"], *(str(capture[name]) for name in rest)
 
 
 def _date(date: datetime) -> str:

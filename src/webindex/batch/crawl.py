@@ -95,9 +95,9 @@ def _newest_given(page: tuple[Iterable[Said], Iterable[dict[str, Any]]]) -> Iter
 
 
 def _best(said: Iterable[Said], revisited: dict[str, Any] | None) -> Newest:
-    """The record whose capture counts, given the newest revisit of the page."""
+    """The record whose capture counts, and the newest revisit of the page."""
     best, best_age = Newest(None, b"", revisited), tuple[str, ...]()
     for one in said:
-        if one.capture is not None and (here := age(one.capture, revisited)) > best_age:
+        if one.capture is not None and (here := age(one.capture)) > best_age:
             best, best_age = Newest(one.capture, one.body, revisited), here
     return best
