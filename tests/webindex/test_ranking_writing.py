@@ -233,12 +233,21 @@ def test_of_runs_that_overlap_at_will_a_page_sees_ever_newer_ones_and_the_newest
     repo: Repository,
 ) -> None:
     ended: list[int] = []
+    begun: set[int] = set()
+    guard = threading.Lock()
+
+    def another() -> int:
+        """A run of its own: two that read the same moment would come to the same ranks."""
+        with guard:
+            run = max(last_timestamp(repo), max(begun, default=0) + 1)
+            begun.add(run)
+            return run
 
     def work(seed: int) -> int:
         dice = random.Random(seed)
         overtaken = 0
         for _ in range(12):
-            run = last_timestamp(repo)
+            run = another()
             try:
                 begin(repo, run)
             except OvertakenError:
