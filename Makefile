@@ -17,17 +17,18 @@ BIN := .venv/bin
 help:
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
-setup: venv ## install everything into .venv; Java, a C compiler and Chromium where that is allowed
+setup: venv ## install everything into .venv; Java, a C compiler, Chromium, emulators where possible
 	@scripts/java.sh install || true
 	@scripts/cc.sh install >/dev/null || true
 	@scripts/chromium.sh install >/dev/null || true
+	@scripts/bigtable_emulator.sh >/dev/null || true
 
 demo: venv ## see real pages go from a crawl into a search index that follows a change
 	@scripts/java.sh install
 	@JAVA_HOME="$$(scripts/java.sh home)" $(BIN)/python -m webindex.demo $(ARGS)
 
 test: setup ## run every test
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest $(or $(ARGS),-n 2 --no-loadscope-reorder)
 
 check: venv ## lint, format and types
 	@status=0; \

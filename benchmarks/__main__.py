@@ -21,6 +21,9 @@ NAMES: Final = {
     "fig8_lmdb": "figure 8: single-cell reads and writes, Percola and raw LMDB in turn",
     "chain": "the web index: pages a second, share by stage, latency, memory",
     "index": "the web index at the size of a crawl: stages, latencies, growth, a recrawl",
+    "spark_read": "spark.read: rows a second of a snapshot, beside batches that are there already",
+    "spark_feed": "spark.readStream: what a table's feed adds to a micro-batch, and costs writers",
+    "spark_write": "df.write: rows a second into LMDB, by row, by chunk and as one transaction",
     "checker": "the history checkers: transactions a second, by timestamps and by cycles",
 }
 

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -29,6 +29,7 @@ from webindex.working import (
     THREADS,
     Workers,
     build_observers,
+    ending_with_parent,
     open_index,
     open_repository,
 )
@@ -238,6 +239,11 @@ class Clocked(Observer[Any]):
         return self.clock.timed(self.name, lambda: inner(services, rows, most, is_abandoned))
 
 
+def observed(one: Observer[Any], clock: Clock) -> Clocked:
+    """The same observer, with all its options."""
+    return Clocked(**{each.name: getattr(one, each.name) for each in fields(one)}, clock=clock)
+
+
 def main() -> None:
     """Work until SIGTERM or the end of standard input, and write notes."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.clocked")
@@ -251,10 +257,7 @@ def main() -> None:
         open_index(repo, create=True) as index,
         (options.notes / f"{os.getpid()}.jsonl").open("w") as file,
     ):
-        observers = [
-            Clocked(one.column, one.function, one.name, one.batch, clock=clock)
-            for one in build_observers(index)
-        ]
+        observers = [observed(one, clock) for one in build_observers(index)]
         worker = Worker(repo, observers, WorkerOptions(threads=options.threads))
         done = threading.Event()
 
@@ -265,17 +268,12 @@ def main() -> None:
                 if done.wait(_EVERY_SECONDS):
                     return
 
-        def stop_with_parent() -> None:
-            while os.read(0, 1024):
-                pass
-            worker.stop(wait=False)
-
-        threading.Thread(target=stop_with_parent, daemon=True).start()
         writer = threading.Thread(target=write, daemon=True)
         writer.start()
-        print("ready", flush=True)
         try:
-            worker.run()
+            with ending_with_parent(worker):
+                print("ready", flush=True)
+                worker.run()
         finally:
             done.set()
             writer.join()

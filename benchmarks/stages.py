@@ -18,7 +18,7 @@ from webindex.loading import load_captures
 from webindex.warc import Capture, read_captures
 from webindex.working import build_observers, open_index, open_repository
 
-_GROUP: Final = 32
+_GROUP: Final = 16
 _LOOK_SECONDS: Final = 0.1
 
 

@@ -8,12 +8,14 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import hypothesis
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+INTEGRATION = "tests/integration/"
+NO_SPARK = (INTEGRATION + "test_store_", INTEGRATION + "test_oracle_")
 T = TypeVar("T")
 
 # No deadline for an example: how long one takes on a busy machine says nothing about the code.
@@ -35,8 +37,33 @@ def pytest_configure() -> None:
         os.environ["JAVA_HOME"] = home
 
 
-def pytest_report_header() -> str:
-    return _java("describe") or "Java: none of version 17 or later; the Spark tests will fail"
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Two processes (`make test`): one runs all that starts Spark, the other all the rest."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class FilesAndServers(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            spark = file.startswith(INTEGRATION) and not file.startswith(NO_SPARK)
+            return INTEGRATION if spark else file
+
+    return FilesAndServers(config, log)
+
+
+def pytest_report_header() -> list[str]:
+    emulator = subprocess.run(
+        [ROOT / "scripts" / "bigtable_emulator.sh", "find"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return [
+        _java("describe") or "Java: none of version 17 or later; the Spark tests will fail",
+        f"Bigtable's emulator: {emulator.stdout.strip()}"
+        if emulator.returncode == 0
+        else f"{emulator.stderr.strip()} The tests on it are skipped.",
+    ]
 
 
 @pytest.fixture(scope="session")

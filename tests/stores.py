@@ -27,7 +27,7 @@ from typing import Any
 import pytest
 
 from percola import Repository, Table
-from percola.cells import Cell, Kind, Op, decode_lock, decode_write
+from percola.cells import Cell, Kind, Op, decode_write
 from percola.clock import Clock
 from percola.coordination.base import Coordination
 from percola.coordination.local import LocalCoordination
@@ -37,6 +37,7 @@ from percola.oracle.embedded import EmbeddedOracle
 from percola.schema import Column
 from percola.store.base import (
     CellState,
+    ChangedRow,
     OneStepConflict,
     OneStepStore,
     OneStepWrite,
@@ -196,6 +197,20 @@ class PassingStore(OneStepStore):
 
     def raise_safe_point(self, ts: int) -> None:
         self.inner.raise_safe_point(ts)
+
+    def keep_feed(self, table: str) -> None:
+        self.inner.keep_feed(table)
+
+    def changes(
+        self, table: str, start: tuple[int, bytes], upto: int, limit: int = 1024
+    ) -> tuple[list[ChangedRow], tuple[int, bytes] | None]:
+        return self.inner.changes(table, start, upto, limit)
+
+    def lists_change(self, cell: Cell, commit_ts: int) -> bool:
+        return self.inner.lists_change(cell, commit_ts)
+
+    def forget_changes(self, table: str, upto: int, limit: int = 4096) -> int:
+        return self.inner.forget_changes(table, upto, limit)
 
     def tablets(self, table: str) -> list[Tablet]:
         return self.inner.tablets(table)
@@ -462,39 +477,3 @@ class Program:
     def wait(self) -> int:
         """Its exit status, once it has ended."""
         return self._process.wait(DEADLINE)
-
-
-# --- Figure 4's way to show a column ----------------------------------------------------
-
-
-def history(ground: Ground, column: Column[Any, Any], rows: Sequence[Any]) -> str:
-    """The data, lock and write columns of some rows, as figure 4 of the paper prints them.
-
-    A small value stands in its lock or write record; it is shown where the paper has it.
-    """
-    name = column.name
-    lines = [("key", f"{name}:data", f"{name}:lock", f"{name}:write")]
-    for row in rows:
-        data = dict(ground.entries(column, row, Kind.DATA))
-        locks, writes = {}, {}
-        for ts, raw in ground.entries(column, row, Kind.LOCK):
-            lock = decode_lock(raw)
-            primary = f"{lock.primary.row.decode()}.{lock.primary.column.decode()}"
-            here = lock.primary == cell_of(column, row)
-            locks[ts] = "I am primary" if here else f"primary @ {primary}"
-            if lock.value is not None:
-                data[ts] = lock.value
-        for ts, raw in ground.entries(column, row, Kind.WRITE):
-            record = decode_write(raw)
-            writes[ts] = f"data @ {record.start_ts}"
-            if record.value is not None:
-                data[record.start_ts] = record.value
-        key = row
-        for ts in sorted({*data, *locks, *writes}, reverse=True):
-            value = f"${data[ts].decode()}" if ts in data else ""
-            lines.append(
-                (key, f"{ts}: {value}", f"{ts}: {locks.get(ts, '')}", f"{ts}: {writes.get(ts, '')}")
-            )
-            key = ""
-    text = (f"{a:<5}{b:<10}{c:<22}{d}".rstrip() for a, b, c, d in lines)
-    return "\n".join(text)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from percola.cells import MAX_TS, Cell, Kind
+from percola.oracle.base import Oracle
 from percola.schema import Column, Family, Schema, WeakColumn
 from percola.store.base import Condition, Put, RowMutation, Store
 
@@ -16,6 +17,7 @@ SYSTEM_TABLE: Final = "@percola"
 """The table that holds what Percola keeps for itself; no table of a user is called so."""
 
 _SCHEMA_CELL: Final = Cell(SYSTEM_TABLE, b"schema", b"@json")
+_FEED_ROW: Final = b"feed"
 
 
 def stored_schema(store: Store) -> Schema:
@@ -47,6 +49,33 @@ def reconcile(store: Store, declared: Schema) -> Schema:
             [Put(Kind.DATA, _SCHEMA_CELL.column, version + 1, merged.to_json().encode())],
         )
         store.mutate([put])
+
+
+def keep_feeds(store: Store, oracle: Oracle, schema: Schema) -> None:
+    """Have the store keep the feed of every table that is declared with one.
+
+    Since when it does is noted once: at the last timestamp that had been drawn when all writers
+    knew of it. A commit_ts above that is drawn later, and its records are written later still.
+    """
+    for table in schema:
+        if table.feed and feed_since(store, table.name) is None:
+            store.keep_feed(table.name)
+            column = _since_column(table.name)
+            note = Put(Kind.DATA, column, oracle.read_timestamp(), b"")
+            absent = Condition(False, Kind.DATA, column, 0, MAX_TS)
+            store.mutate([RowMutation(SYSTEM_TABLE, _FEED_ROW, [absent], [note])])
+
+
+def feed_since(store: Store, table: str) -> int | None:
+    """The timestamp above which the table's feed lists every change; None if it keeps none."""
+    found = store.entries(
+        Cell(SYSTEM_TABLE, _FEED_ROW, _since_column(table)), Kind.DATA, 0, MAX_TS, 1
+    )
+    return found[0][0] if found else None
+
+
+def _since_column(table: str) -> bytes:
+    return b"@since:" + table.encode()
 
 
 def columns_of(schema: Schema) -> dict[tuple[str, bytes], bool | None]:

@@ -26,6 +26,8 @@ So the row is judged as it stood, whole, at one moment. In between,
     the schema          is read, if it seems to lack a column. It only grows, and does so before
                         anybody writes the new column.
 
+    a table's feed      lists what the row's records say (`percola.feed_rules`).
+
 A row that never holds still for that long is counted as unsettled, and not reported. A broken
 state which is over before it has been read twice may be missed: nothing is ever wrong only for
 a moment but by the luck of another mistake.
@@ -53,6 +55,7 @@ from percola.cells import (
     decode_write,
 )
 from percola.errors import DamagedRecordError, UnknownTableError
+from percola.feed_rules import FeedRules
 from percola.repository import Repository
 from percola.row_rules import (
     Columns,
@@ -133,6 +136,7 @@ def check(
     walked = walk.counts
     for table in sorted(table.name for table in repo.schema):
         walked.tables += 1
+        feed = FeedRules(repo.services.store, table)
         for row, entries in walk.rows(table):
             for finding in walk.take_damaged():
                 yield walk.counted(finding)
@@ -142,7 +146,9 @@ def check(
             if next(walk.examine(table, row, entries), None) is not None:
                 for finding in walk.confirm(table, row):
                     yield walk.counted(finding)
-        for finding in walk.take_damaged():
+            for finding in feed.judge_row(row, entries):
+                yield walk.counted(finding)
+        for finding in itertools.chain(walk.take_damaged(), feed.judge_entries(walked.last_ts)):
             yield walk.counted(finding)
     progress(walked)
 

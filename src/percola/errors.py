@@ -44,6 +44,10 @@ class SchemaMismatchError(SchemaError):
     """The schema that the program declares contradicts the one stored in the repository."""
 
 
+class NoFeedError(UsageError):
+    """The table keeps no feed of its changes, or kept none yet at the timestamp asked for."""
+
+
 class RowTooLongError(UsageError):
     """The row and column together are longer than the store's keys can be."""
 

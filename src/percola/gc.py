@@ -3,12 +3,14 @@
 The *safe point* is a timestamp below which the repository can no longer be read. A cycle of the
 collector raises it, and then removes what no reader at or above it can see:
 
-    choose     as new as the retention allows, no newer than now and the oldest active reader
+    choose     as new as the retention allows, no newer than now, the oldest active reader and
+               the oldest timestamp that is held back (`percola.holds`)
     resolve    every lock below it is rolled forward or back: were its primary's record removed
                first, nobody could tell any more what has become of its transaction. One that a
                live transaction holds is not waited for: the safe point stays below it
     raise      durably; from here on a reader below it gets SnapshotTooOldError, and so does a
                transaction that began below it and has not yet locked all that it writes
+    forget     what the feeds list up to it (`percola.feed`)
     walk       row by row: of each cell the newest version at or below the safe point stays
 
 Why that is safe:
@@ -44,6 +46,7 @@ from percola.catalog import SYSTEM_TABLE, columns_of, stored_schema
 from percola.cells import MAX_TS, Cell, Kind
 from percola.errors import ConflictingOptionsError
 from percola.garbage import garbage_of_row
+from percola.holds import holds
 from percola.snapshot import Services
 from percola.store.base import Condition, Delete, Put, RowMutation
 
@@ -72,6 +75,7 @@ class Collected:
         records: how many rollback and lock-only records were removed.
         acknowledgments: how many acknowledgments of vanished cells were removed.
         locks: how many locks of ended transactions were resolved.
+        changes: how many entries of feeds were removed: what no reader can ask for any more.
     """
 
     safe_point: int = 0
@@ -83,11 +87,12 @@ class Collected:
     records: int = 0
     acknowledgments: int = 0
     locks: int = 0
+    changes: int = 0
 
     @property
     def removed(self) -> dict[str, int]:
         """What was removed, by name."""
-        names = ("versions", "deleted", "records", "acknowledgments", "locks")
+        names = ("versions", "deleted", "records", "acknowledgments", "locks", "changes")
         return {name: getattr(self, name) for name in names}
 
 
@@ -180,6 +185,9 @@ class GarbageCollector:
         held = self._services.coordination.oldest_held()
         if held is not None and held < chosen:
             chosen, why = held, f"a snapshot at {held} is still being read"
+        for hold in holds(self._store, self._services.clock)[:1]:
+            if hold.ts < chosen:
+                chosen, why = hold.ts, f"{hold.name!r} holds {hold.ts} back"
         for table in tables:
             for cell, start_ts, raw in self._store.walk_kind(Kind.LOCK, table):
                 if start_ts < chosen and not self._resolved(cell, start_ts, raw, collected):
@@ -223,6 +231,12 @@ class GarbageCollector:
     ) -> None:
         """Go once round all tables from `position`, and remember how far it got."""
         clock = self._services.clock
+        for table in observed:
+            while gone := self._store.forget_changes(table, collected.safe_point):
+                collected.changes += gone
+                progress(collected)
+                if stopped():
+                    return
         saved = began = clock.monotonic()
         for table, start, end in _round(list(observed), *position):
             row: bytes | None = start

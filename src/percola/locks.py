@@ -17,7 +17,7 @@ Departures from the paper, all for safety once calls may be late, repeated or lo
 * Every removal of a lock is conditional on that very lock (rule P5) and may be repeated (P6).
 * Whether the owner is alive decides only *when* (rule P8): its token is gone, or this process
   itself has watched the primary's lock go unrefreshed for its whole time to live. No two
-  machines' clocks are compared.
+  machines' clocks are compared. A lock without a token is nobody's: it lives by being refreshed.
 """
 
 from __future__ import annotations
@@ -114,13 +114,7 @@ class LockResolver:
 
     def settle(self, cell: Cell, start_ts: int, lock: LockRecord, fate: Fate) -> None:
         """Replace a decided transaction's lock by its write record, or remove it."""
-        if fate.commit_ts is not None:
-            changes = commit_changes(cell.column, start_ts, fate.commit_ts, lock)
-        else:
-            changes = [
-                Delete(Kind.LOCK, cell.column, start_ts),
-                Delete(Kind.DATA, cell.column, start_ts),
-            ]
+        changes = settling_changes(cell.column, start_ts, lock, fate)
         held = Condition(True, Kind.LOCK, cell.column, start_ts, start_ts)
         # If the condition fails, somebody else has done the same: just as well.
         self._store.mutate([RowMutation(cell.table, cell.row, [held], changes)])
@@ -161,16 +155,12 @@ class LockResolver:
         if not held:
             # No prewrite and no commit of this transaction may have come in between.
             conditions.append(Condition(False, Kind.WRITE, column, newest + 1, MAX_TS))
-        changes: list[Put | Delete] = [
-            Put(Kind.WRITE, column, start_ts, encode_write(Op.ROLLBACK, start_ts)),
-            Delete(Kind.LOCK, column, start_ts),
-            Delete(Kind.DATA, column, start_ts),
-        ]
+        changes = rollback_changes(column, start_ts)
         mutation = RowMutation(primary.table, primary.row, conditions, changes)
         return self._store.mutate([mutation])[0]
 
     def _seems_dead(self, primary: Cell, start_ts: int, lock: LockRecord) -> bool:
-        if not self._coordination.is_alive(lock.owner):
+        if lock.owner and not self._coordination.is_alive(lock.owner):
             return True
         now = self._clock.monotonic()
         with self._guard:
@@ -204,3 +194,21 @@ def commit_changes(
         changes.append(Put(Kind.NOTIFY, column, commit_ts, b""))
     changes.append(Delete(Kind.LOCK, column, start_ts))
     return changes
+
+
+def settling_changes(
+    column: bytes, start_ts: int, lock: LockRecord, fate: Fate
+) -> list[Put | Delete]:
+    """The changes that finish a lock which is not its transaction's primary, once it is decided."""
+    if fate.commit_ts is not None:
+        return commit_changes(column, start_ts, fate.commit_ts, lock)
+    return [Delete(Kind.LOCK, column, start_ts), Delete(Kind.DATA, column, start_ts)]
+
+
+def rollback_changes(column: bytes, start_ts: int) -> list[Put | Delete]:
+    """The changes that roll a transaction back, on its primary: its lock becomes a record (P4)."""
+    return [
+        Put(Kind.WRITE, column, start_ts, encode_write(Op.ROLLBACK, start_ts)),
+        Delete(Kind.LOCK, column, start_ts),
+        Delete(Kind.DATA, column, start_ts),
+    ]

@@ -66,6 +66,7 @@ class Observer(Generic[R]):
             function is renamed, change it to have every later change seen anew.
         batch: how many rows it may answer in one transaction at most; see `observer`.
         defer: seconds for which it may be put off while there is other work; see `observer`.
+        share: of a worker's time, how much it may take while there is other work, up to 1.
     """
 
     column: Column[R, Any] | WeakColumn[R]
@@ -73,6 +74,7 @@ class Observer(Generic[R]):
     name: str
     batch: int = 1
     defer: float = 0.0
+    share: float = 1.0
 
     def __post_init__(self) -> None:
         check_name("an observer", self.name)
@@ -95,6 +97,11 @@ class Observer(Generic[R]):
             raise ObserverError(
                 f"The observer {self.name!r} cannot be deferred by {self.defer!r}: it is a number "
                 "of seconds, from 0."
+            )
+        if not isinstance(self.share, int | float) or not 0 < self.share <= 1:
+            raise ObserverError(
+                f"The observer {self.name!r} cannot have a share of {self.share!r}: it is a part "
+                "of a worker's time, above 0 and up to 1."
             )
         if self.batch > 1 and not self.is_weak:
             raise ObserverError(
@@ -235,6 +242,7 @@ def observer(
     name: str | None = None,
     batch: int = 1,
     defer: float = 0.0,
+    share: float = 1.0,
 ) -> Callable[[ObserverFunction[R]], Observer[R]]:
     """Make an `Observer` of a function: `@observer(column)`; its name is the function's.
 
@@ -247,6 +255,10 @@ def observer(
             runs are small and many; in a batch of large ones, each waits for all others.
         defer: seconds for which a worker may leave its column's changes alone while it finds
             other work. Where several observers share a column, the shortest counts.
+        share: how much of a worker's time it may take while the worker finds other work. After a
+            run of a second with a share of 0.2, its column is left alone for four, and what
+            changes meanwhile is answered together. Worth it where a run costs much however
+            little it does. Where several observers share a column, the largest counts.
 
     Raises ObserverError for a column that is not observed, and for a batch that is none or not
     possible; SchemaError for an unusable name.
@@ -254,7 +266,7 @@ def observer(
 
     def bind(function: ObserverFunction[R]) -> Observer[R]:
         own = str(getattr(function, "__name__", ""))
-        return Observer(column, function, name or own, batch, defer)
+        return Observer(column, function, name or own, batch, defer, share)
 
     return bind
 
@@ -302,6 +314,14 @@ class Observers:
             address: min(one.defer for one in group) for address, group in self._by_column.items()
         }
         return {address: seconds for address, seconds in longest.items() if seconds}
+
+    @functools.cached_property
+    def sharing(self) -> Mapping[tuple[str, bytes], float]:
+        """The columns that may take only a part of a worker's time, and which part."""
+        largest = {
+            address: max(one.share for one in group) for address, group in self._by_column.items()
+        }
+        return {address: share for address, share in largest.items() if share < 1}
 
     @functools.cached_property
     def prompt(self) -> frozenset[tuple[str, bytes]]:

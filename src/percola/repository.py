@@ -14,13 +14,14 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from percola import retry
-from percola.catalog import columns_of, reconcile
+from percola import holds, retry
+from percola.catalog import columns_of, keep_feeds, reconcile
 from percola.cells import Cell, Kind, Op, decode_write
 from percola.clock import Clock
 from percola.codecs import V
@@ -35,6 +36,7 @@ from percola.errors import (
 )
 from percola.folder import LocalFolder, folder_of
 from percola.gc import RETENTION, Collected, GarbageCollector
+from percola.holds import Hold
 from percola.leases import leases_of
 from percola.locks import LockResolver
 from percola.oracle.base import Oracle
@@ -83,6 +85,7 @@ class Repository:
         self._closed = False
         self.schema = reconcile(store, Schema(schema))
         store.create_tables(table.name for table in self.schema)
+        keep_feeds(store, oracle, self.schema)
         self._services = Services(
             store=store,
             one_step=store if one_step and isinstance(store, OneStepStore) else None,
@@ -172,10 +175,14 @@ class Repository:
         return dict(counts)
 
     def is_idle(self) -> bool:
-        """Whether no cell waits for an observer; costs nothing however much is dirty."""
+        """Whether no cell waits for an observer, at one moment; cheap however much is dirty."""
         store = self.services.store
-        return not any(
-            store.scan_kind(Kind.NOTIFY, table.name, limit=1)[0] for table in self.schema
+        return self.services.oracle.at_one_moment(
+            lambda: (
+                not any(
+                    store.scan_kind(Kind.NOTIFY, table.name, limit=1)[0] for table in self.schema
+                )
+            )
         )
 
     def set_aside(self) -> int:
@@ -234,6 +241,38 @@ class Repository:
         """
         collector = GarbageCollector(self.services, retention=retention)
         return collector.collect(progress=progress)
+
+    def hold(self, ts: int, seconds: float, *, name: str | None = None) -> str:
+        """Keep what a reader at `ts` needs from garbage collection for `seconds`.
+
+        For readers that no process stands for all the time; a snapshot needs none. Holding again
+        by the same name replaces what was held, also by another process, and so renews it.
+
+        Args:
+            ts: a past timestamp.
+            seconds: from now on, by the wall clock, 0 to 1e9; it may take that long until
+                space is free again, so ask for little and renew it.
+            name: up to 128 bytes; a made-up one if there is none.
+
+        Returns the name, for `release`. Raises SnapshotTooOldError if garbage collection has
+        removed what is needed, ConflictingOptionsError for a time or a name that cannot be,
+        UsageError for a timestamp that has not come yet.
+        """
+        services = self.services
+        latest = services.oracle.read_timestamp()
+        if not isinstance(ts, int) or not 0 <= ts <= latest:
+            raise UsageError(f"{ts!r} cannot be held: timestamps go from 1 to {latest} by now.")
+        name = name or f"hold-{uuid.uuid4().hex}"
+        holds.hold(services.store, self._clock, name, ts, seconds)
+        return name
+
+    def release(self, name: str) -> None:
+        """Hold nothing back by that name any longer; harmless if nothing was."""
+        holds.release(self.services.store, name)
+
+    def holds(self) -> list[Hold]:
+        """What is held back from garbage collection by name, the oldest timestamp first."""
+        return holds.holds(self.services.store, self._clock)
 
     def resolve(self, error: CommitUnknownError) -> bool:
         """Settle a commit whose outcome was unknown: whether it committed (rule P7).

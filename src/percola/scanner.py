@@ -10,7 +10,8 @@
 
 Columns whose observers may be put off (`Observer.defer`) are left out, but for a pass over them
 alone when that time is over, or when the others have been clean for a quarter of a second: a gap
-in a stream of changes is no rest.
+in a stream of changes is no rest. One whose observer may take only a share of the time
+(`Observer.share`) rests after each run, but for as long as nothing else is found to do.
 
 A pass that finds nothing looks for the locks of the dead now and then: a transaction that died
 past its commit point owes its notify entries to whoever rolls it forward (rule N1).
@@ -72,6 +73,7 @@ class Sweep:
         self._swept = services.clock.monotonic()
         self._deferred = dict.fromkeys(observers.deferred, self._swept)
         self._worked = -math.inf
+        self._rested: dict[Address, float] = {}
         self.ending = False
 
     def is_idle(self) -> bool:
@@ -81,7 +83,9 @@ class Sweep:
         does a lock on an observed cell, for its notify entry comes when it is resolved.
         """
         # The locks before the notify entries: a commit in between is then seen as an entry.
-        return not (self._is_dirty() or self.finish_the_dead() or self._is_dirty())
+        return self._services.oracle.at_one_moment(
+            lambda: not (self._is_dirty() or self.finish_the_dead() or self._is_dirty())
+        )
 
     def is_due(self) -> bool:
         """Whether it is time to look for the locks of the dead; true once each time."""
@@ -115,6 +119,23 @@ class Sweep:
         if self.ending:
             return 0.0
         return max(0.0, self._worked + _QUIET - self._services.clock.monotonic())
+
+    def note_run(self, address: Address, seconds: float) -> None:
+        """The observers of a column that may take only a share of the time took so many."""
+        share = self._observers.sharing[address]
+        rested = self._services.clock.monotonic() + seconds * (1 / share - 1)
+        with self._guard:
+            self._rested[address] = max(rested, self._rested.get(address, rested))
+
+    def resting(self) -> frozenset[Address]:
+        """The columns that have taken their share of the time for now."""
+        if not self._rested:
+            return _NONE
+        now = self._services.clock.monotonic()
+        with self._guard:
+            for address in [one for one, rested in self._rested.items() if rested <= now]:
+                del self._rested[address]
+            return frozenset(self._rested)
 
     def finish_the_dead(self) -> bool:
         """Settle dead transactions' locks on observed cells; whether there were any locks."""
@@ -203,7 +224,10 @@ class Scanner:
         """Go round what may not be put off, or is not any longer; if that is clean, the rest."""
         if overdue := self._sweep.overdue():
             return self._pass(overdue)
-        found = self._pass(self._observers.prompt)
+        resting = self._sweep.resting()
+        found = self._pass(self._observers.prompt - resting)
+        if resting and not found & (Found.RAN | Found.HELD) and not self._runs.stopping:
+            found |= self._pass(self._observers.prompt & resting)
         deferred = self._observers.deferred
         if deferred and found & (Found.RAN | Found.HELD):
             self._sweep.note_work()
@@ -295,20 +319,17 @@ class Scanner:
         """
         found = Found.NOTHING
         held: list[Row] = [(table, row)]
+        clock, sharing = self._services.clock, self._observers.sharing
         try:
             for cell in dirty:
                 del ahead[cell]
-                others = self._others(cell, ahead) if self._runs.takes_batches(cell) else []
-                if others:
-                    done = self._runs.work_batch(self._joining(cell, others, held), held)
-                    self._give_back(held[1:])
-                    del held[1:]
-                    for one in done:
-                        ahead.pop(one, None)
-                    if cell in done:
-                        found |= Found.RAN
-                        continue
-                found |= self._runs.work_cell(cell, held)
+                address = (table, cell.column)
+                if address not in sharing:
+                    found |= self._work_cell(cell, ahead, held)
+                    continue
+                began = clock.monotonic()
+                found |= self._work_cell(cell, ahead, held)
+                self._sweep.note_run(address, clock.monotonic() - began)
         except GivenUpError:
             # The locks are the successor's business by now.
             held = []
@@ -316,6 +337,19 @@ class Scanner:
         finally:
             self._give_back(held)
         return found
+
+    def _work_cell(self, cell: Cell, ahead: dict[Cell, None], held: list[Row]) -> Found:
+        """Run the observers of a cell; those of rows ahead with it, where they take batches."""
+        others = self._others(cell, ahead) if self._runs.takes_batches(cell) else []
+        if others:
+            done = self._runs.work_batch(self._joining(cell, others, held), held)
+            self._give_back(held[1:])
+            del held[1:]
+            for one in done:
+                ahead.pop(one, None)
+            if cell in done:
+                return Found.RAN
+        return self._runs.work_cell(cell, held)
 
     def _others(self, cell: Cell, ahead: Iterable[Cell]) -> list[Cell]:
         """The cells ahead that may be answered together with this one."""

@@ -9,6 +9,7 @@ of repositories.
     contents = docs.column("contents", observed=True)      # bytes; writing it notifies
     title = docs.column("title", str)
     members = docs.family("member", int)                    # members["anything"]
+    events = Table("events", feed=True)                     # its changes can be followed
     recluster = docs.weak_column("recluster")               # can only be notified (§2.4)
 """
 
@@ -176,20 +177,27 @@ class WeakColumn(Generic[R]):
 
 
 class Table(Generic[R]):
-    """A table: rows of one key type (str or bytes, in byte order) with declared columns."""
+    """A table: rows of one key type (str or bytes, in byte order) with declared columns.
 
-    __slots__ = ("_members", "decode_row", "name", "rows")
+    With `feed` the repository keeps a feed of its changes (`percola.feed`): from the time on when
+    a program first declares it so, whoever writes, and for good.
+    """
+
+    __slots__ = ("_members", "decode_row", "feed", "name", "rows")
 
     @overload
-    def __init__(self: Table[str], name: str) -> None: ...
+    def __init__(self: Table[str], name: str, *, feed: bool = ...) -> None: ...
     @overload
-    def __init__(self, name: str, *, rows: type[R]) -> None: ...
-    def __init__(self, name: str, *, rows: type[Any] = str) -> None:
+    def __init__(self, name: str, *, rows: type[R], feed: bool = ...) -> None: ...
+    def __init__(self, name: str, *, rows: type[Any] = str, feed: bool = False) -> None:
         if rows is not str and rows is not bytes:
             raise SchemaError(
                 f"Rows of the table {name!r} cannot be {rows!r}: use rows=str or rows=bytes."
             )
         self.name = check_name("a table", name)
+        if not isinstance(feed, bool):
+            raise SchemaError(f"feed={feed!r} of the table {name!r} is neither True nor False.")
+        self.feed = feed
         self.rows: type[R] = cast("type[R]", rows)
         decode = bytes.decode if rows is str else bytes
         self.decode_row: Callable[[bytes], R] = cast("Callable[[bytes], R]", decode)
@@ -229,6 +237,12 @@ class Table(Generic[R]):
         column = WeakColumn(self, check_name("a weak column", name))
         self._add(name, column)
         return column
+
+    def _with_feed(self) -> Table[R]:
+        """This table with a feed: the same columns and codecs."""
+        table: Table[R] = Table(self.name, rows=self.rows, feed=True)
+        table._members = self._members
+        return table
 
     def _add(self, name: str, member: Column[R, Any] | Family[R, Any] | WeakColumn[R]) -> None:
         if name in self._members:
@@ -324,7 +338,10 @@ class Schema:
                             "observed": member.observed,
                         }
                     )
-            tables.append({"name": table.name, "rows": table.rows.__name__, "columns": members})
+            stored: dict[str, Any] = {"name": table.name, "rows": table.rows.__name__}
+            if table.feed:
+                stored["feed"] = True
+            tables.append({**stored, "columns": members})
         return json.dumps({"tables": tables}, indent=1)
 
     @classmethod
@@ -345,14 +362,15 @@ class Schema:
         tables = dict(self._tables)
         for table in declared:
             if len(list(table.members)) == len(list(tables[table.name].members)):
-                tables[table.name] = table
+                kept = tables[table.name].feed and not table.feed
+                tables[table.name] = table._with_feed() if kept else table
         return Schema(tables.values())
 
     def merged_into(self, stored: Schema) -> Schema:
         """What to store when a program declares `self` and the repository holds `stored`.
 
-        New tables and columns are added; those that the program does not name stay. Raises
-        SchemaMismatchError where both name the same thing and mean something else.
+        New tables and columns are added; those that the program does not name stay, and so does a
+        feed. Raises SchemaMismatchError where both name the same thing and mean something else.
         """
         merged = json.loads(stored.to_json())
         by_name = {table["name"]: table for table in merged["tables"]}
@@ -366,6 +384,8 @@ class Schema:
                     f"The table {table['name']!r} is declared with rows of {table['rows']}, but "
                     f"the repository has it with rows of {old['rows']}."
                 )
+            if table.get("feed"):
+                old["feed"] = True
             columns = {_member_name(member): member for member in old["columns"]}
             for member in table["columns"]:
                 name = _member_name(member)
@@ -382,7 +402,8 @@ class Schema:
 
 
 def _stored_table(stored: Mapping[str, Any]) -> Table[Any]:
-    table: Table[Any] = Table(stored["name"], rows={"str": str, "bytes": bytes}[stored["rows"]])
+    rows = {"str": str, "bytes": bytes}[stored["rows"]]
+    table: Table[Any] = Table(stored["name"], rows=rows, feed=stored.get("feed", False))
     for member in stored["columns"]:
         if "weak" in member:
             table.weak_column(member["weak"])

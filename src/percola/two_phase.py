@@ -62,6 +62,8 @@ class TwoPhaseCommit:
         self._primary = next(changing, next(iter(writes), None))
         self._locked: list[Cell] = []
         self._uncertain = False
+        # The oldest timestamp at which anything was locked that is committed here.
+        self._oldest_ts = start_ts
 
     def run(self, notifications: Iterable[Cell], answers: Sequence[tuple[Kind, Cell, int]]) -> int:
         services, primary = self._services, self._primary
@@ -80,8 +82,8 @@ class TwoPhaseCommit:
                 # After the last lock is in place: either this sees a new safe point, or the
                 # collector, which looks for locks after it has raised it, sees ours (P12).
                 safe_point = services.store.safe_point()
-                if safe_point > self._start_ts:
-                    raise SnapshotTooOldError(self._start_ts, safe_point)
+                if safe_point > self._oldest_ts:
+                    raise SnapshotTooOldError(self._oldest_ts, safe_point)
                 commit_ts = services.oracle.timestamp()
                 # Before the commit point: a crash cannot lose them, and one for a transaction
                 # that does not commit only costs a look (N4).
@@ -266,10 +268,7 @@ class TwoPhaseCommit:
     def commit_primary(self, cells: Sequence[Cell], primary: Cell, commit_ts: int) -> None:
         """The commit point: the primary's whole row, under the condition that its lock holds."""
         services, start_ts = self._services, self._start_ts
-        held = Condition(True, Kind.LOCK, primary.column, start_ts, start_ts)
-        mutation = RowMutation(
-            primary.table, primary.row, [held], self._commit_row(cells, commit_ts)
-        )
+        mutation = self._commit_point(cells, primary, commit_ts)
         unknown = False
         for _ in range(_ATTEMPTS):
             try:
@@ -292,6 +291,12 @@ class TwoPhaseCommit:
                     raise
                 raise CommitUnknownError(primary, start_ts, commit_ts) from error
         raise CommitUnknownError(primary, start_ts, commit_ts)
+
+    def _commit_point(self, cells: Sequence[Cell], primary: Cell, commit_ts: int) -> RowMutation:
+        """The one mutation that commits: a joint transaction's has more in it."""
+        held = Condition(True, Kind.LOCK, primary.column, self._start_ts, self._start_ts)
+        changes = self._commit_row(cells, commit_ts)
+        return RowMutation(primary.table, primary.row, [held], changes)
 
     def _has_committed(self, primary: Cell, commit_ts: int) -> bool:
         records = self._services.store.entries(primary, Kind.WRITE, commit_ts, commit_ts)

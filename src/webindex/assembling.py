@@ -17,7 +17,7 @@ from typing import Any, Final
 from percola import Transaction, observer
 from webindex import tables
 from webindex.election import elect
-from webindex.urls import page_row
+from webindex.urls import page_id, page_row
 
 __all__ = ["MAX_ANCHORS", "assemble", "tell"]
 
@@ -91,18 +91,16 @@ def assemble_document(t: Transaction, members: Mapping[str, Any]) -> dict[str, A
     }
     links, anchors = _links_to(t, rows, {one["url"] for one in members.values()} | redirects)
     common = sorted(anchors.items(), key=lambda anchor: (-anchor[1], anchor[0]))
-    row = page_row(url)
-    rank = t.get(tables.rank, row)
     return {
         "url": url,
         "title": canonical["title"],
-        "text": t.get(tables.text, row) or "",
+        "text": t.get(tables.text, page_row(url)) or "",
         "language": canonical["language"],
         "anchors": [list(anchor) for anchor in common[:MAX_ANCHORS]],
         "duplicates": sorted(one["url"] for one in members.values() if one["url"] != url),
         "aliases": sorted(redirects),
         "inlinks": links,
-        "rank": rank["value"] if rank is not None else 0.0,
+        "rank": ranks.get(page_id(url), 0.0),
     }
 
 

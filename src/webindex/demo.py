@@ -133,6 +133,8 @@ class Demo:
         with (
             open_repository(str(self._folder)) as repo,
             open_index(repo, create=True) as index,
+            # Not as Spark tasks: workers keep their slots, and the second load would wait for one
+            # on a machine with two cores; a second Spark beside this one takes seconds to start.
             running(repo.address, WORKERS) as workers,
         ):
             self._work_off(repo, index, workers)

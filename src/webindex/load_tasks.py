@@ -15,10 +15,11 @@ from typing import Final
 from pyspark import TaskContext
 
 import percola
-from percola import PercolaError, Repository
+from percola import PercolaError
+from percola.spark import in_transactions
 from webindex import tables
 from webindex.framing import open_warc
-from webindex.loading import Loaded, load_captures
+from webindex.loading import Loaded, load_from
 from webindex.pacing import Pace
 from webindex.warc import (
     Capture,
@@ -30,7 +31,7 @@ from webindex.warc import (
     read_captures,
 )
 
-GROUP: Final = 32
+GROUP: Final = 16
 """Records that one transaction writes: enough to share a commit, few enough to repeat it."""
 _GROUP_BYTES: Final = 8 << 20
 _PLAIN_SPLITS: Final = 16
@@ -89,13 +90,20 @@ def run_task(address: str, parts: Iterable[Part]) -> Iterator[Outcome]:
     is an outcome. Everything else is raised: Spark runs the task again, here or elsewhere.
     """
     context = TaskContext.get()
+    load = in_transactions(
+        load_from, address, schema=tables.SCHEMA, chunk_rows=GROUP, chunk_bytes=_GROUP_BYTES
+    )
     for part in parts:
         outcome = Outcome(attempt=context.attemptNumber() if context is not None else 0)
         try:
             # Opened for one part: the process outlives it, and maybe the repository.
             with percola.open(address, schema=tables.SCHEMA, create=False) as repo:
+                pace = Pace(repo)
                 for split in part:
-                    _load_split(repo, split, outcome)
+                    for loaded in load(_records(split, outcome, pace)):
+                        outcome.loaded.add(loaded)
+                        if loaded.bad_urls:
+                            outcome.rejected[Rejection.BAD_URL.value] += loaded.bad_urls
         except (PercolaError, NotAWarcError) as error:
             outcome.error = str(error)
         except OSError as error:
@@ -103,18 +111,9 @@ def run_task(address: str, parts: Iterable[Part]) -> Iterator[Outcome]:
         yield outcome
 
 
-def _load_split(repo: Repository, split: Split, outcome: Outcome) -> None:
-    group: list[Capture | Revisit] = []
-    size = 0
-    pace = Pace(repo)
-
-    def write() -> None:
-        loaded = load_captures(repo, group, split.path)
-        outcome.loaded.add(loaded)
-        if loaded.bad_urls:
-            outcome.rejected[Rejection.BAD_URL.value] += loaded.bad_urls
-        group.clear()
-
+def _records(split: Split, outcome: Outcome, pace: Pace) -> Iterator[tuple[str, Capture | Revisit]]:
+    """The records to load, with their file; what is none is told to the outcome."""
+    found = 0
     for record in read_captures(
         split.path, start=split.start, end=split.end, skipped=outcome.skipped
     ):
@@ -123,11 +122,7 @@ def _load_split(repo: Repository, split: Split, outcome: Outcome) -> None:
             if len(outcome.messages) < MESSAGES:
                 outcome.messages.append(f"{split.path} {record}")
             continue
-        group.append(record)
-        size += len(record.body) if isinstance(record, Capture) else 0
-        if len(group) >= GROUP or size >= _GROUP_BYTES:
-            write()
-            pace.keep()
-            size = 0
-    if group:
-        write()
+        yield split.path, record
+        found += 1
+        if found % GROUP == 0:
+            pace.keep()  # A transaction has just taken what was read before.

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import blake2b
@@ -69,12 +69,13 @@ def is_conclusive(status: int) -> bool:
 
 def load_captures(repo: Repository, records: Sequence[Capture | Revisit], file: str) -> Loaded:
     """Write captures and revisits in one transaction, retried as a whole if it conflicts."""
-    return repo.run(lambda t: _load(t, records, file))
+    return repo.run(lambda t: load_from(t, [(file, one) for one in records]))
 
 
-def _load(t: Transaction, records: Sequence[Capture | Revisit], file: str) -> Loaded:
+def load_from(t: Transaction, records: Iterable[tuple[str, Capture | Revisit]]) -> Loaded:
+    """Write captures and revisits, each given with the file that it stands in."""
     result = Loaded()
-    for one in records:
+    for file, one in records:
         if isinstance(one, Capture) and not is_conclusive(one.status):
             result.unavailable += 1
             continue

@@ -9,8 +9,9 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from functools import partial
 from types import FrameType
 from typing import Any, Final
 
@@ -33,10 +34,11 @@ from webindex.story import tell
 from webindex.summary import summarise
 from webindex.urls import BadUrlError
 from webindex.warc import NotAWarcError
-from webindex.wording import count
+from webindex.wording import count, harmless
 from webindex.working import (
     THREADS,
     build_observers,
+    is_at_rest,
     open_index,
     open_repository,
     running,
@@ -125,29 +127,58 @@ def load(repo: str, as_json: bool, master: str | None, files: tuple[str, ...]) -
 @cli.command()
 @repo_option
 @json_option
+@master_option
 @click.option(
     "--workers",
     type=click.IntRange(1, 256),
     default=None,
-    help="Worker processes; one a core by default.",
+    help="Spark tasks that work; one a core of this machine by default.",
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 256),
+    default=None,
+    help="Work in so many plain processes, without Spark.",
 )
 @click.option("--until-idle", is_flag=True, help="Stop when everything is worked off.")
-def work(repo: str, as_json: bool, workers: int | None, until_idle: bool) -> None:
+def work(
+    repo: str,
+    as_json: bool,
+    master: str | None,
+    workers: int | None,
+    processes: int | None,
+    until_idle: bool,
+) -> None:
     """Run the observers: parse, invert links, cluster, and export what has changed.
 
-    Works until it is stopped (Ctrl-C), or until nothing is left to do.
+    Works until it is stopped (Ctrl-C), or until nothing is left to do. Spark tasks do the work;
+    on a cluster, each takes a slot for as long as it runs.
     """
+    if processes and (workers or master):
+        raise click.UsageError(
+            "--processes works without Spark: leave --workers and --master out, or leave it out."
+        )
     stopping = threading.Event()
     with _stopped_by_signals(stopping), open_repository(repo) as opened:
         refuse_half_built(opened)
         open_index(opened, create=True).close()
         before = opened.snapshot().start_ts
-        number = workers or min(8, os.cpu_count() or 1)
-        with (
-            running(opened.address, number) as processes,
-            _pending_shown(quiet=as_json) as show,
-        ):
-            supervise(opened, processes, until_idle=until_idle, show=show, stopping=stopping)
+        with _pending_shown(quiet=as_json) as show:
+            run = partial(supervise, opened, until_idle=until_idle, show=show, stopping=stopping)
+            if processes:
+                with running(opened.address, processes) as started:
+                    started.wait_ready()
+                    run(started)
+            elif not (until_idle and is_at_rest(opened)):
+                from webindex.spark_working import running_on_spark
+
+                number = workers or min(8, os.cpu_count() or 1)
+                # Ctrl-C while Spark starts or ends raises this; else the handler takes it.
+                with (
+                    suppress(KeyboardInterrupt),
+                    running_on_spark(opened, number, master=master) as fleet,
+                ):
+                    run(fleet)
         summary = summarise(opened, since=before)
         failed = opened.set_aside()
         if as_json:
@@ -253,17 +284,24 @@ def print_results(query: str, results: SearchResults) -> None:
             notes.append(hit.language)
         if hit.duplicates:
             notes.append(count(len(hit.duplicates), "duplicate"))
+        if hit.aliases:
+            notes.append(count(len(hit.aliases), "redirect"))
         console.print()
-        console.print(Text.assemble(f"{number:>3}  ", (hit.title or hit.url, "bold")))
-        console.print(Text.assemble("     ", (hit.url, "green"), ("  " + " · ".join(notes), "dim")))
+        # Crawled words: on a terminal some characters would do more than be shown.
+        console.print(Text.assemble(f"{number:>3}  ", (harmless(hit.title or hit.url), "bold")))
+        console.print(
+            Text.assemble("     ", (harmless(hit.url), "green"), ("  " + " · ".join(notes), "dim"))
+        )
         console.print(Padding(marked(hit.snippet), (0, 0, 0, 5)), soft_wrap=False)
         for other in hit.duplicates[:3]:
-            console.print(Text(f"     = {other}", style="dim"))
+            console.print(Text(f"     = {harmless(other)}", style="dim"))
 
 
 def marked(runs: Runs) -> Text:
     """A snippet with its matches set off."""
-    return Text.assemble(*((words, "bold yellow" if match else "") for words, match in runs))
+    return Text.assemble(
+        *((harmless(words), "bold yellow" if match else "") for words, match in runs)
+    )
 
 
 def _results_json(query: str, results: SearchResults) -> dict[str, Any]:

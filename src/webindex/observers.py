@@ -55,11 +55,13 @@ def parse(t: Transaction, row: str) -> None:
         body = zlib.decompress(compressed) if compressed else b""
         page = parse_capture(found, body)
     live = is_live(found, page)
-    point(t, row, found["url"], pointer_of_capture(found, page), live=live)
-    if page is None or not live:
-        _withdraw(t, row)
-        return
     before = t.get(tables.fingerprint, row)
+    pointer, was_live = pointer_of_capture(found, page), before is not None
+    point(t, row, found["url"], pointer, was_live=was_live, live=live)
+    if page is None or not live:
+        if was_live:
+            _withdraw(t, row)
+        return
     known = {
         "url": page.url,
         "hash": page.text_hash,
@@ -87,8 +89,7 @@ def parse(t: Transaction, row: str) -> None:
 
 def _withdraw(t: Transaction, row: str) -> None:
     """The page is gone, or has become a redirect: it leaves its cluster, its links are undone."""
-    if t.get(tables.fingerprint, row) is not None:
-        t.notify(tables.join_due, row)
+    t.notify(tables.join_due, row)
     for column in (tables.fingerprint, tables.text, tables.links, tables.rank):
         if t.get(column, row) is not None:
             t.delete(column, row)

@@ -16,7 +16,7 @@ from typing import Final
 from percola import Repository, inspection
 from webindex import tables
 
-BACKLOG: Final = 64
+BACKLOG: Final = 32
 """Dirty cells of pages up to which a load writes more: enough to keep some workers busy."""
 
 _POLL_SECONDS: Final = 0.03

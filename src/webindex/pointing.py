@@ -32,13 +32,14 @@ __all__ = ["follow", "is_counted", "point", "resolve", "target_of"]
 Pointer = Mapping[str, Any]
 
 
-def point(t: Transaction, row: str, url: str, after: Pointer | None, *, live: bool) -> None:
+def point(
+    t: Transaction, row: str, url: str, after: Pointer | None, *, was_live: bool, live: bool
+) -> None:
     """Register what a page points to now, and tell whoever points to it what it has become.
 
-    Called by `parse`, before it writes the fingerprint: `live` is what the page is from now on.
+    Called by `parse`: `live` is what the page is from now on.
     """
     before = t.get(tables.pointer, row)
-    was_live = t.get(tables.fingerprint, row) is not None
     if before != after:
         here = tables.points_here[page_id(url)]
         if before is not None:

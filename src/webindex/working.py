@@ -1,9 +1,10 @@
 """§2.4: the worker processes of the web index, and the one that looks after them.
 
-Every worker process runs all observers, in a few threads; parsing is bound by Python's lock, so
-it is processes that make use of the cores. The supervisor starts them, shows what is going on,
-starts anew what dies, and stops them when it is told to or when nothing is left to do. A worker
-whose supervisor is gone, however it went, stops by itself: its standard input ends.
+`webindex work --processes N` runs these; without it, Spark tasks do the same (`spark_working.py`).
+Every worker process runs all observers, in one thread; parsing is bound by Python's lock, so it is
+processes that make use of the cores. The supervisor starts them, shows what is going on, starts
+anew what dies, and stops them when it is told to or when nothing is left to do. A worker whose
+supervisor is gone, however it went, stops by itself: its standard input ends.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import percola
 from percola import NotARepositoryError, Observer, Repository, Worker, WorkerOptions
+from percola.inspection import locks
 from webindex import observers, tables
 from webindex.assembling import assemble
 from webindex.batch.halfway import refuse_half_built
@@ -31,7 +33,9 @@ from webindex.exporting import export_to
 from webindex.pointing import follow, resolve
 from webindex.serving.tantivy import TantivyIndex
 
-THREADS: Final = 3
+THREADS: Final = 1
+"""Threads of a worker process. With three, each commit waits for Python's lock while it holds the
+store's: two processes then work off 115 pages a second instead of 165."""
 _RESTARTS: Final = 20
 
 
@@ -84,20 +88,27 @@ def work_here(address: str, *, threads: int = THREADS) -> None:
     with open_repository(address) as repo, open_index(repo, create=True) as index:
         refuse_half_built(repo)
         worker = Worker(repo, build_observers(index), WorkerOptions(threads=threads))
-        ended, end = os.pipe()
-        watch = threading.Thread(target=_stop_with_parent, args=(worker, ended), daemon=True)
-        watch.start()
-        print("ready", flush=True)
-        try:
+        with ending_with_parent(worker):
+            print("ready", flush=True)
             worker.run()
-        finally:
-            # A thread that is still waiting when Python ends holds on to what it should let go.
-            os.close(end)
-            watch.join()
-            os.close(ended)
 
 
-def _stop_with_parent(worker: Worker, ended: int) -> None:
+@contextmanager
+def ending_with_parent(worker: Worker) -> Iterator[None]:
+    """While the block runs, stop the worker when standard input ends: its parent has gone."""
+    ended, end = os.pipe()
+    watch = threading.Thread(target=_stop_at_end_of_input, args=(worker, ended), daemon=True)
+    watch.start()
+    try:
+        yield
+    finally:
+        # A thread that is still waiting when Python ends holds on to what it should let go.
+        os.close(end)
+        watch.join()
+        os.close(ended)
+
+
+def _stop_at_end_of_input(worker: Worker, ended: int) -> None:
     while True:
         readable, _, _ = select.select([0, ended], [], [])
         if ended in readable:
@@ -180,9 +191,16 @@ def running(address: str, count: int, *, threads: int = THREADS) -> Iterator[Wor
         workers.stop()
 
 
+class Watched(Protocol):
+    """Workers of either kind, while they work."""
+
+    def check(self) -> None:
+        """Raise an error whose message helps, if they cannot go on."""
+
+
 def supervise(
     repo: Repository,
-    workers: Workers,
+    workers: Watched,
     *,
     until_idle: bool,
     show: Callable[[dict[str, int]], None],
@@ -192,7 +210,6 @@ def supervise(
 
     `show` is called a few times a second with the number of dirty cells by column.
     """
-    workers.wait_ready()
     shown = 0.0
     while not stopping.is_set():
         workers.check()
@@ -204,6 +221,11 @@ def supervise(
             show(repo.pending())
             shown = time.monotonic() + max(0.25, 20 * (time.monotonic() - began))
         stopping.wait(0.05 if until_idle else 0.25)
+
+
+def is_at_rest(repo: Repository) -> bool:
+    """Whether there is nothing to do, not even to finish what a dead process has left locked."""
+    return repo.is_idle() and not any(locks(repo)) and repo.is_idle()
 
 
 def wait_until_idle(repo: Repository, workers: Workers, seconds: float) -> None:

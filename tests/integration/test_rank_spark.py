@@ -17,6 +17,7 @@ from children import Child
 from click.testing import CliRunner
 from link_graphs import Web, edges, put, random_web, ranks, written
 from pyspark.sql import SparkSession
+from spark_processes import children, python_workers
 
 import percola
 from percola import Repository
@@ -63,22 +64,6 @@ def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 def values(repo: Repository, web: Web) -> dict[str, float]:
     found = written(repo)
     return {url: found[page_row(url)][0] for url in web.live}
-
-
-def children(pid: int) -> list[int]:
-    """Processes that a process has started."""
-    listed = subprocess.run(
-        ["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
-    )
-    pairs = [line.split() for line in listed.stdout.splitlines()]
-    return [int(child) for child, parent in pairs if int(parent) == pid]
-
-
-def python_workers(spark: SparkSession) -> list[int]:
-    """The processes that run tasks: children of the daemon that is the JVM's child."""
-    gateway = spark.sparkContext._gateway
-    assert gateway is not None
-    return [worker for daemon in children(gateway.proc.pid) for worker in children(daemon)]
 
 
 # --- What is ranked -----------------------------------------------------------------------

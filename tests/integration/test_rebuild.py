@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from linked_crawl import SITE, crawl, html
+from linked_crawl import SITE, crawl, html, load, work
 from pyspark.sql import SparkSession
 from warc_files import Crawl
 
@@ -20,28 +24,19 @@ from webindex.batch.command import rebuild_command
 from webindex.batch.halfway import REBUILD_ROW, RebuildError, refuse_half_built
 from webindex.batch.rebuilding import rebuild
 from webindex.batch.verifying import verify
-from webindex.loading import load_captures
+from webindex.main import cli
+from webindex.ranking.job import rank
 from webindex.sample import sample_path
+from webindex.site.command import serve
 from webindex.spark_jobs import SparkJobError
 from webindex.urls import page_row
-from webindex.warc import NotAWarcError, Rejected, read_captures
-from webindex.working import build_observers, open_index, open_repository
+from webindex.warc import NotAWarcError
+from webindex.working import open_index, open_repository
+
+REBUILD = [sys.executable, "-m", "webindex.main", "rebuild"]
 
 # A dozen Spark jobs; on a busy machine each of them waits for its turn.
 pytestmark = pytest.mark.timeout(900)
-
-
-def load(repo: Repository, path: Path) -> None:
-    """Load a WARC file in this process."""
-    records = [one for one in read_captures(path) if not isinstance(one, Rejected)]
-    load_captures(repo, records, str(path))
-
-
-def work(repo: Repository) -> None:
-    """Run all observers until nothing is left to do."""
-    with open_index(repo, create=True) as index:
-        Worker(repo, build_observers(index), threads=3).run_until_idle()
-    assert repo.is_idle() and not repo.set_aside()
 
 
 @pytest.fixture(scope="module")
@@ -161,10 +156,58 @@ def test_a_rebuild_that_ended_early_leaves_what_nobody_uses(
             refuse_half_built(repo)
         with pytest.raises(RebuildError, match="half built"):
             rebuild(folder, [crawled], spark=spark, quiet=True)
+        with pytest.raises(RebuildError, match="half built"):
+            rank(folder, spark=spark, quiet=True)
+        with pytest.raises(RebuildError, match="half built"):
+            serve(str(folder), "127.0.0.1", 0, say=print)
         # Were it running, the process that is at it would be alive.
         repo.run(lambda t: t.set(tables.report, REBUILD_ROW, {**state, "state": "running"}))
         with pytest.raises(RebuildError, match=f"by process {os.getpid()}: wait"):
             refuse_half_built(repo)
+
+
+def test_a_rebuild_that_is_killed_in_the_middle_leaves_what_nobody_uses_and_no_process(
+    tmp_path: Path, crawled: Path, java_home: Path, wait_until: Callable[..., object]
+) -> None:
+    folder = tmp_path / "repo"
+    with percola.open(folder, schema=tables.SCHEMA) as repo:
+        victim = subprocess.Popen(
+            [*REBUILD, "--repo", folder, sample_path(), crawled],
+            env={**os.environ, "JAVA_HOME": str(java_home)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            wait_until(
+                lambda: victim.poll() is not None or list(repo.snapshot().scan(tables.pages)),
+                seconds=300,
+                what="the first pages",
+            )
+        finally:
+            victim.kill()
+            victim.wait()
+        state = repo.snapshot().get(tables.report, REBUILD_ROW)
+        assert state is not None and state["state"] == "running", "it was killed too late"
+        # Its JVM ends with it, and the tasks with that.
+        wait_until(lambda: not of_session(victim.pid), seconds=60, what="Spark's end")
+    for command in ("load", "rebuild"):
+        result = CliRunner().invoke(cli, [command, "--repo", str(folder), str(crawled)])
+        assert result.exit_code == 1
+        assert "half built, because a rebuild was ended early" in result.stderr
+    shutil.rmtree(folder)
+    assert rebuild(folder, [crawled], quiet=True).clusters > 10
+
+
+def of_session(leader: int) -> list[str]:
+    """The processes that were started in the session of one."""
+    listed = subprocess.run(
+        ["ps", "-o", "pid=,stat=", "--sid", str(leader)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return [line for line in listed.stdout.splitlines() if " Z" not in line]
 
 
 def test_the_command_says_what_was_done(spark: SparkSession, tmp_path: Path, crawled: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -19,7 +20,7 @@ import pytest
 from from_scratch import recrawl, sample
 from hostile_pages import OTHER, SOURCE, TARGET, TITLE, hostile
 from selenium import webdriver
-from selenium.common.exceptions import StaleElementReferenceException
+from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -86,6 +87,7 @@ class Browser:
         self.driver = driver
         self.base = base
         self._wait_until = wait_until
+        self._departures = 0
 
     def open(self, path: str) -> None:
         self.driver.get(self.base + path)
@@ -95,14 +97,19 @@ class Browser:
 
     def follow(self, act: Callable[[], object]) -> None:
         """Do what leads to another page, and return when that is there."""
-        before = self.one("html")
+        # A page to which one goes back is as it was left: so each departure has its number.
+        self._departures += 1
+        number = self._departures
+        self.driver.execute_script(f"window.departure = {number}")
         act()
 
         def left() -> bool:
-            try:
-                return not before.tag_name
-            except StaleElementReferenceException:
-                return bool(self.ask("document.readyState") == "complete")
+            # Between two documents Chromium has none to ask, and says so in several ways.
+            with contextlib.suppress(WebDriverException):
+                return bool(
+                    self.ask(f"window.departure !== {number} && document.readyState === 'complete'")
+                )
+            return False
 
         self._wait_until(left, what="the next page")
 

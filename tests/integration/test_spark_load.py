@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from spark_processes import children, python_workers
 from warc_files import HTML, Crawl, page, pages
 
 import percola
@@ -73,23 +74,6 @@ def found(*paths: Path) -> tuple[list[Capture], list[Rejected]]:
         [one for one in records if isinstance(one, Capture)],
         [one for one in records if isinstance(one, Rejected)],
     )
-
-
-def children(pid: int) -> list[int]:
-    """Processes that a process has started."""
-    listed = subprocess.run(
-        ["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
-    )
-    pairs = [line.split() for line in listed.stdout.splitlines()]
-    return [int(child) for child, parent in pairs if int(parent) == pid]
-
-
-def python_workers(spark: SparkSession) -> list[int]:
-    """The processes that run tasks: children of the daemon that is the JVM's child."""
-    gateway = spark.sparkContext._gateway
-    assert gateway is not None
-    daemons = children(gateway.proc.pid)
-    return [worker for daemon in daemons for worker in children(daemon)]
 
 
 # --- What is loaded -----------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from linked_crawl import ELSEWHERE, SITE, crawl, html, words
+from linked_crawl import ELSEWHERE, SITE, crawl, html, load, words, work
 from pyspark.sql import SparkSession
 from warc_files import Crawl
 
@@ -24,31 +24,19 @@ from percola import (
     UsageError,
     Worker,
 )
+from percola.catalog import SYSTEM_TABLE
+from percola.cells import Kind
 from webindex import tables
 from webindex.assembling import tell
 from webindex.batch.command import verify_command
 from webindex.batch.comparing import KEPT
 from webindex.batch.verdict import Verdict
 from webindex.batch.verifying import verify
-from webindex.loading import load_captures
 from webindex.urls import host, page_id, page_row
-from webindex.warc import NotAWarcError, Rejected, read_captures
+from webindex.warc import NotAWarcError
 from webindex.working import build_observers, open_index, open_repository
 
 pytestmark = pytest.mark.timeout(900)
-
-
-def load(repo: Repository, path: Path) -> None:
-    """Load a WARC file in this process."""
-    records = [one for one in read_captures(path) if not isinstance(one, Rejected)]
-    load_captures(repo, records, str(path))
-
-
-def work(repo: Repository) -> None:
-    """Run all observers until nothing is left to do."""
-    with open_index(repo, create=True) as index:
-        Worker(repo, build_observers(index), threads=3).run_until_idle()
-    assert repo.is_idle() and not repo.set_aside()
 
 
 def overlook(repo: Repository) -> None:
@@ -112,6 +100,8 @@ def test_an_index_that_was_worked_off_holds_all_invariants(
     assert all(one.checked and not one.note for one in verdict.judged)
     assert all(one.compared > 5 for one in verdict.judged if one.invariant != 11)
     with open_repository(str(worked_off)) as repo, repo.snapshot() as now:
+        # It writes nothing, not even that it reads: no hold outlives it.
+        assert not list(repo.services.store.walk_kind(Kind.DATA, SYSTEM_TABLE, b"hold/", b"hold0"))
         members = {
             frozenset(one["url"].removeprefix(SITE) for one in row.family(tables.member).values())
             for row in now.scan(tables.clusters, columns=[tables.member])

@@ -1,4 +1,7 @@
-"""Worker processes may come and go by kill -9: what they leave is what a computation gives."""
+"""Worker processes may come and go by kill -9: what they leave is what a computation gives.
+
+So it is with plain processes, and with tasks on Spark.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from from_scratch import again, check, recrawl, sample
@@ -25,7 +29,7 @@ from webindex.working import Workers, open_index, open_repository, running, wait
 
 SECONDS = 90
 
-Wait = Callable[..., object]
+Wait = Callable[..., Any]
 
 
 @pytest.fixture
@@ -54,11 +58,11 @@ def parsed(repo: Repository) -> int:
 
 
 @contextmanager
-def started(module: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+def started(module: str, *arguments: object, **more: str) -> Iterator[subprocess.Popen[str]]:
     """A command in a session of its own, as a terminal starts it; ended for certain."""
     process = subprocess.Popen(
         [sys.executable, "-m", module, *map(str, arguments)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "100"},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "100"} | more,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -139,7 +143,8 @@ def test_two_percola_workers_of_which_one_is_killed_leave_nothing_undone(
         load(repo, captures[120:])
         survivor.terminate()
         assert survivor.wait(SECONDS) == 0
-    with started("webindex.main", "work", "--repo", repo.address, "--until-idle", "--json") as work:
+    work_off = ("work", "--repo", repo.address, "--processes", 2, "--until-idle", "--json")
+    with started("webindex.main", *work_off) as work:
         out, err = work.communicate(timeout=SECONDS)
     assert (work.returncode, err) == (0, "")
     summary = json.loads(out)
@@ -151,7 +156,7 @@ def test_workers_end_when_their_supervisor_is_killed(
     repo: Repository, index: TantivyIndex, wait_until: Wait
 ) -> None:
     load(repo, sample()[:40])
-    with started("webindex.main", "work", "--repo", repo.address, "--workers", 2) as work:
+    with started("webindex.main", "work", "--repo", repo.address, "--processes", 2) as work:
         wait_until(lambda: documents(repo) > 0, seconds=SECONDS, what="the first document")
         workers = children(work.pid)
         assert len(workers) == 2 and all(map(is_alive, workers))
@@ -174,7 +179,7 @@ def test_a_signal_ends_work_cleanly_and_leaves_no_child(
     repo: Repository, index: TantivyIndex, wait_until: Wait, how: signal.Signals
 ) -> None:
     load(repo, sample()[:20])
-    with started("webindex.main", "work", "--repo", repo.address, "--workers", 2) as work:
+    with started("webindex.main", "work", "--repo", repo.address, "--processes", 2) as work:
         wait_until(
             lambda: index.count() > 0 and not repo.pending(), seconds=SECONDS, what="the work"
         )
@@ -201,7 +206,7 @@ def test_a_signal_ends_work_cleanly_and_leaves_no_child(
 def test_ctrl_c_while_the_workers_start_ends_without_a_word(
     repo: Repository, wait_until: Wait
 ) -> None:
-    with started("webindex.main", "work", "--repo", repo.address, "--workers", 2) as work:
+    with started("webindex.main", "work", "--repo", repo.address, "--processes", 2) as work:
         # Python is at their imports then, where a Ctrl-C would end them with a traceback.
         wait_until(
             lambda: (
@@ -267,6 +272,116 @@ def test_copies_of_one_page_loaded_by_four_processes_at_once_end_in_one_cluster(
     expected = check(repo, index, copies)
     [document] = expected.documents.values()
     assert len(document["duplicates"]) == 79
+
+
+# --- On Spark -----------------------------------------------------------------------------
+
+
+def tasks(work: subprocess.Popen[str]) -> list[int]:
+    """The processes of the tasks of `webindex work`: children of its JVM's daemon."""
+    jvms = [one for one in children(work.pid) if is_alive(one)]
+    daemons = [one for jvm in jvms for one in forked(jvm)]
+    return [one for daemon in daemons for one in forked(daemon) if is_alive(one)]
+
+
+def forked(pid: int) -> list[int]:
+    """As `children`, of all of a process's threads: a JVM starts processes from any."""
+    found = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            found += [int(one) for one in path.read_text().split()]
+    return found
+
+
+def test_work_on_spark_follows_what_comes_and_a_killed_task_loses_nothing(
+    repo: Repository, index: TantivyIndex, wait_until: Wait, java_home: Path
+) -> None:
+    captures = sample()
+    load(repo, captures[:120])
+    with started("webindex.main", "work", "--repo", repo.address, "--workers", 2) as work:
+        wait_until(lambda: parsed(repo) > 10, seconds=SECONDS, what="the first pages to be parsed")
+        victim, *_ = tasks(work)
+        os.kill(victim, signal.SIGKILL)
+        assert repo.pending(), "the kill should fall in the middle of the work"
+        load(repo, captures[120:])
+        wait_until(lambda: not repo.pending(), seconds=SECONDS, what="the work to end")
+        at_work = wait_until(
+            lambda: found if len(found := tasks(work)) == 2 else None,
+            seconds=SECONDS,
+            what="another process in the place of the killed one",
+        )
+        assert victim not in at_work
+        # Ctrl-C reaches every process of the terminal's foreground group.
+        os.killpg(work.pid, signal.SIGINT)
+        out, err = work.communicate(timeout=SECONDS)
+    assert (work.returncode, err) == (0, "")
+    assert "Loaded to searchable" in out
+    wait_until(lambda: not any(map(is_alive, at_work)), what="the tasks to end")
+    check(repo, index, captures)
+
+
+def test_work_on_spark_ends_when_everything_is_worked_off(
+    repo: Repository, index: TantivyIndex, java_home: Path
+) -> None:
+    load(repo, sample())
+    work_off = ("work", "--repo", repo.address, "--workers", 2, "--until-idle", "--json")
+    with started("webindex.main", *work_off) as work:
+        out, err = work.communicate(timeout=SECONDS)
+    assert (work.returncode, err) == (0, "")
+    summary = json.loads(out)
+    assert (summary["pages"], summary["clusters"], summary["set_aside"]) == (204, 183, 0)
+    check(repo, index, sample())
+
+
+def test_where_nothing_is_to_do_spark_is_not_even_started(repo: Repository) -> None:
+    with started(
+        "webindex.main",
+        *("work", "--repo", repo.address, "--until-idle", "--json"),
+        PATH="/nowhere",
+        JAVA_HOME="",
+    ) as work:
+        out, err = work.communicate(timeout=SECONDS)
+    assert (work.returncode, err) == (0, "")
+    assert json.loads(out)["pages"] == 0
+
+
+def test_without_java_work_says_how_to_do_without_spark(repo: Repository) -> None:
+    load(repo, sample()[:2])
+    with started(
+        "webindex.main", "work", "--repo", repo.address, PATH="/nowhere", JAVA_HOME=""
+    ) as work:
+        _, err = work.communicate(timeout=SECONDS)
+    assert work.returncode == 1 and err.count("\n") == 1
+    assert err.startswith("Error: Spark needs Java") and "--processes" in err
+
+
+def test_tasks_end_when_their_driver_is_killed(
+    repo: Repository, index: TantivyIndex, wait_until: Wait, java_home: Path
+) -> None:
+    load(repo, sample()[:40])
+    with started("webindex.main", "work", "--repo", repo.address, "--workers", 2) as work:
+        wait_until(lambda: documents(repo) > 0, seconds=SECONDS, what="the first document")
+        at_work = [*children(work.pid), *tasks(work)]
+        assert len(at_work) == 3
+        work.kill()
+        work.wait(SECONDS)
+        wait_until(lambda: not any(map(is_alive, at_work)), what="the JVM and its tasks to end")
+    with running(repo.address, 1) as others:
+        wait_until_idle(repo, others, SECONDS)
+    check(repo, index, sample()[:40])
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_spark_starts_ends_work_without_a_word(
+    repo: Repository, wait_until: Wait, java_home: Path, how: signal.Signals
+) -> None:
+    load(repo, sample()[:2])
+    with started("webindex.main", "work", "--repo", repo.address, "--workers", 2) as work:
+        [jvm] = wait_until(lambda: children(work.pid), what="the JVM to start")
+        os.kill(work.pid, how)
+        _, err = work.communicate(timeout=SECONDS)
+    assert (work.returncode, err) == (0, "")
+    wait_until(lambda: not is_alive(jvm), what="the JVM to end")
 
 
 # --- Memory -------------------------------------------------------------------------------

@@ -6,12 +6,12 @@ import pickle
 from collections.abc import Callable
 
 import pytest
+from figure4 import history
 from stores import (
     Ground,
     ScriptedClock,
     SeamStore,
     cell_of,
-    history,
     phase,
 )
 

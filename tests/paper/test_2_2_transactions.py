@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Callable
 
 import pytest
+from figure4 import history
 from stores import (
     Gate,
     Ground,
@@ -13,7 +14,6 @@ from stores import (
     ScriptedCoordination,
     SeamStore,
     cell_of,
-    history,
     in_thread,
     phase,
     stop_at,

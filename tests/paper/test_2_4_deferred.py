@@ -1,4 +1,4 @@
-"""§2.4: an observer that is put off while there is other work (`@observer(…, defer=seconds)`)."""
+"""§2.4: an observer that steps back while there is other work (`defer=seconds`, `share=part`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from stores import Ground, ScriptedClock, ground
 
-from percola import ObserverError, Repository, Table, Transaction, Worker, observer
+from percola import Observer, ObserverError, Repository, Table, Transaction, Worker, observer
 from percola.metrics import WorkerMetrics
 from percola.observers import Observers
 from percola.runs import Runs, WorkerOptions
@@ -42,13 +42,16 @@ class Bench:
         def add_up(t: Transaction, row: str) -> None:
             self.ran.append(f"add up {row}")
 
-        mine = Observers(
+        self.scan_with(
             [
                 observer(body, name="parse")(parse),
                 observer(changed, name="add_up", defer=SECONDS, batch=8)(add_up),
                 observer(stirred, name="stir", defer=SECONDS)(lambda t, row: None),
             ]
         )
+
+    def scan_with(self, observers: list[Observer[str]]) -> None:
+        mine = Observers(observers)
         services, options, metrics = self.repo.services, WorkerOptions(threads=1), WorkerMetrics()
         runs = Runs(services, mine, metrics, options, random.Random(1))
         sweep = Sweep(services, mine, options.sweep, lambda: None)
@@ -133,3 +136,64 @@ def test_a_worker_is_not_idle_before_its_deferred_observers_have_run(ground: Gro
 def test_a_defer_that_is_no_number_of_seconds_is_refused(defer: object) -> None:
     with pytest.raises(ObserverError, match="number of seconds, from 0"):
         observer(changed, name="add_up", defer=defer)(lambda t, row: None)  # type: ignore[arg-type]
+
+
+# --- A share of the time ------------------------------------------------------------------
+
+
+class Shared(Bench):
+    """One scanner with an observer that takes a second a run, and may take a fifth of the time."""
+
+    def __init__(self, ground: Ground) -> None:
+        super().__init__(ground, tell)
+        clock, ran = self.clock, self.ran
+
+        def export(t: Transaction, row: str) -> None:
+            clock.now += 1
+            ran.append(f"export {row}")
+
+        def parse(t: Transaction, row: str) -> None:
+            ran.append(f"parse {row}")
+            tell(t, row)
+
+        self.scan_with(
+            [
+                observer(body, name="parse")(parse),
+                observer(changed, name="export", share=0.2)(export),
+            ]
+        )
+
+
+def test_an_observer_with_a_share_rests_after_a_run_while_there_is_other_work(
+    ground: Ground,
+) -> None:
+    bench = Shared(ground)
+    bench.write("a", 0)
+    # They may be met in either order.
+    assert "export all" in bench.look() + bench.look()
+    ended = bench.clock.now
+    for value in range(1, 9):
+        bench.clock.now = ended + value * 0.7
+        bench.write("a", value)
+        looked = bench.look()
+        if value * 0.7 < 4:
+            assert looked == ["parse a"], "it has had its share"
+    assert "export all" in bench.ran or bench.look() == ["export all"]
+
+
+def test_an_observer_with_a_share_runs_at_once_if_there_is_nothing_else_to_do(
+    ground: Ground,
+) -> None:
+    bench = Shared(ground)
+    for _ in range(3):
+        before = bench.clock.now
+        with bench.repo.transaction() as t:
+            tell(t, "a")
+        assert bench.look() == ["export all"]
+        assert bench.clock.now == before + 1
+
+
+@pytest.mark.parametrize("share", [0, -1, 1.01, float("nan"), "half"])
+def test_a_share_that_is_no_part_of_the_time_is_refused(share: object) -> None:
+    with pytest.raises(ObserverError, match="above 0 and up to 1"):
+        observer(changed, name="export", share=share)(lambda t, row: None)  # type: ignore[arg-type]

@@ -24,11 +24,11 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from percola import PercolaError
-from percola.spark import spark_context
 from tests.scenarios.crawls import Crawl, made_crawl, sample_crawl
 from tests.scenarios.scenarios import SCENARIOS, UPDATES, Outcome, Scenario, random_updates
 from tests.scenarios.stage import Stage
 from webindex.errors import WebindexError
+from webindex.spark_jobs import running_context
 
 _CORPUS_SECONDS = 3600.0
 _POOL = 600
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     with (
         tempfile.TemporaryDirectory(prefix="percola-scenarios-", dir=options.scratch) as scratch,
-        spark_context(f"local[{os.cpu_count() or 1}]", app="scenarios"),
+        running_context(None, f"local[{os.cpu_count() or 1}]", "scenarios"),
     ):
         run = Run(console, _stage(Path(scratch), options.crawl, seed))
         console.print(f"crawl: {run.stage.crawl.name}", highlight=False)

@@ -124,9 +124,10 @@ class Site:
         return command("load", "--repo", self.address, "--json", *files)
 
     def work(self) -> dict[str, Any]:
-        """`webindex work --until-idle`; its summary."""
+        """`webindex work --processes N --until-idle`; its summary."""
         self.stage.show("working")
-        options = ("--workers", WORKERS, "--until-idle", "--json")
+        # Plain processes: a scenario works dozens of times, and each would start Spark.
+        options = ("--processes", WORKERS, "--until-idle", "--json")
         summary = command("work", "--repo", self.address, *options)
         assert summary["set_aside"] == 0, "an observer was set aside"
         return summary

@@ -16,6 +16,7 @@ from tests.simulation.workloads.aside import ASIDE
 from tests.simulation.workloads.batches import BATCHED
 from tests.simulation.workloads.collapsing import COLLAPSED
 from tests.simulation.workloads.collecting import COLLECTED
+from tests.simulation.workloads.joint import JOINED
 from tests.simulation.workloads.skew import SKEW
 
 Job = tuple[str, int]
@@ -27,6 +28,7 @@ EXPECTED: Final = {
     "set-aside": ASIDE,
     "batches": BATCHED,
     "garbage": COLLECTED,
+    "joint": JOINED,
 }
 """What each workload is there to see happen; never seen, the simulation shows nothing."""
 

@@ -18,7 +18,7 @@ import pytest
 
 import percola
 from benchmarks.arrivals import Arrival, Beside, arrive, one_at_a_time, pages_of
-from benchmarks.clocked import Clock, Clocked, Ran, Work, read_notes, total
+from benchmarks.clocked import Clock, Clocked, Ran, Work, observed, read_notes, total
 from benchmarks.crawl import recaptured, sample
 from benchmarks.index_figures import Figures, Filled, Point, Recrawled, Stage, curve
 from benchmarks.index_plot import rates
@@ -35,7 +35,7 @@ from benchmarks.processes import (
     until,
     watched,
 )
-from percola import Observer, Repository, Transaction, Worker
+from percola import Repository, Transaction, Worker, observer
 from webindex import tables
 from webindex.loading import load_captures
 from webindex.serving.tantivy import TantivyIndex
@@ -85,7 +85,8 @@ def test_a_clocked_observer_counts_a_batch_as_one_transaction_of_many_runs() -> 
                 t.notify(due, row)
 
         repo.run(notify)
-        one: Observer[str] = Clocked(due, see, "see", batch=32, clock=clock)
+        one = observed(observer(due, name="see", batch=32, defer=0.5)(see), clock)
+        assert isinstance(one, Clocked) and (one.batch, one.defer) == (32, 0.5)
         worker = Worker(repo, [one], threads=1)
         worker.run_until_idle()
         found = clock.work(worker).observers["see"]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from percola import Repository, Transaction
 from webindex import tables
-from webindex.ranking.graph import SHARDS, Numbering, PagesRead, edges_of, read_pages
+from webindex.ranking.graph import Numbering, PageRow, PagesRead, edges_of, read_pages
 from webindex.ranking.pagerank import Block, Ranking, iterate
 from webindex.ranking.report import EPSILON
 from webindex.ranking.writing import begin, write_ranks
@@ -109,6 +109,26 @@ def random_web(pages: int, seed: int) -> Web:
     )
 
 
+def rows(repo: Repository) -> list[PageRow]:
+    """What a task of the Spark job is given of each row of `pages`."""
+    with repo.snapshot() as snapshot:
+        found = []
+        for row in snapshot.scan(tables.pages):
+            fingerprint, resolved = row.get(tables.fingerprint), row.get(tables.resolved)
+            links = row.get(tables.links)
+            redirect = resolved is not None and resolved["kind"] == "redirect"
+            found.append(
+                PageRow(
+                    row.key,
+                    fingerprint["url"] if fingerprint else None,
+                    None if links is None else [url for url, _, rel in links if rel == "follow"],
+                    row[tables.capture]["url"],
+                    resolved["url"] if resolved and redirect else None,
+                )
+            )
+    return found
+
+
 def computed(
     repo: Repository,
     *,
@@ -120,22 +140,18 @@ def computed(
     """The steps of the Spark job in this process: what was read, the ranks, and the edges.
 
     Args:
-        parts, blocks: where the shards and the pages are cut; not at all by default.
+        parts, blocks: which rows and which pages to cut before; not at all by default.
     """
-    cuts = [0, *sorted(set(parts)), len(SHARDS)]
-    with repo.snapshot() as snapshot:
-        read = [read_pages(snapshot, SHARDS[low:high]) for low, high in pairwise(cuts)]
+    found = rows(repo)
+    cuts = [0, *sorted({at for at in parts if 0 < at < len(found)}), len(found)]
+    read = [read_pages(found[low:high]) for low, high in pairwise(cuts)]
     live = np.concatenate([one.ids for one in read])
     numbering = Numbering(
         live,
         np.concatenate([one.redirects for one in read]),
         np.concatenate([one.destinations for one in read]),
     )
-    found, first = [], 0
-    for one in read:
-        found.append(edges_of(one, first, numbering))
-        first += len(one.ids)
-    joined = np.concatenate(found, axis=1)
+    joined = np.concatenate([edges_of(one, numbering) for one in read], axis=1)
     bounds = [0, *sorted({at for at in blocks if 0 < at < len(live)}), len(live)]
     made = [
         Block.of(low, high, joined[:, (joined[1] >= low) & (joined[1] < high)])
@@ -156,7 +172,8 @@ def rank_all(repo: Repository) -> int:
         run = snapshot.start_ts
     begin(repo, run)
     [read], ranking, _ = computed(repo, tolerance=1e-6)
-    ranks = sorted(zip(read.rows, ranking.values.tolist(), strict=True))
+    in_order = [read.rows[at] for at in np.argsort(read.ids)]
+    ranks = sorted(zip(in_order, ranking.values.tolist(), strict=True))
     return write_ranks(repo, run, ranks, EPSILON).written
 
 

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from warc_files import DATE, HTML, Crawl
+
+from percola import Repository, Worker
+from webindex.loading import load_captures
+from webindex.warc import Rejected, read_captures
+from webindex.working import build_observers, open_index
 
 SITE = "https://docs.example.org"
 ELSEWHERE = "https://mirror.example.net"
@@ -99,3 +105,19 @@ def crawl() -> Crawl:
     page("/p4", html("Page 4 of old", words(90)), date="2020-01-01T00:00:00Z")
     made.add(f"{SITE}/p3", b"", status="304 Not Modified", WARC_Date="2024-03-01T00:00:00Z")
     return made
+
+
+# --- In a repository ----------------------------------------------------------------------
+
+
+def load(repo: Repository, path: Path) -> None:
+    """Load a WARC file in this process."""
+    records = [one for one in read_captures(path) if not isinstance(one, Rejected)]
+    load_captures(repo, records, str(path))
+
+
+def work(repo: Repository) -> None:
+    """Run all observers until nothing is left to do."""
+    with open_index(repo, create=True) as index:
+        Worker(repo, build_observers(index), threads=3).run_until_idle()
+    assert repo.is_idle() and not repo.set_aside()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from pathlib import Path
 from threading import Thread
 
 import httpx
+import pytest
 from from_scratch import sample
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
@@ -120,3 +122,22 @@ def article(title: str, text: str = WORDS, links: str = "") -> str:
         f"<!doctype html><html lang=en><title>{title}</title><body><h1>{title}</h1>"
         f"<p>{text}. {WORDS}. {WORDS}, said {text}. {links}</p></body></html>"
     )
+
+
+# --- Fixtures -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def site(worked_off: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The whole sample; tests of a module only read it."""
+    folder = tmp_path_factory.mktemp("site") / "repo"
+    shutil.copytree(worked_off, folder)
+    with served(folder) as one:
+        yield one
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Iterator[Served]:
+    """A repository with nothing in it."""
+    with served(tmp_path / "repo") as one:
+        yield one

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from webindex.batch.comparing import KEPT, Tally, differences_of
 from webindex.batch.invariants import NAMES, Difference, invariant_of, parts_of
 from webindex.batch.inverting import Row
 from webindex.batch.partition import near_pairs
-from webindex.batch.reading import SELECTIONS, cut, key_ranges, page_ranges
+from webindex.batch.reading import SELECTIONS
 from webindex.batch.whole import Placed, canonical_of
 from webindex.fingerprints import NEAR, bands, hamming
 
@@ -148,13 +147,3 @@ def test_the_pairs_of_a_band_are_those_within_the_distance(
     }
     for one, other in pairs:
         assert set(enumerate(bands(one))) & set(enumerate(bands(other)))
-
-
-@pytest.mark.parametrize("parts", [1, 2, 7, 255, 256, 1000])
-def test_ranges_have_no_gaps_and_no_overlaps(parts: int) -> None:
-    for ranges in (page_ranges("pages", parts), key_ranges(), cut("hosts", [])):
-        assert ranges[0].start == "" and ranges[-1].end == ""
-        assert all(one.end == other.start for one, other in itertools.pairwise(ranges))
-        inner = [one.start for one in ranges[1:]]
-        assert inner == sorted(set(inner)) and "" not in inner
-    assert len(page_ranges("pages", parts)) <= min(parts, 256)

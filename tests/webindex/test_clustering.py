@@ -46,7 +46,8 @@ def become(t: Transaction, url: str, state: tuple[Any, ...]) -> None:
     elif state[0] == "live" and state[2] is not None:
         pointer = {"kind": "canonical", "url": state[2]}
     t.set(tables.capture, row, {"url": url})
-    point(t, row, url, pointer, live=state[0] == "live")
+    was_live = t.get(tables.fingerprint, row) is not None
+    point(t, row, url, pointer, was_live=was_live, live=state[0] == "live")
     if state[0] == "live":
         simhash = state[1]
         t.set(
@@ -61,7 +62,7 @@ def become(t: Transaction, url: str, state: tuple[Any, ...]) -> None:
                 "loaded_ms": 0,
             },
         )
-    elif t.get(tables.fingerprint, row) is not None:
+    elif was_live:
         t.delete(tables.fingerprint, row)
     t.notify(tables.join_due, row)
 

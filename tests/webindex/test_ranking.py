@@ -27,14 +27,14 @@ def compute(
     tolerance: float = 1e-9,
     most: int = 500,
 ) -> tuple[dict[str, float], Ranking, set[tuple[str, str]]]:
-    """Rank a web by the steps that the Spark job takes; cut at these shards and these pages."""
+    """Rank a web by the steps that the Spark job takes; cut before these rows and these pages."""
     with percola.open("memory:", schema=tables.SCHEMA) as repo:
         put(repo, web)
         read, ranking, joined = computed(
             repo, parts=parts, blocks=blocks, tolerance=tolerance, most=most
         )
     urls = {bytes.fromhex(page_id(url)).rstrip(b"\0"): url for url in web.live}
-    names = [urls[bytes(one)] for part in read for one in part.ids]
+    names = [urls[one] for one in sorted(bytes(one) for part in read for one in part.ids)]
     return (
         dict(zip(names, ranking.values.tolist(), strict=True)),
         ranking,
@@ -110,7 +110,7 @@ WEBS = st.integers(1, 12).flatmap(
             min_size=size,
             max_size=size,
         ),
-        st.lists(st.integers(1, 255), max_size=4),
+        st.lists(st.integers(1, size), max_size=4),
         st.lists(st.integers(1, size), max_size=3),
     )
 )

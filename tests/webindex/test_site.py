@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from from_scratch import recrawl
-from site_client import CANONICAL, DUPLICATE, Page, Served, article, made, served
+from site_client import CANONICAL, DUPLICATE, Page, Served, article, empty, made, served, site
 
 from percola import RepositoryError
 from webindex.sample import CHANGED_URL, CHANGED_WORDS
@@ -20,20 +20,7 @@ from webindex.site.guard import HEADERS, MAX_TARGET, Names, is_loopback
 from webindex.site.searching import HITS, pages
 from webindex.wording import harmless
 
-
-@pytest.fixture(scope="module")
-def site(worked_off: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """The whole sample; tests of this module only read it."""
-    folder = tmp_path_factory.mktemp("site") / "repo"
-    shutil.copytree(worked_off, folder)
-    with served(folder) as one:
-        yield one
-
-
-@pytest.fixture
-def empty(tmp_path: Path) -> Iterator[Served]:
-    with served(tmp_path / "repo") as one:
-        yield one
+__all__ = ["empty", "site"]
 
 
 # --- Searching ------------------------------------------------------------------------------

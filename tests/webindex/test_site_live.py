@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
 from from_scratch import sample
-from site_client import Served, article, made, served
+from site_client import Served, article, empty, made
 
 from percola import Worker
 from tests.children import Child, hear
@@ -24,13 +24,9 @@ from webindex.site.live import Sample, Sampler, since
 from webindex.urls import page_row
 from webindex.working import build_observers, open_index, open_repository
 
+__all__ = ["empty"]
+
 WaitUntil = Callable[..., Any]
-
-
-@pytest.fixture
-def empty(tmp_path: Path) -> Iterator[Served]:
-    with served(tmp_path / "repo") as one:
-        yield one
 
 
 def asked(site: Served, number: int = 0) -> dict[str, Any]:

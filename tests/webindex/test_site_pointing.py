@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from site_client import Served, article, made, served
+from site_client import Served, article, empty, made
 
 from webindex import tables
 from webindex.components import content_key, partition, simhash_of
@@ -22,14 +20,10 @@ from webindex.urls import page_row
 from webindex.warc import Capture, Revisit
 from webindex.wording import apart
 
+__all__ = ["empty"]
+
 HOST = "https://www.tea.example"
 A, B, C, D = (f"{HOST}/{name}" for name in "abcd")
-
-
-@pytest.fixture
-def empty(tmp_path: Path) -> Iterator[Served]:
-    with served(tmp_path / "repo") as one:
-        yield one
 
 
 def words(seed: int, number: int = 300) -> list[str]:

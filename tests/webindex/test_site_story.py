@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from from_scratch import sample
-from site_client import CANONICAL, DUPLICATE, Served, article, made, served
+from site_client import CANONICAL, DUPLICATE, Served, article, empty, made, site
 
 from percola import Worker
 from webindex import observers, tables
@@ -21,22 +18,9 @@ from webindex.story import cluster
 from webindex.urls import page_row
 from webindex.working import build_observers
 
+__all__ = ["empty", "site"]
+
 A, B, C = "https://a.example/", "https://a.example/again", "http://b.example/"
-
-
-@pytest.fixture(scope="module")
-def site(worked_off: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """The whole sample; tests of this module only read it."""
-    folder = tmp_path_factory.mktemp("site") / "repo"
-    shutil.copytree(worked_off, folder)
-    with served(folder) as one:
-        yield one
-
-
-@pytest.fixture
-def empty(tmp_path: Path) -> Iterator[Served]:
-    with served(tmp_path / "repo") as one:
-        yield one
 
 
 def standing(site: Served, url: str, *, status: int = 200) -> str:

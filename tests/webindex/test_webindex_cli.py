@@ -214,7 +214,7 @@ def test_explain_of_an_unknown_page_tells_whether_something_links_to_it(worked_o
 def test_explain_follows_a_page_that_is_gone(repo: Repository, folder: Path) -> None:
     [page] = [one for one in sample() if one.url == DUPLICATE]
     load_captures(repo, [gone(page)], "later.warc.gz")
-    answer = call("work", "--repo", folder, "--until-idle", "--workers", 1)
+    answer = call("work", "--repo", folder, "--until-idle", "--processes", 1)
     assert answer.code == 0
     found = call("explain", "--repo", folder, "--json", DUPLICATE).json
     assert [(v["status"], v["file"]) for v in found["versions"]] == [
@@ -252,7 +252,7 @@ def test_summary_counts_what_the_index_holds(repo: Repository, folder: Path) -> 
     assert found["documents"] + found["duplicates"] == 204
     hidden = made("https://hidden.example/", article("Hidden"), robots="noindex")
     load_captures(repo, [hidden], "later.warc.gz")
-    assert call("work", "--repo", folder, "--until-idle", "--workers", 1).code == 0
+    assert call("work", "--repo", folder, "--until-idle", "--processes", 1).code == 0
     found = call("summary", "--repo", folder, "--json").json
     assert (found["hosts"], found["pages"], found["indexable"]) == (4, 205, 204)
     assert (found["clusters"], found["documents"], found["duplicates"]) == (184, 183, 21)
@@ -284,7 +284,7 @@ def test_summary_counts_what_the_index_holds(repo: Repository, folder: Path) -> 
 
 def test_work_until_idle_ends_with_a_summary(repo: Repository, folder: Path) -> None:
     load_captures(repo, recrawl(), "recrawl.warc.gz")
-    answer = run("work", "--repo", folder, "--until-idle", "--json")
+    answer = run("work", "--repo", folder, "--processes", 2, "--until-idle", "--json")
     assert (answer.code, answer.err) == (0, "")
     numbers = answer.json
     latency = numbers.pop("latency")
@@ -301,7 +301,7 @@ def test_work_until_idle_ends_with_a_summary(repo: Repository, folder: Path) -> 
     assert CHANGED_URL in call("search", "--repo", folder, CHANGED_WORDS).out
 
     # Nothing is left to do, and so nothing took any time.
-    answer = run("work", "--repo", folder, "--until-idle", "--workers", 1)
+    answer = run("work", "--repo", folder, "--until-idle", "--processes", 1)
     assert answer.code == 0
     assert "183, with 21 duplicates folded in" in answer.out
     assert "Loaded to searchable" not in answer.out
@@ -313,11 +313,11 @@ def test_work_goes_on_past_what_it_cannot_process_and_says_so(
     load_captures(repo, recrawl(), "recrawl.warc.gz")
     with repo.transaction() as t:
         t.set(tables.body, page_row(CHANGED_URL), b"this was never compressed")
-    answer = run("work", "--repo", folder, "--until-idle", "--workers", 1)
+    answer = run("work", "--repo", folder, "--until-idle", "--processes", 1)
     assert answer.code == 0
     assert "1 change was set aside after repeated failures" in answer.out
     assert f"percola --repo {folder} failed" in answer.out
-    answer = call("work", "--repo", folder, "--until-idle", "--workers", 1, "--json")
+    answer = call("work", "--repo", folder, "--until-idle", "--processes", 1, "--json")
     assert answer.code == 0 and answer.json["set_aside"] == 1
 
 
@@ -377,6 +377,9 @@ def test_files_that_cannot_be_loaded_are_one_sentence_and_make_no_repository(
         (("explain", "https://a.org/", "https://b.org/"), "unexpected extra argument"),
         (("work", "--workers", "0"), "0 is not in the range"),
         (("work", "--workers", "many"), "many"),
+        (("work", "--processes", "0"), "0 is not in the range"),
+        (("work", "--processes", "1", "--workers", "2"), "--processes works without Spark"),
+        (("work", "--processes", "1", "--master", "local[2]"), "--processes works without Spark"),
         (("load",), "FILES"),
         (("crawl",), "crawl"),
     ],
@@ -448,7 +451,7 @@ def test_work_shows_its_progress_on_a_terminal(tmp_path: Path) -> None:
     folder = tmp_path / "repo"
     with open_repository(str(folder), create=True) as repo:
         load_captures(repo, sample()[:60], "sample.warc.gz")
-    code, shown = in_terminal(60, "work", "--repo", folder, "--workers", 1, "--until-idle")
+    code, shown = in_terminal(60, "work", "--repo", folder, "--processes", 1, "--until-idle")
     assert code == 0 and "Traceback" not in shown
     assert re.search(r"\d+ to (parse|invert|count|cluster|assemble)", shown)
     assert "Clusters" in shown

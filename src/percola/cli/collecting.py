@@ -52,6 +52,7 @@ def _sentence(collected: Collected) -> str:
             (collected.deleted, "deleted cell"),
             (collected.records, "rollback or lock record"),
             (collected.acknowledgments, "acknowledgment"),
+            (collected.changes, "listed change"),
         ]
         removed = [display.count(number, noun) for number, noun in counted if number]
         listed = ", ".join(removed) or "nothing"

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 import percola
-from percola import inspection
+from percola import inspection, targets
 from percola.cli import arguments, display, documents
 from percola.cli.session import ListByDefault, Session, common, table_option
 from percola.errors import ConflictingOptionsError, NotARepositoryError
@@ -40,7 +40,7 @@ def init(
             "--schema and --column both declare tables: give one of the two."
         )
     address = session.where()
-    tables = arguments.load_schema(schema) if schema else arguments.declare_tables(columns)
+    tables = targets.load_schema(schema) if schema else arguments.declare_tables(columns)
     try:
         with percola.open(address, create=False) as repo:
             known = {table.name for table in repo.schema}

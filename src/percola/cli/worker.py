@@ -9,7 +9,7 @@ import sys
 
 import click
 
-import percola
+from percola import targets
 from percola.cli import arguments
 from percola.cli.session import Session, common
 from percola.errors import UsageError
@@ -66,19 +66,13 @@ def worker(
     kept = None if retention == "none" else arguments.parse_duration(retention)
     options = WorkerOptions(threads=threads, timeout=timeout, retention=kept)
     options.check()
-    with session.open() as repo:
-        observers = arguments.load_observers(target, repo)
-        tables = {t.name: t for t in (arguments.load_schema(schema) if schema else ())}
+    with targets.opened(session.where(), target, schema) as (repo, observers):
+        run = Worker(repo, observers, options)
+        port = _serve_metrics(run, metrics_host, metrics_port)
+        by_column: dict[str, list[str]] = {}
         for one in observers:
-            if isinstance(one, percola.Observer):
-                tables.setdefault(one.column.table.name, one.column.table)
-        with session.open(list(tables.values())) as whole:
-            run = Worker(whole, observers, options)
-            port = _serve_metrics(run, metrics_host, metrics_port)
-            by_column: dict[str, list[str]] = {}
-            for one in observers:
-                by_column.setdefault(repr(one.column), []).append(one.name)
-            _work(session, run, by_column, port, until_idle=until_idle)
+            by_column.setdefault(repr(one.column), []).append(one.name)
+        _work(session, run, by_column, port, until_idle=until_idle)
 
 
 def _work(

@@ -21,7 +21,11 @@ class Coordination(ABC):
 
     @abstractmethod
     def is_alive(self, token: str) -> bool:
-        """Whether the process that holds the token still runs (§2.2)."""
+        """Whether the process that holds the token still runs (§2.2).
+
+        The empty token is that of no one process, and always alive: what carries it lives by
+        being refreshed, whoever does that.
+        """
 
     @abstractmethod
     def try_lock(self, table: str, row: bytes) -> bool:

@@ -95,7 +95,7 @@ class LocalCoordination(Coordination):
 
     def is_alive(self, token: str) -> bool:
         # Opening and closing our own file would drop our lock: that is how record locks are.
-        if token == self._token:
+        if not token or token == self._token:
             return True
         path = self._folder / "live" / token
         try:

@@ -5,6 +5,10 @@ An extra, `pip install 'percola[spark]'`: `import percola` never needs it.
 
 from __future__ import annotations
 
+from percola.spark.configure import configure
+from percola.spark.fleet import Fleet, FleetError
+from percola.spark.fleet_start import run_workers
+from percola.spark.fleet_status import WorkerStatus
 from percola.spark.session import (
     JavaMissingError,
     SparkStartError,
@@ -12,11 +16,18 @@ from percola.spark.session import (
     spark_context,
     spark_session,
 )
+from percola.spark.transactions import in_transactions
 
 __all__ = [
+    "Fleet",
+    "FleetError",
     "JavaMissingError",
     "SparkStartError",
+    "WorkerStatus",
+    "configure",
+    "in_transactions",
     "interrupts_held",
+    "run_workers",
     "spark_context",
     "spark_session",
 ]

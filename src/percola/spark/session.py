@@ -199,9 +199,8 @@ class _Started:
     def __init__(self, master: str, app: str, config: Mapping[str, str]) -> None:
         java = find_java()
         local = _LOCAL.fullmatch(master)
-        if not (
-            local or master == "yarn" or "://" in master or master.startswith("local-cluster[")
-        ):
+        here = local is not None or master.startswith("local-cluster[")
+        if not (here or master == "yarn" or "://" in master):
             raise SparkStartError(
                 f"{master!r} is no Spark master: use local[*], local[4], or a cluster's URL."
             )
@@ -215,10 +214,10 @@ class _Started:
             conf.set(name, value)
         self._context: SparkContext | None = None
         self._gateway: Any = None
-        self._output = _Output() if local else None
+        self._output = _Output() if here else None
         logging.getLogger().addFilter(_not_py4j)
         try:
-            with _environment(java, local=local is not None):
+            with _environment(java, local=here):
                 # A JVM that an earlier session of this process left behind is used, and left.
                 if SparkContext._gateway is None:
                     streams = {} if self._output is None else self._output.streams()

@@ -19,6 +19,8 @@ Promises that every store keeps, and that `percola.testing.conformance` checks:
 * `read` and `scan` look for locks no later than they look for writes (rule P9's base).
 * Below the safe point nothing is read and nothing is committed in one step: SnapshotTooOldError,
   never a wrong answer, however late the safe point was raised (rule P12).
+* A put or delete of a table that keeps a feed is listed in it by the very mutation that writes its
+  record, whoever writes it. A table that keeps none pays nothing for that.
 * Nothing above a limit is ever written in part: the check of the whole batch comes first.
 * The driver's exceptions become `StoreError`s here, the cause chained.
 """
@@ -29,7 +31,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from percola.cells import SYSTEM_MARK, Cell, Kind
 from percola.errors import ValueTooLargeError
@@ -115,6 +117,17 @@ class OneStepConflict(NamedTuple):
     commit_ts: int
 
 
+class ChangedRow(NamedTuple):
+    """What a feed lists: a row, the timestamp at which it changed, which columns were written.
+
+    `columns` are those that got a put or a delete, in byte order; Percola's own are left out.
+    """
+
+    commit_ts: int
+    row: bytes
+    columns: tuple[bytes, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What a store can hold, in bytes."""
@@ -128,6 +141,24 @@ class Tablet(NamedTuple):
 
     start: bytes
     end: bytes
+
+
+class ColumnScan(NamedTuple):
+    """A range of rows, column by column: what `Store.scan_columns` finds.
+
+    Attributes:
+        rows: the rows, in order, as an Arrow array of bytes.
+        values: for each column asked for, an Arrow array of bytes with one value a row; null
+            where the row has none.
+        blocked: (index of the row, index of the column, (start_ts, lock record)) where a lock
+            is in the way; there the value is null and means nothing.
+        following: the row to go on from, or None at the end.
+    """
+
+    rows: Any
+    values: list[Any]
+    blocked: list[tuple[int, int, tuple[int, bytes]]]
+    following: bytes | None
 
 
 class Store(ABC):
@@ -212,6 +243,43 @@ class Store(ABC):
         row to go on from, or None at the end.
         """
 
+    def scan_columns(
+        self,
+        table: str,
+        start: bytes,
+        end: bytes,
+        ts: int,
+        columns: Sequence[bytes],
+        limit: int = 8192,
+    ) -> ColumnScan:
+        """What `scan` finds in single columns, as Arrow arrays; about `limit` whole rows of it.
+
+        For readers of whole tables, to whom a store may have a shorter way. The only part of
+        the contract that needs pyarrow: the extra `spark` brings it.
+        """
+        import pyarrow as pa
+
+        asked = [(column, False) for column in columns]
+        cells, following = self.scan(
+            table, start, end, ts, columns=asked, limit=limit * max(1, len(columns))
+        )
+        places = {column: at for at, column in enumerate(columns)}
+        rows: list[bytes] = []
+        values: list[list[bytes | None]] = [[] for _ in columns]
+        blocked = []
+        for cell, (lock, _, value) in cells:
+            if not rows or rows[-1] != cell.row:
+                rows.append(cell.row)
+                for one in values:
+                    one.append(None)
+            place = places[cell.column]
+            if lock is None:
+                values[place][-1] = value
+            else:
+                blocked.append((len(rows) - 1, place, lock))
+        arrays = [pa.array(one, pa.binary()) for one in values]
+        return ColumnScan(pa.array(rows, pa.binary()), arrays, blocked, following)
+
     @abstractmethod
     def scan_kind(
         self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
@@ -244,6 +312,51 @@ class Store(ABC):
 
         A read below it that begins after this has returned fails, and so does one that ends
         after something has been removed on the strength of it.
+        """
+
+    # --- The feed of a table's changes --------------------------------------------------
+
+    @abstractmethod
+    def keep_feed(self, table: str) -> None:
+        """List every put and delete of the table for `changes`, from the next mutation on.
+
+        Durably, and whichever process writes. Idempotent; there is no way back. Raises
+        UnknownTableError.
+        """
+
+    @abstractmethod
+    def changes(
+        self, table: str, start: tuple[int, bytes], upto: int, limit: int = 1024
+    ) -> tuple[list[ChangedRow], tuple[int, bytes] | None]:
+        """The rows that were put or deleted in, from (commit_ts, row) `start` on and up to `upto`.
+
+        In the order of commit_ts, and of rows within one. Returns up to `limit` rows, and where to
+        go on from, or None at the end. What is put later at a timestamp that has been passed is
+        missed: `percola.feed.settled` says up to where nothing comes any more.
+
+        Raises NoFeedError if the table keeps no feed; SnapshotTooOldError if the commit_ts of
+        `start` is at or below the safe point, for then some may have been removed.
+        """
+
+    def walk_changes(
+        self, table: str, after: int, upto: int, *, limit: int = 1024
+    ) -> Iterator[ChangedRow]:
+        """All that `changes` finds at `after` < commit_ts ≤ `upto`, call by call."""
+        position: tuple[int, bytes] | None = (after + 1, b"")
+        while position is not None and position[0] <= upto:
+            found, position = self.changes(table, position, upto, limit)
+            yield from found
+
+    @abstractmethod
+    def lists_change(self, cell: Cell, commit_ts: int) -> bool:
+        """Whether the feed lists the cell as changed at `commit_ts`; False without a feed."""
+
+    @abstractmethod
+    def forget_changes(self, table: str, upto: int, limit: int = 4096) -> int:
+        """Remove what the feed lists at or below `upto`, which the safe point has reached.
+
+        Removes at most about `limit` entries, one a changed cell, and returns how many they were:
+        0 once there are none left, or if there is no feed.
         """
 
     def walk_kind(

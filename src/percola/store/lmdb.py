@@ -10,6 +10,7 @@ here one seek answers both.
     notify   key ‖ commit_ts        nothing
     failed   key ‖ commit_ts        why an observer was set aside
     locks    key                    nothing: which cells carry locks, to list them quickly
+    changes  (`percola.store.lmdb_feeds`)   what was put or deleted, of tables with a feed
     (root)   "ts", "table:NAME"     the last timestamp drawn; the tables' numbers
              "safe"                 the safe point of garbage collection
 
@@ -40,6 +41,8 @@ from percola.store.base import (
     NOTHING,
     Blocked,
     CellState,
+    ChangedRow,
+    ColumnScan,
     Delete,
     Limits,
     OneStepConflict,
@@ -52,11 +55,12 @@ from percola.store.base import (
 )
 from percola.store.lmdb_driver import Cursor, Txn
 from percola.store.lmdb_environment import FIRST_MAP_BYTES, Environment
+from percola.store.lmdb_feeds import Feeds
 from percola.store.lmdb_keys import NEWEST_FIRST, TOP, Keys, keys_between, suffix, timestamp
 from percola.store.lmdb_safe_point import SharedSafePoint
 
-_DATABASES: Final = (b"cells", b"data", b"notify", b"failed", b"locks")
-_CELLS, _DATA, _NOTIFY, _FAILED, _LOCKS = range(5)
+_DATABASES: Final = (b"cells", b"data", b"notify", b"failed", b"locks", b"changes")
+_CELLS, _DATA, _NOTIFY, _FAILED, _LOCKS, _CHANGES = range(6)
 _OF_KIND: Final = {
     Kind.DATA: _DATA,
     Kind.LOCK: _CELLS,
@@ -89,7 +93,8 @@ class LmdbStore(OneStepStore):
         self._key = self._keys.key
         try:
             self._safe_point = SharedSafePoint(folder)
-            self._bring_up_safe_point()
+            self._feeds = Feeds(self._environment, _CHANGES, self._keys, self._safe_point)
+            self._safe_point.agree_with(self._environment)
         except BaseException:
             self._environment.close()
             raise
@@ -112,7 +117,16 @@ class LmdbStore(OneStepStore):
         for mutation in batch:
             self._keys.prefix(mutation.table)
         self.check_sizes(batch)
-        return self._environment.write(lambda txn: [self._apply(txn, row) for row in batch])
+
+        def apply(txn: Txn) -> list[bool]:
+            applied = [self._apply(txn, row) for row in batch]
+            if feeds := self._feeds.current(txn):
+                for mutation, done in zip(batch, applied, strict=True):
+                    if done and self._keys.prefix(mutation.table) in feeds:
+                        self._feeds.list_mutation(txn, mutation)
+            return applied
+
+        return self._environment.write(apply)
 
     def _apply(self, txn: Txn, mutation: RowMutation) -> bool:
         table, row = mutation.table, mutation.row
@@ -182,6 +196,8 @@ class LmdbStore(OneStepStore):
                 txn.put(self._key(*cell) + plain, b"", db=databases[_NOTIFY])
             for kind, cell, ts in deletes:
                 self._delete(txn, kind, self._key(*cell), ts)
+            if feeds := self._feeds.current(txn):
+                self._feeds.list_commit(txn, feeds, writes, keys, plain)
             return commit_ts
 
         return self._environment.write(commit)
@@ -206,23 +222,6 @@ class LmdbStore(OneStepStore):
 
     def safe_point(self) -> int:
         return int(self._safe_point.view[0])
-
-    def _bring_up_safe_point(self) -> None:
-        """Agree with LMDB about the safe point: after a power cut either may be ahead."""
-
-        def agree(txn: Txn) -> None:
-            durable, drawn = (
-                int.from_bytes(txn.get(key) or b"", "big") for key in (b"safe", b"ts")
-            )
-            if self.safe_point() > drawn:
-                # Of a repository that is no longer there: the file is older than it says.
-                self._safe_point.view[0] = durable
-            self._safe_point.raise_to(durable)
-
-        with self._environment.reading() as txn:
-            durable = int.from_bytes(txn.get(b"safe") or b"", "big")
-        if durable != self.safe_point():
-            self._environment.write(agree)
 
     def last_drawn(self) -> int:
         environment = self._environment
@@ -375,6 +374,24 @@ class LmdbStore(OneStepStore):
                     going = cursor.set_range(key + _AFTER)
         return found, None
 
+    def scan_columns(
+        self,
+        table: str,
+        start: bytes,
+        end: bytes,
+        ts: int,
+        columns: Sequence[bytes],
+        limit: int = 8192,
+    ) -> ColumnScan:
+        from percola.store.lmdb_scan import ColumnReader  # It needs pyarrow.
+
+        environment = self._environment
+        first, last = self._keys.row_key(table, start), self._keys.end_key(table, end)
+        with environment.reading() as txn:
+            self._safe_point.check(ts)
+            trees = environment.databases[_CELLS], environment.databases[_DATA]
+            return ColumnReader(txn, *trees, ts, columns).read(first, last, limit)
+
     def scan_kind(
         self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
     ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
@@ -427,6 +444,22 @@ class LmdbStore(OneStepStore):
                     count += 1
                 going = cursor.next()
         return found, None
+
+    # --- The feed of a table's changes --------------------------------------------------
+
+    def keep_feed(self, table: str) -> None:
+        self._feeds.keep(table)
+
+    def changes(
+        self, table: str, start: tuple[int, bytes], upto: int, limit: int = 1024
+    ) -> tuple[list[ChangedRow], tuple[int, bytes] | None]:
+        return self._feeds.changes(table, start, upto, limit)
+
+    def lists_change(self, cell: Cell, commit_ts: int) -> bool:
+        return self._feeds.lists_change(cell, commit_ts)
+
+    def forget_changes(self, table: str, upto: int, limit: int = 4096) -> int:
+        return self._feeds.forget(table, upto, limit)
 
     def tablets(self, table: str) -> list[Tablet]:
         """Ranges cut where keys evenly spread between the first and the last row fall."""

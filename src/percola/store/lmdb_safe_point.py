@@ -4,6 +4,9 @@ A read below the safe point must fail, whoever raised it and however lately (rul
 read looks at it, and a look has to cost next to nothing: it is an integer in a mapped file. What
 counts after a power cut stands in LMDB itself; the two are made to agree when they are opened.
 
+The second integer beside it counts how often a table has begun to keep a feed: a writer looks at
+it within its write transaction, and reads the list anew only if it has changed.
+
 A collector raises the safe point here before it removes anything, and a reader looks here after
 it has taken its LMDB snapshot: a snapshot in which something is missing never goes unnoticed.
 """
@@ -16,8 +19,10 @@ from pathlib import Path
 from typing import Final
 
 from percola.errors import SnapshotTooOldError, StoreError
+from percola.store.lmdb_driver import Txn
+from percola.store.lmdb_environment import Environment
 
-_BYTES: Final = 8
+_BYTES: Final = 16
 
 
 class SharedSafePoint:
@@ -29,7 +34,7 @@ class SharedSafePoint:
     Raises StoreError if the file cannot be mapped.
 
     Attributes:
-        view: a sequence of one integer, the safe point.
+        view: a sequence of two integers: the safe point, and the number of the list of feeds.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -50,6 +55,23 @@ class SharedSafePoint:
         """Raise it to `ts` if it is below; for whoever holds the store's write lock."""
         if self.view[0] < ts:
             self.view[0] = ts
+
+    def agree_with(self, environment: Environment) -> None:
+        """Agree with LMDB about the safe point: after a power cut either may be ahead."""
+
+        def agree(txn: Txn) -> None:
+            durable, drawn = (
+                int.from_bytes(txn.get(key) or b"", "big") for key in (b"safe", b"ts")
+            )
+            if self.view[0] > drawn:
+                # Of a repository that is no longer there: the file is older than it says.
+                self.view[0] = durable
+            self.raise_to(durable)
+
+        with environment.reading() as txn:
+            durable = int.from_bytes(txn.get(b"safe") or b"", "big")
+        if durable != self.view[0]:
+            environment.write(agree)
 
     def check(self, ts: int) -> None:
         """Raise SnapshotTooOldError if `ts` is below the safe point."""

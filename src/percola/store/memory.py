@@ -5,14 +5,24 @@ One lock, one sorted map of rows a table. It keeps nothing across processes.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from sortedcontainers import SortedDict
 
-from percola.cells import INLINE_BYTES, Cell, Kind, Op, decode_write, encode_write
+from percola.cells import (
+    INLINE_BYTES,
+    SYSTEM_MARK,
+    Cell,
+    Kind,
+    Op,
+    decode_write,
+    encode_write,
+)
 from percola.errors import (
+    NoFeedError,
     RepositoryClosedError,
     RowTooLongError,
     SnapshotTooOldError,
@@ -21,6 +31,7 @@ from percola.errors import (
 from percola.store.base import (
     NOTHING,
     CellState,
+    ChangedRow,
     Delete,
     Limits,
     OneStepConflict,
@@ -46,6 +57,8 @@ class MemoryStore(OneStepStore):
         self._tables: dict[str, SortedDict[bytes, _Row]] = {}
         # Rows that hold any entry of a kind that is scanned for by itself.
         self._dirty: dict[tuple[Kind, str], SortedDict[bytes, None]] = {}
+        # Of the tables that keep a feed: what was put or deleted, by commit_ts, row and column.
+        self._feeds: dict[str, SortedDict[tuple[int, bytes, bytes], None]] = {}
         self._drawn = 0
         self._safe_point = 0
         self._closed = False
@@ -92,6 +105,8 @@ class MemoryStore(OneStepStore):
             row.setdefault((kind, change.column), {})[change.ts] = change.value
             if kind in _SCANNED:
                 self._dirty.setdefault((kind, table), SortedDict())[row_key] = None
+            if kind is Kind.WRITE and table in self._feeds and _is_listed(change):
+                self._feeds[table][change.ts, row_key, change.column] = None
             return
         row = rows.get(row_key, {})
         entries = row.get((kind, change.column))
@@ -253,6 +268,44 @@ class MemoryStore(OneStepStore):
         if ts < self._safe_point:
             raise SnapshotTooOldError(ts, self._safe_point)
 
+    # --- The feed of a table's changes --------------------------------------------------
+
+    def keep_feed(self, table: str) -> None:
+        with self._lock:
+            self._rows(table)
+            self._feeds.setdefault(table, SortedDict())
+
+    def changes(
+        self, table: str, start: tuple[int, bytes], upto: int, limit: int = 1024
+    ) -> tuple[list[ChangedRow], tuple[int, bytes] | None]:
+        found: list[ChangedRow] = []
+        with self._lock:
+            self._rows(table)
+            feed = self._feeds.get(table)
+            if feed is None:
+                raise NoFeedError(f"The table {table!r} keeps no feed of its changes.")
+            self._check_ts(start[0] - 1)
+            listed = feed.irange((*start, b""), (upto + 1, b"", b""), (True, False))
+            for (commit_ts, row), group in itertools.groupby(listed, key=lambda one: one[:2]):
+                if len(found) >= limit:
+                    return found, (commit_ts, row)
+                found.append(ChangedRow(commit_ts, row, tuple(column for *_, column in group)))
+        return found, None
+
+    def lists_change(self, cell: Cell, commit_ts: int) -> bool:
+        with self._lock:
+            self._rows(cell.table)
+            return (commit_ts, cell.row, cell.column) in self._feeds.get(cell.table, ())
+
+    def forget_changes(self, table: str, upto: int, limit: int = 4096) -> int:
+        with self._lock:
+            self._rows(table)
+            feed = self._feeds.get(table, SortedDict())
+            gone = list(itertools.islice(feed.irange(None, (upto + 1, b"", b"")), limit))
+            for entry in gone:
+                del feed[entry]
+            return len(gone)
+
     def tablets(self, table: str) -> list[Tablet]:
         with self._lock:
             rows = self._rows(table)
@@ -267,6 +320,7 @@ class MemoryStore(OneStepStore):
             self._closed = True
             self._tables.clear()
             self._dirty.clear()
+            self._feeds.clear()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -281,3 +335,9 @@ class MemoryStore(OneStepStore):
 
 
 _SCANNED: Final = frozenset((Kind.LOCK, Kind.NOTIFY, Kind.FAILED))
+
+
+def _is_listed(record: Put) -> bool:
+    """Whether a feed lists a write record: it puts or deletes, and not in a column of ours."""
+    puts = record.value[:1] in (b"P", b"D")
+    return puts and not record.column.startswith(SYSTEM_MARK)

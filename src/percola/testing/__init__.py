@@ -10,6 +10,7 @@ import pytest
 
 # So that a failed claim shows what was found and what was expected.
 pytest.register_assert_rewrite(
+    "percola.testing.feed_claims",
     "percola.testing.one_step",
     "percola.testing.row_claims",
     "percola.testing.safe_point_claims",

@@ -30,6 +30,8 @@ from percola.errors import (
     ValueTooLargeError,
 )
 from percola.store.base import Put, RowMutation, Store
+from percola.testing.column_claims import ColumnClaims
+from percola.testing.feed_claims import FeedClaims
 from percola.testing.ground import COLUMN, lock, numbers
 from percola.testing.row_claims import RowClaims
 from percola.testing.safe_point_claims import SafePointClaims
@@ -47,7 +49,7 @@ RANDOM: Final = settings(
 )
 
 
-class StoreConformance(RowClaims, ScanClaims, SafePointClaims):
+class StoreConformance(RowClaims, ScanClaims, ColumnClaims, SafePointClaims, FeedClaims):
     """The claims of `Store`."""
 
     # --- Limits and refusals ------------------------------------------------------------
@@ -112,7 +114,12 @@ def _uses(store: Store, cell: Cell) -> list[Callable[[], object]]:
         lambda: store.reader(cell[0], cell[2])(cell[1], 5),
         lambda: store.entries(cell, Kind.WRITE, 0, 5),
         lambda: store.scan(table, b"", b"", 5),
+        lambda: store.scan_columns(table, b"", b"", 5, [cell.column]),
         lambda: store.scan_kind(Kind.NOTIFY, table),
         lambda: store.versions(table),
         lambda: store.tablets(table),
+        lambda: store.keep_feed(table),
+        lambda: store.changes(table, (1, b""), 5),
+        lambda: store.lists_change(cell, 5),
+        lambda: store.forget_changes(table, 5),
     ]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from percola.cells import INLINE_BYTES, MAX_TS, Cell, Kind, Op, decode_write
 from percola.errors import RepositoryClosedError, SnapshotTooOldError, UnknownTableError
 from percola.store.base import (
+    ChangedRow,
     Delete,
     OneStepConflict,
     OneStepStore,
@@ -107,6 +108,31 @@ class OneStepConformance(StoreConformance):
         commit_ts = store.commit_one_step(store.last_drawn(), [(cell, _PUT, value, False)])
         assert isinstance(commit_ts, int)
         assert store.read([cell], commit_ts) == [(None, commit_ts, value)]
+
+    def test_a_feed_lists_what_a_commit_in_one_step_puts_and_deletes(
+        self, store: OneStepStore, table: str
+    ) -> None:
+        store.keep_feed(table)
+        other = f"{table}-other"
+        store.create_tables([other])
+        start_ts = store.draw(10)
+        writes: list[OneStepWrite] = [
+            (Cell(table, b"b\0", b"c"), _PUT, b"v", True),
+            (Cell(table, b"b\0", b"d"), _DELETE, None, False),
+            (Cell(table, b"a", b"c"), _PUT, b"v" * (INLINE_BYTES + 1), False),
+            (Cell(table, b"held", b"c"), _LOCK, None, False),
+            (Cell(table, b"a", b"@ack:o:c"), _PUT, b"5", False),
+            (Cell(other, b"a", b"c"), _PUT, b"v", False),
+        ]
+        weak = Cell(table, b"w", b"weak")
+        commit_ts = store.commit_one_step(start_ts, writes, [weak])
+        assert isinstance(commit_ts, int)
+        assert list(store.walk_changes(table, 0, MAX_TS - 1)) == [
+            ChangedRow(commit_ts, b"a", (b"c",)),
+            ChangedRow(commit_ts, b"b\0", (b"c", b"d")),
+        ]
+        assert isinstance(store.commit_one_step(start_ts, writes), OneStepConflict)
+        assert len(list(store.walk_changes(table, 0, MAX_TS - 1))) == 2
 
     # --- Refusals -----------------------------------------------------------------------
 

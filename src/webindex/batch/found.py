@@ -16,39 +16,30 @@ from webindex.batch.brief import brief, canonical
 from webindex.batch.comparing import Keyed, keyed, mentions
 from webindex.batch.facts import Facts
 from webindex.batch.inverting import Row
-from webindex.batch.reading import Found, cluster_ranges, cut, key_ranges, page_ranges, rows
+from webindex.batch.reading import Found, Moment
 from webindex.serving import ServingDocument, TantivyIndex
 from webindex.urls import host
 
 _FIELDS: Final = frozenset(one.name for one in fields(ServingDocument)) - {"cluster", "epoch"}
 
 
-def plain_rows(context: SparkContext, address: str, at: int, parts: int) -> RDD[Row]:
+def plain_rows(moment: Moment, parts: int) -> RDD[Row]:
     """Every row without the name of a cluster in it, as far as it is compared."""
-    return context.union(
+    return moment.spark.sparkContext.union(
         [
-            rows(context, address, at, page_ranges("pages", parts), parts, "parsed", "pointing"),
-            rows(context, address, at, page_ranges("aliases", parts), parts, "aliases"),
-            rows(context, address, at, page_ranges("inlinks", parts), parts, "inlinks"),
-            rows(context, address, at, key_ranges(), parts, "near"),
-            rows(context, address, at, cut("hosts", []), parts, "hosts"),
+            moment.rows("plain", parts),
+            moment.rows("aliases", parts),
+            moment.rows("inlinks", parts),
+            moment.rows("near", parts),
+            moment.rows("hosts", 1),
         ]
     ).map(_short)
 
 
-def naming_rows(context: SparkContext, address: str, at: int, parts: int) -> RDD[tuple[str, Row]]:
+def naming_rows(moment: Moment, parts: int) -> RDD[tuple[str, Row]]:
     """Every row that names a cluster, by that name."""
-    return (
-        context.union(
-            [
-                rows(context, address, at, page_ranges("pages", parts), parts, "joined"),
-                rows(context, address, at, key_ranges(), parts, "owner"),
-                rows(context, address, at, cluster_ranges(), parts, "clusters"),
-            ]
-        )
-        .map(_short)
-        .map(mentions)
-    )
+    named = [moment.rows(selection, parts) for selection in ("joined", "owner", "clusters")]
+    return moment.spark.sparkContext.union(named).map(_short).map(mentions)
 
 
 def as_stored(cluster: Row) -> Row:

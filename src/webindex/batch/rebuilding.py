@@ -37,7 +37,7 @@ from webindex.batch.halfway import (
 from webindex.batch.inverting import Row
 from webindex.batch.kept import freed
 from webindex.batch.whole import whole_index
-from webindex.batch.writing import acknowledge, write_rows
+from webindex.batch.writing import acknowledge, writes
 from webindex.errors import WebindexError
 from webindex.exporting import export_to
 from webindex.pipeline import warc_files
@@ -229,7 +229,7 @@ class _Build:
         self._report.computing_seconds = self._since(began)
 
         began = time.perf_counter()
-        writing = rows.mapPartitions(partial(write_rows, self._place, salt))
+        writing = rows.mapPartitions(writes(self._place, salt))
         self._report.cells = self._job.run(Progress("Writing the index"), writing.sum)
         self._report.writing_seconds = self._since(began)
 

@@ -34,7 +34,7 @@ from webindex.batch.crawl import Newest, newest
 from webindex.batch.invariants import NAMES
 from webindex.batch.inverting import Row
 from webindex.batch.kept import freed
-from webindex.batch.reading import Found, page_facts, page_ranges, rows
+from webindex.batch.reading import Found, Moment
 from webindex.batch.resting import judge_rest
 from webindex.batch.verdict import Judged, Verdict
 from webindex.batch.whole import Whole, whole_index
@@ -45,7 +45,7 @@ from webindex.spark_jobs import (
     Show,
     progress_bar,
     reachable,
-    running_context,
+    running_session,
     started_job,
 )
 from webindex.working import open_repository
@@ -95,11 +95,12 @@ def verify(
         verdict.judged[10] = resting
         with nullcontext(progress) if progress is not None else progress_bar(quiet=quiet) as show:
             show(Progress("Starting Spark"))
-            with running_context(spark, master, "webindex verify") as context:
+            with running_session(spark, master, "webindex verify") as session:
+                context = session.sparkContext
                 verdict.starting_seconds = time.perf_counter() - began
                 with started_job(context, "webindex verify", show) as job, freed(context):
-                    place = reachable(repo)
-                    _Comparison(context, job, place, verdict, now=at is None).run(repo, files)
+                    moment = Moment(session, reachable(repo), verdict.at)
+                    _Comparison(moment, job, verdict, now=at is None).run(repo, files)
         verdict.seconds = time.perf_counter() - began
         return verdict
 
@@ -107,12 +108,10 @@ def verify(
 class _Comparison:
     """The job, step by step."""
 
-    def __init__(
-        self, context: SparkContext, job: Job, address: str, verdict: Verdict, *, now: bool
-    ) -> None:
-        self._context = context
+    def __init__(self, moment: Moment, job: Job, verdict: Verdict, *, now: bool) -> None:
+        self._moment = moment
+        self._context = context = moment.spark.sparkContext
         self._job = job
-        self._address = address
         self._verdict = verdict
         self._now = now
         self._cores = max(1, context.defaultParallelism)
@@ -120,9 +119,10 @@ class _Comparison:
 
     def run(self, repo: Repository, files: Sequence[str]) -> None:
         """Compare, and fill in the verdict."""
-        at = self._verdict.at
-        reads = _READS_A_CORE * self._cores
-        facts = page_facts(self._context, self._address, at, reads, short=True)
+        moment, reads = self._moment, _READS_A_CORE * self._cores
+        facts = self._job.run(
+            Progress("Looking at the pages"), lambda: moment.page_facts(reads, short=True)
+        )
         facts.persist(StorageLevel.DISK_ONLY)
         step = Progress("Parsing every page anew", 0, facts.getNumPartitions())
         self._verdict.pages = self._job.run(step, facts.count)
@@ -133,8 +133,16 @@ class _Comparison:
         whole = self._job.run(
             Progress("Finding the clusters", 0, 0), lambda: whole_index(facts, self._parts)
         )
+        plain, naming, captured = self._job.run(
+            Progress("Looking at the tables"),
+            lambda: (
+                found.plain_rows(moment, self._parts),
+                found.naming_rows(moment, self._parts),
+                moment.rows("captured", self._parts),
+            ),
+        )
         there: list[RDD[Keyed]] = [
-            found.plain_rows(self._context, self._address, at, self._parts).map(keyed),
+            plain.map(keyed),
             facts.map(found.body_found),
         ]
         wanted: list[RDD[Keyed]] = [
@@ -143,8 +151,8 @@ class _Comparison:
             ),
             facts.flatMap(found.given_parts),
         ]
-        self._add_named(repo, whole, there, wanted)
-        self._add_crawl(repo, list(files), there, wanted)
+        self._add_named(repo, naming, whole, there, wanted)
+        self._add_crawl(captured, list(files), there, wanted)
         tally = self._job.run(
             Progress("Comparing every row", 0, 0),
             lambda: compare(self._context.union(there), self._context.union(wanted), self._parts),
@@ -159,11 +167,14 @@ class _Comparison:
         self._fill_in(tally)
 
     def _add_named(
-        self, repo: Repository, whole: Whole, there: list[RDD[Keyed]], wanted: list[RDD[Keyed]]
+        self,
+        repo: Repository,
+        naming: RDD[tuple[str, Row]],
+        whole: Whole,
+        there: list[RDD[Keyed]],
+        wanted: list[RDD[Keyed]],
     ) -> None:
         """Rows that name clusters, with the names that were computed; and the search index."""
-        at = self._verdict.at
-        naming = found.naming_rows(self._context, self._address, at, self._parts)
         naming.persist(StorageLevel.MEMORY_AND_DISK)
         joined = naming.filter(lambda one: "joined" in one[1].values).map(
             lambda one: (one[1].row, one[0])
@@ -184,16 +195,12 @@ class _Comparison:
 
     def _add_crawl(
         self,
-        repo: Repository,
+        captured: RDD[Found],
         files: list[str],
         there: list[RDD[Keyed]],
         wanted: list[RDD[Keyed]],
     ) -> None:
         """Captures against those of the WARC files."""
-        ranges = page_ranges("pages", self._parts)
-        captured = rows(
-            self._context, self._address, self._verdict.at, ranges, self._parts, "captured"
-        )
         captured.persist(StorageLevel.MEMORY_AND_DISK)
         given = bool(files)
         if not given:

@@ -11,76 +11,54 @@ names on the same columns that do nothing, which is to say that everything has b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import percola
-from percola import Column, Observer, Repository, Transaction, Worker
+from percola import Column, Observer, Transaction, Worker
+from percola.spark import in_transactions
 from webindex import tables
 from webindex.batch.inverting import Row
 from webindex.working import build_observers, open_index
 
-CELLS: Final = 2_000
-BYTES: Final = 4 << 20
+_TABLES: Final = {table.name: table for table in tables.SCHEMA}
+_ROWS: Final = 400
+_BYTES: Final = 4 << 20
 """Bounds of what one transaction writes: far more than a loader's, for nobody else is here."""
 
 _THREADS: Final = 3
 
 
-def write_rows(address: str, salt: int, rows: Iterable[Row]) -> Iterator[int]:
-    """Write rows, in a process of Spark's; the number of cells.
+def writes(address: str, salt: int) -> Callable[[Iterable[Row]], Iterator[int]]:
+    """What `mapPartitions` needs to write rows: the number of cells of each transaction.
 
     `salt` makes the names of clusters: no other ones in this repository will ever have it.
     """
-    written = 0
-    with percola.open(address, schema=tables.SCHEMA, create=False) as repo:
-        columns = _Columns(repo)
-        chunk: list[Row] = []
-        cells = size = 0
-        for row in rows:
-            chunk.append(row)
-            cells += len(row.values)
-            size += sum(map(_size, row.values.values()))
-            if cells >= CELLS or size >= BYTES:
-                _write(repo, columns, chunk, salt)
-                written += cells
-                chunk, cells, size = [], 0, 0
-        if chunk:
-            _write(repo, columns, chunk, salt)
-            written += cells
-    yield written
+    return in_transactions(
+        partial(_write, salt), address, schema=tables.SCHEMA, chunk_rows=_ROWS, chunk_bytes=_BYTES
+    )
 
 
-class _Columns:
-    """The columns of the schema by table and name, looked up once."""
-
-    def __init__(self, repo: Repository) -> None:
-        self._repo = repo
-        self._known: dict[tuple[str, str], Column[str, Any]] = {}
-
-    def __call__(self, table: str, name: str) -> Column[str, Any]:
-        found = self._known.get((table, name))
-        if found is None:
-            column = self._repo.table(table).resolve(name)
-            assert isinstance(column, Column), (table, name)
-            if ":" in name:
-                return column  # Of a family: seldom twice.
-            found = self._known[table, name] = column
-        return found
+def _write(salt: int, t: Transaction, rows: Iterable[Row]) -> int:
+    cells = 0
+    for row in rows:
+        key, values = named(row, salt)
+        for name, value in values.items():
+            if row.table == "clusters" and name == "document":
+                t.set(tables.document, key, {**value, "epoch": t.start_ts})
+                t.set(tables.entry, f"{key}/{t.start_ts:020}", {"loaded_ms": []})
+            else:
+                t.set(_column(row.table, name), key, value)
+        cells += len(values)
+    return cells
 
 
-def _write(repo: Repository, columns: _Columns, chunk: list[Row], salt: int) -> None:
-    def write(t: Transaction) -> None:
-        for row in chunk:
-            key, values = named(row, salt)
-            for name, value in values.items():
-                if row.table == "clusters" and name == "document":
-                    t.set(tables.document, key, {**value, "epoch": t.start_ts})
-                    t.set(tables.entry, f"{key}/{t.start_ts:020}", {"loaded_ms": []})
-                else:
-                    t.set(columns(row.table, name), key, value)
-
-    repo.run(write)
+@lru_cache(maxsize=1000)
+def _column(table: str, name: str) -> Column[str, Any]:
+    column = _TABLES[table].resolve(name)
+    assert isinstance(column, Column), (table, name)
+    return column
 
 
 def named(row: Row, salt: int) -> tuple[str, dict[str, Any]]:
@@ -100,16 +78,6 @@ def named(row: Row, salt: int) -> tuple[str, dict[str, Any]]:
 def cluster_name(page: str, salt: int) -> str:
     """The name of a cluster, made of the id of one of its pages."""
     return f"{page[:16]}{salt:x}"
-
-
-def _size(value: Any) -> int:
-    if isinstance(value, str | bytes):
-        return len(value)
-    if isinstance(value, dict):
-        return 20 + sum(map(_size, value.values()))
-    if isinstance(value, list):
-        return 5 + sum(map(_size, value))
-    return 8
 
 
 # --- Acknowledging --------------------------------------------------------------------------

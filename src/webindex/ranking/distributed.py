@@ -1,6 +1,6 @@
 """§2.4: PageRank in Spark tasks. The paper's batch work is MapReduce; so is this.
 
-    1  a task reads some shards of the pages, once: `PagesRead` stays in Spark's storage
+    1  a task reads a range of the pages, once: `PagesRead` stays in Spark's storage
     2  the driver collects the ids of the live pages, and everybody gets their `Numbering`
     3  each task makes numbers of its links; a shuffle brings together the edges that lead to the
        same stretch of pages: `Block`
@@ -18,21 +18,21 @@ ranks themselves would have to be cut into blocks.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
-from pyspark import RDD, Broadcast, SparkContext, StorageLevel
+from pyspark import RDD, Broadcast, StorageLevel
+from pyspark.sql import SparkSession
 
-import percola
 from webindex import tables
+from webindex.frames import table_at
 from webindex.ranking.graph import (
-    SHARDS,
     Ids,
     Numbering,
     Numbers,
+    PageRow,
     PagesRead,
     Values,
     edges_of,
@@ -46,6 +46,20 @@ _PARTS_A_CORE: Final = 4
 _EDGES_A_BLOCK: Final = 2_000_000
 """A task is worth that many: summing them up takes about as long as handing out the task."""
 
+_SCHEMA: Final = """
+    row STRING, capture STRUCT<url: STRING>, fingerprint STRUCT<url: STRING>,
+    links ARRAY<ARRAY<STRING>>, resolved STRUCT<kind: STRING, url: STRING>
+"""
+_PAGE: Final = (
+    "row",
+    "fingerprint.url",
+    # A link is [URL, anchors, rel].
+    "transform(filter(links, link -> link[2] = 'follow'), link -> link[0])",
+    "capture.url",
+    "if(resolved.kind = 'redirect', resolved.url, NULL)",
+)
+"""The fields of a `PageRow`, in their order."""
+
 
 class Graph:
     """The link graph of one snapshot, in Spark's storage; a context manager that frees it.
@@ -54,34 +68,31 @@ class Graph:
         pages: the number of nodes.
         edges: the number of edges.
         parts: as many tasks read and write the pages.
+        numbering: the numbers of the pages, for tasks.
     """
 
-    def __init__(self, context: SparkContext, job: Job, address: str, at: int) -> None:
-        self._context = context
+    def __init__(self, spark: SparkSession, job: Job, address: str, at: int) -> None:
+        self._context = context = spark.sparkContext
         self._job = job
-        self.parts = min(len(SHARDS), max(_LEAST_PARTS, _PARTS_A_CORE * context.defaultParallelism))
-        cut = [len(SHARDS) * part // self.parts for part in range(self.parts + 1)]
-        groups = [SHARDS[low:high] for low, high in itertools.pairwise(cut)]
         self._stored: list[RDD[Any]] = []
+        wanted = max(_LEAST_PARTS, _PARTS_A_CORE * context.defaultParallelism)
         self.read: RDD[PagesRead] = self._keep(
-            context.parallelize(groups, self.parts).map(partial(_read, address, at))
+            job.run(Progress("Looking at the pages"), lambda: _pages(spark, address, at, wanted))
         )
+        self.parts = self.read.getNumPartitions()
         heads = job.run(
             Progress("Reading pages", 0, self.parts), lambda: self.read.map(_head).collect()
         )
         live, redirects, destinations = (np.concatenate(ids) for ids in zip(*heads, strict=True))
         self.pages = len(live)
-        # Where the numbers of each part begin.
-        self.firsts = [0, *np.cumsum([len(ids) for ids, _, _ in heads]).tolist()]
-        numbering = context.broadcast(Numbering(live, redirects, destinations))
-        numbered: RDD[Numbers] = self._keep(
-            self.read.mapPartitionsWithIndex(partial(_number, self.firsts, numbering))
-        )
+        self.numbering = context.broadcast(Numbering(live, redirects, destinations))
+        numbered: RDD[Numbers] = self._keep(self.read.map(partial(_number, self.numbering)))
         degrees = job.run(
-            Progress("Numbering links", 0, self.parts),
-            lambda: numbered.mapPartitionsWithIndex(partial(_degrees, self.firsts)).collect(),
+            Progress("Numbering links", 0, self.parts), lambda: numbered.map(_degrees).collect()
         )
-        self.degrees: Numbers = np.concatenate(degrees)
+        self.degrees: Numbers = np.zeros(self.pages, dtype=np.int32)
+        for pages, links in degrees:
+            self.degrees[pages] = links
         self.edges = int(self.degrees.sum())
         self._numbered = numbered
 
@@ -131,30 +142,27 @@ class Graph:
 # --- In the tasks -------------------------------------------------------------------------
 
 
-def _read(address: str, at: int, shards: tuple[str, ...]) -> PagesRead:
-    # Opened for one part: the process outlives it, and maybe the repository.
-    with (
-        percola.open(address, schema=tables.SCHEMA, create=False) as repo,
-        repo.snapshot(at=at) as snapshot,
-    ):
-        return read_pages(snapshot, shards)
+def _pages(spark: SparkSession, address: str, at: int, parts: int) -> RDD[PagesRead]:
+    frame = table_at(spark, address, tables.pages, at, parts, schema=_SCHEMA)
+    return frame.selectExpr(*_PAGE).rdd.mapPartitions(_read)
+
+
+def _read(rows: Iterable[tuple[Any, ...]]) -> Iterator[PagesRead]:
+    yield read_pages(PageRow(*row) for row in rows)
 
 
 def _head(read: PagesRead) -> tuple[Ids, Ids, Ids]:
     return read.ids, read.redirects, read.destinations
 
 
-def _number(
-    firsts: list[int], numbering: Broadcast[Numbering], part: int, pages: Iterable[PagesRead]
-) -> Iterator[Numbers]:
-    for read in pages:
-        yield edges_of(read, firsts[part], numbering.value)
+def _number(numbering: Broadcast[Numbering], read: PagesRead) -> Numbers:
+    return edges_of(read, numbering.value)
 
 
-def _degrees(firsts: list[int], part: int, numbered: Iterable[Numbers]) -> Iterator[Numbers]:
-    first, end = firsts[part : part + 2]
-    for edges in numbered:
-        yield np.bincount(edges[0] - first, minlength=end - first).astype(np.int32)
+def _degrees(edges: Numbers) -> tuple[Numbers, Numbers]:
+    """The pages with edges from them, and how many."""
+    pages, links = np.unique(edges[0], return_counts=True)
+    return pages, links.astype(np.int32)
 
 
 def _split(bounds: list[int], edges: Numbers) -> Iterator[tuple[int, Numbers]]:

@@ -5,22 +5,22 @@
             the live Q, or for a redirect that leads to Q in the end; once, however many such
             links there are, and never from a page to itself
 
-A page's row begins with the first two digits of its id. So the rows with one such prefix, a
-*shard*, hold a stretch of the numbers, and whoever has read some shards knows all links *of*
-their pages. Where the links lead to is an id at first; `Numbering` makes it a number.
+Whoever has read a page's row knows all links *of* that page, however the table was cut. A link is
+from and to an id at first; `Numbering` makes numbers of both.
+
+A page's row begins with the first two digits of its id. The rows with one such prefix are a
+*shard*: of that ranks are written by one run at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from percola import Snapshot
-from webindex import tables
 from webindex.urls import page_id
 
 SHARDS: Final = tuple(f"{byte:02x}" for byte in range(256))
@@ -31,15 +31,31 @@ Ids: TypeAlias = NDArray[np.bytes_]
 Numbers: TypeAlias = NDArray[np.int32]
 Values: TypeAlias = NDArray[np.float64]
 
-_COLUMNS: Final = (tables.capture, tables.fingerprint, tables.links, tables.resolved)
+
+class PageRow(NamedTuple):
+    """What the graph needs of a row of `pages`.
+
+    Attributes:
+        row: the row's key.
+        live: the URL of a live page, else None.
+        follows: the URLs that it has links to that vouch; None if it has none.
+        url, leads_to: of a redirect, its own URL and that of the page that it leads to in the
+            end; `leads_to` is None for all other pages.
+    """
+
+    row: str
+    live: str | None
+    follows: Sequence[str] | None
+    url: str | None
+    leads_to: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class PagesRead:
-    """What one or several neighbouring shards hold.
+    """What some rows of `pages` hold.
 
     Attributes:
-        ids, rows: the live pages in the order of their ids, shape (n,), and their rows.
+        ids, rows: the live pages, shape (n,), and their rows.
         redirects, destinations: pages that lead elsewhere, and where to; shape (r,) each.
         targets: the distinct pages that are linked to, shape (t,).
         links: for each link, which of `ids` it is from and which of `targets` it is to;
@@ -54,29 +70,19 @@ class PagesRead:
     links: Numbers
 
 
-def read_pages(snapshot: Snapshot, shards: Iterable[str]) -> PagesRead:
-    """Read neighbouring shards, given in order."""
+def read_pages(found: Iterable[PageRow]) -> PagesRead:
+    """The part of the graph that some rows, in any order, hold."""
     pages: list[tuple[bytes, str, list[int]]] = []
     redirects: list[bytes] = []
     destinations: list[bytes] = []
     targets: dict[str, int] = {}
-    for shard in shards:
-        for row in snapshot.scan(tables.pages, prefix=f"{shard}/", columns=_COLUMNS):
-            fingerprint = row.get(tables.fingerprint)
-            if fingerprint is not None:
-                linked = [
-                    targets.setdefault(url, len(targets))
-                    for url, _, rel in row.get(tables.links) or ()
-                    if rel == "follow"
-                ]
-                pages.append((_id(fingerprint["url"]), row.key, linked))
-                continue
-            resolved = row.get(tables.resolved)
-            if resolved is not None and resolved["kind"] == "redirect":
-                redirects.append(_id(row[tables.capture]["url"]))
-                destinations.append(_id(resolved["url"]))
-    # Within a shard, rows are in the order of the URLs.
-    pages.sort()
+    for row, live, follows, url, leads_to in found:
+        if live is not None:
+            linked = [targets.setdefault(to, len(targets)) for to in follows or ()]
+            pages.append((_id(live), row, linked))
+        elif url is not None and leads_to is not None:
+            redirects.append(_id(url))
+            destinations.append(_id(leads_to))
     sources = [number for number, (_, _, linked) in enumerate(pages) for _ in linked]
     return PagesRead(
         ids=_ids([one for one, _, _ in pages]),
@@ -102,12 +108,14 @@ class Numbering:
     """From page ids to the numbers of the live pages that they stand for.
 
     Args:
-        live: the ids of all live pages, ascending; a page's number is its place in there.
+        live: the ids of all live pages, in any order; a page's number is its place among them
+            in the order of ids. So it does not depend on how the table was cut.
         redirects, destinations: other pages, and where they lead to.
     """
 
     def __init__(self, live: Ids, redirects: Ids, destinations: Ids) -> None:
         self.size = len(live)
+        live = np.sort(live)
         numbers = _places(live, destinations)
         there = numbers >= 0
         ids = np.concatenate([live, redirects[there]])
@@ -133,13 +141,9 @@ def _places(ascending: Ids, wanted: Ids) -> Numbers:
     return places
 
 
-def edges_of(read: PagesRead, first: int, numbering: Numbering) -> Numbers:
-    """The edges from the pages of some shards, by source and then target; shape (2, e).
-
-    Args:
-        first: the number of the first of these pages.
-    """
-    sources = read.links[0].astype(np.int64) + first
+def edges_of(read: PagesRead, numbering: Numbering) -> Numbers:
+    """The edges from the pages that were read, by source and then target; shape (2, e)."""
+    sources = numbering.of(read.ids)[read.links[0]].astype(np.int64)
     targets = numbering.of(read.targets)[read.links[1]]
     counted = (targets >= 0) & (targets != sources)
     size = max(numbering.size, 1)

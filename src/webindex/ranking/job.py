@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from functools import partial
 from typing import Final
@@ -16,9 +15,10 @@ from pyspark.sql import SparkSession
 import percola
 from percola import PercolaError, Repository
 from webindex import tables
+from webindex.batch.halfway import refuse_half_built
 from webindex.errors import WebindexError
 from webindex.ranking.distributed import Graph
-from webindex.ranking.graph import PagesRead, Values
+from webindex.ranking.graph import Numbering, PagesRead, Values
 from webindex.ranking.report import EPSILON, RankReport
 from webindex.ranking.writing import OvertakenError, Written, begin, write_ranks
 from webindex.spark_jobs import (
@@ -28,7 +28,7 @@ from webindex.spark_jobs import (
     SparkJobError,
     progress_bar,
     reachable,
-    running_context,
+    running_session,
     started_job,
 )
 from webindex.working import open_repository
@@ -75,6 +75,7 @@ def rank(
         quiet: show nothing.
 
     Raises:
+        RebuildError: a rebuild of the repository has not come to its end.
         RankError: options that make no sense; the run ended early, or a newer one has begun.
         PercolaError: there is no web index, or Spark cannot be started.
         KeyboardInterrupt: Ctrl-C; the job is cancelled. What was written stays.
@@ -92,14 +93,15 @@ def rank(
         nullcontext(progress) if progress is not None else progress_bar(quiet=quiet) as show,
     ):
         try:
+            refuse_half_built(repo)
             place = reachable(repo)
             show(Progress("Starting Spark"))
-            with running_context(spark, master, "webindex rank") as context:
+            with running_session(spark, master, "webindex rank") as session:
                 starting = time.perf_counter() - began
                 # Held until all is read: what tasks that are run again have to read stays.
                 with (
                     repo.snapshot() as snapshot,
-                    started_job(context, "webindex rank", show) as job,
+                    started_job(session.sparkContext, "webindex rank", show) as job,
                 ):
                     report = RankReport(
                         run=snapshot.start_ts,
@@ -108,7 +110,7 @@ def rank(
                         started_ms=time.time_ns() // 1_000_000 - int(1000 * starting),
                         starting_seconds=starting,
                     )
-                    _run(repo, place, context, job, report, most_iterations)
+                    _run(repo, place, session, job, report, most_iterations)
         except SparkJobError as error:
             raise RankError(f"The rank run could not begin: {error}") from error
         report.seconds = time.perf_counter() - began
@@ -124,7 +126,7 @@ def rank(
 def _run(
     repo: Repository,
     address: str,
-    context: SparkContext,
+    session: SparkSession,
     job: Job,
     report: RankReport,
     most: int,
@@ -132,14 +134,14 @@ def _run(
     """The run itself; what ends it early is `report.error`."""
     try:
         begin(repo, report.run)
-        with Graph(context, job, address, report.run) as graph:
+        with Graph(session, job, address, report.run) as graph:
             report.pages, report.edges = graph.pages, graph.edges
             ranking = graph.rank(tolerance=report.tolerance, most=most)
             report.iterations, report.residual = ranking.iterations, ranking.residual
             report.converged = ranking.residual <= report.tolerance
-            values = context.broadcast(ranking.values)
-            tasks = graph.read.mapPartitionsWithIndex(
-                partial(_write, address, report.run, report.epsilon, graph.firsts, values)
+            values = session.sparkContext.broadcast(ranking.values)
+            tasks = graph.read.map(
+                partial(_write, address, report.run, report.epsilon, graph.numbering, values)
             )
             outcomes = job.run(Progress("Writing", 0, graph.parts), tasks.collect)
             for one in outcomes:
@@ -166,21 +168,19 @@ def _write(
     address: str,
     run: int,
     epsilon: float,
-    firsts: list[int],
+    numbering: Broadcast[Numbering],
     values: Broadcast[Values],
-    part: int,
-    pages: Iterable[PagesRead],
-) -> Iterator[Written]:
+    read: PagesRead,
+) -> Written:
     """What a task writes: the ranks of the pages that it has read."""
     context = TaskContext.get()
-    ranks = values.value[firsts[part] : firsts[part + 1]].tolist()
-    for read in pages:
-        try:
-            with percola.open(address, schema=tables.SCHEMA, create=False) as repo:
-                # In the order of the rows: by shard, and neighbours share their reads.
-                pairs = sorted(zip(read.rows, ranks, strict=True))
-                done = write_ranks(repo, run, pairs, epsilon)
-        except PercolaError as error:
-            done = Written(error=str(error))
-        done.attempt = context.attemptNumber() if context is not None else 0
-        yield done
+    ranks = values.value[numbering.value.of(read.ids)].tolist()
+    try:
+        with percola.open(address, schema=tables.SCHEMA, create=False) as repo:
+            # In the order of the rows: by shard, and neighbours share their reads.
+            pairs = sorted(zip(read.rows, ranks, strict=True))
+            done = write_ranks(repo, run, pairs, epsilon)
+    except PercolaError as error:
+        done = Written(error=str(error))
+    done.attempt = context.attemptNumber() if context is not None else 0
+    return done

@@ -8,12 +8,13 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from webindex.batch.halfway import refuse_half_built
 from webindex.errors import WebindexError
 from webindex.site.app import make_app
 from webindex.site.guard import Names, is_loopback
@@ -33,9 +34,13 @@ def serve(
 
     Raises:
         NotARepositoryError: there is no web index at `repo`.
+        RebuildError: a rebuild of it has not come to its end.
         ServeError: the port or the host cannot be had.
     """
-    with open_repository(repo) as opened, open_index(opened, create=True) as index:
+    with ExitStack() as open_:
+        opened = open_.enter_context(open_repository(repo))
+        refuse_half_built(opened)
+        index = open_.enter_context(open_index(opened, create=True))
         listening = listen(host, port)
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listening.getsockname()[1]}/"

@@ -11,6 +11,7 @@ from tests.simulation.workloads.chain import Chain
 from tests.simulation.workloads.collapsing import Collapsing
 from tests.simulation.workloads.collecting import Collecting
 from tests.simulation.workloads.counters import Counters
+from tests.simulation.workloads.joint import Joint
 from tests.simulation.workloads.large import Large
 from tests.simulation.workloads.register import Register
 from tests.simulation.workloads.skew import WriteSkew
@@ -33,5 +34,6 @@ WORKLOADS: dict[str, type[Workload]] = {
         Counters,
         Aside,
         Collecting,
+        Joint,
     )
 }

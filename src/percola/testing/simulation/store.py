@@ -19,6 +19,7 @@ from percola.errors import OutcomeUnknownError, SnapshotTooOldError, StoreError
 from percola.store.base import (
     NOTHING,
     CellState,
+    ChangedRow,
     OneStepConflict,
     OneStepStore,
     OneStepWrite,
@@ -248,6 +249,26 @@ class SimulatedStore(OneStepStore):
         self._process.call(Call.READ)
         self._inner.raise_safe_point(ts)
         self._world.tell(self._process.name, "raises the safe point", ts)
+
+    def keep_feed(self, table: str) -> None:
+        self._process.call(Call.READ)
+        self._inner.keep_feed(table)
+
+    def changes(
+        self, table: str, start: tuple[int, bytes], upto: int, limit: int = 1024
+    ) -> tuple[list[ChangedRow], tuple[int, bytes] | None]:
+        process = self._process
+        process.call(Call.READ)
+        limit = min(limit, process.chance.randint(1, _CHUNK))
+        return self._inner.changes(table, start, upto, limit)
+
+    def lists_change(self, cell: Cell, commit_ts: int) -> bool:
+        self._process.call(Call.READ)
+        return self._inner.lists_change(cell, commit_ts)
+
+    def forget_changes(self, table: str, upto: int, limit: int = 4096) -> int:
+        self._process.call(Call.READ)
+        return self._inner.forget_changes(table, upto, limit)
 
     def tablets(self, table: str) -> list[Tablet]:
         self._process.call(Call.READ)

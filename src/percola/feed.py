@@ -1,0 +1,335 @@
+"""The feed of a table's changes: every put and delete, in commit order, none missed.
+
+A table that is declared with `feed=True` keeps one: the store lists the cells that a commit has
+written, in the very mutation that writes them. A follower goes from one timestamp to the next:
+
+    after = feed.settled(repo, docs)
+    while following:
+        upto = feed.settled(repo, docs)
+        for change in feed.changes(repo, docs, after, upto):
+            ...                    # change.row, change.commit_ts, change.changed, change.image
+        after = upto               # kept with what came of the changes, it is where to go on
+
+Why none is missed, with commits in flight at every moment (§2.2, rule P2):
+
+* `settled` draws its timestamp T first, and looks for locks after that. A transaction whose
+  commit_ts is at most T had drawn it by then, and all its locks stood before: so each of its cells
+  is either committed, and listed, or still locked, and found.
+* A lock that is found is finished or undone if its transaction is decided, or its owner dead. If
+  neither, its transaction commits above its start_ts, if at all: so T goes below that.
+* A lock that comes later is of a transaction that commits above T. A timestamp that was settled
+  once stays so, and what is read up to it need not heed locks.
+* A commit in one step draws its commit_ts in the store transaction that writes and lists it.
+
+What can be followed reaches back to the safe point of garbage collection, and to where the feed
+was turned on. Below, nothing is left out in silence: there is an error.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, NamedTuple
+
+from percola.catalog import feed_since
+from percola.cells import Cell, Kind, Op, decode_write
+from percola.errors import NoFeedError, SnapshotTooOldError, UsageError
+from percola.repository import Repository
+from percola.schema import Column, Family, R, Table, WeakColumn
+from percola.snapshot import Row, Snapshot
+from percola.store.base import CellState, Store
+
+__all__ = [
+    "Change",
+    "RowImage",
+    "changes",
+    "read_changes",
+    "read_rows",
+    "settle",
+    "settled",
+    "since",
+]
+
+_CHUNK: Final = 1024
+_RECORDS: Final = 16
+
+Wanted = Sequence[tuple[bytes, bool]] | None
+"""Which columns are read, as `Store.scan` has it: (name, is_prefix) pairs, or None for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Generic[R]):
+    """What one transaction did to one row.
+
+    Attributes:
+        row: the row's key.
+        commit_ts: when: the transaction's commit timestamp.
+        changed: the names of the columns that it put or deleted.
+        image: the row as it was at `commit_ts`, with all the columns that were asked for.
+    """
+
+    row: R
+    commit_ts: int
+    changed: tuple[str, ...]
+    image: Row[R]
+
+
+class RowImage(NamedTuple):
+    """A row at a timestamp as the store has it: encoded columns and values.
+
+    `changed` are the columns that were put or deleted at `commit_ts`; in a first reading, those
+    that there are.
+    """
+
+    row: bytes
+    commit_ts: int
+    changed: tuple[bytes, ...]
+    values: dict[bytes, bytes]
+
+
+# --- Up to where ------------------------------------------------------------------------
+
+
+def settled(repo: Repository, table: Table[Any] | str) -> int:
+    """The newest timestamp at or below which nothing in the table can commit any more.
+
+    It is below every lock that stands, so whoever reads at it waits for nobody. It goes down
+    never for good reason, but it may: a transaction that began long ago and locks only now
+    lowers it, though it will commit above. What was settled once stays so.
+
+    Locks of ended transactions, and of dead processes, are resolved on the way; live ones are not
+    waited for. Costs what is locked, not the table. Raises UnknownTableError, StoreError.
+    """
+    name = repo.table(table if isinstance(table, str) else table.name).name
+    services = repo.services
+    ts = services.oracle.read_timestamp()
+    for cell, start_ts, raw in services.store.walk_kind(Kind.LOCK, name):
+        if start_ts <= ts and not services.resolver.try_resolve(cell, start_ts, raw):
+            ts = start_ts - 1
+    return ts
+
+
+def settle(repo: Repository, table: Table[Any] | str, upto: int) -> int:
+    """Wait until nothing in the table can commit at or below `upto` any more; returns `upto`.
+
+    Raises UsageError if there is no such timestamp yet; LockTimeoutError if a live transaction
+    takes too long; UnknownTableError, StoreError.
+    """
+    name = repo.table(table if isinstance(table, str) else table.name).name
+    services = repo.services
+    latest = services.oracle.read_timestamp()
+    if not isinstance(upto, int) or not 0 <= upto <= latest:
+        raise UsageError(f"There is no timestamp {upto!r} yet: the last one is {latest}.")
+    for cell, start_ts, raw in services.store.walk_kind(Kind.LOCK, name):
+        if start_ts < upto:
+            services.resolver.wait_out(cell, start_ts, raw)
+    return upto
+
+
+def since(repo: Repository, table: Table[Any] | str) -> int:
+    """The oldest timestamp from which the table can be followed.
+
+    It is where the feed was turned on, or the safe point of garbage collection if that is later.
+    Raises NoFeedError if the table keeps no feed.
+    """
+    store = repo.services.store
+    name = repo.table(table if isinstance(table, str) else table.name).name
+    return max(_begun(store, name), store.safe_point())
+
+
+def _begun(store: Store, table: str) -> int:
+    begun = feed_since(store, table)
+    if begun is None:
+        raise NoFeedError(
+            f"The table {table!r} keeps no feed of its changes. Declare it as Table({table!r}, "
+            "feed=True) and open the repository with that: its changes can be followed from then "
+            "on."
+        )
+    return begun
+
+
+def check_start(repo: Repository, table: str, after: int) -> None:
+    """Raise what keeps the table from being followed from `after` on, if anything does.
+
+    NoFeedError if it keeps no feed, or only since later; UsageError for a timestamp that has not
+    come yet; SnapshotTooOldError if garbage collection has been there.
+    """
+    services = repo.services
+    begun = _begun(services.store, table)
+    if not isinstance(after, int) or isinstance(after, bool) or after < 0:
+        raise UsageError(f"{after!r} is not a timestamp: these are integers from 0 up.")
+    if after < begun:
+        raise NoFeedError(
+            f"The table {table!r} has kept a feed of its changes since timestamp {begun}: it "
+            f"cannot be followed from {after} on. Read it whole at {begun} or later, and follow "
+            "it from there."
+        )
+    latest = services.oracle.read_timestamp()
+    if after > latest:
+        raise UsageError(
+            f"There is no timestamp {after} yet: the last one is {latest}. If a follower stood "
+            "there, it followed another repository, or this one before it was restored from a "
+            "backup: read the table whole, and follow it from there."
+        )
+    if after < (safe_point := services.store.safe_point()):
+        raise SnapshotTooOldError(after, safe_point)
+
+
+# --- The changes ------------------------------------------------------------------------
+
+
+def changes(
+    repo: Repository,
+    table: Table[R],
+    after: int,
+    upto: int | None = None,
+    *,
+    columns: Iterable[Column[R, Any] | Family[R, Any]] | None = None,
+) -> Iterator[Change[R]]:
+    """Every change of a table at `after` < commit_ts ≤ `upto`, in the order of commit_ts.
+
+    Changes of one commit_ts come in the order of rows, one a row. While they are read, garbage
+    collection keeps what they need.
+
+    Args:
+        after: what has been seen already: a timestamp that `settled` has returned, or `since`.
+        upto: another one that `settled` has returned, at any time; by default what it returns
+            now. Transactions that may still commit at or below it are waited for.
+        columns: the columns and families of the images; None: all of the table's. Changes of
+            other columns are reported all the same.
+
+    Raises:
+        NoFeedError: the table keeps no feed, or has only since after `after`.
+        SnapshotTooOldError: garbage collection has removed what came after `after`.
+        UsageError: one of the timestamps has not come yet.
+        LockTimeoutError: a live transaction that `upto` has to wait for takes too long.
+    """
+    name = repo.table(table.name).name
+    check_start(repo, name, after)
+    snapshot = repo.snapshot(at=after)
+    try:
+        wanted = snapshot._wanted(columns) if columns is not None else _all_named(table)
+        end = settled(repo, name) if upto is None else settle(repo, name, upto)
+    except BaseException:
+        snapshot.close()
+        raise
+    return _changes(repo, table, snapshot, end, wanted)
+
+
+def _all_named(table: Table[Any]) -> Wanted:
+    """All columns of a table, by name where that is possible: then they are read faster."""
+    members = [one for one in table.members if not isinstance(one, WeakColumn)]
+    named = [(one.key, False) for one in members if isinstance(one, Column)]
+    return named if len(named) == len(members) else None
+
+
+def _changes(
+    repo: Repository, table: Table[R], held: Snapshot, upto: int, wanted: Wanted
+) -> Iterator[Change[R]]:
+    with held:
+        found = read_changes(repo.services.store, table.name, held.start_ts, upto, wanted=wanted)
+        for one in found:
+            key = table.decode_row(one.row)
+            names = tuple(name.decode() for name in one.changed)
+            yield Change(key, one.commit_ts, names, Row(table, key, one.values))
+
+
+def read_changes(
+    store: Store,
+    table: str,
+    after: int,
+    upto: int,
+    *,
+    start: bytes = b"",
+    end: bytes = b"",
+    wanted: Wanted = None,
+) -> Iterator[RowImage]:
+    """The changes of a range of rows as the store has them; nothing is waited for.
+
+    Only for what is settled up to `upto`. Raises SnapshotTooOldError, NoFeedError.
+    """
+    listed = store.walk_changes(table, after, upto)
+    for commit_ts, group in itertools.groupby(listed, key=lambda one: one[0]):
+        chosen = (one for one in group if start <= one[1] and (not end or one[1] < end))
+        while some := list(itertools.islice(chosen, _CHUNK)):
+            images = _images(store, table, [one[1] for one in some], commit_ts, wanted)
+            for (_, row, columns), values in zip(some, images, strict=True):
+                yield RowImage(row, commit_ts, columns, values)
+
+
+def _images(
+    store: Store, table: str, rows: list[bytes], ts: int, wanted: Wanted
+) -> Iterator[dict[bytes, bytes]]:
+    """What rows hold at a settled timestamp."""
+    if wanted is None or any(is_prefix for _, is_prefix in wanted):
+        for row in rows:
+            cells, _ = store.scan(table, row, row + b"\0", ts, columns=wanted)
+            yield {name: raw for name, _, raw in _visible(store, cells, ts)}
+        return
+    # Where all columns are known by name, many rows are read at once.
+    names = sorted(name for name, _ in wanted)
+    addresses = [Cell(table, row, name) for row in rows for name in names]
+    states = iter(store.read(addresses, ts) if addresses else ())
+    for row in rows:
+        values = {}
+        for name in names:
+            lock, _, raw = next(states)
+            if lock is not None:
+                raw = _beneath(store, Cell(table, row, name), ts)[1]
+            if raw is not None:
+                values[name] = raw
+        yield values
+
+
+def read_rows(
+    store: Store, table: str, ts: int, *, start: bytes = b"", end: bytes = b"", wanted: Wanted
+) -> Iterator[RowImage]:
+    """The rows of a range as they are at a settled timestamp, each with its newest commit_ts.
+
+    Nothing is waited for. Raises SnapshotTooOldError.
+    """
+    position: bytes | None = start
+    while position is not None:
+        cells, position = store.scan(table, position, end, ts, columns=wanted, limit=_CHUNK)
+        for row, group in itertools.groupby(cells, key=lambda one: one[0].row):
+            found = list(_visible(store, group, ts))
+            if found:
+                values = {name: raw for name, _, raw in found}
+                newest = max(commit_ts for _, commit_ts, _ in found)
+                yield RowImage(row, newest, tuple(values), values)
+
+
+def _visible(
+    store: Store, cells: Iterable[tuple[Cell, CellState]], ts: int
+) -> Iterator[tuple[bytes, int, bytes]]:
+    """What cells hold at a settled timestamp: (column, commit_ts, value)."""
+    for cell, (lock, commit_ts, raw) in cells:
+        if lock is not None:
+            commit_ts, raw = _beneath(store, cell, ts)
+        if raw is not None:
+            yield cell.column, commit_ts, raw
+
+
+def _beneath(store: Store, cell: Cell, ts: int) -> tuple[int, bytes | None]:
+    """What a cell holds at a settled timestamp: its lock is of one that commits above."""
+    high = ts
+    found: tuple[int, bytes | None] = (0, None)
+    while high > 0:
+        records = store.entries(cell, Kind.WRITE, 0, high, _RECORDS)
+        for commit_ts, raw in records:
+            op, start_ts, value = decode_write(raw)
+            if op is Op.PUT and value is None:
+                data = store.entries(cell, Kind.DATA, start_ts, start_ts)
+                value = data[0][1] if data else None
+            if op in (Op.PUT, Op.DELETE):
+                found = (commit_ts, value)
+                break
+        else:
+            high = records[-1][0] - 1 if len(records) == _RECORDS else 0
+            continue
+        break
+    # After the look, as every reader does: then nothing that it needed was missing (P12).
+    if (safe_point := store.safe_point()) > ts:
+        raise SnapshotTooOldError(ts, safe_point)
+    return found

@@ -1,0 +1,93 @@
+"""§2.1: what a table's feed never looks like beside its write records: part of `percola.check`.
+
+    write record @ c    is listed at c, if it puts or deletes, and c is above where the feed began
+    listed at c         there is such a write record at c
+
+Both only above the safe point: below it, garbage collection removes the two one after the other.
+Entry and record are put in one mutation, and neither goes before the safe point has been raised. So
+beside running writers it is enough to look for the other after having seen the one, and at the safe
+point after that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+
+from percola.catalog import feed_since
+from percola.cells import SYSTEM_MARK, Cell, Kind, Op, decode_write
+from percola.errors import DamagedRecordError, NoFeedError, SnapshotTooOldError
+from percola.row_rules import Finding, RowEntries
+from percola.store.base import Store
+
+_CHANGES = (Op.PUT, Op.DELETE)
+
+
+class FeedRules:
+    """Judges the feed of one table; without one there is nothing to judge."""
+
+    def __init__(self, store: Store, table: str) -> None:
+        self._store = store
+        self._table = table
+        self._since = feed_since(store, table)
+
+    def judge_row(self, row: bytes, entries: RowEntries) -> Iterator[Finding]:
+        """Which of a row's write records the feed should list, and does not."""
+        if self._since is None:
+            return
+        for column, one in entries.items():
+            if column.startswith(SYSTEM_MARK):
+                continue
+            for commit_ts in _changing(one.write.items()):
+                cell = Cell(self._table, row, column)
+                if commit_ts <= self._since or self._store.lists_change(cell, commit_ts):
+                    continue
+                if commit_ts > self._store.safe_point():
+                    yield Finding(
+                        "unlisted-change",
+                        cell,
+                        commit_ts,
+                        f"{cell} was written at {commit_ts}, but the table's feed does not list "
+                        "it: whoever follows the table has missed that.",
+                    )
+
+    def judge_entries(self, upto: int) -> Iterator[Finding]:
+        """Which entries of the feed up to a timestamp speak of no write record."""
+        if self._since is None:
+            return
+        try:
+            for commit_ts, row, columns in self._store.walk_changes(
+                self._table, max(self._since, self._store.safe_point()), upto
+            ):
+                for column in columns:
+                    cell = Cell(self._table, row, column)
+                    found = self._store.entries(cell, Kind.WRITE, commit_ts, commit_ts)
+                    if not found and commit_ts > self._store.safe_point():
+                        yield Finding(
+                            "change-without-write",
+                            cell,
+                            commit_ts,
+                            f"The feed of {self._table} lists {cell} at {commit_ts}, where "
+                            "nothing was written.",
+                        )
+        except SnapshotTooOldError:
+            # Garbage collection has come by, and begins where the feed does.
+            yield from self.judge_entries(upto)
+        except NoFeedError:
+            yield Finding(
+                "feed-not-kept",
+                Cell(self._table, b"", b""),
+                self._since,
+                f"The table {self._table} has kept a feed since {self._since}, but the store keeps "
+                "none.",
+            )
+
+
+def _changing(records: Iterable[tuple[int, bytes]]) -> list[int]:
+    """The timestamps of those records that put or delete; what cannot be read is told elsewhere."""
+    found = []
+    for ts, raw in records:
+        with contextlib.suppress(DamagedRecordError):
+            if decode_write(raw).op in _CHANGES:
+                found.append(ts)
+    return found

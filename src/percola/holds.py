@@ -1,0 +1,136 @@
+"""Durable holds: a timestamp kept from garbage collection for a while, whoever is still running.
+
+A snapshot that is being read stands in its process's lease, and goes with the process
+(`percola.leases`). A Spark frame, or a stream between two of its runs, reads at a timestamp that no
+process stands for all the time. So it is held by name, in the store, until a time:
+
+    @percola["hold/NAME"].@hold   version → {"ts": the timestamp, "until": wall clock in ms}
+
+Each word about a hold is a new version, written on the condition that nobody else's came first, so
+that of two at once one looks again. When a hold ends is told by the collector's clock against the
+clock of whoever holds: where they differ, it ends sooner or later than was asked for. As with
+leases nothing depends on it: a reader that was left behind gets SnapshotTooOldError, never a wrong
+answer (rule P12).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from percola.catalog import SYSTEM_TABLE
+from percola.cells import MAX_TS, Cell, Kind
+from percola.clock import Clock
+from percola.errors import ConflictingOptionsError, DamagedRecordError, SnapshotTooOldError
+from percola.store.base import Condition, Delete, Put, RowMutation, Store
+
+MAX_SECONDS: Final = 1e9
+"""The longest that anything can be held, in seconds."""
+
+_PREFIX: Final = b"hold/"
+_AFTER_PREFIX: Final = b"hold0"
+_COLUMN: Final = b"@hold"
+_NAME_BYTES: Final = 128
+
+
+class Hold(NamedTuple):
+    """A timestamp that is held back.
+
+    Attributes:
+        name: who holds it.
+        ts: nothing that a reader at this timestamp needs is removed.
+        until_ms: until then, by the wall clock, in milliseconds since the epoch.
+    """
+
+    name: str
+    ts: int
+    until_ms: int
+
+
+def hold(store: Store, clock: Clock, name: str, ts: int, seconds: float) -> None:
+    """Hold `ts` back for `seconds`, instead of what was held by that name before.
+
+    Raises SnapshotTooOldError if garbage collection has been there already, and
+    ConflictingOptionsError for a name or a time that cannot be.
+    """
+    if not 0 <= seconds <= MAX_SECONDS:
+        raise ConflictingOptionsError(
+            f"A timestamp cannot be held for {seconds} seconds: use 0 to {MAX_SECONDS:.0f}."
+        )
+    cell = _cell(name)
+    while True:
+        until = clock.wall_ms() + int(seconds * 1000)
+        record = json.dumps({"ts": ts, "until": until}).encode()
+        versions = store.entries(cell, Kind.DATA, 0, MAX_TS)
+        if not versions:
+            # Whoever comes first clears away what nobody renews any more.
+            _forget_ended(store, clock)
+        if _say(store, cell, [at for at, _ in versions], record):
+            break
+    if (safe_point := store.safe_point()) > ts:
+        release(store, name)
+        raise SnapshotTooOldError(ts, safe_point)
+
+
+def release(store: Store, name: str) -> None:
+    """Hold nothing back by that name any longer; harmless if nothing was."""
+    cell = _cell(name)
+    while versions := store.entries(cell, Kind.DATA, 0, MAX_TS):
+        if _say(store, cell, [at for at, _ in versions], None):
+            return
+
+
+def holds(store: Store, clock: Clock) -> list[Hold]:
+    """What is held back now, the oldest timestamp first."""
+    now = clock.wall_ms()
+    return sorted((one for one, _ in _all(store) if one.until_ms > now), key=lambda one: one.ts)
+
+
+def _forget_ended(store: Store, clock: Clock) -> None:
+    now = clock.wall_ms()
+    for one, versions in _all(store):
+        if one.until_ms <= now:
+            _say(store, _cell(one.name), versions, None)
+
+
+def _say(store: Store, cell: Cell, versions: list[int], record: bytes | None) -> bool:
+    """Put a new version in place of those seen, newest first; whether nobody else was faster."""
+    following = max(versions, default=0) + 1
+    first = Condition(False, Kind.DATA, cell.column, following, MAX_TS)
+    changes: list[Put | Delete] = [Delete(Kind.DATA, cell.column, at) for at in versions]
+    if record is not None:
+        changes.append(Put(Kind.DATA, cell.column, following, record))
+    return store.mutate([RowMutation(cell.table, cell.row, [first], changes)])[0]
+
+
+def _all(store: Store) -> Iterator[tuple[Hold, list[int]]]:
+    """Every hold, ended ones too, with its versions, newest first."""
+    found: dict[bytes, tuple[Hold, list[int]]] = {}
+    for cell, at, raw in store.walk_kind(Kind.DATA, SYSTEM_TABLE, _PREFIX, _AFTER_PREFIX):
+        if cell.column == _COLUMN:
+            if cell.row in found:
+                found[cell.row][1].append(at)
+            else:
+                found[cell.row] = _decode(cell, raw), [at]
+    yield from found.values()
+
+
+def _decode(cell: Cell, raw: bytes) -> Hold:
+    try:
+        record = json.loads(raw)
+        ts, until = record["ts"], record["until"]
+        if isinstance(ts, int) and isinstance(until, int):
+            return Hold(cell.row[len(_PREFIX) :].decode(), ts, until)
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise DamagedRecordError(f"{cell} holds {raw[:60]!r}, which is no hold: the store is damaged.")
+
+
+def _cell(name: str) -> Cell:
+    key = name.encode()
+    if not 0 < len(key) <= _NAME_BYTES or b"\0" in key:
+        raise ConflictingOptionsError(
+            f"{name[:60]!r} cannot name a hold: use 1 to {_NAME_BYTES} bytes without NUL."
+        )
+    return Cell(SYSTEM_TABLE, _PREFIX + key, _COLUMN)

@@ -1,0 +1,341 @@
+"""§2.2: one attempt at one partition of a joint transaction: it locks what it writes, and waits.
+
+An attempt is a transaction that has been through Prewrite() of figure 6 and no further;
+`percola.joint.transaction` says what commits it. It writes without reading, and goes on for as
+long as there are rows, so it differs from `percola.two_phase` in three things.
+
+**Legs.** A prewrite is refused where a cell has a write at or above start_ts (figure 6, line 32),
+and a long attempt's start_ts is soon older than many a write. Since the attempt has read nothing,
+nothing ties the rest of its rows to that start_ts: it draws another one and goes on there. Each
+start_ts is a *leg*, with a marker of its own as its primary, and rows that were refused go to the
+newest one. So no check of the protocol is left out, and a cell that is locked is nobody else's
+until the job ends; the one thing that the legs share is the moment at which they commit.
+
+**Rows that come twice.** Of two writes of a cell in one attempt the later one counts: it replaces
+the value under the attempt's own lock (P5: under the condition that it still is that lock).
+
+**Locks in the way.** An ordinary transaction's lock is waited for: it holds locks only while it
+commits, and aborts at once where it meets ours, so the two never wait for each other (P14). For
+the same reason an attempt may wait for another job only if that one began earlier. What an earlier
+attempt at the same partition has left is rolled back. A lock of another partition of the same job
+says that both write this cell, and which of them should win nobody can tell: an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from percola.batching import batches
+from percola.cells import (
+    INLINE_BYTES,
+    MAX_TS,
+    Cell,
+    Kind,
+    LockRecord,
+    Op,
+    decode_lock,
+    encode_lock,
+)
+from percola.clock import backoff
+from percola.errors import OutcomeUnknownError, StoreError
+from percola.joint.legs import Legs, Part
+from percola.joint.row import (
+    JOBS,
+    JobRow,
+    Marker,
+    RowInTwoPartitionsError,
+    RowLockedError,
+    State,
+    marker_numbers,
+)
+from percola.store.base import Condition, Delete, Put, RowMutation
+
+_ATTEMPTS: Final = 8
+_MOST_TRIES: Final = 1000
+_FIRST_WAIT: Final = 0.001
+_LONGEST_WAIT: Final = 0.25
+
+
+class RowWrites(NamedTuple):
+    """What is written to one row, all or nothing.
+
+    Attributes:
+        table: the table's name.
+        row: the encoded row.
+        cells: encoded values by column; None deletes.
+        clears: whether every other cell that the row has by then is deleted as well.
+    """
+
+    table: str
+    row: bytes
+    cells: Mapping[bytes, bytes | None]
+    clears: bool = False
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A row on its way to being locked; `held` are its columns that a leg of ours holds."""
+
+    writes: RowWrites
+    cells: Mapping[bytes, bytes | None]
+    held: dict[bytes, int] = field(default_factory=dict)
+
+
+class Attempt(Legs):
+    """An attempt that has begun; `JointTransaction.attempt` makes one. For one thread."""
+
+    def __init__(
+        self,
+        job: JobRow,
+        state: State,
+        partition: int,
+        attempt: int,
+        retry: int,
+        ttl_ms: int,
+        patience: float,
+    ) -> None:
+        super().__init__(job, state, partition, attempt, retry, ttl_ms)
+        self._patience = patience
+        self._rows = 0
+
+    # --- Writing ------------------------------------------------------------------------
+
+    def write(self, rows: Iterable[RowWrites]) -> None:
+        """Lock the rows and put what is written to them: figure 6's Prewrite(), row by row.
+
+        Raises SupersededError or JobOverError once this attempt counts no more,
+        RowInTwoPartitionsError, RowLockedError or LockTimeoutError for a row that others keep
+        locked, ValueTooLargeError and RowTooLongError, and StoreError.
+        """
+        if self.done is not None:
+            return
+        waiting = []
+        for writes in rows:
+            self._rows += 1
+            cells = self._cells_of(writes)
+            if cells:
+                waiting.append(_Pending(writes, cells))
+        tried = 0
+        while waiting:
+            waiting = self._prewrite(waiting)
+            self._check_alive()
+            if waiting:
+                tried += 1
+                self._clear_the_way(waiting, tried)
+
+    def _prewrite(self, rows: Sequence[_Pending]) -> list[_Pending]:
+        """Send the prewrites of rows; those that were refused, or whose reply was lost."""
+        wall_ms = self._services.clock.wall_ms()
+        refused: list[_Pending] = []
+        sent = iter(rows)
+        for batch in batches(self._prewrite_row(one, wall_ms) for one in rows):
+            try:
+                applied = self._services.store.mutate(batch)
+            except OutcomeUnknownError:
+                applied = [False] * len(batch)
+            refused += [one for done, one in zip(applied, sent, strict=False) if not done]
+        return refused
+
+    def _prewrite_row(self, one: _Pending, wall_ms: int) -> RowMutation:
+        conditions: list[Condition] = []
+        changes: list[Put | Delete] = []
+        columns, table = self._services.columns, one.writes.table
+        for column, value in one.cells.items():
+            held = one.held.get(column)
+            if held is None:
+                start_ts = self._newest
+                conditions.append(Condition(False, Kind.WRITE, column, start_ts, MAX_TS))
+                conditions.append(Condition(False, Kind.LOCK, column, 0, MAX_TS))
+            else:
+                start_ts = held
+                conditions.append(Condition(True, Kind.LOCK, column, held, held))
+            op = Op.DELETE if value is None else Op.PUT
+            inline = value if value is not None and len(value) <= INLINE_BYTES else None
+            primary, observed = self._legs[start_ts], columns.get((table, column)) is True
+            lock = self._lock_of(op, inline, primary, wall_ms, observed=observed)
+            changes.append(Put(Kind.LOCK, column, start_ts, encode_lock(lock)))
+            if value is not None and inline is None:
+                changes.append(Put(Kind.DATA, column, start_ts, value))
+            elif held is not None:
+                changes.append(Delete(Kind.DATA, column, start_ts))
+        return RowMutation(table, one.writes.row, conditions, changes)
+
+    def _cells_of(self, writes: RowWrites) -> Mapping[bytes, bytes | None]:
+        """What is written to a row, with the cells that are deleted because they are there."""
+        if not writes.clears:
+            return writes.cells
+        table, row = writes.table, writes.row
+        now = self._services.oracle.read_timestamp()
+        there, _ = self._services.store.scan(table, row, row + b"\0", now)
+        cells: dict[bytes, bytes | None] = {cell.column: None for cell, _ in there}
+        return cells | dict(writes.cells)
+
+    # --- What is in the way -------------------------------------------------------------
+
+    def _clear_the_way(self, waiting: Sequence[_Pending], tried: int) -> None:
+        """Look at each cell of rows that were refused; afterwards they are worth another try."""
+        store, has_newer = self._services.store, False
+        for one in waiting:
+            table, row = one.writes.table, one.writes.row
+            one.cells = self._cells_of(one.writes)
+            one.held.clear()
+            for column in one.cells:
+                cell = Cell(table, row, column)
+                for lock_ts, raw in store.entries(cell, Kind.LOCK, 0, MAX_TS):
+                    if lock_ts in self._legs:
+                        one.held[column] = lock_ts
+                    else:
+                        self._meet(cell, lock_ts, raw)
+                if column not in one.held and not has_newer:
+                    has_newer = bool(store.entries(cell, Kind.WRITE, self._newest, MAX_TS))
+        if tried > _MOST_TRIES:
+            cell = Cell(
+                waiting[0].writes.table, waiting[0].writes.row, next(iter(waiting[0].cells))
+            )
+            raise RowLockedError(
+                f"{cell} is written by others all the time: the joint transaction "
+                f"{self._job.job!r} could not lock it in {_MOST_TRIES} attempts."
+            )
+        if tried > 1:
+            self._wait(tried)
+        if has_newer and not self._begin_leg():
+            self.abandon()
+            raise self._superseded()
+
+    def _meet(self, cell: Cell, lock_ts: int, raw: bytes) -> None:
+        """Somebody else's lock is in the way: finish it, undo it, or wait until it is gone."""
+        resolver, lock = self._services.resolver, decode_lock(raw)
+        if self._job.owns(lock.primary):
+            self._meet_sibling(cell, lock_ts, lock)
+        elif lock.primary.table == JOBS.name:
+            self._wait_for_job(cell, lock_ts, raw, lock)
+        else:
+            resolver.wait_out(cell, lock_ts, raw)
+
+    def _meet_sibling(self, cell: Cell, lock_ts: int, lock: LockRecord) -> None:
+        resolver = self._services.resolver
+        fate = resolver.fate(lock.primary, lock_ts)
+        if fate is None:
+            run, partition, attempt, leg = marker_numbers(lock.primary)
+            marker = Marker(run, partition, attempt, leg, lock_ts, lock.primary, lock)
+            if run > self._state.run:
+                raise self._over()
+            if run < self._state.run:
+                self._job.roll_back(marker)
+            elif partition == self._partition:
+                self._overtake(marker)
+            else:
+                raise RowInTwoPartitionsError(
+                    f"{cell} is written by the partitions {min(partition, self._partition)} and "
+                    f"{max(partition, self._partition)} of the joint transaction "
+                    f"{self._job.job!r}, and which of the two should win is not defined. Keep one "
+                    "of the two rows, or repartition by the row's key."
+                )
+            fate = resolver.fate(lock.primary, lock_ts)
+            if fate is None:  # It has finished, and has the seat.
+                self.abandon()
+                raise self._superseded()
+        resolver.settle(cell, lock_ts, lock, fate)
+
+    def _wait_for_job(self, cell: Cell, lock_ts: int, raw: bytes, lock: LockRecord) -> None:
+        clock, resolver = self._services.clock, self._services.resolver
+        # Of two that want each other's rows the older one gives up first. The younger one waits
+        # for so long that it sees a dead job's locks run out.
+        patience = self._patience
+        if marker_numbers(lock.primary)[0] < self._state.run:
+            patience += 1.25 * lock.ttl_ms / 1000
+        deadline = clock.monotonic() + patience
+        tried = 0
+        while not resolver.try_resolve(cell, lock_ts, raw):
+            tried += 1
+            if clock.monotonic() > deadline:
+                raise RowLockedError(
+                    f"{cell} has been locked for {patience:.0f} s by the joint transaction "
+                    f"{lock.primary.row.decode(errors='replace')!r}, which is under way. Run this "
+                    "one again when that one has ended."
+                )
+            self._wait(tried)
+            self._check_alive()
+            if not self._services.store.entries(cell, Kind.LOCK, lock_ts, lock_ts):
+                return
+
+    def _wait(self, tried: int) -> None:
+        wait = backoff(self._chance, tried, first=_FIRST_WAIT, most=_LONGEST_WAIT)
+        self._services.clock.sleep(wait)
+
+    # --- The end ------------------------------------------------------------------------
+
+    def finish(self) -> Part:
+        """Take the partition's seat: from now on this attempt waits for the job's commit.
+
+        Returns what to report, which may be another attempt's work if that one was first. Raises
+        SupersededError and JobOverError.
+        """
+        if self.done is not None:
+            return self.done
+        job, newest = self._job, self._newest
+        seat = job.seat_cell(*self._seat)
+        said = {
+            "attempt": self._attempt,
+            "retry": self._retry,
+            "legs": len(self._legs),
+            "rows": self._rows,
+        }
+        lock = self._lock_of(
+            Op.LOCK,
+            json.dumps(said).encode(),
+            self._legs[newest],
+            self._services.clock.wall_ms(),
+            observed=False,
+        )
+        conditions = job.still(self._state)
+        # All of its legs are alive now; whoever undoes one later undoes the job.
+        conditions += [
+            Condition(True, Kind.LOCK, cell.column, ts, ts) for ts, cell in self._legs.items()
+        ]
+        conditions.append(Condition(False, Kind.LOCK, seat.column, 0, MAX_TS))
+        mutation = RowMutation(
+            JOBS.name, job.key, conditions, [Put(Kind.LOCK, seat.column, newest, encode_lock(lock))]
+        )
+        if self._surely(mutation, seat, newest):
+            self.done = Part(self._partition, self._attempt, len(self._legs), self._rows)
+            return self.done
+        self._check_job()
+        markers, seats = job.held()
+        taken = seats.get(self._seat)
+        self.abandon()
+        if taken is not None and taken.attempt != self._attempt:
+            self.done = self._seated(taken, markers)
+            if self.done is not None:
+                return self.done
+        raise self._superseded()
+
+    # --- Signs of life ------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def kept_alive(self) -> Iterator[None]:
+        """Refresh the job's markers from a thread, for the length of a `with` block (P8).
+
+        Not only this attempt's: those of partitions that are done have nobody else.
+        """
+        ended = threading.Event()
+        seen: dict[Cell, int] = {}
+
+        def beat() -> None:
+            while not ended.wait(self._ttl_ms / 5000):
+                # A store that is away for a moment; the next beat is soon enough.
+                with contextlib.suppress(StoreError):
+                    self._job.refresh(self._state.run, seen)
+
+        thread = threading.Thread(target=beat, name="percola-joint", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()

@@ -1,0 +1,371 @@
+"""§2.2: a joint transaction: many processes write it, and it commits in one row mutation.
+
+A Spark job's tasks each write a partition, on any machine, several times over if need be; and what
+they write is to become visible at once, or not at all. Here each attempt at a partition is a
+transaction of figure 6 that stops after Prewrite(). What makes them one is where their primaries
+stand: all of them are cells of *one row* (`percola.joint.row`), and a row mutation is atomic.
+
+    attempt 7, a leg at 30   marker 30: lock (primary)    docs: lock → marker …     other rows …
+    attempt 9, a leg at 33   marker 33: lock (primary)    docs: lock → marker …
+    attempt 8, which failed  marker 31: rolled back       docs: lock → marker 31: whoever meets
+                                                          it removes it
+    commit                   state    40: lock
+                             commit_ts = 41
+                             ONE MUTATION: 30, 33 and 40: lock → write record at 41
+    roll forward             docs: lock → write record at 41, by us or whoever is first
+
+The rules are the protocol's own, and hold for each leg by itself:
+
+P1-P2   A leg's start_ts comes from the oracle, before its marker is locked; commit_ts is drawn
+        after `state` is locked, and a partition is reported after its last prewrite was
+        acknowledged. From the lock on `state` on, no attempt begins and none takes a seat.
+P3      A leg's marker is locked before any cell that names it as primary.
+P4      A leg is undone by a rollback record on its marker; a marker that meets its own, or finds
+        that the job's state has changed, is not locked. So a zombie begins nothing after the end.
+P5-P6   All that removes or replaces a lock names it; all of it can be repeated.
+P7      The commit point is `TwoPhaseCommit.commit_primary` on `state`, with more in the mutation.
+P8      The locks carry no owner's token, for the processes of a job come and go: they live by being
+        refreshed, by any task of the job. Who watches them go stale for their time to live rolls a
+        leg back; the commit is conditional on every leg's lock, so then the job aborts.
+P9-P10  Readers meet the locks as any others: they wait for those below their start_ts, and then
+        read again. So who reads what a long job is writing waits for the job.
+P11     One-step commits respect locks; nothing is committed in one step here but `state`'s
+        "running", which is an ordinary transaction.
+P12     A job's locks keep the safe point below its legs. It is checked, for the oldest leg, after
+        everything is locked.
+P13     What is retried is the attempt, with a new start_ts, from Spark's rows, which it has not
+        read here: there is nothing in it that could be out of date.
+P14     A marker changes nothing whatever is written, so it can be chosen before the write set is
+        final; `percola.joint.attempt` says who waits for whom.
+
+A job has *runs*: a streaming batch that failed is written again after a restart, under the same
+name. Each run is a timestamp of the oracle, and a later one puts an end to earlier ones: their
+attempts are rolled back and cannot begin again. Once a run has committed, the job has, for good.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final
+
+from percola.batching import BATCH_ROWS, batches
+from percola.cells import Cell, Kind, Op, decode_lock
+from percola.errors import RolledBackError, StoreError
+from percola.joint.attempt import Attempt
+from percola.joint.legs import Part
+from percola.joint.row import (
+    ABORTED,
+    COMMITTED,
+    JOBS,
+    RUNNING,
+    STATE,
+    JobOverError,
+    JobRow,
+    JointError,
+    Marker,
+    Seat,
+    State,
+)
+from percola.locks import Fate, commit_changes, settling_changes
+from percola.repository import Repository
+from percola.snapshot import Services
+from percola.store.base import Condition, Delete, Put, RowMutation
+from percola.transaction import Transaction
+from percola.two_phase import TwoPhaseCommit
+
+TTL_SECONDS: Final = 120.0
+"""How long a job may go without a sign of life before others may roll it back."""
+
+PATIENCE: Final = 60.0
+"""Seconds that an attempt waits for another job's lock."""
+
+
+class JointTransaction:
+    """One run of a joint transaction, as one of its processes sees it.
+
+    Args:
+        repo: the repository, opened with the table `JOBS`.
+        job: its name: what is committed under it is committed once.
+        run: `new_run` of the repository, the same in all processes of this run.
+        tables: the tables that it writes.
+        ttl_seconds: how long it may go without a sign of life (`Attempt.kept_alive`).
+        patience: how many seconds an attempt waits for a lock of another job.
+    """
+
+    def __init__(
+        self,
+        repo: Repository,
+        job: str,
+        run: int,
+        tables: Iterable[str],
+        *,
+        ttl_seconds: float = TTL_SECONDS,
+        patience: float = PATIENCE,
+    ) -> None:
+        self._repo = repo
+        self._run = run
+        self._tables = list(tables)
+        self._ttl_ms = int(ttl_seconds * 1000)
+        self._patience = patience
+        self._row = JobRow(repo, job)
+        self._services = repo.services
+
+    # --- Attempts -----------------------------------------------------------------------
+
+    def committed(self) -> int | None:
+        """The commit_ts of the job, if this or another run of it has committed; else None."""
+        state = self._row.state()
+        return state.version if state is not None and state.what == COMMITTED else None
+
+    def attempt(self, partition: int, attempt: int, retry: int = 0) -> Attempt | None:
+        """Begin to write a partition; None if the job has committed: nothing is left to do.
+
+        Args:
+            partition: its number in this run.
+            attempt: unique to the run, and higher than those of earlier attempts.
+            retry: how many attempts at the same rows there were before, as the scheduler counts.
+                It begins at 0 again if the rows had to be computed anew and may be others; then
+                what an earlier attempt has finished does not count.
+
+        Raises JobOverError if this run has ended, SupersededError if a later attempt is under way.
+        """
+        state = self._begin()
+        if state is None:
+            return None
+        return Attempt(self._row, state, partition, attempt, retry, self._ttl_ms, self._patience)
+
+    def _begin(self) -> State | None:
+        """The state in which this run writes; None if the job has committed."""
+        self._end_older_change()
+
+        def begin(t: Transaction) -> dict[str, Any]:
+            found = t.get(STATE, self._row.job)
+            if found is None or (found["is"] != COMMITTED and found["run"] < self._run):
+                found = self._said(RUNNING)
+                t.set(STATE, self._row.job, found)
+            return found
+
+        found = self._repo.run(begin)
+        if found["is"] == COMMITTED:
+            return None
+        state = self._row.state()
+        if state is None or state[:2] != (self._run, RUNNING):
+            raise self._over(found)
+        return state
+
+    def _end_older_change(self) -> None:
+        """What an earlier run was about to make of the state is decided here and now."""
+        changing = self._row.changing()
+        if changing is not None and changing[2]["run"] < self._run:
+            start_ts, lock, _ = changing
+            resolver = self._services.resolver
+            fate = resolver.fate(self._row.state_cell, start_ts, impatient=True)
+            if fate is not None:
+                resolver.settle(self._row.state_cell, start_ts, lock, fate)
+
+    def _said(self, what: str, rows: int = 0) -> dict[str, Any]:
+        at = self._services.clock.wall_ms()
+        return {"run": self._run, "is": what, "rows": rows, "at": at}
+
+    def _over(self, found: dict[str, Any]) -> JobOverError:
+        what = f"it is {found['is']}"
+        if found["run"] != self._run:
+            what += f" by a later run, {found['run']}"
+        return JobOverError(
+            f"The run {self._run} of the joint transaction {self._row.job!r} cannot go on: {what}."
+        )
+
+    # --- Commit -------------------------------------------------------------------------
+
+    def commit(self, parts: Sequence[Part]) -> int:
+        """Commit what the partitions' attempts have written: all of it, at the returned commit_ts.
+
+        `parts` are what `Attempt.finish` returned, one for each partition. If the job has committed
+        before, nothing is committed, and what may be left to roll forward is.
+
+        Raises JointError if an attempt was rolled back meanwhile, JobOverError if this run has
+        ended, CommitUnknownError if the store went away at the commit point, and StoreError.
+        Afterwards call `abort`, in any case: it does nothing if the job has committed.
+        """
+        commit_ts = self._commit(parts)
+        # What cannot be rolled forward now is by whoever meets it.
+        with contextlib.suppress(StoreError):
+            self.settle()
+        return commit_ts
+
+    def _commit(self, parts: Sequence[Part]) -> int:
+        self._begin()
+        # Begun like any transaction that reads and writes the state, committed with more in it.
+        with self._repo.transaction(two_phase=True) as t:
+            found = t.get(STATE, self._row.job)
+            assert found is not None
+            if found["is"] == COMMITTED:
+                return t.version(STATE, self._row.job)
+            if (found["run"], found["is"]) != (self._run, RUNNING):
+                raise self._over(found)
+            legs, seats = self._winners(parts)
+            said = STATE.encode_value(self._said(COMMITTED, sum(part.rows for part in parts)))
+            commit = _JointCommit(self._services, t.start_ts, self._row, said, legs, seats)
+            try:
+                commit_ts = commit.run((), ())
+            except RolledBackError:
+                commit.undo(self._row.state_cell)
+                self._winners(parts)
+                raise
+            t.rollback()
+        return commit_ts
+
+    def _winners(self, parts: Sequence[Part]) -> tuple[list[Marker], list[Seat]]:
+        """The legs and the seats of the attempts that are to commit; JointError if one is gone."""
+        markers, seats = self._row.held()
+        by_attempt: dict[tuple[int, int], list[Marker]] = {}
+        for marker in markers:
+            if marker.run == self._run:
+                key = marker.partition, marker.attempt
+                by_attempt.setdefault(key, []).append(marker)
+        legs: list[Marker] = []
+        taken: list[Seat] = []
+        for partition, found in itertools.groupby(sorted(parts), key=lambda part: part.partition):
+            part, *others = found
+            if others:
+                raise JointError(
+                    f"The partition {partition} of the joint transaction {self._row.job!r} was "
+                    "reported twice. Nothing of it has been committed."
+                )
+            seat = seats.get((self._run, partition))
+            its = by_attempt.get((partition, part.attempt), [])
+            if seat is None or seat.attempt != part.attempt or len(its) != seat.legs:
+                raise JointError(
+                    f"The attempt {part.attempt} at the partition {partition} of the joint "
+                    f"transaction {self._row.job!r} was rolled back before the job could commit: "
+                    "it gave no sign of life for its time to live, or another one has taken its "
+                    "place. Nothing of the job has been committed: run it again, with a longer "
+                    "time to live if its processes may stand still for so long."
+                )
+            legs += its
+            taken.append(seat)
+        return legs, taken
+
+    # --- Abort --------------------------------------------------------------------------
+
+    def abort(self) -> bool:
+        """End this run without committing; False if the job has committed. Raises StoreError.
+
+        Nothing of the run becomes visible any more; what it has locked is free again.
+        """
+        self._end_older_change()
+
+        def end(t: Transaction) -> dict[str, Any]:
+            found = t.get(STATE, self._row.job)
+            if found is None or (found["is"] != COMMITTED and found["run"] <= self._run):
+                if found is None or found["is"] != ABORTED or found["run"] < self._run:
+                    t.set(STATE, self._row.job, self._said(ABORTED))
+                found = self._said(ABORTED)
+            return found
+
+        found = self._repo.run(end)
+        self.settle(self._run if found["is"] == ABORTED and found["run"] == self._run else 0)
+        return bool(found["is"] != COMMITTED)
+
+    # --- What is left -------------------------------------------------------------------
+
+    def settle(self, run: int | None = None) -> None:
+        """Roll forward or back whatever an ended run has locked.
+
+        With `run`, that run and earlier ones have ended; without, all of the job has. Whoever
+        meets a lock does the same; here it is done for all of them.
+        """
+        row = self._row
+        markers, seats = row.held()
+        for marker in markers:
+            if run is None or marker.run <= run:
+                row.roll_back(marker)
+        for seat in seats.values():
+            row.clear_seat(seat)
+        for table in self._tables:
+            for batch in batches(self._settling(table)):
+                applied = self._services.store.mutate(batch)
+                for mutation in (one for one, done in zip(batch, applied, strict=True) if not done):
+                    self._settle_cells(mutation)
+        self._services.changed()
+
+    def _settling(self, table: str) -> Iterator[RowMutation]:
+        """The mutations that finish the job's locks in a table, row by row."""
+        store, resolver = self._services.store, self._services.resolver
+        fates: dict[int, Fate | None] = {}
+        locks = store.walk_kind(Kind.LOCK, table, first=BATCH_ROWS, limit=BATCH_ROWS)
+        for (_, row), group in itertools.groupby(locks, key=lambda one: one[0][:2]):
+            conditions: list[Condition] = []
+            changes: list[Put | Delete] = []
+            for cell, start_ts, raw in group:
+                lock = decode_lock(raw)
+                if not self._row.owns(lock.primary):
+                    continue
+                if start_ts not in fates:
+                    fates[start_ts] = resolver.fate(lock.primary, start_ts)
+                fate = fates[start_ts]
+                if fate is not None:
+                    conditions.append(Condition(True, Kind.LOCK, cell.column, start_ts, start_ts))
+                    changes += settling_changes(cell.column, start_ts, lock, fate)
+            if changes:
+                yield RowMutation(table, row, conditions, changes)
+
+    def _settle_cells(self, refused: RowMutation) -> None:
+        """Cell by cell: somebody has settled one of the row meanwhile."""
+        store, resolver = self._services.store, self._services.resolver
+        for condition in refused.conditions:
+            cell = Cell(refused.table, refused.row, condition.column)
+            for start_ts, raw in store.entries(cell, Kind.LOCK, condition.low, condition.high):
+                resolver.try_resolve(cell, start_ts, raw)
+
+
+class _JointCommit(TwoPhaseCommit):
+    """Commits the job's state, and in the same mutation every winning leg and seat."""
+
+    def __init__(
+        self,
+        services: Services,
+        start_ts: int,
+        row: JobRow,
+        said: bytes,
+        legs: Sequence[Marker],
+        seats: Sequence[Seat],
+    ) -> None:
+        super().__init__(services, start_ts, {row.state_cell: (int(Op.PUT), said)})
+        self._joined: list[Marker | Seat] = [*legs, *seats]
+        self._oldest_ts = min((one.start_ts for one in self._joined), default=start_ts)
+
+    def _commit_point(self, cells: Sequence[Cell], primary: Cell, commit_ts: int) -> RowMutation:
+        mutation = super()._commit_point(cells, primary, commit_ts)
+        conditions, changes = list(mutation.conditions), list(mutation.changes)
+        for one in self._joined:
+            column, start_ts = one.cell.column, one.start_ts
+            conditions.append(Condition(True, Kind.LOCK, column, start_ts, start_ts))
+            changes += commit_changes(column, start_ts, commit_ts, one.lock)
+        return RowMutation(mutation.table, mutation.row, conditions, changes)
+
+
+def new_run(repo: Repository) -> int:
+    """A number for a run: above those of all runs before. Raises StoreError."""
+    return repo.services.oracle.timestamp()
+
+
+def forget(repo: Repository, jobs: Iterable[str]) -> None:
+    """Delete what is kept of jobs that ended long ago: nobody will ask for it, or join them."""
+
+    def delete(t: Transaction, job: str) -> None:
+        for column, _ in t.get_row(JOBS, job).items():
+            t.delete(column, job)
+
+    for job in jobs:
+        repo.run(partial(delete, job=job))
+
+
+def jobs_before(repo: Repository, prefix: str, wall_ms: int) -> list[str]:
+    """The jobs with a prefix whose state was written before a wall clock's time, in ms."""
+    with repo.snapshot() as snapshot:
+        rows = snapshot.scan(JOBS, prefix=prefix, columns=[STATE])
+        return [row.key for row in rows if row[STATE]["at"] < wall_ms]

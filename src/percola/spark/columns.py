@@ -1,0 +1,450 @@
+"""§2.4 What a table looks like in Spark: its columns' types, and cells as Arrow batches.
+
+    Percola                 Spark, if nothing else is asked for   or, if the schema asks for it
+    ----------------------  ------------------------------------  -----------------------------
+    the row's key           `row` string (binary, if rows=bytes)
+    column of bytes         binary
+    column of str           string
+    column of int           bigint                                int, smallint, tinyint, decimal
+    column of float         double                                float
+    column of bool          boolean
+    column of JSON          string: the JSON text                 struct, array, map, any primitive
+    column of another codec binary: its bytes
+    family `links` of T     `links` map<string, T>                one column of it: `links:name`
+    weak column             does not appear
+
+These rules hold for reading, for writing and for the change feed alike. What a row does not have
+is null, a family of which it has no column as well.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from percola.cells import Cell
+from percola.codecs import Codec
+from percola.errors import SchemaError, UnknownColumnError, WrongTypeError
+from percola.schema import Column, Family, Table, WeakColumn
+from percola.spark.json_values import JsonShapeError, json_converter
+
+ROW: Final = "row"
+"""What the Spark column of the row's key is called, unless the option rowColumn says otherwise."""
+
+Rows: TypeAlias = Sequence[tuple[bytes, Mapping[bytes, bytes]]]
+"""Rows as a snapshot reads them: the encoded key, and the encoded values by column."""
+
+Raws: TypeAlias = "Sequence[bytes | None] | pa.Array"
+"""Encoded values: bytes, or an Arrow array of bytes."""
+
+_TYPES: Final[Mapping[str, DataType]] = {
+    "bytes": BinaryType(),
+    "str": StringType(),
+    "int": LongType(),
+    "float": DoubleType(),
+    "bool": BooleanType(),
+    "json": StringType(),
+}
+_ALSO: Final[Mapping[str, tuple[type[DataType], ...]]] = {
+    "bytes": (BinaryType,),
+    "str": (StringType,),
+    "int": (LongType, IntegerType, ShortType, ByteType, DecimalType),
+    "float": (DoubleType, FloatType),
+    "bool": (BooleanType,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A Spark column and what it stands for.
+
+    Attributes:
+        field: the column as Spark has it.
+        member: the Percola column, or the family that is a map here; None is the row's key.
+    """
+
+    field: StructField
+    member: Column[Any, Any] | Family[Any, Any] | None
+
+    @property
+    def name(self) -> str:
+        """The column's name in Spark."""
+        return self.field.name
+
+    @property
+    def value_type(self) -> DataType:
+        """The type of one cell's value: the column's own, or that of the map's values."""
+        if isinstance(self.member, Family):
+            assert isinstance(self.field.dataType, MapType)
+            return self.field.dataType.valueType
+        return self.field.dataType
+
+    @property
+    def wanted(self) -> tuple[bytes, bool] | None:
+        """What `Store.scan` is to be asked for: (name, is_prefix); None for the row's key."""
+        if self.member is None:
+            return None
+        if isinstance(self.member, Family):
+            return self.member.prefix, True
+        return self.member.key, False
+
+
+# --- What a table looks like ---------------------------------------------------------------
+
+
+def row_type(table: Table[Any]) -> DataType:
+    """The Spark type of a table's row keys."""
+    return BinaryType() if table.rows is bytes else StringType()
+
+
+def type_of(codec: Codec[Any]) -> DataType:
+    """The Spark type that a codec's values have if nothing else is asked for."""
+    return _TYPES.get(codec.name, BinaryType())
+
+
+def fields_of(table: Table[Any], row_name: str = ROW) -> StructType:
+    """The table as Spark sees it: the row's key, then columns and families as they were declared.
+
+    Raises SchemaError if the table has a column that is called as the row's key is here.
+    """
+    fields = [StructField(row_name, row_type(table))]
+    for member in table.members:
+        if isinstance(member, WeakColumn):
+            continue
+        _check_row_name(table, member.name, row_name)
+        fields.append(StructField(member.name, _default_type(member)))
+    return StructType(fields)
+
+
+def _default_type(member: Column[Any, Any] | Family[Any, Any]) -> DataType:
+    plain = type_of(member.codec)
+    return MapType(StringType(), plain) if isinstance(member, Family) else plain
+
+
+def _check_row_name(table: Table[Any], name: str, row_name: str) -> None:
+    # Spark tells no upper case from lower case in names.
+    if name.casefold() == row_name.casefold():
+        raise SchemaError(
+            f"The table {table.name!r} has a column named {name!r}, which is what the row's key is "
+            "called in Spark. Give the key another name with the option rowColumn."
+        )
+
+
+def chosen(
+    table: Table[Any],
+    schema: StructType | None = None,
+    names: str | None = None,
+    row_name: str = ROW,
+) -> list[Chosen]:
+    """What the columns that are asked for stand for, in their order.
+
+    Args:
+        table: the table, as the repository's schema has it.
+        schema: the Spark columns wanted (or given, in writing), with their types.
+        names: names separated by commas, or a JSON list of them, if there is no schema; the row's
+            key goes first, unless it is named. Without either, all of `fields_of`.
+        row_name: what the row's key is called in Spark.
+
+    Raises UnknownColumnError for what the table does not have, WrongTypeError for a type that a
+    column cannot have, SchemaError for names that collide and for no names at all.
+    """
+    if schema is None:
+        whole = fields_of(table, row_name)
+        if names is None:
+            return [_chosen_field(table, field, row_name) for field in whole]
+        listed = _listed(names)
+        if row_name not in listed:
+            listed.insert(0, row_name)
+        return [_chosen_name(table, name, row_name) for name in listed]
+    found = [_chosen_field(table, field, row_name) for field in schema]
+    seen: set[str] = set()
+    for one in found:
+        if one.name in seen:
+            raise SchemaError(f"The schema names the column {one.name!r} twice.")
+        seen.add(one.name)
+    if not found:
+        raise SchemaError("The schema names no column: leave it out to read all of them.")
+    return found
+
+
+def _listed(names: str) -> list[str]:
+    """The names in the option `columns`."""
+    if names.lstrip().startswith("["):
+        try:
+            listed = json.loads(names)
+        except ValueError:
+            listed = None
+        if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+            raise SchemaError(f"The columns {names!r} are not a JSON list of names.")
+    else:
+        listed = [name.strip() for name in names.split(",") if name.strip()]
+    if not listed:
+        raise SchemaError("The option columns names no column: leave it out to read all of them.")
+    return list(dict.fromkeys(listed))
+
+
+def _member(
+    table: Table[Any], name: str, row_name: str
+) -> Column[Any, Any] | Family[Any, Any] | None:
+    """What a Spark column's name stands for; None is the row's key."""
+    if name == row_name:
+        for member in table.members:
+            if not isinstance(member, WeakColumn):
+                _check_row_name(table, member.name, row_name)
+        return None
+    by_name = {member.name: member for member in table.members}
+    found = by_name.get(name)
+    if found is None:
+        family, colon, qualifier = name.partition(":")
+        owner = by_name.get(family)
+        if colon and isinstance(owner, Family):
+            return owner[qualifier]
+    if isinstance(found, WeakColumn):
+        raise UnknownColumnError(
+            f"The column {found!r} is weak: it can only be notified, and has no values in Spark."
+        )
+    if found is None:
+        known = [row_name, *(n for n, m in by_name.items() if not isinstance(m, WeakColumn))]
+        folded = {one.casefold(): one for one in known}
+        near = difflib.get_close_matches(name.casefold(), folded, 1)
+        hint = f" Did you mean {folded[near[0]]!r}?" if near else ""
+        raise UnknownColumnError(
+            f"The table {table.name!r} has no column {name!r}. In Spark it has: "
+            f"{', '.join(known)}.{hint}"
+        )
+    return found
+
+
+def _chosen_name(table: Table[Any], name: str, row_name: str) -> Chosen:
+    member = _member(table, name, row_name)
+    kind = row_type(table) if member is None else _default_type(member)
+    return Chosen(StructField(name, kind), member)
+
+
+def _chosen_field(table: Table[Any], field: StructField, row_name: str) -> Chosen:
+    member = _member(table, field.name, row_name)
+    kind = field.dataType
+    if member is None:
+        if type(kind) is not type(row_type(table)):
+            raise WrongTypeError(
+                f"Rows of the table {table.name!r} are {table.rows.__name__}, so {field.name!r} is "
+                f"{row_type(table).simpleString()} in Spark, not {kind.simpleString()}."
+            )
+        return Chosen(field, None)
+    if isinstance(member, Family):
+        if not isinstance(kind, MapType) or not isinstance(kind.keyType, StringType):
+            raise WrongTypeError(
+                f"{member!r} is a family, so {field.name!r} is "
+                f"{_default_type(member).simpleString()} in Spark, not {kind.simpleString()}. "
+                f"One column of it is called '{member.name}:NAME'."
+            )
+        kind = kind.valueType
+    if not fits(member.codec, kind):
+        usual = type_of(member.codec).simpleString()
+        raise WrongTypeError(
+            f"The column {member!r} holds {member.codec.name}, which is {usual} in Spark"
+            f"{_other_types(member.codec)}; it cannot be {kind.simpleString()}."
+        )
+    return Chosen(field, member)
+
+
+def fits(codec: Codec[Any], kind: DataType) -> bool:
+    """Whether a codec's values can be of a Spark type."""
+    if codec.name == "json":
+        try:
+            json_converter(kind)
+        except JsonShapeError:
+            return False
+        return True
+    if isinstance(kind, DecimalType) and kind.scale:
+        return False
+    return isinstance(kind, _ALSO.get(codec.name, (BinaryType,)))
+
+
+def _other_types(codec: Codec[Any]) -> str:
+    if codec.name == "json":
+        return " (or what the JSON's shape allows: struct, array, map, a primitive type)"
+    others = [
+        "decimal(p,0)" if kind is DecimalType else kind().simpleString()
+        for kind in _ALSO.get(codec.name, ())[1:]
+    ]
+    return f" (or {', '.join(others)})" if others else ""
+
+
+# --- Cells to Arrow ------------------------------------------------------------------------
+
+
+def schema_of(columns: Iterable[Chosen]) -> pa.Schema:
+    """The Arrow schema of what is chosen: exactly what Spark expects of a reader's batches."""
+    return to_arrow_schema(StructType([one.field for one in columns]), timezone="UTC")
+
+
+def to_batch(columns: Sequence[Chosen], rows: Rows) -> pa.RecordBatch:
+    """Rows as an Arrow batch, one column for each of `columns`.
+
+    Raises WrongTypeError, naming the cell, for what is not of its column's type.
+    """
+    schema = schema_of(columns)
+    arrays = to_arrays(columns, rows, schema)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def to_arrays(columns: Sequence[Chosen], rows: Rows, schema: pa.Schema) -> list[pa.Array]:
+    """The arrays of `to_batch`; `schema` is the `schema_of` the columns."""
+    arrays = []
+    keys = [key for key, _ in rows]
+    for one, field in zip(columns, schema, strict=True):
+        member = one.member
+        if member is None:
+            arrays.append(row_array(keys, field.type))
+        elif isinstance(member, Family):
+            arrays.append(_family_array(one, member, rows, field.type))
+        else:
+            name = member.key
+            raws = [values.get(name) for _, values in rows]
+            arrays.append(value_array(one, raws, keys, field.type))
+    return arrays
+
+
+def _binary(raws: Raws) -> pa.Array:
+    return raws if isinstance(raws, pa.Array) else pa.array(raws, pa.binary())
+
+
+def row_array(keys: Raws, kind: pa.DataType) -> pa.Array:
+    """Row keys as an Arrow array of `kind`, string or binary; WrongTypeError for broken text."""
+    raw = _binary(keys)
+    try:
+        return raw.cast(kind)
+    except pa.ArrowInvalid:
+        bad = next((key for key in raw.to_pylist() if not _is_text(key)), b"")
+        raise WrongTypeError(f"The row {bad!r} should be text, but it is not UTF-8.") from None
+
+
+def value_array(one: Chosen, raws: Raws, keys: Raws, kind: pa.DataType) -> pa.Array:
+    """The encoded values of a column as an Arrow array of `kind`; None is null.
+
+    `keys` are the rows that the values stand in, for errors: WrongTypeError names the cell.
+    """
+    member = one.member
+    assert isinstance(member, Column)
+    name, column = member.table_name, member.key
+    return cells_array(
+        member.codec,
+        one.value_type,
+        raws,
+        kind,
+        lambda at: Cell(name, _binary(keys)[at].as_py(), column),
+    )
+
+
+def cells_array(
+    codec: Codec[Any],
+    spark: DataType,
+    raws: Raws,
+    kind: pa.DataType,
+    cell: Callable[[int], Cell],
+) -> pa.Array:
+    """Encoded values as an Arrow array of `kind`, which is what Spark's type `spark` is in Arrow.
+
+    `cell` says which cell a value is of: WrongTypeError names the one that is not of the type.
+    """
+    as_text = codec.name == "json" and isinstance(spark, StringType)
+    if codec.name != "json" or as_text:
+        array = _binary(raws)
+        try:
+            return array if pa.types.is_binary(kind) else _parsed(array, kind)
+        except pa.ArrowInvalid:
+            pass  # Value by value: what Arrow cannot read, or which one is wrong.
+    decode: Callable[[bytes], Any] = bytes.decode if as_text else codec.decode
+    convert = json_converter(spark) if codec.name == "json" and not as_text else None
+    values: list[Any] = []
+    encoded = raws.to_pylist() if isinstance(raws, pa.Array) else raws
+    for at, raw in enumerate(encoded):
+        try:
+            value = None if raw is None else decode(raw)
+            values.append(convert(value) if convert else value)
+        except (ValueError, RecursionError) as error:
+            raise _unreadable(codec, spark, cell(at), raw, error) from error
+    try:
+        return pa.array(values, kind)
+    except _UNFIT as error:
+        for at, value in enumerate(values):
+            try:
+                pa.array([value], kind)
+            except _UNFIT as wrong:
+                raise _unreadable(codec, spark, cell(at), encoded[at], wrong) from wrong
+        raise _unreadable(codec, spark, cell(0), encoded[0], error) from error
+
+
+_UNFIT: Final = (ValueError, OverflowError, TypeError, pa.ArrowException)
+
+
+def _parsed(raw: pa.Array, kind: pa.DataType) -> pa.Array:
+    text = raw.cast(pa.string())
+    return text if pa.types.is_string(kind) else text.cast(kind)
+
+
+def _unreadable(
+    codec: Codec[Any], spark: DataType, cell: Cell, raw: bytes | None, error: Exception
+) -> WrongTypeError:
+    reason = f" ({error})" if isinstance(error, JsonShapeError) else ""
+    hint = " A schema may give it decimal(38,0)." if codec.name == "int" else ""
+    return WrongTypeError(
+        f"{cell} holds {(raw or b'')[:40]!r}, which cannot be read as {spark.simpleString()}"
+        f"{reason}.{hint}"
+    )
+
+
+def _family_array(one: Chosen, family: Family[Any, Any], rows: Rows, kind: pa.DataType) -> pa.Array:
+    prefix, skip = family.prefix, len(family.prefix)
+    qualifiers: list[bytes] = []
+    raws: list[bytes] = []
+    places: list[tuple[int, bytes]] = []
+    offsets: list[int | None] = []
+    for at, (_, values) in enumerate(rows):
+        before = len(raws)
+        for name, raw in values.items():
+            if name.startswith(prefix):
+                qualifiers.append(name[skip:])
+                raws.append(raw)
+                places.append((at, name))
+        offsets.append(before if len(raws) > before else None)
+    offsets.append(len(raws))
+
+    def cell(at: int) -> Cell:
+        row, name = places[at]
+        return Cell(family.table.name, rows[row][0], name)
+
+    items = cells_array(family.codec, one.value_type, raws, kind.item_type, cell)
+    names = row_array(qualifiers, pa.string())
+    return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), names, items, type=kind)
+
+
+def _is_text(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,221 @@
+"""§2.4 Filters that Spark hands down, with the option `pushFilters`.
+
+    row = 'a'   row IN (…)   row < 'b'   row LIKE 'p%'   become ranges of rows: the rest is not read
+    size > 3    title = 'x'  tags IS NULL  …              are tried before other columns are decoded
+
+The first are answered in full, and Spark does not look again: keys are compared as bytes on both
+sides. The second are a sieve, and Spark looks again at what it lets through; so it only has to be
+sure of what it keeps back. Where Arrow and Spark differ (a NaN is greater than all numbers), it
+keeps nothing back.
+
+Spark hands filters down only if `spark.sql.python.filterPushdown.enabled` is set
+(`percola.spark.configure` sets it), and refuses a reader that asks for them otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    StringStartsWith,
+)
+from pyspark.sql.types import StringType
+
+from percola import Column
+from percola.snapshot import after_prefix
+from percola.spark.columns import Chosen, schema_of
+from percola.spark.partitioning import Range, default_partitions
+from percola.spark.reading import RowRanges, TableReader
+from percola.spark.scanning import Sieve
+
+_POINTS: Final = 64
+"""Ranges of a list that are worth a task of their own."""
+
+_COMPARISONS: Final[dict[type[Filter], str]] = {
+    EqualTo: "equal",
+    GreaterThan: "greater",
+    GreaterThanOrEqual: "greater_equal",
+    LessThan: "less",
+    LessThanOrEqual: "less_equal",
+}
+
+
+class FilteringReader(TableReader):
+    """A `TableReader` that takes filters from Spark."""
+
+    _ranges: list[Range] | None = None
+    _filters: tuple[Filter, ...] = ()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Take what can be taken; returns what Spark has to look at again."""
+        low, high = self._range
+        ranges = [Range(low, high or None)]
+        left: list[Filter] = []
+        for one in filters:
+            named = row_ranges_of(one, self._options.row_column)
+            if named is None:
+                left.append(one)
+            else:
+                ranges = intersected(ranges, named)
+        if len(left) < len(filters):
+            self._ranges = ranges
+        self._filters = tuple(left)
+        return left
+
+    def partitions(self) -> list[InputPartition]:
+        """Ranges of rows: one is cut as the table's tablets are, many are shared out."""
+        if self._ranges is None:
+            return super().partitions()
+        if len(self._ranges) == 1:
+            [(low, high)] = self._ranges
+            self._range = low, high or b""
+            return super().partitions() if high is None or low < high else []
+        self._hold()
+        count = min(default_partitions(), max(1, len(self._ranges) // _POINTS))
+        shares = [self._ranges[at::count] for at in range(count)]
+        return [
+            RowRanges([(low, high or b"") for low, high in sorted(share)])
+            for share in shares
+            if share
+        ]
+
+    def _sieves(self, columns: Sequence[Chosen]) -> list[Sieve]:
+        schema = schema_of(columns)
+        found = []
+        for at, one in enumerate(columns):
+            for filter_ in self._filters:
+                if _attribute(filter_) == one.name:
+                    test = sieve_of(filter_, one, schema.field(at).type)
+                    if test is not None:
+                        found.append(Sieve(at, test))
+        return found
+
+
+def _attribute(filter_: Filter) -> str | None:
+    """The name of the column that a filter is about; None for a part of one, and for others."""
+    path: tuple[str, ...] = getattr(filter_, "attribute", ())
+    return path[0] if len(path) == 1 else None
+
+
+# --- Rows -----------------------------------------------------------------------------------
+
+
+def row_ranges_of(filter_: Filter, row_name: str) -> list[Range] | None:
+    """The ranges of rows that a filter of the row's key means, in order; None for other filters."""
+    if _attribute(filter_) != row_name:
+        return None
+    if isinstance(filter_, IsNotNull):
+        return [Range(b"", None)]
+    if isinstance(filter_, IsNull):
+        return []
+    if isinstance(filter_, In):
+        keys = [_key(value) for value in filter_.value if value is not None]
+        known = sorted({key for key in keys if key is not None})
+        return [Range(key, key + b"\0") for key in known] if None not in keys else None
+    key = _key(getattr(filter_, "value", None))
+    if key is None:
+        return None
+    if isinstance(filter_, StringStartsWith):
+        return [Range(key, after_prefix(key) or None)]
+    if isinstance(filter_, EqualTo):
+        return [Range(key, key + b"\0")]
+    if isinstance(filter_, GreaterThan):
+        return [Range(key + b"\0", None)]
+    if isinstance(filter_, GreaterThanOrEqual):
+        return [Range(key, None)]
+    if isinstance(filter_, LessThan):
+        return [Range(b"", key)]
+    if isinstance(filter_, LessThanOrEqual):
+        return [Range(b"", key + b"\0")]
+    return None
+
+
+def _key(value: Any) -> bytes | None:
+    if isinstance(value, str):
+        return value.encode()
+    return bytes(value) if isinstance(value, bytes | bytearray) else None
+
+
+def intersected(some: Sequence[Range], others: Sequence[Range]) -> list[Range]:
+    """The rows that are in a range of both; each is in order and without overlaps."""
+    found = []
+    a = b = 0
+    while a < len(some) and b < len(others):
+        low = max(some[a].start, others[b].start)
+        ends = [end for end in (some[a].end, others[b].end) if end is not None]
+        high = min(ends) if ends else None
+        if high is None or low < high:
+            found.append(Range(low, high))
+        if some[a].end is not None and some[a].end == high:
+            a += 1
+        else:
+            b += 1
+    return found
+
+
+# --- Columns --------------------------------------------------------------------------------
+
+
+def sieve_of(
+    filter_: Filter, one: Chosen, kind: pa.DataType
+) -> Callable[[pa.Array], pa.Array] | None:
+    """What a filter keeps of a column's values, as a mask; None if it cannot tell for sure."""
+    if not isinstance(one.member, Column):
+        return None
+    if isinstance(filter_, IsNull):
+        return lambda array: pc.is_null(array)
+    if isinstance(filter_, IsNotNull):
+        return lambda array: pc.is_valid(array)
+    spark = one.field.dataType
+    if isinstance(spark, StringType) and spark.collation != StringType().collation:
+        return None  # Compared by rules of a language.
+    if pa.types.is_nested(kind):
+        return None
+    try:
+        if isinstance(filter_, In):
+            values = pa.array([v for v in filter_.value if v is not None], kind)
+            return _among(values)
+        if isinstance(filter_, StringStartsWith):
+            return lambda array: pc.starts_with(array, filter_.value)
+        comparison = _COMPARISONS.get(type(filter_))
+        value = pa.scalar(getattr(filter_, "value", None), kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return None
+    if comparison is None or not value.is_valid:
+        return None
+    return _compared(comparison, value)
+
+
+def _among(values: pa.Array) -> Callable[[pa.Array], pa.Array]:
+    if pa.types.is_floating(values.type):
+        # Arrow tells the two zeros apart, Spark does not.
+        values = pc.add(values, pa.scalar(0.0, values.type))
+        return lambda array: pc.or_(
+            pc.is_in(pc.add(array, pa.scalar(0.0, array.type)), value_set=values), pc.is_nan(array)
+        )
+    return lambda array: pc.is_in(array, value_set=values)
+
+
+def _compared(comparison: str, value: pa.Scalar) -> Callable[[pa.Array], pa.Array] | None:
+    def test(array: pa.Array) -> pa.Array:
+        return pc.call_function(comparison, [array, value])
+
+    if pa.types.is_floating(value.type):
+        if math.isnan(value.as_py()):
+            return None
+        return lambda array: pc.or_(test(array), pc.is_nan(array))
+    return test

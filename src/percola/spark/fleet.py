@@ -1,0 +1,408 @@
+"""§2.4: workers on Spark's executors: the paper's worker on every machine, as long tasks.
+
+A worker is a Spark job of one task, kept up by a thread of the driver: when the job ends without
+having been told to, because its process, its executor or its machine died, the thread submits it
+again, after a back-off. Not one job with many tasks, for Spark would give all of them up when one
+has died often enough; and not barrier mode, which fails them together.
+
+    driver ──▶ order: a beat, stop ──▶  the fleet's row in   ◀── report: a beat, ── workers
+                                        the repository           who, how much
+
+What passes between them stands in the repository (`percola.spark.fleet_board`). Both sides beat:
+a worker whose driver is gone ends by itself, and one that the driver has not heard of for as long
+is cancelled and submitted anew. Spark needs seconds to end a task that it has cancelled, and a
+machine may be cut off for longer, so an old worker may work on beside its successor. That does
+no harm: what they do are transactions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import re
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from types import TracebackType
+from typing import Final, Self
+
+from pyspark import InheritableThread, SparkContext
+
+from percola.cells import Kind
+from percola.clock import backoff
+from percola.errors import PercolaError, StoreError
+from percola.repository import Repository
+from percola.spark.fleet_board import Board, Order
+from percola.spark.fleet_status import Place, WorkerStatus
+from percola.spark.fleet_task import Ending, Task, run_task
+from percola.spark.session import interrupts_held
+
+log = logging.getLogger("percola.fleet")
+
+_LOOK: Final = 0.02
+_FIRST_WAIT: Final = 0.1
+_LONGEST_WAIT: Final = 10.0
+_HEALTHY: Final = 60.0
+"""Seconds of life after which earlier deaths do not count any more."""
+_CANCEL_SECONDS: Final = 20.0
+_SILENT: Final = 3.0
+"""Beats without one, after which a worker is shown as silent."""
+_NO_PERCOLA: Final = "No module named 'percola"
+_PROCESS_DIED: Final = (
+    "Python worker exited unexpectedly",
+    "Python worker failed to connect back",
+    "java.io.EOFException",
+    "Connection reset",
+    "Broken pipe",
+)
+
+
+class FleetError(PercolaError):
+    """The workers on Spark keep dying or cannot work, or did not get done in time."""
+
+
+class Fleet:
+    """Workers on Spark, watched over; `run_workers` makes one. A context manager that stops them.
+
+    Attributes:
+        name: its own name, which Spark's job groups and the jobs' descriptions begin with.
+    """
+
+    def __init__(
+        self, context: SparkContext, repo: Repository, task: Task, workers: int, restarts: int
+    ) -> None:
+        self.name = task.fleet
+        self._context = context
+        self._repo = repo
+        self._task = task
+        self._restarts = restarts
+        self._board = Board(repo.services.store, task.fleet)
+        self._random = random.Random()
+        self._guard = threading.RLock()
+        self._beat = 0
+        self._columns: set[tuple[str, bytes]] = set()
+        self._failure: FleetError | None = None
+        self._stopping = threading.Event()
+        self._closing = threading.Event()
+        self._ended = threading.Event()
+        self._spark_ended = threading.Event()
+        self._stop_guard = threading.Lock()
+        self._places = [Place(number) for number in range(workers)]
+        self._order(stop=False)
+        self._watcher = threading.Thread(target=self._watch, name="percola-fleet", daemon=True)
+        # They inherit the caller's local properties, its scheduler pool among them.
+        self._keepers = [
+            InheritableThread(
+                target=self._keep, args=(one,), name=f"percola-worker-{one.worker}", daemon=True
+            )
+            for one in self._places
+        ]
+        for keeper in self._keepers:
+            keeper.start()
+        self._watcher.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<Fleet of {len(self._places)} workers on {self._task.address}>"
+
+    # --- For its user -------------------------------------------------------------------
+
+    def status(self) -> list[WorkerStatus]:
+        """What each worker is doing, as far as it is known: up to a second old."""
+        with contextlib.suppress(PercolaError):
+            self._hear()
+        with self._guard:
+            return [self._status(one) for one in self._places]
+
+    def pending(self) -> dict[str, int]:
+        """How many cells wait for an observer, by `table.column`: the work that is left.
+
+        Costs in proportion to it. Raises RepositoryClosedError once the fleet has been stopped.
+        """
+        return self._repo.pending()
+
+    def check(self) -> None:
+        """Raise FleetError if a worker cannot work, or has died again and again."""
+        if self._failure is not None:
+            raise FleetError(str(self._failure)) from self._failure.__cause__
+
+    def wait_until_idle(self, seconds: float | None = None) -> None:
+        """Return when nothing is left to do for the workers' observers; they go on working.
+
+        What was set aside does not count, and neither do columns that these workers do not
+        observe. Ctrl-C stops the fleet, as in `wait`.
+
+        Raises FleetError if a worker fails for good, or if there is still work after `seconds`.
+        """
+        if not self._until(self._is_idle, seconds):
+            left = ", ".join(f"{number:,} {name}" for name, number in self.pending().items())
+            waits = "; ".join(map(str, self.status()))
+            raise FleetError(
+                f"There is still work to do after {seconds:g} s ({left or 'workers to start'}): "
+                f"{waits}."
+            )
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until somebody stops the fleet, or `seconds` long; whether it has been stopped.
+
+        Ctrl-C meanwhile lets running observers finish and stops the workers; then
+        KeyboardInterrupt is raised. Raises FleetError if a worker fails for good.
+        """
+        return self._until(self._ended.is_set, seconds)
+
+    def stop(self, seconds: float = 30.0) -> None:
+        """Let running observers finish, end the workers, and return when they are gone.
+
+        What has not ended after `seconds` is cancelled. Idempotent.
+        """
+        with self._stop_guard:
+            if self._ended.is_set():
+                return
+            self._stopping.set()
+            try:
+                with contextlib.suppress(PercolaError):
+                    self._order(stop=True)
+                if not self._joined(seconds):
+                    log.warning(
+                        "workers did not end within %s s: their jobs are cancelled", seconds
+                    )
+            finally:
+                self._close()
+
+    # --- Waiting ------------------------------------------------------------------------
+
+    def _until(self, done: Callable[[], bool], seconds: float | None) -> bool:
+        deadline = None if seconds is None else time.monotonic() + seconds
+        # Spark's own handler would cancel all jobs, and so break the observers off.
+        with interrupts_held() as interrupted:
+            while not done():
+                self.check()
+                if interrupted.is_set():
+                    self.stop()
+                    break
+                if deadline is not None and time.monotonic() >= deadline:
+                    return False
+                self._ended.wait(_LOOK)
+        return True
+
+    def _is_idle(self) -> bool:
+        with self._guard:
+            columns = set(self._columns)
+        if not columns:
+            with contextlib.suppress(StoreError):
+                self._hear()
+            return False
+        store = self._repo.services.store
+
+        def is_left(kind: Kind) -> bool:
+            return any(
+                (cell.table, cell.column) in columns
+                for table in {name for name, _ in columns}
+                for cell, _, _ in store.walk_kind(kind, table, first=1)
+            )
+
+        # A commit turns its locks into notify entries: so the locks are looked for in between.
+        return self._repo.services.oracle.at_one_moment(
+            lambda: not (is_left(Kind.NOTIFY) or is_left(Kind.LOCK) or is_left(Kind.NOTIFY))
+        )
+
+    # --- Keeping a worker up ------------------------------------------------------------
+
+    def _keep(self, place: Place) -> None:
+        """In a thread of its own: submit the worker's job, again and again, until the end."""
+        deaths = 0
+        state = "stopped"
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            with self._guard:
+                place.begin(self.name)
+            ending = self._submit(place)
+            if self._stopping.is_set() or ending.why in ("told", "over"):
+                break
+            deaths = 1 if time.monotonic() - began > _HEALTHY else deaths + 1
+            log.warning("worker %s of %s ended: %s", place.worker, self.name, ending.error)
+            with self._guard:
+                place.state, place.error = "resting", ending.error
+            if ending.final or deaths > self._restarts:
+                self._give_up(place, ending, deaths)
+                state = "failed"
+                break
+            wait = backoff(self._random, deaths, first=_FIRST_WAIT, most=_LONGEST_WAIT)
+            self._stopping.wait(wait)
+        with self._guard:
+            place.state = state
+
+    def _submit(self, place: Place) -> Ending:
+        """Run the worker's job to its end."""
+        try:
+            described = f"Percola worker {place.worker}: {self._task.observers}"
+            self._context.setJobGroup(place.group, described)
+            job = self._context.parallelize([place.worker], 1).mapPartitions(
+                partial(run_task, self._task, place.worker, place.attempt)
+            )
+            [ending] = job.collect()
+        except Exception as error:  # Py4J's errors have no common root but this.
+            if _has_ended(self._context):
+                self._spark_ended.set()
+                return Ending("failed", "Spark has ended", final=True)
+            if place.cancelled:
+                return Ending("failed", f"it was not heard of for {self._task.patience:g} s")
+            said = str(error)
+            # Another Python will not be there at the next attempt.
+            return Ending("failed", _reason(said), said, final=_NO_PERCOLA in said)
+        said = {
+            "silent": f"it did not hear of its driver for {self._task.patience:g} s",
+            "superseded": "Spark ran another attempt of its task beside it",
+        }.get(ending.why, ending.error)
+        return Ending(ending.why, said.rstrip("."), ending.details, ending.final)
+
+    def _give_up(self, place: Place, ending: Ending, deaths: int) -> None:
+        often = "" if ending.final else f" for the {deaths}. time in a row"
+        failure = FleetError(
+            f"Worker {place.worker} has ended{often}: {ending.error}. Nothing is lost: mend the "
+            "cause, and run the workers again."
+        )
+        if ending.details:
+            failure.__cause__ = RuntimeError(ending.details)
+        with self._guard:
+            self._failure = self._failure or failure
+
+    # --- Watching -----------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """In a thread of its own: beat, listen, and cancel what is not heard of any more."""
+        while not self._closing.wait(self._task.beat):
+            try:
+                self._order(stop=self._stopping.is_set())
+                self._hear()
+            except PercolaError as error:
+                log.warning("the fleet's row cannot be reached and will be tried again: %s", error)
+                continue
+            with self._guard:
+                lost = [
+                    one
+                    for one in self._places
+                    if one.is_heard
+                    and one.state == "submitted"
+                    and time.monotonic() - one.heard > self._task.patience
+                ]
+                for one in lost:
+                    one.cancelled = True
+            for one in lost:
+                self._cancel(one)
+
+    def _order(self, *, stop: bool) -> None:
+        with self._guard:
+            self._beat += 1
+            self._board.give(Order(self._beat, stop, time.time_ns() // 1_000_000))
+
+    def _hear(self) -> None:
+        if self._ended.is_set():
+            return
+        reports = self._board.reports()
+        with self._guard:
+            for worker, (epoch, report) in reports.items():
+                self._places[worker].hear(epoch, report)
+                self._columns.update((table, name.encode()) for table, name in report.columns)
+
+    def _cancel(self, place: Place) -> None:
+        with contextlib.suppress(Exception):  # The JVM may be gone.
+            self._context.cancelJobGroup(place.group)
+
+    def _status(self, place: Place) -> WorkerStatus:
+        report, state = place.report, place.state
+        age = time.monotonic() - place.heard if report is not None else None
+        if state == "submitted" and place.is_heard:
+            state = "working" if age is not None and age < _SILENT * self._task.beat else "silent"
+        elif state == "submitted":
+            state = "starting" if self._has_slot(place) else "waiting"
+        return WorkerStatus(
+            worker=place.worker,
+            state=state,
+            host=report.host if report else None,
+            pid=report.pid if report else None,
+            transactions=place.past + (report.transactions if report else 0),
+            per_second=report.per_second if report and state == "working" else 0.0,
+            set_aside=report.set_aside if report else 0,
+            restarts=place.restarts,
+            heartbeat=age,
+            error=place.error,
+        )
+
+    def _has_slot(self, place: Place) -> bool:
+        """Whether a task of the worker's job is running, for all that Spark's driver knows."""
+        try:
+            tracker = self._context.statusTracker()
+            jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(place.group)]
+            stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+            return any(stage.numActiveTasks for stage in stages if stage)
+        except Exception:  # Py4J's errors, once the JVM is gone.
+            return False
+
+    # --- The end ------------------------------------------------------------------------
+
+    def _joined(self, seconds: float) -> bool:
+        """Whether every worker's job has ended, or Spark itself, after waiting for so long."""
+        deadline = time.monotonic() + seconds
+        while any(keeper.is_alive() for keeper in self._keepers):
+            # Where Spark has ended, a thread that waits for a job of its may wait for ever.
+            if self._spark_ended.is_set() or time.monotonic() >= deadline:
+                return self._spark_ended.is_set()
+            self._ended.wait(_LOOK)
+        return True
+
+    def _close(self) -> None:
+        deadline = time.monotonic() + _CANCEL_SECONDS
+        while not self._joined(0) and time.monotonic() < deadline:
+            for one in self._places:
+                self._cancel(one)
+            self._joined(_FIRST_WAIT)
+        self._closing.set()
+        self._watcher.join()
+        with contextlib.suppress(PercolaError):
+            self._hear()
+            self._board.clear()
+        self._ended.set()
+        self._repo.close()
+
+
+def _has_ended(context: SparkContext) -> bool:
+    try:
+        return context._jsc is None or bool(context._jsc.sc().isStopped())
+    except Exception:  # The JVM is gone.
+        return True
+
+
+def _reason(text: str) -> str:
+    """Why Spark gave up on a worker's job, without a full stop."""
+    if any(sign in text for sign in _PROCESS_DIED):
+        return "its process died (killed, or out of memory?)"
+    if "ExecutorLostFailure" in text:
+        return "its executor died (killed, or out of memory?)"
+    if _NO_PERCOLA in text:
+        return (
+            "the Python of Spark's executors has no Percola: install it there, or name another "
+            "Python by the variable PYSPARK_PYTHON before Spark starts"
+        )
+    if "cancelled" in text:
+        return "its job was cancelled"
+    # A Python traceback ends with what went wrong, and the JVM's follows it; else the JVM's own
+    # words stand behind what Py4J says.
+    _, _, python = text.partition("Traceback (most recent call last):")
+    lines = [
+        line.strip() for line in re.split(r"\n\s*(?:SQLSTATE|at )", python or text)[0].split("\n")
+    ]
+    said = [line for line in lines if line] or ["Spark gave no reason"]
+    return said[-1].removeprefix(": ").rstrip(".")

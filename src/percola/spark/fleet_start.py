@@ -1,0 +1,128 @@
+"""§2.4: `run_workers`: what is asked for is looked at first, and then a fleet starts."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+import uuid
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from percola import repository as repositories
+from percola import targets
+from percola.errors import ConflictingOptionsError, UsageError
+from percola.observers import Observers
+from percola.spark.fleet import Fleet
+from percola.spark.fleet_board import clear_abandoned
+from percola.spark.fleet_task import Task
+from percola.spark.transactions import address_for_tasks
+from percola.worker import WorkerOptions
+
+
+def run_workers(
+    spark: SparkSession | SparkContext,
+    observers: str,
+    repository: str | os.PathLike[str],
+    *,
+    workers: int = 1,
+    schema: str | None = None,
+    restarts: int = 10,
+    patience: float = 60.0,
+    options: WorkerOptions | None = None,
+    **fields: Any,
+) -> Fleet:
+    """Run observers on Spark's executors; returns at once, and the workers go on.
+
+        with run_workers(spark, "shop.views:observers", "./repo", workers=4) as fleet:
+            fleet.wait()  # until Ctrl-C
+
+    Each worker takes one of Spark's task slots for as long as it runs: leave some for other jobs.
+    Speculation and dynamic allocation should be off. A worker that dies is started again;
+    nothing is lost or done twice by that, as observers run in transactions.
+
+    Args:
+        spark: the session or context whose executors run the workers; it has to live for as long
+            as the fleet.
+        observers: `MODULE:NAME`, as for `percola worker`: an observer, a list of observers, or a
+            function that returns one of these and may take the repository. Executors import it:
+            it is installed there, sent with `addPyFile`, or in a folder that they share with this
+            program. An executor's Python process imports a module once.
+        repository: its address; every executor's machine must reach it there.
+        workers: how many.
+        schema: `MODULE:NAME` of tables that the observers only write to, if they are to be made.
+        restarts: how often in a row a worker may die, within a minute each time, until the fleet
+            takes that for a failure, which `Fleet.check` and the waiting methods raise.
+        patience: seconds without a sign of life after which a worker is started anew; and for
+            which a worker goes on without one of the driver.
+        options: see `WorkerOptions`; its fields may be given by keyword instead, such as
+            `threads=2` or `timeout=60`.
+
+    Raises:
+        UsageError: there are no such observers, or Spark cannot run them (Spark Connect).
+        ConflictingOptionsError: options out of range, or more workers than a local Spark has slots.
+        NotARepositoryError: there is none, or one that only this process can use.
+    """
+    if options is not None and fields:
+        raise ConflictingOptionsError(
+            f"Workers take their options as WorkerOptions or by keyword ({', '.join(fields)}), "
+            "not both."
+        )
+    options = options or WorkerOptions(**fields)
+    options.check()
+    for name, number, least in (("workers", workers, 1), ("restarts", restarts, 0)):
+        if number < least:
+            raise ConflictingOptionsError(
+                f"A fleet's {name} must be at least {least}, not {number}."
+            )
+    if not patience > 0:
+        raise ConflictingOptionsError(
+            f"A fleet's patience must be more than 0 seconds, not {patience}."
+        )
+    context = _context_of(spark)
+    slots = _local_slots(context)
+    if slots is not None and workers > slots:
+        raise ConflictingOptionsError(
+            f"Spark has {slots} task slots ({context.master}), and each of {workers} workers needs "
+            f"one of its own: start Spark with more, such as local[{workers + 1}], or ask for "
+            "fewer workers."
+        )
+    address = address_for_tasks(repository)
+    repo = repositories.open(address, create=False)
+    try:
+        if not targets.needs_call(targets.load(observers)):
+            Observers(targets.load_observers(observers, repo))
+        if schema is not None:
+            targets.load_schema(schema)
+        clear_abandoned(repo.services.store, time.time_ns() // 1_000_000)
+        paths = dict.fromkeys([os.getcwd(), *(os.path.abspath(one) for one in sys.path)])
+        name = f"percola-{uuid.uuid4().hex[:12]}"
+        task = Task(address, observers, schema, name, options, patience, tuple(paths))
+        return Fleet(context, repo, task, workers, restarts)
+    except BaseException:
+        repo.close()
+        raise
+
+
+def _context_of(spark: SparkSession | SparkContext) -> SparkContext:
+    if isinstance(spark, SparkContext):
+        return spark
+    try:
+        return spark.sparkContext
+    except PySparkException as error:
+        raise UsageError(
+            "A Spark Connect session cannot run workers, which are plain tasks: use a session "
+            "on the cluster itself."
+        ) from error
+
+
+def _local_slots(context: SparkContext) -> int | None:
+    """How many tasks run at a time on a local master; None for a cluster's, which may grow."""
+    found = re.match(r"local(?:\[\s*(\*|\d+)|$)", str(context.master))
+    if found is None:
+        return None
+    return int(found[1] or 1) if found[1] != "*" else context.defaultParallelism

@@ -1,0 +1,98 @@
+"""§2.4: what the driver of a fleet knows of its workers.
+
+A worker lives in attempts: the jobs that the driver submits for it, and the further tries that
+Spark makes at a job's task. What is heard of an older attempt than the newest is not believed.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from percola.spark.fleet_board import Report
+from percola.spark.fleet_task import attempts_of
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """One worker of a fleet, as its driver knows it; `str` has it in a line.
+
+    Attributes:
+        worker: its number, from 0.
+        state: "waiting" for a free slot of Spark's, "starting", "working", "silent" (no beat for a
+            while), "resting" between two attempts, "stopped", or "failed" for good.
+        host: the machine that it runs on, or ran on last; None if it never has.
+        pid: the number of its process there.
+        transactions: how many of its observers' transactions have committed, in all its lives.
+        per_second: committed transactions a second, of late; 0 unless it works.
+        set_aside: how often an observer was set aside, in its present life.
+        restarts: how often it was started again.
+        heartbeat: seconds since its last beat was seen; None if there was none.
+        error: why it ended last, if that was not meant to be.
+    """
+
+    worker: int
+    state: str
+    host: str | None
+    pid: int | None
+    transactions: int
+    per_second: float
+    set_aside: int
+    restarts: int
+    heartbeat: float | None
+    error: str
+
+    def __str__(self) -> str:
+        where = f" on {self.host}, process {self.pid}" if self.host else ""
+        text = (
+            f"worker {self.worker}: {self.state}{where}; {self.transactions:,} transactions, "
+            f"{self.per_second:,.0f} a second; {self.restarts} restarts"
+        )
+        if self.heartbeat is not None:
+            text += f"; last heartbeat {self.heartbeat:.1f} s ago"
+        return f"{text}; {self.error}" if self.error else text
+
+
+class Place:
+    """One worker of the fleet: its attempts, and what was heard of it. Under the fleet's guard."""
+
+    def __init__(self, worker: int) -> None:
+        self.worker = worker
+        self.state = "submitted"
+        self.group = ""
+        self.attempt = 0
+        self.again: dict[int, int] = {}
+        """Spark's own further attempts, by ours."""
+        self.epoch = 0
+        self.report: Report | None = None
+        self.heard = 0.0
+        self.past = 0
+        """Transactions of lives that are over."""
+        self.error = ""
+        self.cancelled = False
+
+    def begin(self, fleet: str) -> None:
+        self.attempt += 1
+        self.group = f"{fleet}/{self.worker}/{self.attempt}"
+        self.state, self.cancelled = "submitted", False
+
+    def hear(self, epoch: int, report: Report) -> None:
+        if epoch < self.epoch:
+            return
+        attempt, again = attempts_of(epoch)
+        self.again[attempt] = max(again, self.again.get(attempt, 0))
+        if epoch > self.epoch and self.report is not None:
+            self.past += self.report.transactions
+        if epoch > self.epoch or self.report is None or report.beat != self.report.beat:
+            self.heard = time.monotonic()
+        self.epoch, self.report = epoch, report
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether this very attempt has reported."""
+        return self.report is not None and attempts_of(self.epoch)[0] == self.attempt
+
+    @property
+    def restarts(self) -> int:
+        """How often the worker was started again, by the driver or by Spark itself."""
+        return max(0, self.attempt - 1) + sum(self.again.values())

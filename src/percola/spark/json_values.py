@@ -1,0 +1,204 @@
+"""§2.4 JSON columns with a Spark type of their own: values as the schema says they are shaped.
+
+A column of JSON is text in Spark, unless the schema gives it a type. Then every value is checked
+on the way: a number where the schema says struct is an error that names the place, not a null. A
+key that the schema does not name is left out, and one that is missing is null, as `from_json` has
+it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+Converter: TypeAlias = Callable[[Any], Any]
+"""From a value as `json.loads` gives it to one that Arrow takes; JsonShapeError if it has another
+shape."""
+
+_BITS: Final[dict[type[DataType], int]] = {
+    ByteType: 8,
+    ShortType: 16,
+    IntegerType: 32,
+    LongType: 64,
+}
+
+
+class JsonShapeError(ValueError):
+    """A value's shape is not the one that the schema gives it, or no JSON has that type."""
+
+
+def json_converter(kind: DataType) -> Converter:
+    """The converter to a Spark type; JsonShapeError if no JSON has values of that type."""
+    bits = _BITS.get(type(kind))
+    if bits is not None:
+        return _integer(bits)
+    if isinstance(kind, StructType):
+        return _struct(kind)
+    if isinstance(kind, ArrayType):
+        return _array(kind)
+    if isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
+        return _map(kind)
+    if isinstance(kind, DecimalType):
+        return _decimal(kind)
+    for known, converter in _SIMPLE.items():
+        if isinstance(kind, known):
+            return converter
+    raise JsonShapeError(f"no JSON value is {kind.simpleString()}")
+
+
+def _string(value: Any) -> Any:
+    """Text as it is; what is not text, as JSON text, as `from_json` has it."""
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _boolean(value: Any) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    raise _wrong(value, "true or false")
+
+
+def _float(value: Any) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError:
+            pass
+    raise _wrong(value, "a number")
+
+
+def _date(value: Any) -> Any:
+    if value is None:
+        return None
+    try:
+        return datetime.date.fromisoformat(value)
+    except (TypeError, ValueError):
+        raise _wrong(value, "a date as in '2010-10-04'") from None
+
+
+def _timestamp(value: Any) -> Any:
+    if value is None:
+        return None
+    try:
+        moment = datetime.datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        raise _wrong(value, "a time as in '2010-10-04T12:00:00Z'") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
+
+
+_SIMPLE: Final[dict[type[DataType], Converter]] = {
+    StringType: _string,
+    BooleanType: _boolean,
+    DoubleType: _float,
+    FloatType: _float,
+    DateType: _date,
+    TimestampType: _timestamp,
+}
+
+
+def _integer(bits: int) -> Converter:
+    least, most = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+
+    def convert(value: Any) -> Any:
+        if value is None:
+            return None
+        if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
+            return value
+        raise _wrong(value, f"a whole number of {bits} bits")
+
+    return convert
+
+
+def _decimal(kind: DecimalType) -> Converter:
+    unit = decimal.Decimal(1).scaleb(-kind.scale)
+    most = decimal.Decimal(10) ** (kind.precision - kind.scale)
+    # Room for every digit that a decimal of Spark may have; the usual 28 would round.
+    exact = decimal.Context(prec=100)
+
+    def convert(value: Any) -> Any:
+        if value is None:
+            return None
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            number = decimal.Decimal(str(value))
+            if number.is_finite() and abs(number) < most:
+                return number.quantize(unit, context=exact)
+        raise _wrong(value, f"a number that fits {kind.simpleString()}")
+
+    return convert
+
+
+def _struct(kind: StructType) -> Converter:
+    fields = [(field.name, json_converter(field.dataType)) for field in kind]
+
+    def convert(value: Any) -> Any:
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise _wrong(value, "an object")
+        return {name: _at(name, one, value.get(name)) for name, one in fields}
+
+    return convert
+
+
+def _array(kind: ArrayType) -> Converter:
+    element = json_converter(kind.elementType)
+
+    def convert(value: Any) -> Any:
+        if value is None:
+            return None
+        if not isinstance(value, list):
+            raise _wrong(value, "a list")
+        return [_at(f"[{at}]", element, one) for at, one in enumerate(value)]
+
+    return convert
+
+
+def _map(kind: MapType) -> Converter:
+    element = json_converter(kind.valueType)
+
+    def convert(value: Any) -> Any:
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise _wrong(value, "an object")
+        return [(name, _at(name, element, one)) for name, one in value.items()]
+
+    return convert
+
+
+def _at(place: str, convert: Converter, value: Any) -> Any:
+    try:
+        return convert(value)
+    except JsonShapeError as error:
+        raise JsonShapeError(f"{place}: {error}") from None
+
+
+def _wrong(value: Any, wanted: str) -> JsonShapeError:
+    shown = json.dumps(value, ensure_ascii=False)
+    if len(shown) > 60:
+        shown = shown[:60] + "…"
+    return JsonShapeError(f"{shown} is not {wanted}")

@@ -1,0 +1,97 @@
+"""§2.4 A family as long rows: one Spark row for each of its cells.
+
+    row     qualifier  value
+    ------  ---------  -----
+    page-1  nav        3
+    page-1  text       1
+
+The option `family=links` asks for it. A row with a million links is a million rows, and never one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import DataType, StringType, StructField, StructType
+
+from percola import Family, SchemaError, UnknownColumnError, WrongTypeError
+from percola.cells import Cell
+from percola.spark.columns import cells_array, fits, row_array, row_type, type_of
+
+QUALIFIER: Final = "qualifier"
+VALUE: Final = "value"
+
+
+@dataclass(frozen=True, slots=True)
+class LongRows:
+    """A family's cells as rows, with some of the columns row, qualifier and value.
+
+    Attributes:
+        family: the family.
+        schema: the columns, in their order.
+        row_name: what the row's key is called.
+    """
+
+    family: Family[Any, Any]
+    schema: StructType
+    row_name: str
+
+    def batch(self, cells: Sequence[tuple[Cell, bytes]]) -> pa.RecordBatch:
+        """The cells with their encoded values as an Arrow batch; WrongTypeError names one."""
+        skip = len(self.family.prefix)
+        arrow = to_arrow_schema(self.schema, timezone="UTC")
+        arrays = []
+        for field, spark in zip(arrow, self.schema, strict=True):
+            if field.name == self.row_name:
+                arrays.append(row_array([cell.row for cell, _ in cells], field.type))
+            elif field.name == QUALIFIER:
+                names = [cell.column[skip:] for cell, _ in cells]
+                arrays.append(row_array(names, field.type))
+            else:
+                raws = [raw for _, raw in cells]
+                codec = self.family.codec
+                arrays.append(
+                    cells_array(codec, spark.dataType, raws, field.type, lambda at: cells[at][0])
+                )
+        return pa.RecordBatch.from_arrays(arrays, schema=arrow)
+
+
+def long_fields(family: Family[Any, Any], row_name: str) -> StructType:
+    """The columns that long rows have; SchemaError if the row's key is called like another one."""
+    return StructType([StructField(name, kind) for name, kind in _types(family, row_name).items()])
+
+
+def _types(family: Family[Any, Any], row_name: str) -> dict[str, DataType]:
+    if row_name in (QUALIFIER, VALUE):
+        raise SchemaError(
+            f"The row's key cannot be called {row_name!r} beside the family's {QUALIFIER} and "
+            f"{VALUE}: choose another rowColumn."
+        )
+    return {
+        row_name: row_type(family.table),
+        QUALIFIER: StringType(),
+        VALUE: type_of(family.codec),
+    }
+
+
+def long_rows(family: Family[Any, Any], schema: StructType, row_name: str) -> LongRows:
+    """The columns asked for, checked: UnknownColumnError and WrongTypeError say what is wrong."""
+    types = _types(family, row_name)
+    for field in schema:
+        usual = types.get(field.name)
+        if usual is None:
+            raise UnknownColumnError(
+                f"The family {family!r} as rows has no column {field.name!r}; it has "
+                f"{', '.join(types)}."
+            )
+        right = type(field.dataType) is type(usual)
+        if not right and not (field.name == VALUE and fits(family.codec, field.dataType)):
+            raise WrongTypeError(
+                f"The column {field.name!r} of the family {family!r} is {usual.simpleString()}; "
+                f"it cannot be {field.dataType.simpleString()}."
+            )
+    return LongRows(family, schema, row_name)

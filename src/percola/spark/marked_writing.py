@@ -1,0 +1,257 @@
+"""§2.4 A partition in small transactions: what a task writes row by row, or chunk by chunk.
+
+Spark runs a task again when it has lost it, and sometimes the lost one still runs. So each
+partition has a marker, the cell `task:PARTITION` of the write's row in `percola-jobs`, which every
+transaction reads and writes together with its rows:
+
+    {"attempt": 7, "since": 120, "done": false}
+
+A new attempt writes its own number there. From then on the next transaction of the old one finds
+another number, or conflicts with whoever put it there, and ends (figure 6 sees to both). When the
+whole write has ended, its markers are deleted, and so a zombie ends as well.
+
+An attempt that finds a marker does not know which rows its predecessor has written. It reads before
+it writes, and leaves alone every cell with a commit above `since`, when the first attempt began:
+either the predecessor wrote it, or somebody who came later than the write began, and is not to be
+overwritten by a repetition. So each row counts once, and no observer is told twice.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any, Final
+
+from percola import (
+    CommitUnknownError,
+    ConflictError,
+    Repository,
+    Table,
+    Transaction,
+    TransientError,
+)
+from percola.cells import Cell
+from percola.clock import backoff
+from percola.joint import JOBS, JobOverError, RowLockedError, RowWrites, SupersededError
+from percola.joint.row import ABORTED, COMMITTED, RUNNING, STATE, TASKS
+from percola.schema import Column
+
+_FIRST_WAIT: Final = 0.001
+_LONGEST_WAIT: Final = 0.25
+_SURELY_SHORT: Final = 96
+
+
+class MarkedPartition:
+    """One attempt at a partition; it has taken the marker over once this has been made.
+
+    Args:
+        job: the write's name.
+        attempt: unique to the write, and higher than those of earlier attempts.
+        retry: how many attempts at the same rows there were before (`JointTransaction.attempt`).
+        row_by_row: whether each row is a transaction of its own as far as anybody can tell: a row
+            that is in conflict holds up no other. Several share a commit all the same.
+        patience: how many seconds a row or chunk may be in conflict.
+
+    Raises JobOverError if the write has ended, SupersededError if a later attempt is under way.
+
+    Attributes:
+        done: whether an earlier attempt has written the whole partition.
+        rows: how many rows have been written.
+        conflicts: how many commits were refused on the way.
+    """
+
+    def __init__(
+        self,
+        repo: Repository,
+        job: str,
+        table: Table[Any],
+        partition: int,
+        attempt: int,
+        retry: int,
+        *,
+        row_by_row: bool,
+        patience: float,
+    ) -> None:
+        self._repo = repo
+        self._services = repo.services
+        self._job = job
+        self._table = table
+        self._marker = TASKS[str(partition)]
+        self._attempt = attempt
+        self._retry = retry
+        self._row_by_row = row_by_row
+        self._patience = patience
+        self._chance = random.Random(f"{job}/{partition}/{attempt}")
+        self._columns: dict[bytes, Column[Any, Any]] = {}
+        self.rows = 0
+        self.conflicts = 0
+        before = repo.run(self._begin)
+        self._since: int = before["since"]
+        self._again: bool = before["attempt"] != attempt
+        self.done: bool = before["done"]
+
+    def _begin(self, t: Transaction) -> dict[str, Any]:
+        """Take the marker over; what it said before."""
+        state = t.get_for_update(STATE, self._job)
+        if state is None:
+            t.set(STATE, self._job, _said(self._repo, RUNNING))
+        elif state["is"] != RUNNING:
+            raise self._over()
+        found = t.get(self._marker, self._job)
+        if found is None:
+            found = {"attempt": self._attempt, "since": t.start_ts, "done": False}
+        elif found["attempt"] > self._attempt:
+            raise self._superseded()
+        elif found["done"] and found["retry"] >= self._retry:
+            found["done"] = False  # It may have come from other rows.
+        self._since = found["since"]
+        t.set(self._marker, self._job, self._mine(done=found["done"]))
+        return found
+
+    def _mine(self, *, done: bool = False) -> dict[str, Any]:
+        return {
+            "attempt": self._attempt,
+            "retry": self._retry,
+            "since": self._since,
+            "done": done,
+        }
+
+    # --- Writing ------------------------------------------------------------------------
+
+    def write(self, rows: Sequence[RowWrites]) -> None:
+        """Write rows: a chunk as one transaction, or each row as one of its own.
+
+        Raises SupersededError if another attempt has taken over, RowLockedError after the patience
+        for conflicts, and StoreError.
+        """
+        for row in rows:
+            if len(row.row) > _SURELY_SHORT:
+                self._services.store.check_row(row.table, row.row)
+        deadline = self._services.clock.monotonic() + self._patience
+        waiting, tried = list(rows), 0
+        while waiting:
+            if tried > 1:
+                wait = backoff(self._chance, tried, first=_FIRST_WAIT, most=_LONGEST_WAIT)
+                self._services.clock.sleep(wait)
+            tried += 1
+            held_up: list[RowWrites] = []
+            why = self._commit_most(waiting, held_up)
+            waiting = held_up
+            if waiting and self._services.clock.monotonic() > deadline:
+                raise RowLockedError(
+                    f"{len(waiting):,} rows could not be written in {self._patience:.0f} s. {why}"
+                ) from why
+        self.rows += len(rows)
+
+    def _commit_most(
+        self, rows: list[RowWrites], held_up: list[RowWrites]
+    ) -> TransientError | None:
+        """Commit what is in no conflict; the other rows go to `held_up`, with the last reason."""
+        why: TransientError | None = None
+        while rows:
+            try:
+                with self._repo.transaction() as t:
+                    self._put(t, rows)
+            except ConflictError as conflict:
+                why = conflict
+                self.conflicts += 1
+                at = conflict.cell[:2]
+                if self._row_by_row and at[0] != JOBS.name:
+                    held_up += [row for row in rows if (row.table, row.row) == at]
+                    rows = [row for row in rows if (row.table, row.row) != at]
+                    continue
+                held_up += rows
+                return why
+            except TransientError as error:
+                held_up += rows
+                self.conflicts += 1
+                return error
+            except CommitUnknownError:
+                # It may have committed: look before writing the same once more.
+                self._again = True
+                continue
+            return why
+        return why
+
+    def _put(self, t: Transaction, rows: Sequence[RowWrites]) -> None:
+        found = t.get(self._marker, self._job)
+        if found is None:
+            raise self._over()
+        if found["attempt"] != self._attempt:
+            raise self._superseded()
+        t.set(self._marker, self._job, self._mine())
+        put = t.put
+        for table, key, cells, clears in rows:
+            if clears or self._again:
+                self._put_carefully(t, key, cells, clears=clears)
+                continue
+            for name, raw in cells.items():
+                if raw is not None:
+                    put(Cell(table, key, name), raw)
+                else:
+                    t.delete(self._column(name), self._table.decode_row(key))
+
+    def _put_carefully(self, t: Transaction, key: bytes, cells: Any, *, clears: bool) -> None:
+        """A row of which cells have to be looked at first."""
+        row = self._table.decode_row(key)
+        writes = dict(cells)
+        if clears:
+            there = t.get_row(self._table, row)
+            writes = {column.key: None for column, _ in there.items()} | writes
+        for name, raw in writes.items():
+            column = self._column(name)
+            if self._again and t.version(column, row) > self._since:
+                continue
+            if raw is None:
+                t.delete(column, row)
+            else:
+                t.put(Cell(self._table.name, key, name), raw)
+
+    def _column(self, name: bytes) -> Column[Any, Any]:
+        column = self._columns.get(name)
+        if column is None:
+            found = self._table.resolve(name.decode())
+            assert isinstance(found, Column)
+            column = self._columns[name] = found
+        return column
+
+    # --- The end ------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Say that the whole partition has been written; SupersededError if that counts no more."""
+
+        def finish(t: Transaction) -> None:
+            found = t.get(self._marker, self._job)
+            if found is None:
+                raise self._over()
+            if found["attempt"] != self._attempt:
+                raise self._superseded()
+            t.set(self._marker, self._job, self._mine(done=True))
+
+        self._repo.run(finish)
+
+    def _over(self) -> JobOverError:
+        return JobOverError(
+            f"The write {self._job!r} has ended: the attempt {self._attempt} comes too late."
+        )
+
+    def _superseded(self) -> SupersededError:
+        return SupersededError(
+            f"Another attempt has taken over from the attempt {self._attempt} of the write "
+            f"{self._job!r}: it goes on from here."
+        )
+
+
+def end(repo: Repository, job: str, *, committed: bool) -> None:
+    """End a write: no attempt begins any more, and none that is left commits another row."""
+
+    def end(t: Transaction) -> None:
+        for column, _ in t.get_row(JOBS, job, [TASKS]).items():
+            t.delete(column, job)
+        t.set(STATE, job, _said(repo, COMMITTED if committed else ABORTED))
+
+    repo.run(end)
+
+
+def _said(repo: Repository, what: str) -> dict[str, Any]:
+    return {"run": 0, "is": what, "rows": 0, "at": repo.services.clock.wall_ms()}

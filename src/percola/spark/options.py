@@ -1,0 +1,235 @@
+"""§2.4 The options of `format("percola")`: their names, what they may say, what they are for.
+
+All four ways of using the source take them from here, so an option means the same everywhere, and
+one that is misspelt, of a wrong kind or for something else is refused before anything runs. Names
+are case-insensitive, as everywhere in Spark.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import percola
+from percola import ConflictingOptionsError, Repository, Table
+from percola.folder import folder_of
+from percola.spark.chunks import CHUNK_BYTES, CHUNK_ROWS
+from percola.spark.columns import ROW
+
+READ: Final = "spark.read"
+WRITE: Final = "df.write"
+READ_STREAM: Final = "spark.readStream"
+WRITE_STREAM: Final = "df.writeStream"
+_ALL: Final = (READ, WRITE, READ_STREAM, WRITE_STREAM)
+_READS: Final = (READ, READ_STREAM)
+_WRITES: Final = (WRITE, WRITE_STREAM)
+
+# What Spark itself adds to the options of a source.
+_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option.
+
+    Attributes:
+        name: as it is written in the documentation.
+        parse: from the text to the value; ValueError with the end of a sentence for a wrong one.
+        default: the value without it.
+        roles: what it is for.
+    """
+
+    name: str
+    parse: Callable[[str], Any]
+    default: Any
+    roles: tuple[str, ...]
+
+
+def _text(text: str) -> str:
+    return text
+
+
+def _name(text: str) -> str:
+    if not text:
+        raise ValueError("is empty")
+    return text
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("is neither 'true' nor 'false'")
+    return text.lower() == "true"
+
+
+def _one_of(*known: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.lower() not in known:
+            raise ValueError(f"is none of {', '.join(known)}")
+        return text.lower()
+
+    return parse
+
+
+def _count(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise ValueError("is not a whole number from 1 up")
+    return number
+
+
+def _seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < 1e9:
+        raise ValueError("is not a number of seconds from 0 up")
+    return number
+
+
+def _moment(*words: str) -> Callable[[str], str | int]:
+    def parse(text: str) -> str | int:
+        if text.lower() in words:
+            return text.lower()
+        if not text.isascii() or not text.isdigit() or len(text) > 18:
+            raise ValueError(f"is neither a timestamp of Percola nor {' or '.join(words)}")
+        return int(text)
+
+    return parse
+
+
+OPTIONS: Final = (
+    Option("path", _name, None, _ALL),
+    Option("table", _name, None, _ALL),
+    Option("rowColumn", _name, ROW, _ALL),
+    Option("columns", _name, None, _READS),
+    Option("snapshot", _moment("latest"), "latest", (READ,)),
+    Option("startRow", _text, "", (READ,)),
+    Option("endRow", _text, "", (READ,)),
+    Option("prefix", _text, "", (READ,)),
+    Option("onLock", _one_of("wait", "fail", "avoid"), "wait", (READ,)),
+    Option("lockWaitSeconds", _seconds, 60.0, _ALL),
+    Option("family", _name, None, (READ,)),
+    Option("partitions", _count, None, _READS),
+    Option("pushFilters", _flag, False, (READ,)),
+    Option("holdSeconds", _seconds, None, _READS),
+    # Nothing tells a data source's schema() whether it is asked for a table or for its feed.
+    Option("feedColumns", _flag, False, (READ_STREAM,)),
+    Option("startingTimestamp", _moment("latest", "earliest"), None, (READ_STREAM,)),
+    Option("maxRowsPerTrigger", _count, None, (READ_STREAM,)),
+    Option("atomicity", _one_of("row", "chunk", "job"), "row", (WRITE,)),
+    Option("chunkRows", _count, CHUNK_ROWS, (WRITE,)),
+    Option("chunkBytes", _count, CHUNK_BYTES, (WRITE,)),
+    Option("nulls", _one_of("ignore", "delete"), "ignore", _WRITES),
+    Option("deleteColumn", _name, None, _WRITES),
+    Option("ttlSeconds", _seconds, 120.0, _WRITES),
+)
+_BY_NAME: Final = {option.name.lower(): option for option in OPTIONS}
+
+
+class Options:
+    """The options that a user has given, checked; what was not given has its default.
+
+    Args:
+        given: by name, in any case, as Spark hands them over.
+
+    Raises ConflictingOptionsError, NotARepositoryError for an address of another kind.
+
+    Attributes:
+        address: where the repository is, the same in every process of this machine.
+        table_name: the table's name.
+        row_column: what the row's key is called in Spark.
+    """
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._values: dict[str, Any] = {}
+        for name, text in given.items():
+            option = _BY_NAME.get(name.lower())
+            if option is None:
+                if name.lower() in _SPARKS_OWN:
+                    continue
+                raise ConflictingOptionsError(_unknown(name))
+            try:
+                self._values[option.name] = option.parse(str(text))
+            except ValueError as error:
+                raise ConflictingOptionsError(
+                    f"The option {option.name} {error}: {text!r}."
+                ) from None
+        path = self["path"]
+        if path is None:
+            raise ConflictingOptionsError(
+                "No repository is named: say where it is, as in load('./repo')."
+            )
+        if path in ("memory:", "memory://"):
+            raise ConflictingOptionsError(
+                "A memory repository lives in one process, and Spark has many: use a folder."
+            )
+        if self["table"] is None:
+            raise ConflictingOptionsError("No table is named: add option('table', NAME).")
+        self.address = str(folder_of(path).absolute())
+        self.table_name: str = self["table"]
+        self.row_column: str = self["rowColumn"]
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of an option, by its documented name."""
+        return self._values.get(name, _BY_NAME[name.lower()].default)
+
+    def __contains__(self, name: str) -> bool:
+        """Whether the user has given it."""
+        return name in self._values
+
+    def text(self, name: str) -> str | None:
+        """The value of an option that is text."""
+        value = self[name]
+        assert value is None or isinstance(value, str)
+        return value
+
+    def count(self, name: str) -> int | None:
+        """The value of an option that is a whole number."""
+        value = self[name]
+        assert value is None or isinstance(value, int)
+        return value
+
+    def flag(self, name: str) -> bool:
+        """The value of an option that is true or false."""
+        return bool(self[name])
+
+    def seconds(self, name: str, default: float | None = None) -> float:
+        """The value of an option in seconds; `default` stands in where there is none of its own."""
+        value = self[name]
+        return float(default if value is None and default is not None else value)
+
+    def check_role(self, role: str) -> None:
+        """Raise ConflictingOptionsError if one of the options given is not for `role`."""
+        for name in self._values:
+            roles = _BY_NAME[name.lower()].roles
+            if role not in roles:
+                raise ConflictingOptionsError(
+                    f"The option {name} is for {_listed(roles)}; {role} does not know it."
+                )
+
+    def open(self) -> Repository:
+        """Open the repository; NotARepositoryError if there is none."""
+        return percola.open(
+            self.address, create=False, lock_wait_seconds=self.seconds("lockWaitSeconds")
+        )
+
+    def table(self, repository: Repository) -> Table[Any]:
+        """The table; UnknownTableError if the repository has none of that name."""
+        return repository.table(self.table_name)
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name.lower(), _BY_NAME, 1)
+    hint = f" Did you mean {_BY_NAME[near[0]].name}?" if near else ""
+    known = ", ".join(option.name for option in OPTIONS)
+    return f"The option {name!r} is not known.{hint} Known are: {known}."
+
+
+def _listed(names: Iterable[str]) -> str:
+    return " and ".join(names)

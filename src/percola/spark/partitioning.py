@@ -1,0 +1,164 @@
+"""§2.4 A table cut into ranges of rows, one for each task.
+
+The store's tablets are where to cut first. An embedded store knows no sizes, so large ranges are
+looked into: a range that a few looks do not come to the end of is cut in the middle of its keys,
+again and again. Keys share long beginnings and are anything but evenly spread; cutting between the
+rows that are there, and not between those that could be, follows them.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from percola.store.base import Store
+
+LEAST_ROWS: Final = 20_000
+"""About so many write records are worth a task of their own."""
+
+_LOOK: Final = 64
+"""Write records that one look at a range goes through."""
+
+_LOOKS: Final = 600
+"""Looks at most: what planning may cost is some tenths of a second."""
+
+
+class Range(NamedTuple):
+    """The rows from `start` up to but not including `end`; None is no end."""
+
+    start: bytes
+    end: bytes | None
+
+
+@dataclass(order=True, slots=True)
+class _Piece:
+    """A range of rows. `depth` is how often its tablet was cut to get here."""
+
+    depth: int
+    start: bytes = field(compare=False)
+    end: bytes = field(compare=False)
+    records: int | None = field(compare=False, default=None)  # None: more than a look shows
+
+
+def default_partitions() -> int:
+    """How many tasks a table is worth if nobody says: a few for each core of this machine."""
+    return 4 * (os.cpu_count() or 1)
+
+
+def row_ranges(
+    store: Store, table: str, start: bytes, end: bytes, wanted: int | None = None
+) -> list[tuple[bytes, bytes]]:
+    """The rows from `start` up to but not including `end` (empty: no end) as ranges, in order.
+
+    Args:
+        wanted: how many, if there are rows enough; None: as many as are worth a task each, up to
+            `default_partitions`.
+    """
+    most = wanted or default_partitions()
+    pieces = _clipped(store, table, start, end)
+    # The last piece has no end yet: without one, there is no middle to cut at.
+    last = last_row(store, table, pieces[-1].start, end) if pieces else None
+    if last is None:
+        return [(start, end)]
+    leaves: list[_Piece] = []
+    looks = 0
+    heapq.heapify(pieces)
+    while pieces:
+        piece = heapq.heappop(pieces)
+        if looks < _LOOKS and len(pieces) + len(leaves) < 32 * most:
+            looks += 1
+            found, following = store.versions(table, piece.start, piece.end, _LOOK)
+            if following is None:
+                piece.records = sum(len(records) for _, records in found)
+            else:
+                middle = _middle(store, table, following, piece.end or last)
+                heapq.heappush(pieces, _Piece(piece.depth + 1, piece.start, middle))
+                heapq.heappush(pieces, _Piece(piece.depth + 1, middle, piece.end))
+                continue
+        leaves.append(piece)
+    leaves.sort(key=lambda one: one.start)
+    bounds = _grouped(leaves, most, least=1 if wanted else None)
+    return list(zip([start, *bounds], [*bounds, end], strict=True))
+
+
+def _clipped(store: Store, table: str, start: bytes, end: bytes) -> list[_Piece]:
+    """The tablets' parts between `start` and `end`."""
+    pieces = []
+    for low, high in store.tablets(table):
+        low = max(low, start)
+        high = min(high, end) if high and end else high or end
+        if not high or low < high:
+            pieces.append(_Piece(0, low, high))
+    return pieces
+
+
+def _grouped(leaves: list[_Piece], most: int, least: int | None) -> list[bytes]:
+    """Where to cut so that the groups are about equally large."""
+    # What no look came to the end of is as large as its depth lets it be expected.
+    deepest = max((leaf.depth for leaf in leaves if leaf.records is None), default=0)
+    sizes = [
+        leaf.records if leaf.records is not None else 4 * _LOOK << min(10, deepest - leaf.depth)
+        for leaf in leaves
+    ]
+    total = sum(sizes)
+    unknown = any(leaf.records is None for leaf in leaves)
+    if least is None and not unknown:
+        most = min(most, max(1, total // LEAST_ROWS))
+    bounds: list[bytes] = []
+    done = 0
+    for leaf, size in zip(leaves, sizes, strict=True):
+        if done and len(bounds) < most - 1 and done >= total * (len(bounds) + 1) / most:
+            bounds.append(leaf.start)
+        done += size
+    return bounds
+
+
+def last_row(store: Store, table: str, start: bytes, end: bytes) -> bytes | None:
+    """The last row from `start` on and before `end` (empty: no end); None if there is none.
+
+    Found byte by byte: some row is at or after a beginning up to the last row's own, and none is
+    after that.
+    """
+    known = _first_row(store, table, start, end)
+    if known is None:
+        return None
+    begins = b""
+    while True:
+        low, high = known[len(begins)] if len(begins) < len(known) else -1, 256
+        while high - low > 1:
+            middle = (low + high) // 2
+            found = _first_row(store, table, max(start, begins + bytes([middle])), end)
+            if found is None:
+                high = middle
+            else:
+                known, low = found, found[len(begins)]
+        if low < 0 or _first_row(store, table, known + b"\0", end) is None:
+            return known
+        begins = known[: len(begins) + 1]
+
+
+def _first_row(store: Store, table: str, start: bytes, end: bytes) -> bytes | None:
+    if end and start >= end:
+        return None
+    found, _ = store.versions(table, start, end, 1)
+    return found[0][0].row if found else None
+
+
+def _middle(store: Store, table: str, low: bytes, high: bytes) -> bytes:
+    """A row about halfway between the row `low` and the bound `high`, as their bytes count."""
+    while low < high:
+        shared = next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), None)
+        if shared is None:
+            shared = len(low)  # As `low` is the lesser, `high` begins with it.
+        a = int.from_bytes(low[shared : shared + 8].ljust(8, b"\0"), "big")
+        b = int.from_bytes(high[shared : shared + 8].ljust(8, b"\0"), "big")
+        between = low[:shared] + ((a + b) // 2).to_bytes(8, "big")
+        if not low < between < high:
+            break
+        found = _first_row(store, table, between, high)
+        if found is not None:
+            return found
+        high = between  # Most bytes are in no key: there was nothing in the upper half.
+    return low

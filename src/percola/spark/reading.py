@@ -1,0 +1,216 @@
+"""§2.4 `spark.read`: a table at one consistent timestamp, as the paper's MapReduces read theirs.
+
+Every action on a frame, and every task of it, reads at the timestamp that the frame got when it
+was made: a self-join joins the table with itself, not with what came between. Meanwhile the
+timestamp is held back from garbage collection, by the frame's name and for `holdSeconds` from its
+last action on (a frame does not tell when it is no longer wanted).
+
+Tasks follow the table's tablets, and cut further where one is large. A task that is repeated reads
+the same again, so nothing is lost or doubled when a process dies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from percola import ConflictingOptionsError, Family, Repository, Table, WrongTypeError
+from percola.feed import settled
+from percola.snapshot import after_prefix
+from percola.spark.columns import Chosen, chosen
+from percola.spark.long_rows import LongRows, long_fields, long_rows
+from percola.spark.options import Options
+from percola.spark.partitioning import row_ranges
+from percola.spark.scanning import RangeReader, Sieve, merged
+
+HOLD_SECONDS: Final = 3600.0
+"""How long a frame's timestamp is held back after its last action if nothing else is asked for."""
+
+
+# --- When the frame is made -----------------------------------------------------------------
+
+
+def snapshot_timestamp(repository: Repository, options: Options) -> int:
+    """The timestamp that the options mean now.
+
+    Raises UsageError for one that has not come yet, SnapshotTooOldError for one that is gone,
+    ConflictingOptionsError for options that do not go together.
+    """
+    at = options["snapshot"]
+    if options["onLock"] == "avoid":
+        if at != "latest":
+            raise ConflictingOptionsError(
+                "onLock=avoid chooses the timestamp, so it does not go with snapshot="
+                f"{at}: leave one of the two out."
+            )
+        return settled(repository, options.table(repository))
+    with repository.snapshot(None if at == "latest" else at) as snapshot:
+        return snapshot.start_ts
+
+
+def frame_schema(options: Options, ts: int, frame: str) -> tuple[StructType, int]:
+    """What a frame of the table looks like, and the timestamp that it is at from now on.
+
+    The frame's timestamp is held from here on. Where it is the latest, it is chosen once more
+    after that: garbage collection that has not seen the hold began before it.
+    """
+    with options.open() as repository:
+        table = options.table(repository)
+        _bounds(table, options)
+        family = _family(table, options)
+        if family is not None:
+            schema = long_fields(family, options.row_column)
+        else:
+            columns = chosen(table, None, options.text("columns"), options.row_column)
+            schema = StructType([one.field for one in columns])
+        _hold(repository, options, ts, frame)
+        if options["snapshot"] == "latest":
+            ts = snapshot_timestamp(repository, options)
+        return schema, ts
+
+
+def _hold(repository: Repository, options: Options, ts: int, frame: str) -> None:
+    seconds = options.seconds("holdSeconds", HOLD_SECONDS)
+    if seconds:  # Whoever asks for none sees to it in another way: reading writes nothing.
+        repository.hold(ts, seconds, name=frame)
+
+
+def _family(table: Table[Any], options: Options) -> Family[Any, Any] | None:
+    """The family whose cells are to be rows; None if the table's rows are."""
+    name = options.text("family")
+    if name is None:
+        return None
+    if "columns" in options:
+        raise ConflictingOptionsError(
+            "The option family gives the columns row, qualifier and value, so it does not go with "
+            "columns: leave one of the two out."
+        )
+    families = [member for member in table.members if isinstance(member, Family)]
+    for family in families:
+        if family.name == name:
+            return family
+    known = ", ".join(family.name for family in families) or "none"
+    raise ConflictingOptionsError(
+        f"The table {table.name!r} has no family {name!r}. Its families are: {known}."
+    )
+
+
+def _bounds(table: Table[Any], options: Options) -> tuple[bytes, bytes]:
+    """The range of rows that the options mean, as keys; an empty end is the table's end."""
+    if "prefix" in options and ("startRow" in options or "endRow" in options):
+        raise ConflictingOptionsError(
+            "Rows are chosen by either a prefix or startRow and endRow, not both."
+        )
+    prefix = _key(table, "prefix", options)
+    if prefix:
+        return prefix, after_prefix(prefix)
+    return _key(table, "startRow", options), _key(table, "endRow", options)
+
+
+def _key(table: Table[Any], name: str, options: Options) -> bytes:
+    text = options.text(name)
+    if not text:
+        return b""
+    if table.rows is str:
+        return text.encode()
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise WrongTypeError(
+            f"Rows of the table {table.name!r} are bytes, so {name} is written in hexadecimal "
+            f"digits, as in '00ff'; this is {text!r}."
+        ) from None
+
+
+# --- Each action ----------------------------------------------------------------------------
+
+
+class RowRanges(InputPartition):
+    """What a task reads: rows from a start up to but not including an end, several times over.
+
+    An empty end is the table's end.
+    """
+
+    def __init__(self, ranges: Sequence[tuple[bytes, bytes]]) -> None:
+        super().__init__(None)
+        self.ranges = tuple(ranges)
+
+    def __repr__(self) -> str:
+        return f"RowRanges({list(self.ranges)!r})"
+
+
+class TableReader(DataSourceReader):
+    """Reads a table at a timestamp; it is pickled, and opens the repository where it runs."""
+
+    def __init__(self, options: Options, schema: StructType, ts: int, frame: str) -> None:
+        self._options, self._schema = options, schema
+        self._ts, self._frame = ts, frame
+        with options.open() as repository:
+            table = options.table(repository)
+            self._range = _bounds(table, options)
+            self._columns(table)
+
+    def _columns(self, table: Table[Any]) -> list[Chosen] | LongRows:
+        """What the schema's columns stand for."""
+        family = _family(table, self._options)
+        if family is not None:
+            return long_rows(family, self._schema, self._options.row_column)
+        return chosen(table, self._schema, None, self._options.row_column)
+
+    def partitions(self) -> list[InputPartition]:
+        """Ranges of rows. The hold on the timestamp is renewed here, once for each action."""
+        start, end = self._range
+        self._hold()
+        if end and start >= end:
+            return []
+        options = self._options
+        with options.open() as repository:
+            store, wanted = repository.services.store, options.count("partitions")
+            ranges = row_ranges(store, options.table_name, start, end, wanted)
+        return [RowRanges([one]) for one in ranges]
+
+    def _hold(self) -> None:
+        with self._options.open() as repository:
+            _hold(repository, self._options, self._ts, self._frame)
+
+    def _sieves(self, columns: Sequence[Chosen]) -> list[Sieve]:
+        """What can be told of rows before all of their columns are decoded."""
+        return []
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of some ranges as Arrow batches."""
+        if not isinstance(partition, RowRanges):
+            return  # There is nothing to read, and Spark asks all the same.
+        options = self._options
+        with options.open() as repository, repository.snapshot(at=self._ts):
+            table = options.table(repository)
+            reader = RangeReader(
+                repository.services, table.name, self._ts, fails_on_lock=options["onLock"] == "fail"
+            )
+            columns = self._columns(table)
+            if isinstance(columns, LongRows):
+                batches = (
+                    batch
+                    for start, end in partition.ranges
+                    for batch in reader.long_batches(columns, start, end)
+                )
+            else:
+                sieves = self._sieves(columns)
+                batches = (
+                    batch
+                    for start, end in partition.ranges
+                    for batch in reader.batches(columns, start, end, sieves)
+                )
+            yield from batches if len(partition.ranges) == 1 else merged(batches)
+
+
+def reader(options: Options, schema: StructType, ts: int, frame: str) -> DataSourceReader:
+    """The reader of a frame; with the option pushFilters, one that takes filters from Spark."""
+    if options.flag("pushFilters"):
+        from percola.spark.filters import FilteringReader
+
+        return FilteringReader(options, schema, ts, frame)
+    return TableReader(options, schema, ts, frame)

@@ -1,0 +1,219 @@
+"""§2.4 What a task reads: a range of a table's rows at one timestamp, as Arrow batches.
+
+Single columns come from the store column by column (`Store.scan_columns`) and become Arrow arrays
+as they are. Families come row by row. Either way, a cell that is locked is settled first and read
+again, as every reader does (figure 6, rules P9 and P10).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from percola import LockTimeoutError
+from percola.cells import Cell, decode_lock
+from percola.snapshot import Services
+from percola.spark.columns import Chosen, row_array, schema_of, to_arrays, value_array
+from percola.spark.long_rows import LongRows
+from percola.store.base import CellState, ColumnScan
+
+_ROWS: Final = 8192
+_FIRST_CELLS: Final = 256
+_CELLS: Final = 8192
+_BYTES: Final = 8 << 20
+"""About how many bytes of values a batch holds; more only if one row does."""
+
+
+class Sieve(NamedTuple):
+    """A test of one column's values that rows have to pass.
+
+    Attributes:
+        at: the column's place among those chosen.
+        test: from its values to a mask; what is not true is left out.
+    """
+
+    at: int
+    test: Callable[[pa.Array], pa.Array]
+
+
+class RangeReader:
+    """Reads ranges of one table at `ts`.
+
+    Args:
+        services: the repository's.
+        table: the table's name.
+        ts: the timestamp; whoever reads keeps garbage collection from it meanwhile.
+        fails_on_lock: raise LockTimeoutError for the lock of a live transaction, at once.
+    """
+
+    def __init__(
+        self, services: Services, table: str, ts: int, *, fails_on_lock: bool = False
+    ) -> None:
+        self._services = services
+        self._store = services.store
+        self._table, self._ts = table, ts
+        self._fails_on_lock = fails_on_lock
+
+    def batches(
+        self, columns: Sequence[Chosen], start: bytes, end: bytes, sieves: Sequence[Sieve] = ()
+    ) -> Iterator[Any]:
+        """The rows from `start` to before `end` that have one of `columns`, as Arrow batches.
+
+        Of these, only the rows that pass all sieves. Raises WrongTypeError, LockTimeoutError,
+        SnapshotTooOldError, StoreError.
+        """
+        wanted = [one.wanted for one in columns if one.wanted is not None]
+        if wanted and not any(is_prefix for _, is_prefix in wanted):
+            return self._by_column(columns, start, end, sieves)
+        return self._by_row(columns, wanted or None, start, end, sieves)
+
+    def long_batches(self, columns: LongRows, start: bytes, end: bytes) -> Iterator[Any]:
+        """The cells of a family, one a row, as Arrow batches; it raises what `batches` does."""
+        wanted = [(columns.family.prefix, True)]
+        for rows in self._rows(wanted, start, end):
+            cells = [
+                (Cell(self._table, row, column), raw)
+                for row, values in rows
+                for column, raw in values.items()
+            ]
+            for at in range(0, len(cells), _CELLS):
+                yield columns.batch(cells[at : at + _CELLS])
+
+    # --- Column by column ---------------------------------------------------------------
+
+    def _by_column(
+        self, columns: Sequence[Chosen], start: bytes, end: bytes, sieves: Sequence[Sieve]
+    ) -> Iterator[Any]:
+        schema = schema_of(columns)
+        names = list(dict.fromkeys(one.wanted[0] for one in columns if one.wanted is not None))
+        places = {name: at for at, name in enumerate(names)}
+        position: bytes | None = start
+        while position is not None:
+            found = self._store.scan_columns(self._table, position, end, self._ts, names, _ROWS)
+            position = found.following
+            keys, values = found.rows, found.values
+            if found.blocked:
+                keys, values = self._unblocked(found, names)
+            arrays: dict[int, pa.Array] = {}
+            for at, test in sieves:
+                # Decoded for the sieve, so with the same rows left out as the others.
+                array = arrays.get(at)
+                if array is None:
+                    array = self._array(columns[at], keys, values, places, schema.field(at).type)
+                mask = test(array).fill_null(False)
+                arrays = {at: one.filter(mask) for at, one in {**arrays, at: array}.items()}
+                keys, values = keys.filter(mask), [one.filter(mask) for one in values]
+            if len(keys):
+                for at, one in enumerate(columns):
+                    if at not in arrays:
+                        kind = schema.field(at).type
+                        arrays[at] = self._array(one, keys, values, places, kind)
+                found_arrays = [arrays[at] for at in range(len(columns))]
+                yield pa.RecordBatch.from_arrays(found_arrays, schema=schema)
+
+    def _array(
+        self,
+        one: Chosen,
+        keys: pa.Array,
+        values: Sequence[pa.Array],
+        places: Mapping[bytes, int],
+        kind: pa.DataType,
+    ) -> pa.Array:
+        if one.wanted is None:
+            return row_array(keys, kind)
+        return value_array(one, values[places[one.wanted[0]]], keys, kind)
+
+    def _unblocked(self, found: ColumnScan, names: list[bytes]) -> tuple[Any, list[Any]]:
+        """The rows and values once no lock is in the way; rows with no value are left out."""
+        keys = found.rows.to_pylist()
+        values = [one.to_pylist() for one in found.values]
+        for row, column, lock in found.blocked:
+            values[column][row] = self._settled(Cell(self._table, keys[row], names[column]), lock)
+        kept = [at for at in range(len(keys)) if any(one[at] is not None for one in values)]
+        return (
+            pa.array([keys[at] for at in kept], pa.binary()),
+            [pa.array([one[at] for at in kept], pa.binary()) for one in values],
+        )
+
+    # --- Row by row ---------------------------------------------------------------------
+
+    def _by_row(
+        self,
+        columns: Sequence[Chosen],
+        wanted: list[tuple[bytes, bool]] | None,
+        start: bytes,
+        end: bytes,
+        sieves: Sequence[Sieve],
+    ) -> Iterator[Any]:
+        schema = schema_of(columns)
+        for rows in self._rows(wanted, start, end):
+            batch = pa.RecordBatch.from_arrays(to_arrays(columns, rows, schema), schema=schema)
+            for at, test in sieves:
+                batch = batch.filter(test(batch.column(at)))
+            if batch.num_rows:
+                yield batch
+
+    def _rows(
+        self, wanted: list[tuple[bytes, bool]] | None, start: bytes, end: bytes
+    ) -> Iterator[list[tuple[bytes, dict[bytes, bytes]]]]:
+        """Rows with the encoded values of their columns, some at a time."""
+        position: bytes | None = start
+        limit = _FIRST_CELLS
+        while position is not None:
+            cells, position = self._store.scan(
+                self._table, position, end, self._ts, columns=wanted, limit=limit
+            )
+            rows = []
+            size = 0
+            for row, group in itertools.groupby(cells, key=_row_of):
+                values = {}
+                for cell, (lock, _, value) in group:
+                    raw = value if lock is None else self._settled(cell, lock)
+                    if raw is not None:
+                        values[cell.column] = raw
+                        size += len(raw)
+                if values:
+                    rows.append((row, values))
+            limit = max(16, min(_CELLS, limit * 4, limit * _BYTES // max(1, size)))
+            if rows:
+                yield rows
+
+    # --- Locks --------------------------------------------------------------------------
+
+    def _settled(self, cell: Cell, lock: tuple[int, bytes] | None) -> bytes | None:
+        """The cell's value once no lock is in the way any more."""
+        resolver = self._services.resolver
+        value: bytes | None = None
+        while lock is not None:
+            start_ts, raw = lock
+            if not self._fails_on_lock:
+                resolver.wait_out(cell, start_ts, raw)
+            elif not resolver.try_resolve(cell, start_ts, raw):
+                raise LockTimeoutError(
+                    f"{cell} is locked by the live transaction that started at {start_ts} (owner "
+                    f"{decode_lock(raw).owner}). Read with onLock=wait, or with onLock=avoid to "
+                    "see the table as it was before."
+                )
+            lock, _, value = self._store.read((cell,), self._ts)[0]
+        return value
+
+
+def merged(batches: Iterator[Any]) -> Iterator[Any]:
+    """The batches with small ones put together."""
+    waiting: list[Any] = []
+    rows = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows += batch.num_rows
+        if rows >= _ROWS:
+            yield pa.concat_batches(waiting)
+            waiting, rows = [], 0
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+def _row_of(entry: tuple[Cell, CellState]) -> bytes:
+    return entry[0].row

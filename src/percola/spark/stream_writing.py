@@ -1,0 +1,74 @@
+"""§2.4 `df.writeStream`: each micro-batch is one joint transaction, committed exactly once.
+
+A batch's transaction is named after the query and the batch, which are the same after a restart.
+If the batch has committed, Spark may not know: its tasks find that it has, and write nothing. If it
+has not, a new run of it puts an end to whatever is left of the old one. Neither depends on how the
+rows are spread over partitions, which may be otherwise the second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from percola import UsageError
+from percola.joint import forget
+from percola.spark.job_writing import PartWritten, commit_parts, joint_of, write_part
+from percola.spark.options import Options
+from percola.spark.writing import Plan, plan, this_task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCHES_KEPT: Final = 200
+"""How many batches back a query's outcomes are kept; Spark can go back a hundred by itself."""
+
+
+def stream_writer(
+    options: Options, schema: StructType, overwrite: bool
+) -> DataSourceStreamArrowWriter:
+    """The writer of a stream; raises the errors of `plan`, UsageError for output mode complete."""
+    if overwrite:
+        raise UsageError(
+            "A stream into Percola cannot have outputMode('complete'), which empties the table "
+            "with every batch. Use 'append' or 'update': rows are written over by their key."
+        )
+    return StreamWriter(plan(options, schema, overwrite=False))
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes micro-batches. Made again by Spark to end each: what it has to know, tasks report."""
+
+    def __init__(self, made: Plan) -> None:
+        self._plan = made
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Lock what a partition of a batch writes, in a task."""
+        task = this_task()
+        query = task.getLocalProperty("sql.streaming.queryId")
+        batch = task.getLocalProperty("streaming.sql.batchId")
+        if not query or not batch:
+            raise UsageError("Spark does not say which batch of which query this task writes.")
+        return write_part(self._plan, _job(query, int(batch)), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Make the batch visible, if it is not yet."""
+        with closing(self._plan.open()) as repo:
+            job = commit_parts(self._plan, repo, messages)
+            if job and batchId >= BATCHES_KEPT:
+                forget(repo, [_job(job.rpartition("/")[0], batchId - BATCHES_KEPT)])
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Roll the batch back, so far as it is known; the rest goes when the query is restarted."""
+        known = [one for one in messages if isinstance(one, PartWritten)]
+        if known:
+            with closing(self._plan.open()) as repo:
+                joint_of(self._plan, repo, known[0].job, known[0].run).abort()
+
+
+def _job(query: str, batch: int) -> str:
+    return f"{query}/{batch}"

@@ -1,0 +1,188 @@
+"""§2.4 `df.write`: rows of a frame as transactions, which observers see as any others.
+
+    atomicity   becomes visible                                      when a job fails
+    ---------   ---------------------------------------------------  -------------------------
+    row         row by row; a conflict in one row holds up no other  what was written stays
+    chunk       some rows of a partition at a time                   whole chunks stay
+    job         all of it, at one timestamp                          nothing is there
+
+Writes are blind: a row is written whatever was there before. A task that runs twice writes once
+(`marked_writing`, `percola.joint`).
+
+Spark makes the writer in a process of its own when it plans the write, and hands copies to the
+tasks and to the process that ends it. What it carries is therefore small, and everything that is
+open is opened where it is needed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+import percola
+from percola import Repository, Table, UsageError
+from percola.joint import JOBS, RowWrites, forget, jobs_before, new_run
+from percola.spark.chunks import chunked
+from percola.spark.encoding import Encoder
+from percola.spark.marked_writing import MarkedPartition, end
+from percola.spark.options import Options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS_A_COMMIT: Final = 250
+"""How many rows share a commit with atomicity=row: more are more often in a conflict together."""
+
+_KEPT_MS: Final = 30 * 24 * 3600 * 1000
+_PREFIX: Final = "write/"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What tasks need to know of a write; it is pickled.
+
+    Attributes:
+        run: a timestamp of the oracle, unique to the write.
+    """
+
+    options: Options
+    schema: StructType
+    run: int
+
+    @property
+    def job(self) -> str:
+        """The write's name in `percola-jobs`."""
+        return f"{_PREFIX}{self.run:020}"
+
+    def open(self) -> Repository:
+        """Open the repository in this process."""
+        return self.options.open()
+
+    def encoder(self, repo: Repository) -> Encoder:
+        """What makes writes of batches; raises the errors of `Encoder`."""
+        return Encoder(
+            repo.table(self.options.table_name),
+            self.schema,
+            self.options.row_column,
+            deletes_nulls=self.options["nulls"] == "delete",
+            delete_column=self.options.text("deleteColumn"),
+            limits=repo.services.store.limits,
+        )
+
+
+def plan(options: Options, schema: StructType, *, overwrite: bool) -> Plan:
+    """Check what is to be written, where Spark plans it, and give the write a name.
+
+    Raises UsageError for mode overwrite and the errors of `Encoder`.
+    """
+    if overwrite:
+        raise UsageError(
+            "Percola has no mode('overwrite'): other programs may be writing the table. Use "
+            "mode('append'), which writes over the cells of rows that are there; rows are deleted "
+            "with the option deleteColumn."
+        )
+    with options.open() as repo:
+        made = Plan(options, schema, new_run(repo))
+        made.encoder(repo)
+    # From here on the table is in the schema, for all who open the repository.
+    with percola.open(options.address, schema=[JOBS], create=False):
+        return made
+
+
+def writer(options: Options, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+    """The writer of a batch, by its atomicity; see `plan` for what it raises."""
+    from percola.spark.job_writing import JobWriter
+
+    made = plan(options, schema, overwrite=overwrite)
+    if options["atomicity"] == "job":
+        return JobWriter(made)
+    return MarkedWriter(made)
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task reports.
+
+    Attributes:
+        rows: how many rows it has written.
+        conflicts: how many commits were refused on the way.
+    """
+
+    rows: int = 0
+    conflicts: int = 0
+    more: Any = field(default=None)
+
+
+class MarkedWriter(DataSourceArrowWriter):
+    """Writes each partition in small transactions: atomicity row and chunk."""
+
+    def __init__(self, made: Plan) -> None:
+        self._plan = made
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write a partition, in a task."""
+        made, task = self._plan, this_task()
+        row_by_row = made.options["atomicity"] == "row"
+        rows = ROWS_A_COMMIT if row_by_row else made.options.count("chunkRows") or 1
+        most = made.options.count("chunkBytes") or 1
+        with closing(made.open()) as repo:
+            table: Table[Any] = repo.table(made.options.table_name)
+            encoder = made.encoder(repo)
+            partition = MarkedPartition(
+                repo,
+                made.job,
+                table,
+                task.partitionId(),
+                task.taskAttemptId(),
+                task.attemptNumber(),
+                row_by_row=row_by_row,
+                patience=made.options.seconds("lockWaitSeconds"),
+            )
+            if not partition.done:
+                for chunk in chunks(map(encoder.encode, iterator), rows, most):
+                    partition.write(chunk)
+                partition.finish()
+            return Written(partition.rows, partition.conflicts)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """All partitions have been written."""
+        self._end(committed=True)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Some partition could not be written; what was, stays."""
+        self._end(committed=False)
+
+    def _end(self, *, committed: bool) -> None:
+        with closing(self._plan.open()) as repo:
+            end(repo, self._plan.job, committed=committed)
+            forget_old(repo)
+
+
+def this_task() -> TaskContext:
+    """The task that runs here."""
+    task = TaskContext.get()
+    assert task is not None, "this runs in Spark's tasks"
+    return task
+
+
+def chunks(
+    batches: Iterator[list[RowWrites]], most_rows: int, most_bytes: int
+) -> Iterator[list[RowWrites]]:
+    """Cut rows into chunks, across the borders of Spark's batches."""
+    return chunked(itertools.chain.from_iterable(batches), most_rows, most_bytes, _bytes_of)
+
+
+def _bytes_of(row: RowWrites) -> int:
+    return len(row.row) + sum(len(raw) for raw in row.cells.values() if raw is not None)
+
+
+def forget_old(repo: Repository) -> None:
+    """Delete what is kept of writes of more than a month ago."""
+    forget(repo, jobs_before(repo, _PREFIX, repo.services.clock.wall_ms() - _KEPT_MS))

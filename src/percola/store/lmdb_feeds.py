@@ -1,0 +1,193 @@
+"""§2.1: the feeds of tables in LMDB: what was put or deleted, in the order of commit_ts.
+
+    changes   table (2 bytes) ‖ commit_ts (8) ‖ row, NUL escaped ‖ 00 01 ‖ column ‖ 00   →  nothing
+    (root)    "feed:" ‖ table                 which tables keep one
+
+An entry a changed cell, put by the LMDB transaction that puts the cell's write record, at the
+end of the tree: one page a table that is written already.
+
+Which tables keep a feed is told to all processes by a number in shared memory
+(`percola.store.lmdb_safe_point`). It goes up within the write transaction that adds one, and every
+writer looks at it within its own: so whoever writes after that transaction knows. Was it undone,
+or its process killed, then the number has gone up for nothing, and the list is read once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from percola.cells import SYSTEM_MARK, Cell, Kind, Op
+from percola.errors import NoFeedError
+from percola.store.base import ChangedRow, OneStepWrite, Put, RowMutation
+from percola.store.lmdb_driver import Txn
+from percola.store.lmdb_environment import Environment
+from percola.store.lmdb_keys import Keys
+from percola.store.lmdb_safe_point import SharedSafePoint
+
+_FEED: Final = b"feed:"
+_LISTED: Final = (int(Op.PUT), int(Op.DELETE))
+_ROW: Final = 10
+"""Where the row begins in the key of an entry."""
+
+
+class Feeds:
+    """Which tables of an environment keep a feed, and what the feeds list.
+
+    Args:
+        database: the number of the database `changes` in the environment.
+    """
+
+    def __init__(
+        self, environment: Environment, database: int, keys: Keys, shared: SharedSafePoint
+    ) -> None:
+        self._environment = environment
+        self._database = database
+        self._keys = keys
+        self._shared = shared
+        self._view = shared.view
+        self._known: frozenset[bytes] = frozenset()
+        self._as_of = -1
+
+    # --- Writing ------------------------------------------------------------------------
+
+    def keep(self, table: str) -> None:
+        """Keep a feed of a table, from the next write transaction of any process on."""
+        name = _FEED + self._keys.prefix(table)
+
+        def add(txn: Txn) -> None:
+            if txn.get(name) is None:
+                txn.put(name, b"")
+                self._view[1] += 1
+
+        self._environment.write(add)
+
+    def current(self, txn: Txn) -> frozenset[bytes]:
+        """The prefixes of the tables that keep one; for a write transaction."""
+        if self._view[1] != self._as_of:
+            cursor = txn.cursor()
+            found = set()
+            if cursor.set_range(_FEED):
+                for key, _ in cursor:
+                    if not key.startswith(_FEED):
+                        break
+                    found.add(key[len(_FEED) :])
+            self._known, self._as_of = frozenset(found), self._view[1]
+        return self._known
+
+    def list_commit(
+        self,
+        txn: Txn,
+        feeds: frozenset[bytes],
+        writes: Sequence[OneStepWrite],
+        keys: Sequence[bytes],
+        commit_ts: bytes,
+    ) -> None:
+        """List what a transaction puts and deletes; `keys` are those of its cells."""
+        database = self._environment.databases[self._database]
+        for (cell, op, _, _), key in zip(writes, keys, strict=True):
+            if key[:2] in feeds and op in _LISTED and not cell.column.startswith(SYSTEM_MARK):
+                txn.put(key[:2] + commit_ts + key[2:], b"", db=database)
+
+    def list_mutation(self, txn: Txn, mutation: RowMutation) -> None:
+        """List the write records that a mutation has put."""
+        for change in mutation.changes:
+            if (
+                change.kind is Kind.WRITE
+                and isinstance(change, Put)
+                and change.value[0] in _LISTED
+                and not change.column.startswith(SYSTEM_MARK)
+            ):
+                key = self._keys.key(mutation.table, mutation.row, change.column)
+                self._put(txn, key, change.ts)
+
+    def _put(self, txn: Txn, key: bytes, commit_ts: int) -> None:
+        txn.put(_entry(key, commit_ts), b"", db=self._environment.databases[self._database])
+
+    def forget(self, table: str, upto: int, limit: int) -> int:
+        """Remove up to `limit` entries at or below a timestamp; returns how many they were."""
+        prefix = self._keys.prefix(table)
+        end = _bound(prefix, upto)
+
+        def remove(txn: Txn) -> int:
+            gone = self._first(txn, prefix, end, limit)
+            for key in gone:
+                txn.delete(key, db=self._environment.databases[self._database])
+            return len(gone)
+
+        # A look first: most of the time there is nothing, and a write takes a turn.
+        with self._environment.reading() as txn:
+            if not self._first(txn, prefix, end, 1):
+                return 0
+        return self._environment.write(remove)
+
+    def _first(self, txn: Txn, prefix: bytes, end: bytes, limit: int) -> list[bytes]:
+        found: list[bytes] = []
+        cursor = txn.cursor(self._environment.databases[self._database])
+        if cursor.set_range(prefix):
+            for key, _ in cursor:
+                if key >= end or len(found) >= limit:
+                    break
+                found.append(key)
+        return found
+
+    # --- Reading ------------------------------------------------------------------------
+
+    def changes(
+        self, table: str, start: tuple[int, bytes], upto: int, limit: int
+    ) -> tuple[list[ChangedRow], tuple[int, bytes] | None]:
+        """See `Store.changes`."""
+        prefix = self._keys.prefix(table)
+        first = prefix + start[0].to_bytes(8, "big") + start[1].replace(b"\0", b"\0\xff")
+        found: list[ChangedRow] = []
+        with self._environment.reading() as txn:
+            if txn.get(_FEED + prefix) is None:
+                raise NoFeedError(f"The table {table!r} keeps no feed of its changes.")
+            self._shared.check(start[0] - 1)
+            part = b""
+            columns: list[bytes] = []
+            for key in self._keys_between(txn, first, _bound(prefix, upto)):
+                if part and key.startswith(part):
+                    columns.append(key[len(part) : -1])
+                    continue
+                if part:
+                    found.append(_changed(part, columns))
+                part = key[: key.index(b"\0\1", _ROW) + 2]
+                columns = [key[len(part) : -1]]
+                if len(found) >= limit:
+                    return found, _changed(part, columns)[:2]
+            if part:
+                found.append(_changed(part, columns))
+        return found, None
+
+    def _keys_between(self, txn: Txn, start: bytes, end: bytes) -> Any:
+        cursor = txn.cursor(self._environment.databases[self._database])
+        if cursor.set_range(start):
+            for key, _ in cursor:
+                if key >= end:
+                    return
+                yield key
+
+    def lists_change(self, cell: Cell, commit_ts: int) -> bool:
+        """Whether there is an entry for the cell at that timestamp."""
+        entry = _entry(self._keys.key(*cell), commit_ts)
+        with self._environment.reading() as txn:
+            return txn.get(entry, db=self._environment.databases[self._database]) is not None
+
+
+def _entry(key: bytes, commit_ts: int) -> bytes:
+    """The key of the entry for the cell that stands at `key`."""
+    return key[:2] + commit_ts.to_bytes(8, "big") + key[2:]
+
+
+def _bound(prefix: bytes, ts: int) -> bytes:
+    """What all entries up to a timestamp sort before, and no entry above it."""
+    return prefix + (ts + 1).to_bytes(8, "big")
+
+
+def _changed(part: bytes, columns: list[bytes]) -> ChangedRow:
+    """What a key begins with, up to its column, as a changed row."""
+    row = part[_ROW:-2]
+    if b"\0" in row:
+        row = row.replace(b"\0\xff", b"\0")
+    return ChangedRow(int.from_bytes(part[2:_ROW], "big"), row, tuple(columns))

@@ -1,0 +1,177 @@
+"""MODULE:NAME: the observers and tables that a command line or a Spark job names.
+
+`percola worker` and `percola.spark.run_workers` mean the same by it, and say the same of what does
+not read so. A worker is named rather than pickled: its process imports the program afresh.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, Final
+
+from percola import repository
+from percola.errors import UsageError
+from percola.observers import Observer
+from percola.repository import Repository
+from percola.schema import Schema, Table
+
+_PACKAGE: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_POSITIONAL: Final = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+)
+
+
+@contextmanager
+def opened(
+    address: str, target: str, schema: str | None = None
+) -> Iterator[tuple[Repository, list[Observer[Any]]]]:
+    """A repository and the observers that are to run on it, for the length of a block.
+
+    The tables of their columns are added to the repository, and those of `schema`, which are for
+    tables that the observers only write to.
+
+    Raises what `load_observers`, `load_schema` and `percola.open` raise; NotARepositoryError where
+    there is none.
+    """
+    with repository.open(address, create=False) as repo:
+        observers = load_observers(target, repo)
+        tables = {one.name: one for one in (load_schema(schema) if schema else ())}
+        for one in observers:
+            if isinstance(one, Observer):
+                tables.setdefault(one.column.table.name, one.column.table)
+        with repository.open(address, list(tables.values()), create=False) as whole:
+            yield whole, observers
+
+
+def load_schema(target: str) -> list[Table[Any]]:
+    """The tables that `MODULE:NAME` is a list of (one Table, or a Schema, is fine as well)."""
+    found = load(target)
+    tables = [found] if isinstance(found, Table) else found
+    if not isinstance(tables, Iterable) or isinstance(tables, str | bytes):
+        raise UsageError(f"{target} is {_a(found)}, not a list of tables.")
+    tables = list(tables)
+    for one in tables:
+        if not isinstance(one, Table):
+            raise UsageError(f"{target} should be a list of tables, but it holds {_a(one)}.")
+    Schema(tables)
+    return tables
+
+
+def load_observers(target: str, repo: Repository) -> list[Observer[Any]]:
+    """The observers that `MODULE:NAME` is, or that it returns when it is called.
+
+    NAME is an observer, a list of them, or a function that returns either; a function that
+    takes an argument is given the repository.
+    """
+    found = load(target)
+    if needs_call(found):
+        found = _call(target, found, repo)
+    observers = [found] if isinstance(found, Observer) else found
+    if not isinstance(observers, Iterable) or isinstance(observers, str | bytes):
+        raise UsageError(
+            f"{target} gives {_a(found)}; it should be an observer, a list of observers, or a "
+            "function that returns them."
+        )
+    return list(observers)
+
+
+def needs_call(found: object) -> bool:
+    """Whether what was loaded is a function that returns observers, rather than observers."""
+    return not isinstance(found, Observer) and callable(found)
+
+
+def _call(target: str, function: Any, repo: Repository) -> object:
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    needed = [one for one in parameters if one.default is one.empty and one.kind in _POSITIONAL]
+    try:
+        return function(repo) if needed else function()
+    except Exception as error:
+        raise UsageError(f"{target} raised {_raised(error)}.") from error
+
+
+def load(target: str) -> Any:
+    """The attribute that `MODULE:NAME` names; the current directory is importable.
+
+    Raises UsageError if there is no such module or attribute, or if importing it failed:
+    then with what was raised, and where.
+    """
+    module_name, colon, name = target.partition(":")
+    if not (module_name and colon and name):
+        raise UsageError(
+            f"{target!r} names nothing that can be imported: write MODULE:NAME, as in "
+            "'myapp.main:observers'."
+        )
+    if module_name.endswith(".py") or "/" in module_name:
+        raise UsageError(
+            f"{module_name!r} is a file; name the module, as in 'import': "
+            f"{module_name.removesuffix('.py').replace('/', '.').strip('.')}:{name}."
+        )
+    module = _import(module_name)
+    try:
+        return functools.reduce(getattr, name.split("."), module)
+    except AttributeError:
+        public = [one for one in vars(module) if not one.startswith("_")]
+        defined = [one for one in public if not isinstance(getattr(module, one), ModuleType)]
+        raise UsageError(
+            f"The module {module_name!r} ({module.__file__}) has no {name!r}. It has: "
+            f"{', '.join(defined[-12:]) or 'nothing'}."
+        ) from None
+
+
+def _import(name: str) -> Any:
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise UsageError(
+                f"There is no module {error.name!r}, neither in {here} nor installed in this "
+                "Python's environment."
+            ) from None
+        raise UsageError(f"Importing {name!r} raised {_raised(error)}.") from error
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"Importing {name!r} raised {_raised(error)}.") from error
+
+
+def _raised(error: BaseException) -> str:
+    """What was raised, and where, without a full stop."""
+    where = ""
+    if isinstance(error, SyntaxError) and error.filename:
+        where = f" ({error.filename}, line {error.lineno})"
+        text = error.msg
+    else:
+        text = str(error)
+        frames = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if not frame.filename.startswith("<") and frame.filename != importlib.__file__
+        ]
+        # The user's own line says more than the line of a library that it called.
+        own = [
+            frame
+            for frame in frames
+            if _PACKAGE not in frame.filename and "site-packages" not in frame.filename
+        ]
+        if own:
+            where = f" ({own[-1].filename}, line {own[-1].lineno})"
+    first_line = text.strip().splitlines()[0] if text.strip() else ""
+    return f"{type(error).__name__}{': ' if first_line else ''}{first_line.rstrip('.')}{where}"
+
+
+def _a(value: object) -> str:
+    shown = repr(value)
+    return f"{shown[:60]}{'…' if len(shown) > 60 else ''} ({type(value).__name__})"

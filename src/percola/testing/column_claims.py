@@ -1,0 +1,129 @@
+"""§2.1: the claims of the store contract about reading column by column."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+import pytest
+
+from percola.cells import INLINE_BYTES, Kind, Op
+from percola.store.base import CellState, Delete, Put, RowMutation, Store
+from percola.testing.ground import Ground, lock, written
+from percola.testing.store_model import scan_all
+
+Changes: TypeAlias = list[Put | Delete]
+
+_LONG: Final = b"x" * (INLINE_BYTES + 1)
+_TS: Final = 20
+
+
+def _put(column: bytes, value: bytes = b"v") -> Changes:
+    return written(column, 5, column + value)
+
+
+# What a row may look like; most tables are hundreds of rows of one of these.
+_SHAPES: Final[dict[str, Callable[[bytes], Changes]]] = {
+    "one column": lambda row: _put(b"a", row),
+    "another column": lambda row: _put(b"b", row),
+    "three columns": lambda row: [*_put(b"a", row), *_put(b"b"), *_put(b"c", row)],
+    "without the middle one": lambda row: [*_put(b"a"), *_put(b"c")],
+    "versions": lambda row: [*_put(b"a"), *written(b"a", 9, b"newer"), *written(b"a", 30, b"n")],
+    "many versions": lambda row: [
+        *(change for ts in range(21, 99) for change in written(b"a", ts, b"too new")),
+        *(change for ts in range(3, 19) for change in written(b"b", ts, b"%d" % ts)),
+    ],
+    "locked": lambda row: [*_put(b"a"), *_put(b"b"), lock(b"b", 7), *_put(b"c")],
+    "locked later": lambda row: [*_put(b"a"), lock(b"a", 70), *_put(b"b")],
+    "only locked": lambda row: [lock(b"a", 7)],
+    "deleted": lambda row: [*_put(b"a"), *written(b"a", 9, None), *_put(b"b")],
+    "rolled back": lambda row: [*_put(b"a"), *written(b"a", 9, None, op=Op.ROLLBACK)],
+    "locked only": lambda row: [*_put(b"a"), *written(b"a", 9, None, op=Op.LOCK)],
+    "long": lambda row: [*_put(b"a", _LONG), *_put(b"b")],
+    "a family": lambda row: [
+        *_put(b"a"),
+        *(change for i in range(60) for change in _put(b"b:%03d" % i)),
+        *_put(b"c"),
+    ],
+    "nothing wanted": lambda row: _put(b"d"),
+    "too new": lambda row: written(b"a", 30, b"too new"),
+    "notified": lambda row: [*_put(b"a"), Put(Kind.NOTIFY, b"a", 5, b"")],
+}
+
+
+class ColumnClaims(Ground):
+    """Columns of a range of rows."""
+
+    def _columns(
+        self, store: Store, table: str, start: bytes, end: bytes, names: Sequence[bytes], limit: int
+    ) -> list[tuple[bytes, bytes, CellState]]:
+        """What `scan_columns` finds, as cells."""
+        found: list[tuple[bytes, bytes, CellState]] = []
+        position: bytes | None = start
+        while position is not None:
+            part = store.scan_columns(table, position, end, _TS, names, limit)
+            rows = part.rows.to_pylist()
+            assert [len(one) for one in part.values] == [len(rows)] * len(names)
+            assert rows or part.following is None
+            blocked = {(row, column): held for row, column, held in part.blocked}
+            columns = [one.to_pylist() for one in part.values]
+            before = len(found)
+            for at, row in enumerate(rows):
+                for place, name in sorted(enumerate(names), key=lambda one: one[1]):
+                    held, value = blocked.get((at, place)), columns[place][at]
+                    if held is not None or value is not None:
+                        assert held is None or value is None
+                        found.append((row, name, (held, 0, value)))
+            assert {row for row, _, _ in found[before:]} == set(rows)
+            position = part.following
+        return found
+
+    def _expected(
+        self, store: Store, table: str, start: bytes, end: bytes, names: Sequence[bytes]
+    ) -> list[tuple[bytes, bytes, CellState]]:
+        wanted = [(name, False) for name in names]
+        return [
+            (cell.row, cell.column, (held, 0, None if held else value))
+            for cell, (held, _, value) in scan_all(store, table, start, end, _TS, wanted)
+        ]
+
+    def _fill(self, store: Store, table: str, shapes: Sequence[str]) -> list[bytes]:
+        # Some rows hold what keys have to escape.
+        rows = [b"%05d" % at if at % 7 else b"%05d\0%d" % (at, at % 3) for at in range(len(shapes))]
+        changes = [_SHAPES[shape](row) for shape, row in zip(shapes, rows, strict=True)]
+        batch = [RowMutation(table, row, (), one) for row, one in zip(rows, changes, strict=True)]
+        assert all(store.mutate(batch))
+        return rows
+
+    @pytest.mark.parametrize("shape", _SHAPES)
+    def test_columns_of_rows_that_are_all_alike_are_what_a_scan_finds(
+        self, store: Store, table: str, shape: str
+    ) -> None:
+        rows = self._fill(store, table, [shape] * 150)
+        for names in ([b"a"], [b"b", b"a"], [b"c", b"a", b"b"], [b"nix"]):
+            for start, end in ((b"", b""), (rows[3], rows[140])):
+                expected = self._expected(store, table, start, end, names)
+                for limit in (1, 40, 10_000):
+                    found = self._columns(store, table, start, end, names, limit)
+                    assert found == expected
+
+    @pytest.mark.parametrize("seed", range(12))
+    def test_columns_of_rows_that_differ_are_what_a_scan_finds(
+        self, store: Store, table: str, seed: int
+    ) -> None:
+        chance = random.Random(seed)
+        shapes: list[str] = []
+        while len(shapes) < 600:
+            # Stretches of one shape with another one strewn in, or one after the other.
+            usual, other = chance.choices(list(_SHAPES), k=2)
+            share = chance.choice((0.0, 0.0, 0.05, 0.5))
+            length = chance.choice((1, 3, 40, 200))
+            shapes += [other if chance.random() < share else usual for _ in range(length)]
+        rows = self._fill(store, table, shapes)
+        for _ in range(12):
+            names = chance.sample([b"a", b"b", b"c", b"d", b"b:007"], chance.randint(1, 4))
+            start, end = sorted(chance.sample([b"", *rows], 2))
+            end = chance.choice((end, b""))
+            found = self._columns(store, table, start, end, names, chance.choice((1, 7, 300, 9999)))
+            assert found == self._expected(store, table, start, end, names)

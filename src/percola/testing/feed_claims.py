@@ -1,0 +1,157 @@
+"""§2.1: the claims of the store contract about the feed of a table's changes."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from percola.cells import INLINE_BYTES, MAX_TS, Cell, Kind, Op
+from percola.errors import NoFeedError, SnapshotTooOldError, UnknownTableError
+from percola.store.base import ChangedRow, Condition, Delete, Put, RowMutation, Store
+from percola.testing.ground import COLUMN, THREADS, Ground, at_once, lock, numbers, written
+from percola.testing.store_model import COLUMNS, ROWS
+
+_FAR = 2**56 + 1
+
+
+class FeedClaims(Ground):
+    """What a feed lists, in which order, and what of it goes."""
+
+    @pytest.fixture
+    def feed(self, store: Store) -> str:
+        """A new table of the store that keeps a feed."""
+        name = f"conformance{next(numbers)}"
+        store.create_tables([name])
+        store.keep_feed(name)
+        return name
+
+    def listed(self, store: Store, table: str, after: int = 0) -> list[ChangedRow]:
+        """All that the feed lists, in calls of few rows each."""
+        everything = list(store.walk_changes(table, after, MAX_TS - 1, limit=2))
+        assert everything == list(store.walk_changes(table, after, MAX_TS - 1))
+        return everything
+
+    def test_puts_and_deletes_are_listed_and_nothing_else_is(
+        self, store: Store, feed: str, table: str
+    ) -> None:
+        for other in (feed, table):
+            self.put(store, other, b"put", *written(COLUMN, 5, b"v"), *written(b"d", 5, b"v"))
+            self.put(store, other, b"long", *written(COLUMN, 6, b"v" * (INLINE_BYTES + 1)))
+            self.put(store, other, b"gone", *written(COLUMN, 7, None))
+            for op in (Op.LOCK, Op.ROLLBACK):
+                self.put(store, other, b"r", *written(COLUMN, 8 + op % 2, None, op=op))
+            self.put(store, other, b"r", *written(b"@ack:o:c", 9, b"4"), lock(COLUMN, 9))
+            self.put(store, other, b"r", Put(Kind.NOTIFY, COLUMN, 9, b""))
+            self.put(store, other, b"r", Put(Kind.FAILED, COLUMN, 9, b"P"))
+        assert self.listed(store, feed) == [
+            ChangedRow(5, b"put", (COLUMN, b"d")),
+            ChangedRow(6, b"long", (COLUMN,)),
+            ChangedRow(7, b"gone", (COLUMN,)),
+        ]
+        with pytest.raises(NoFeedError, match=table):
+            store.changes(table, (1, b""), 9)
+
+    def test_a_mutation_that_does_not_apply_lists_nothing(self, store: Store, feed: str) -> None:
+        held = Condition(True, Kind.LOCK, COLUMN, 4, 4)
+        change = RowMutation(feed, b"r", [held], written(COLUMN, 5, b"v"))
+        assert store.mutate([change]) == [False]
+        assert self.listed(store, feed) == []
+        self.put(store, feed, b"r", lock(COLUMN, 4))
+        assert store.mutate([change]) == [True]
+        assert self.listed(store, feed) == [ChangedRow(5, b"r", (COLUMN,))]
+
+    def test_changes_come_in_the_order_of_commit_ts_and_of_rows_within_one(
+        self, store: Store, feed: str
+    ) -> None:
+        for ts in (_FAR, 256, 3, 255):
+            for row in ROWS[::-1]:
+                changes = [one for column in COLUMNS for one in written(column, ts, b"v")]
+                self.put(store, feed, row, *changes)
+        expected = [ChangedRow(ts, row, COLUMNS[1:]) for ts in (3, 255, 256, _FAR) for row in ROWS]
+        assert self.listed(store, feed) == expected
+        # From any place on, and up to any timestamp.
+        for at, upto in itertools.product((0, 5, len(ROWS), len(expected) - 1), (3, 255, _FAR)):
+            start = expected[at][:2]
+            found, following = store.changes(feed, start, upto, 1000)
+            assert found == [one for one in expected[at:] if one.commit_ts <= upto]
+            assert following is None
+        found, following = store.changes(feed, (3, b""), _FAR, 3)
+        assert (found, following) == (expected[:3], expected[3][:2])
+
+    def test_a_change_put_again_or_deleted_stays_listed_once(self, store: Store, feed: str) -> None:
+        for _ in range(3):
+            self.put(store, feed, b"r", *written(COLUMN, 5, b"v"))
+        self.put(store, feed, b"r", Delete(Kind.WRITE, COLUMN, 5))
+        assert self.listed(store, feed) == [ChangedRow(5, b"r", (COLUMN,))]
+
+    def test_cells_that_are_committed_one_by_one_are_one_changed_row(
+        self, store: Store, feed: str
+    ) -> None:
+        for column in (b"d:2", COLUMN, b"d:1"):
+            self.put(store, feed, b"r", *written(column, 5, b"v"))
+        assert self.listed(store, feed) == [ChangedRow(5, b"r", (COLUMN, b"d:1", b"d:2"))]
+
+    def test_a_feed_begins_when_it_is_turned_on_and_turning_it_on_again_changes_nothing(
+        self, store: Store, table: str
+    ) -> None:
+        self.put(store, table, b"before", *written(COLUMN, 5, b"v"))
+        store.keep_feed(table)
+        assert self.listed(store, table) == []
+        self.put(store, table, b"after", *written(COLUMN, 4, b"v"))
+        store.keep_feed(table)
+        assert self.listed(store, table) == [ChangedRow(4, b"after", (COLUMN,))]
+        with pytest.raises(UnknownTableError):
+            store.keep_feed("nowhere")
+
+    def test_no_change_is_missed_while_others_write(self, store: Store, feed: str) -> None:
+        each = 40
+
+        def write(i: int) -> None:
+            for k in range(each):
+                ts = 1 + i + THREADS * k
+                self.put(store, feed, b"%d" % (k % 3), *written(b"c%d" % i, ts, b"v"))
+
+        at_once(write)
+        listed = self.listed(store, feed)
+        assert [one.commit_ts for one in listed] == list(range(1, THREADS * each + 1))
+
+    def test_a_change_is_found_by_its_cell_and_timestamp(
+        self, store: Store, feed: str, table: str
+    ) -> None:
+        for other in (feed, table):
+            self.put(store, other, b"r\0", *written(COLUMN, 5, b"v"))
+        assert store.lists_change(Cell(feed, b"r\0", COLUMN), 5)
+        for cell in (Cell(table, b"r\0", COLUMN), Cell(feed, b"r", COLUMN)):
+            assert not store.lists_change(cell, 5)
+        assert not store.lists_change(Cell(feed, b"r\0", b"d"), 5)
+        assert not store.lists_change(Cell(feed, b"r\0", COLUMN), 6)
+
+    def test_what_is_forgotten_goes_from_the_beginning_and_of_this_table_only(
+        self, store: Store, feed: str, table: str
+    ) -> None:
+        store.keep_feed(table)
+        for other in (feed, table):
+            for ts in range(1, 8):
+                self.put(store, other, b"r", *written(COLUMN, ts, b"v"), *written(b"d", ts, None))
+        gone = [store.forget_changes(feed, 5, 4) for _ in range(4)]
+        assert gone == [4, 4, 2, 0]
+        assert [one.commit_ts for one in self.listed(store, feed)] == [6, 7]
+        assert [one.commit_ts for one in self.listed(store, table)] == list(range(1, 8))
+
+    def test_a_table_without_a_feed_has_nothing_to_forget(self, store: Store, table: str) -> None:
+        self.put(store, table, b"r", *written(COLUMN, 5, b"v"))
+        assert store.forget_changes(table, 9) == 0
+
+    def test_what_may_have_been_forgotten_is_an_error_and_never_left_out(
+        self, store: Store, feed: str
+    ) -> None:
+        base = store.safe_point()
+        for ts in (base + 3, base + 5, base + 6):
+            self.put(store, feed, b"r", *written(COLUMN, ts, b"v"))
+        store.raise_safe_point(base + 5)
+        with pytest.raises(SnapshotTooOldError) as caught:
+            store.changes(feed, (base + 5, b""), base + 9)
+        assert (caught.value.ts, caught.value.safe_point) == (base + 4, base + 5)
+        assert store.forget_changes(feed, base + 5) == 2
+        assert [one.commit_ts for one in self.listed(store, feed, base + 5)] == [base + 6]

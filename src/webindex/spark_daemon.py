@@ -1,0 +1,39 @@
+"""§2.4: the process of which Spark forks the Python processes of a job's tasks.
+
+PySpark's own knows nothing yet when it forks, so every process imports everything again, and a job
+has dozens of them. And after each task they collect garbage among all that is imported, which takes
+longer than most tasks. Here it is imported before, and then left out of collections.
+
+`spark.python.daemon.module` names this module, in sessions that a job starts for itself.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import sys
+from typing import Final
+
+from pyspark import daemon
+
+_TASKS: Final = "pyspark.worker"
+_IMPORTED: Final = (
+    "pyspark_percola",
+    "webindex.batch.verifying",
+    "webindex.load_tasks",
+    "webindex.ranking.job",
+)
+
+
+def main() -> None:
+    """Import what the processes will need, and serve as PySpark's daemon until Spark ends."""
+    role = sys.argv[1]
+    for module in (role, *(_IMPORTED if role == _TASKS else ())):
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()
+    daemon.manager()
+
+
+if __name__ == "__main__":
+    main()

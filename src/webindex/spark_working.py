@@ -1,0 +1,49 @@
+"""§2.4: the workers of the web index as Spark tasks: what `webindex work` runs by default.
+
+With it, the whole pipeline runs on Spark, and on a cluster as on this machine. Where no cluster is
+named, a session of its own has as many slots as there are workers: they keep them for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Final
+
+from percola import Repository
+from percola.spark import Fleet, JavaMissingError, run_workers, spark_context
+from webindex.errors import WorkingError
+from webindex.spark_jobs import reachable
+from webindex.working import THREADS
+
+_CONFIG: Final = {
+    # The JVM only hands out tasks here: a quick start is worth more than well compiled code.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    # glibc gives every thread an arena of its own; two are enough, and halve the memory.
+    "spark.executorEnv.MALLOC_ARENA_MAX": "2",
+    # These would run a worker twice, or take its executor away.
+    "spark.speculation": "false",
+    "spark.dynamicAllocation.enabled": "false",
+}
+
+
+@contextmanager
+def running_on_spark(
+    repo: Repository, count: int, *, master: str | None = None, threads: int = THREADS
+) -> Iterator[Fleet]:
+    """Workers on Spark for the length of a block; Spark ends with it, if it began with it.
+
+    Raises WorkingError without Java, SparkJobError for a repository that tasks cannot reach,
+    PercolaError if Spark or the workers cannot be started.
+    """
+    place = reachable(repo)
+    with ExitStack() as stack:
+        try:
+            context = stack.enter_context(
+                spark_context(master or f"local[{count}]", app="webindex work", config=_CONFIG)
+            )
+        except JavaMissingError as error:
+            raise WorkingError(f"{error} Without it: --processes {count}.") from error
+        yield stack.enter_context(
+            run_workers(context, "webindex.main:observers", place, workers=count, threads=threads)
+        )

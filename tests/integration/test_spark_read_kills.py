@@ -1,0 +1,184 @@
+"""A frame is complete and of one timestamp, whoever is killed while it is read.
+
+A lock stops the reader in the middle of the table, so that what is killed is surely at work; it is
+committed afterwards, above the frame's timestamp. Meanwhile others write all the time.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+from children import Child, hear, say
+from pyspark.sql import DataFrame, SparkSession
+from spark_processes import children, python_workers
+from stores import in_thread
+
+import percola
+from percola import Repository, Table
+from percola.cells import Kind
+from percola.spark import spark_session
+from percola.store.base import RowMutation
+
+bank = Table("bank")
+bal = bank.column("bal", int)
+ROWS = 4000
+EACH = 100
+MIDDLE = "row-002000"
+
+
+def row(number: int) -> str:
+    return f"row-{number:06d}"
+
+
+def keep_moving(pipe: Connection, address: str) -> None:
+    """In another process: move money from row to row, until it is killed."""
+    chance = random.Random(1)
+    with percola.open(address, [bank]) as repository:
+        for moved in range(10**9):
+            a, b = (row(number) for number in chance.sample(range(ROWS), 2))
+
+            def move(t: percola.Transaction, a: str = a, b: str = b) -> None:
+                if MIDDLE not in (a, b):
+                    t.set(bal, a, (t.get(bal, a) or 0) - 1)
+                    t.set(bal, b, (t.get(bal, b) or 0) + 1)
+
+            repository.run(move)
+            if moved == 100:
+                say(pipe, "moving")
+
+
+def commit_slowly(pipe: Connection, address: str) -> None:
+    """In another process: lock a row, and commit it when told to."""
+    with percola.open(address, [bank]) as repository:
+        store = repository.services.store
+        mutate = store.mutate
+
+        def stopping(batch: Sequence[RowMutation]) -> list[bool]:
+            applied = mutate(batch)
+            if any(one.kind is Kind.LOCK for mutation in batch for one in mutation.changes):
+                store.mutate = mutate  # type: ignore[method-assign]
+                say(pipe, "locked")
+                hear(pipe)
+            return applied
+
+        with repository.transaction(two_phase=True) as t:
+            t.set(bal, MIDDLE, 10**6)
+            store.mutate = stopping  # type: ignore[method-assign]
+    say(pipe, "committed")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    with percola.open(tmp_path / "repo", [bank], durability="relaxed") as repository:
+        for first in range(0, ROWS, 500):
+            with repository.transaction() as t:
+                for number in range(first, first + 500):
+                    t.set(bal, row(number), EACH)
+    return tmp_path / "repo"
+
+
+def frame_of(spark: SparkSession, folder: Path, ts: int) -> DataFrame:
+    options = {"table": "bank", "snapshot": str(ts), "partitions": "4"}
+    return spark.read.format("percola").options(**options).load(str(folder))
+
+
+def waits_for_the_lock(spark: SparkSession) -> bool:
+    """Whether all tasks are done but the one that cannot be."""
+    tracker = spark.sparkContext.statusTracker()
+    infos = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    return any(one and one.numActiveTasks == 1 and one.numCompletedTasks == 3 for one in infos)
+
+
+def kill_while_it_is_read(
+    spark: SparkSession,
+    folder: Path,
+    victims: Callable[[], list[int]],
+) -> tuple[int, list[tuple[str, int]]]:
+    """Read a frame, kill the victims in the middle of it; its timestamp and its rows."""
+    with Child(keep_moving, str(folder)) as mover, Child(commit_slowly, str(folder)) as slow:
+        assert slow.hear() == "locked"
+        assert mover.hear() == "moving"
+        with percola.open(folder) as repository, repository.snapshot() as now:
+            ts = now.start_ts
+        frame = frame_of(spark, folder, ts)
+        reading = in_thread(frame.collect)
+        wait(lambda: waits_for_the_lock(spark))
+        killed = victims()
+        assert killed
+        for pid in killed:
+            os.kill(pid, signal.SIGKILL)
+        wait(lambda: not any(cmdline(pid) for pid in killed))
+        assert not reading.done()
+        slow.tell()
+        assert slow.hear() == "committed"
+        return ts, [(one.row, one.bal) for one in reading.result(240)]
+
+
+def cmdline(pid: int) -> str:
+    """What a process runs; empty for one that has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def check(folder: Path, ts: int, rows: list[tuple[str, int]]) -> None:
+    found = dict(rows)
+    assert len(rows) == len(found) == ROWS
+    assert sum(found.values()) == ROWS * EACH
+    with percola.open(folder) as repository:
+        assert _at(repository, ts) == found
+        assert repository.snapshot().get(bal, MIDDLE) == 10**6
+
+
+def _at(repository: Repository, ts: int) -> dict[str, int]:
+    with repository.snapshot(ts) as snapshot:
+        return {one.key: one[bal] for one in snapshot.scan(bank)}
+
+
+def wait(condition: Callable[[], object]) -> None:
+    """Return once the condition holds; also in the child, which has no fixtures."""
+    deadline = time.monotonic() + 120
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, "waited 120 s in vain"
+        pause.wait(0.02)
+
+
+@pytest.mark.timeout(300)  # A killed task is read once more, on a machine that may be busy.
+def test_a_python_worker_is_killed(folder: Path, spark: SparkSession) -> None:
+    ts, rows = kill_while_it_is_read(spark, folder, lambda: python_workers(spark))
+    check(folder, ts, rows)
+
+
+def on_a_cluster(pipe: Connection, folder: str) -> None:
+    """In another process, which has a Spark of its own: one with executors to kill."""
+    # A cluster's executors take these from here.
+    os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    with spark_session("local-cluster[2,1,1024]", app="kills") as spark:
+        gateway = spark.sparkContext._gateway
+        assert gateway is not None
+
+        def executors() -> list[int]:
+            return [pid for pid in children(gateway.proc.pid) if "ExecutorBackend" in cmdline(pid)]
+
+        ts, rows = kill_while_it_is_read(spark, Path(folder), executors)
+        say(pipe, (ts, rows))
+
+
+@pytest.mark.timeout(400)  # A cluster of three JVMs starts, and two of them twice.
+def test_every_executor_is_killed(folder: Path, java_home: Path) -> None:
+    with Child(on_a_cluster, str(folder)) as child:
+        assert child.speaks_within(300)
+        ts, rows = child.hear()
+    check(folder, ts, rows)

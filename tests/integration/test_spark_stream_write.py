@@ -1,0 +1,258 @@
+"""`df.writeStream.format("percola")` on a real Spark; executors killed in every kind of write."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from children import Child, hear, say
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from spark_processes import children, python_workers
+from spark_writes import (
+    ROWS,
+    assert_nothing_left,
+    assert_written_once,
+    docs,
+    frame_of,
+    half_way,
+    in_session,
+    open_table,
+    save,
+    size,
+    under_way,
+    visible,
+)
+from stores import in_thread
+
+import percola
+from percola import Repository
+from percola.joint import JOBS
+from percola.joint.row import STATE
+from percola.spark import spark_session
+from percola.spark.source import PercolaDataSource
+
+Wait = Callable[..., object]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    return tmp_path / "repo"
+
+
+@pytest.fixture
+def repo(folder: Path) -> Iterator[Repository]:
+    with open_table(folder) as opened:
+        yield opened
+
+
+def put_file(folder: Path, name: str, start: int, rows: int) -> None:
+    """A file of the stream, which appears whole."""
+    lines = [
+        json.dumps({"row": f"row/{n:06}", "title": f"title {n}", "size": n})
+        for n in range(start, start + rows)
+    ]
+    (folder.parent / name).write_text("\n".join(lines))
+    (folder.parent / name).rename(folder.parent / "in" / f"{name}.json")
+
+
+def drain(spark: Any, folder: Path, partitions: int = 2) -> None:
+    """Write all files that have not been written, a batch for each."""
+    in_session(spark)
+    spark.dataSource.register(PercolaDataSource)
+    rows = (
+        spark.readStream.schema("row string, title string, size bigint")
+        .option("maxFilesPerTrigger", 1)
+        .json(str(folder.parent / "in"))
+    )
+    query = (
+        rows.repartition(partitions)
+        .writeStream.format("percola")
+        .option("table", "docs")
+        .option("checkpointLocation", str(folder.parent / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(folder))
+    )
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+
+
+def outcomes(folder: Path) -> dict[str, str]:
+    """What became of each batch."""
+    with percola.open(folder, schema=[JOBS]) as repo, repo.snapshot() as now:
+        return {row.key.rpartition("/")[2]: row[STATE]["is"] for row in now.scan(JOBS)}
+
+
+def commit_times(repo: Repository, start: int, rows: int) -> set[int]:
+    with repo.snapshot() as now:
+        return {now.version(size, f"row/{n:06}") for n in range(start, start + rows)}
+
+
+def test_each_batch_is_one_commit_and_one_that_is_repeated_is_passed_over(
+    spark: SparkSession, repo: Repository, folder: Path
+) -> None:
+    put_file(folder, "a", 0, 300)
+    put_file(folder, "b", 300, 300)
+    drain(spark, folder)
+    assert_written_once(repo, 600)
+    assert len(commit_times(repo, 0, 600)) == 2
+    assert outcomes(folder) == {"0": "committed", "1": "committed"}
+    # Spark dies after the commit and before it has noted it; the rows are spread otherwise.
+    commits = folder.parent / "checkpoint" / "commits"
+    for path in (commits / "1", commits / ".1.crc"):
+        path.unlink()
+    put_file(folder, "c", 600, 300)
+    drain(spark, folder, partitions=5)
+    assert (commits / "1").exists(), "Spark did not repeat the batch"
+    assert_written_once(repo, 900)
+    assert len(commit_times(repo, 0, 900)) == 3
+
+
+def test_a_batch_that_fails_leaves_nothing_and_is_written_after_a_restart(
+    spark: SparkSession, repo: Repository, folder: Path
+) -> None:
+    put_file(folder, "a", 0, 300)
+    drain(spark, folder)
+    put_file(folder, "b", 300, 300)
+    # A live transaction holds a row for longer than the batch waits.
+    with half_way(repo, 1400):
+        with pytest.raises(StreamingQueryException, match="has been locked for 1 s"):
+            impatient(spark, folder)
+        assert set(visible(repo)) == {f"row/{n:06}" for n in range(300)}
+    drain(spark, folder, partitions=3)
+    assert_written_once(repo, 600)
+    assert outcomes(folder) == {"0": "committed", "1": "committed"}
+
+
+def impatient(spark: Any, folder: Path) -> None:
+    rows = spark.readStream.schema("row string, title string, size bigint").json(
+        str(folder.parent / "in")
+    )
+    query = (
+        rows.writeStream.format("percola")
+        .option("table", "docs")
+        .option("lockWaitSeconds", "1")
+        # Of a batch that fails Spark may end the other tasks' processes before these clean up.
+        .option("ttlSeconds", "10")
+        .option("checkpointLocation", str(folder.parent / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(folder))
+    )
+    query.awaitTermination()
+
+
+def test_python_workers_that_are_killed_in_a_batch_lose_and_double_nothing(
+    spark: SparkSession, repo: Repository, folder: Path, wait_until: Wait
+) -> None:
+    put_file(folder, "a", 0, ROWS)
+    with half_way(repo):
+        writing = in_thread(lambda: drain(spark, folder))
+        wait_until(lambda: under_way(repo) or writing.done(), seconds=90, what="half of it")
+        assert not writing.done(), str(writing.exception())
+        killed = python_workers(spark)
+        assert killed
+        for pid in killed:
+            os.kill(pid, signal.SIGKILL)
+        assert visible(repo) == {}
+    writing.result(90)
+    assert_written_once(repo)
+
+
+def stream_here(pipe: Connection, folder: Path) -> None:
+    with spark_session("local[2]", app="stream") as spark:
+        drain(spark, folder)
+
+
+@pytest.mark.timeout(240)  # Two sessions one after the other.
+def test_a_driver_killed_in_a_batch_is_succeeded_at_once_by_the_next_exactly_once(
+    spark: SparkSession, repo: Repository, folder: Path, wait_until: Wait, java_home: Path
+) -> None:
+    put_file(folder, "a", 0, ROWS)
+    with half_way(repo), Child(stream_here, folder) as child:
+        wait_until(lambda: under_way(repo), seconds=110, what="half of a batch")
+        [jvm] = [pid for pid in children(child.pid) if "java" in command_of(pid)]
+        workers = [one for daemon in children(jvm) for one in children(daemon)]
+        child.kill()
+        os.kill(jvm, signal.SIGKILL)
+        assert visible(repo) == {} and workers
+    drain(spark, folder, partitions=3)
+    assert_written_once(repo)
+    assert outcomes(folder) == {"0": "committed"}
+
+
+def command_of(pid: int) -> str:
+    return subprocess.run(
+        ["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False
+    ).stdout
+
+
+# --- Executors --------------------------------------------------------------------------
+
+
+def cluster(pipe: Connection) -> None:
+    """Writes what it is told, on executors of their own."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # A cluster's executors take it from here.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    with spark_session("local-cluster[2,1,1024]", app="writes") as spark:
+        spark.dataSource.register(PercolaDataSource)
+        say(pipe, "ready")
+        while (order := hear(pipe)) is not None:
+            atomicity, folder = order
+            if atomicity == "stream":
+                drain(spark, folder)
+            else:
+                save(frame_of(spark), folder, atomicity)
+            say(pipe, "written")
+
+
+def executors(driver: int) -> list[int]:
+    """The JVMs of a local cluster's executors, whose driver has this process id."""
+    [jvm] = [pid for pid in children(driver) if "java" in command_of(pid)]
+    return [pid for pid in children(jvm) if "CoarseGrainedExecutorBackend" in command_of(pid)]
+
+
+@pytest.mark.timeout(400)  # A cluster, and four writes in it that each lose an executor.
+def test_executors_that_are_killed_while_they_write_lose_and_double_nothing(
+    tmp_path: Path, wait_until: Wait, java_home: Path
+) -> None:
+    with Child(cluster) as child:
+        assert child.speaks_within(120) and child.hear() == "ready"
+        for atomicity in ("row", "chunk", "job", "stream"):
+            folder = tmp_path / atomicity / "repo"
+            (folder.parent / "in").mkdir(parents=True)
+            put_file(folder, "a", 0, ROWS)
+            with open_table(folder) as repo:
+                with half_way(repo):
+                    child.tell((atomicity, folder))
+                    wait_until(lambda r=repo: under_way(r), seconds=90, what="half of it")
+                    victim = executors(child.pid)[0]
+                    os.kill(victim, signal.SIGKILL)
+                    if atomicity in ("job", "stream"):
+                        assert visible(repo) == {}
+                    wait_until(lambda pid=victim: pid not in executors(child.pid), what="its end")
+                assert child.speaks_within(110) and child.hear() == "written"
+                assert_written_once(repo)
+        child.tell(None)
+        assert child.speaks_within(60) and child.hear() is None
+
+
+def test_what_cannot_be_written_ends_the_query_and_leaves_nothing(
+    spark: SparkSession, repo: Repository, folder: Path
+) -> None:
+    put_file(folder, "a", 0, 100)
+    (folder.parent / "in" / "b.json").write_text('{"row": "", "title": "x", "size": 1}')
+    with pytest.raises(StreamingQueryException, match="every row needs a key"):
+        impatient(spark, folder)
+    assert list(repo.snapshot().scan(docs)) == []
+    assert_nothing_left(repo)

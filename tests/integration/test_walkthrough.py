@@ -1,0 +1,55 @@
+"""docs/walkthrough.md is a notebook that runs as it stands there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 280
+
+
+def notebook(text: str) -> tuple[str, dict[str, str]]:
+    """The page's Python in its order, and the modules that it has its reader save.
+
+    A block whose first line is a comment with a file's name is such a module.
+    """
+    cells: list[str] = []
+    saved: dict[str, str] = {}
+    for block in re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+        if named := re.match(r"# (\w+\.py)\n", block):
+            saved[named[1]] = block
+        else:
+            cells.append(block)
+    return "\n".join(cells), saved
+
+
+@pytest.mark.timeout(300)  # A session of Spark with every part of Percola's in it.
+def test_the_walkthrough_runs_as_it_is_written(tmp_path: Path, java_home: Path) -> None:
+    program, modules = notebook((ROOT / "docs" / "walkthrough.md").read_text())
+    assert program.count("assert ") == 4 and list(modules) == ["shop.py"]
+    for name, text in {"notebook.py": program, **modules}.items():
+        (tmp_path / name).write_text(text)
+    done = subprocess.run(
+        [sys.executable, "notebook.py"],
+        cwd=tmp_path,
+        env=os.environ | {"PYSPARK_PYTHON": sys.executable, "JAVA_HOME": str(java_home)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    told = done.stdout
+    assert re.search(r"^worker 0: working on \S+, process \d+; ", told, re.MULTILINE)
+    # c001 has nine orders of a price as before, and one that has become dearer.
+    euros = sum(number % 90 + 10 for number in range(1, 4_000, 400)) - 11 + 1_000
+    assert re.search(rf"\|\s*c001\|\s*{euros}\|\s*10\|", told)
+    assert re.search(r"\|\s*c777\|\s*17\|\s*2\|", told)
+    assert "c777 has spent 12\n" in told
+    assert re.search(r"\|c003\s*\|554\s*\|10\s*\|\[orders, spent\]\s*\|\d+\s*\|", told)

@@ -1,0 +1,156 @@
+"""Rule P12: a timestamp may be held back from garbage collection by name, for readers that no
+process stands for all the time.
+"""
+
+from __future__ import annotations
+
+import pytest
+from stores import Gate, Ground, ScriptedClock, SeamStore, all_at_once, in_thread
+
+from percola import (
+    ConflictingOptionsError,
+    Repository,
+    SnapshotTooOldError,
+    Table,
+    UsageError,
+)
+from percola.catalog import SYSTEM_TABLE
+from percola.cells import Kind
+
+bank = Table("bank")
+bal = bank.column("bal", int)
+TABLES = [bank]
+
+
+def write(repo: Repository, value: int) -> int:
+    with repo.transaction() as t:
+        t.set(bal, "Bob", value)
+    assert t.commit_ts is not None
+    return t.commit_ts
+
+
+def seen(repo: Repository, ts: int) -> int | None:
+    with repo.snapshot(ts) as snapshot:
+        return snapshot.get(bal, "Bob")
+
+
+def entries(ground: Ground) -> list[bytes]:
+    found, _ = ground.store.scan_kind(Kind.DATA, SYSTEM_TABLE, b"hold/", b"hold0", 1000)
+    return [cell.row for cell, _, _ in found]
+
+
+def test_what_is_held_is_kept_until_it_is_released(ground: Ground, repo: Repository) -> None:
+    old = write(repo, 1)
+    name = repo.hold(old, 3600, name="a frame")
+    write(repo, 2)
+    collected = repo.collect_garbage(retention=0)
+    assert (collected.safe_point, name) == (old, "a frame")
+    assert collected.held_back == f"'a frame' holds {old} back"
+    assert seen(repo, old) == 1
+    repo.release(name)
+    repo.release(name)
+    assert repo.collect_garbage(retention=0).held_back == ""
+    with pytest.raises(SnapshotTooOldError):
+        seen(repo, old)
+    assert entries(ground) == []
+
+
+def test_a_hold_ends_by_itself_and_is_renewed_by_name(ground: Ground) -> None:
+    clock = ScriptedClock()
+    repo = ground.repo(TABLES, clock=clock)
+    first = write(repo, 1)
+    repo.hold(first, 100, name="stream")
+    later = write(repo, 2)
+    write(repo, 3)
+    clock.now += 60
+    repo.hold(first, 100, name="stream")
+    clock.now += 60
+    assert repo.collect_garbage(retention=0).safe_point == first
+    # It has moved on: what it held before is free.
+    repo.hold(later, 100, name="stream")
+    assert [(one.name, one.ts) for one in repo.holds()] == [("stream", later)]
+    assert repo.collect_garbage(retention=0).safe_point == later
+    assert seen(repo, later) == 2
+    clock.now += 101
+    assert repo.holds() == []
+    assert repo.collect_garbage(retention=0).safe_point > later
+
+
+def test_the_oldest_of_several_counts_and_another_process_sees_it(ground: Ground) -> None:
+    mine, other = ground.repo(TABLES), ground.repo(TABLES)
+    stamps = [write(mine, value) for value in range(4)]
+    names = [mine.hold(ts, 3600) for ts in (stamps[2], stamps[1])]
+    assert len(set(names)) == 2
+    assert [one.ts for one in other.holds()] == [stamps[1], stamps[2]]
+    assert other.collect_garbage(retention=0).safe_point == stamps[1]
+    assert seen(mine, stamps[2]) == 2
+
+
+def test_what_is_gone_cannot_be_held_and_leaves_no_hold(ground: Ground, repo: Repository) -> None:
+    old = write(repo, 1)
+    write(repo, 2)
+    repo.collect_garbage(retention=0)
+    with pytest.raises(SnapshotTooOldError):
+        repo.hold(old, 3600)
+    assert (repo.holds(), entries(ground)) == ([], [])
+
+
+def test_a_collector_that_looked_before_the_hold_makes_no_wrong_answer(ground: Ground) -> None:
+    gate = Gate()
+    stopped: list[bool] = []
+
+    class Waiting(SeamStore):
+        def raise_safe_point(self, ts: int) -> None:
+            stopped.append(True)
+            gate.wait_here()
+            super().raise_safe_point(ts)
+
+    repo = ground.repo(TABLES)
+    old = write(repo, 1)
+    write(repo, 2)
+    collector = ground.repo(TABLES, store=Waiting(ground.store))
+    collecting = in_thread(lambda: collector.collect_garbage(retention=0))
+    gate.await_arrival()
+    repo.hold(old, 3600)  # Too late, and nobody can know that yet.
+    gate.open()
+    collecting.result(20)
+    assert stopped
+    with pytest.raises(SnapshotTooOldError):
+        seen(repo, old)
+    # The next one does see it, and a later timestamp is not affected.
+    now = write(repo, 3)
+    repo.hold(now, 3600)
+    write(repo, 4)
+    repo.collect_garbage(retention=0)
+    assert seen(repo, now) == 3
+
+
+def test_of_many_who_hold_by_one_name_at_once_one_stands(ground: Ground, repo: Repository) -> None:
+    stamps = [write(repo, value) for value in range(8)]
+    done = all_at_once([lambda ts=ts: repo.hold(ts, 3600, name="same") for ts in stamps])  # type: ignore[misc]
+    assert done == ["same"] * 8
+    [one] = repo.holds()
+    assert one.ts in stamps
+    assert entries(ground) == [b"hold/same"]
+
+
+def test_what_nobody_renews_is_cleared_away_by_who_comes_next(ground: Ground) -> None:
+    clock = ScriptedClock()
+    repo = ground.repo(TABLES, clock=clock)
+    ts = write(repo, 1)
+    for number in range(5):
+        repo.hold(ts, 10, name=f"old-{number}")
+    clock.now += 11
+    repo.hold(ts, 10, name="new")
+    assert entries(ground) == [b"hold/new"]
+
+
+def test_what_cannot_be_held_is_refused(repo: Repository) -> None:
+    ts = write(repo, 1)
+    with pytest.raises(ConflictingOptionsError, match="cannot be held for -1 seconds"):
+        repo.hold(ts, -1)
+    with pytest.raises(ConflictingOptionsError, match="cannot name a hold"):
+        repo.hold(ts, 1, name="x" * 129)
+    for bad in (ts + 1000, -1, "now"):
+        with pytest.raises(UsageError, match="cannot be held: timestamps go from 1"):
+            repo.hold(bad, 1)  # type: ignore[arg-type]

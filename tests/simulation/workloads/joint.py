@@ -1,0 +1,161 @@
+"""Joint transactions: several clients write one together, and it is there whole or not at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from percola import PercolaError, Repository, Table, TransientError
+from percola.errors import CommitUnknownError, RetriesExhaustedError, StoreError
+from percola.joint import JOBS, JointError, JointTransaction, Part, RowWrites, new_run
+from percola.testing.simulation import Client, Simulation, Sizes, Workload
+
+docs = Table("docs")
+title = docs.column("title", str, observed=True)
+
+JOINED = "a joint transaction committed"
+UNDONE = "a joint transaction was given up"
+
+
+@dataclass
+class Job:
+    """What the scheduler knows: it runs nowhere, and nothing happens to it.
+
+    Attributes:
+        parts: what attempts have reported, by partition.
+        acknowledged: the commit_ts that somebody was told.
+        aborted: whether somebody was told that it has not committed.
+    """
+
+    name: str
+    run: int
+    partitions: int
+    parts: dict[int, Part] = field(default_factory=dict)
+    tries: dict[int, int] = field(default_factory=dict)
+    acknowledged: int | None = None
+    aborted: bool = False
+    over: bool = False
+
+    def rows(self, partition: int) -> list[str]:
+        return [f"{self.name}/{partition}/{number}" for number in range(2)]
+
+    def all_rows(self) -> list[str]:
+        return [row for partition in range(self.partitions) for row in self.rows(partition)]
+
+
+class Joint(Workload):
+    """Clients take over partitions, report, commit and abort; others write and read beside them."""
+
+    name = "joint"
+    tables = (docs, JOBS)
+    sizes: ClassVar[Sizes] = {"partitions": (1, 3), "turns": (4, 10), "shared": (1, 2)}
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__(simulation)
+        self.jobs: list[Job] = []
+        self.attempts = 0
+
+    def turn(self, client: Client, number: int) -> None:
+        draw = client.chance.random()
+        try:
+            if draw < 0.15:
+                self.write_beside(client, number)
+            elif draw < 0.3:
+                self.read_all(client)
+            else:
+                self.work(client)
+        except (JointError, StoreError, TransientError, CommitUnknownError) as error:
+            client.note(f"goes no further: {error}")
+        except RetriesExhaustedError as error:
+            client.note(f"goes no further: {error}")
+
+    def write_beside(self, client: Client, number: int) -> None:
+        row = f"shared {client.chance.randrange(self.size('shared'))}"
+        client.repo.run(lambda t: t.set(title, row, f"{client.process.name}/{number}"), attempts=3)
+
+    def read_all(self, client: Client) -> None:
+        job = client.chance.choice(self.jobs) if self.jobs else None
+        if job is not None:
+            with client.repo.snapshot() as snapshot:
+                found = snapshot.get_many([(title, row) for row in job.all_rows()])
+            self.check_whole(job, found, f"{client.process.name}, reading at {snapshot.start_ts},")
+
+    def work(self, client: Client) -> None:
+        """The next thing that the scheduler would have somebody do."""
+        job = self.current(client)
+        joint = JointTransaction(
+            client.repo, job.name, job.run, ["docs"], ttl_seconds=1.0, patience=0.3
+        )
+        missing = [one for one in range(job.partitions) if one not in job.parts]
+        # Now and then a partition that is done is tried once more, as speculation does.
+        if missing or client.chance.random() < 0.2:
+            self.attempt(client, job, joint, client.chance.choice(missing or [0]))
+        elif client.chance.random() < 0.15:
+            job.over = True
+            job.aborted = joint.abort()
+        else:
+            try:
+                job.acknowledged = joint.commit(list(job.parts.values()))
+                self.simulation.world.sightings[JOINED] += 1
+            except JointError:
+                self.simulation.world.sightings[UNDONE] += 1
+                raise
+            finally:
+                job.over = True
+
+    def current(self, client: Client) -> Job:
+        if not self.jobs or self.jobs[-1].over:
+            again = self.jobs and self.jobs[-1].aborted and client.chance.random() < 0.5
+            name = self.jobs[-1].name if again else f"job {len(self.jobs)}"
+            run = new_run(client.repo)
+            self.jobs.append(Job(name, run, self.size("partitions")))
+        return self.jobs[-1]
+
+    def attempt(self, client: Client, job: Job, joint: JointTransaction, partition: int) -> None:
+        self.attempts += 1
+        retry = job.tries[partition] = job.tries.get(partition, -1) + 1
+        attempt = joint.attempt(partition, self.attempts, retry)
+        if attempt is None:
+            job.over = True
+            return
+        for row in [*job.rows(partition), f"shared {partition}"]:
+            attempt.write([RowWrites("docs", row.encode(), {title.key: b"%d" % job.run})])
+            if client.chance.random() < 0.2:
+                client.think(0.2)
+        job.parts[partition] = attempt.finish()
+
+    def check_whole(self, job: Job, found: list[str | None], who: str) -> None:
+        runs = {one.run for one in self.jobs if one.name == job.name}
+        if found != [None] * len(found) and found not in [[str(run)] * len(found) for run in runs]:
+            self.violate(
+                f"{who} saw {found} of the joint transaction {job.name!r}: neither nothing nor "
+                "all of it.",
+                *((title, row) for row in job.all_rows()),
+            )
+
+    def at_rest(self, repo: Repository) -> None:
+        now = repo.snapshot()
+        for job in self.jobs:
+            cells = [(title, row) for row in job.all_rows()]
+            found = now.get_many(cells)
+            self.check_whole(job, found, "A reader at rest")
+            versions = {now.version(*cell) for cell in cells}
+            if len(versions) != 1:
+                self.violate(f"{job.name!r} was committed at each of {versions}.", *cells)
+            if job.acknowledged is not None and versions != {job.acknowledged}:
+                self.violate(
+                    f"{job.name!r} was acknowledged at {job.acknowledged}, and stands at "
+                    f"{versions}.",
+                    *cells,
+                )
+            if job.aborted and found[0] == str(job.run):
+                self.violate(
+                    f"The run {job.run} of {job.name!r} was given up, and is there.", *cells
+                )
+            try:
+                committed = JointTransaction(repo, job.name, job.run, ["docs"]).committed()
+            except PercolaError as error:
+                self.violate(f"The outcome of {job.name!r} cannot be read: {error}", *cells)
+                return
+            if (committed or 0) not in versions:
+                self.violate(f"{job.name!r} says {committed}, and stands at {versions}.", *cells)

@@ -1,0 +1,24 @@
+"""The processes of a Spark session, for tests that kill them."""
+
+from __future__ import annotations
+
+import subprocess
+
+from pyspark.sql import SparkSession
+
+
+def children(pid: int) -> list[int]:
+    """Processes that a process has started."""
+    listed = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
+    )
+    pairs = [line.split() for line in listed.stdout.splitlines()]
+    return [int(child) for child, parent in pairs if int(parent) == pid]
+
+
+def python_workers(spark: SparkSession) -> list[int]:
+    """The processes that run tasks: children of the daemon that is the JVM's child."""
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    daemons = children(gateway.proc.pid)
+    return [worker for daemon in daemons for worker in children(daemon)]

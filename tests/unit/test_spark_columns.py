@@ -1,0 +1,329 @@
+"""What a table looks like in Spark, and what its cells are as Arrow: `percola.spark.columns`."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import math
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from percola import JSON, Codec, SchemaError, Table, UnknownColumnError, WrongTypeError
+from percola.spark.columns import chosen, fields_of, schema_of, to_batch
+
+SHOUTED: Codec[str] = Codec(
+    "shouted", lambda v: v.upper().encode(), lambda raw: raw.decode().lower()
+)
+
+docs = Table("docs")
+docs.column("body")
+docs.column("title", str)
+docs.column("size", int)
+docs.column("rank", float)
+docs.column("live", bool)
+docs.column("meta", JSON)
+docs.column("loud", SHOUTED)
+docs.family("links", int)
+docs.weak_column("again")
+raw = Table("raw", rows=bytes)
+raw.column("v", int)
+
+
+def rows(
+    name: str, *values: Any, table: Table[Any] = docs
+) -> list[tuple[bytes, dict[bytes, bytes]]]:
+    column: Any = table.resolve(name)
+    return [
+        (b"row-%d" % at, {} if value is None else {column.key: column.encode_value(value)})
+        for at, value in enumerate(values)
+    ]
+
+
+def as_type(name: str, kind: DataType, *values: Any) -> list[Any]:
+    """The values of a column as Spark sees them in a schema that gives them a type."""
+    found = chosen(docs, StructType([StructField(name, kind)]))
+    batch = to_batch(found, rows(name, *values))
+    assert batch.schema == schema_of(found)
+    return list(batch.column(0).to_pylist())
+
+
+def test_a_table_has_its_row_first_then_its_columns_and_families_without_the_weak_ones() -> None:
+    assert fields_of(docs) == StructType(
+        [
+            StructField("row", StringType()),
+            StructField("body", BinaryType()),
+            StructField("title", StringType()),
+            StructField("size", LongType()),
+            StructField("rank", DoubleType()),
+            StructField("live", BooleanType()),
+            StructField("meta", StringType()),
+            StructField("loud", BinaryType()),
+            StructField("links", MapType(StringType(), LongType())),
+        ]
+    )
+    assert fields_of(raw, "key")[0] == StructField("key", BinaryType())
+
+
+def test_a_column_called_as_the_row_is_needs_another_name_for_the_row() -> None:
+    table = Table("t")
+    table.column("Row")
+    for use in (
+        lambda: fields_of(table),
+        lambda: chosen(table),
+        lambda: chosen(table, names="row"),
+    ):
+        with pytest.raises(SchemaError, match=r"has a column named 'Row'.*rowColumn"):
+            use()
+    assert [one.name for one in chosen(table, row_name="key")] == ["key", "Row"]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.none() | st.binary(),
+            st.none() | st.text(),
+            st.none() | st.integers(-(2**63), 2**63 - 1),
+            st.none() | st.floats(),
+            st.none() | st.booleans(),
+            st.dictionaries(
+                st.text("abäß:,\"'", min_size=1, max_size=5), st.integers(-99, 99), max_size=3
+            ),
+        ),
+        max_size=6,
+    )
+)
+def test_values_arrive_as_they_were_written(values: list[tuple[Any, ...]]) -> None:
+    names = ["body", "title", "size", "rank", "live"]
+    encoded = []
+    for at, (*plain, links) in enumerate(values):
+        cells = {}
+        for name, value in zip(names, plain, strict=True):
+            column: Any = docs.resolve(name)
+            if value is not None:
+                cells[column.key] = column.encode_value(value)
+        for qualifier, count in links.items():
+            column = docs.resolve(f"links:{qualifier}")
+            cells[column.key] = column.encode_value(count)
+        encoded.append((b"%d" % at, cells))
+    batch = to_batch(chosen(docs, names=",".join([*names, "links"])), encoded)
+    assert batch.schema.names == ["row", *names, "links"]
+    for at, (found, (*plain, links)) in enumerate(zip(batch.to_pylist(), values, strict=True)):
+        assert found["row"] == str(at)
+        for name, value in zip(names, plain, strict=True):
+            same = isinstance(value, float) and math.isnan(value) and math.isnan(found[name])
+            assert same or found[name] == value
+        assert found["links"] == (list(links.items()) or None)
+
+
+def test_a_column_of_a_family_stands_by_itself_or_in_the_map() -> None:
+    both = StructType(
+        [
+            StructField("links:a,b", LongType()),
+            StructField("links", MapType(StringType(), LongType())),
+        ]
+    )
+    cells = {b"links:a,b": b"1", b"links:c": b"2"}
+    batch = to_batch(chosen(docs, both), [(b"r", cells), (b"s", {})])
+    assert batch.to_pylist() == [
+        {"links:a,b": 1, "links": [("a,b", 1), ("c", 2)]},
+        {"links:a,b": None, "links": None},
+    ]
+    assert [one.name for one in chosen(docs, names='["links:a,b", "row"]')] == ["links:a,b", "row"]
+
+
+def test_what_an_int_may_be_in_spark() -> None:
+    huge = 10**30
+    assert as_type("size", IntegerType(), 7, None, -7) == [7, None, -7]
+    assert as_type("size", ByteType(), 127) == [127]
+    assert as_type("size", DecimalType(38, 0), huge, 1) == [decimal.Decimal(huge), 1]
+    assert as_type("rank", FloatType(), 0.5) == [0.5]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "message"),
+    [
+        (LongType(), 10**30, r"docs\['row-1'\].size holds b'1000.* as bigint. .*decimal\(38,0\)"),
+        (ByteType(), 128, r"docs\['row-1'\].size holds b'128', .* as tinyint"),
+    ],
+)
+def test_an_int_that_does_not_fit_is_named_with_its_cell(
+    kind: DataType, value: int, message: str
+) -> None:
+    with pytest.raises(WrongTypeError, match=message):
+        as_type("size", kind, 1, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "stored"),
+    [("size", b"twelve"), ("rank", b"?"), ("live", b"yes!"), ("title", b"\xff"), ("meta", b"\xff")],
+)
+def test_bytes_of_another_type_are_named_with_their_cell(name: str, stored: bytes) -> None:
+    good = {"size": b"1", "rank": b"1.0", "live": b"true", "title": b"t", "meta": b"{}"}[name]
+    key = name.encode()
+    with pytest.raises(WrongTypeError, match=rf"docs\['b'\].{name} holds "):
+        to_batch(chosen(docs, names=name), [(b"a", {key: good}), (b"b", {key: stored})])
+
+
+def test_a_value_in_a_family_is_named_with_its_cell() -> None:
+    with pytest.raises(WrongTypeError, match=r"docs\['b'\].links:x holds b'many'"):
+        to_batch(
+            chosen(docs, names="links"), [(b"a", {b"links:x": b"1"}), (b"b", {b"links:x": b"many"})]
+        )
+
+
+def test_a_row_that_is_not_text_is_named() -> None:
+    with pytest.raises(WrongTypeError, match=r"The row b'\\xff' should be text"):
+        to_batch(chosen(docs, names="title"), [(b"a", {}), (b"\xff", {})])
+
+
+# --- JSON -----------------------------------------------------------------------------------
+
+SHAPE = StructType(
+    [
+        StructField("name", StringType()),
+        StructField("tags", ArrayType(StringType())),
+        StructField("sizes", MapType(StringType(), DoubleType())),
+        StructField("at", TimestampType()),
+        StructField("on", DateType()),
+        StructField("price", DecimalType(6, 2)),
+    ]
+)
+
+
+def test_json_is_text_unless_the_schema_gives_it_a_shape() -> None:
+    value = {
+        "name": "a",
+        "tags": ["x", None, {"y": 1}],
+        "sizes": {"s": 1, "m": 2.5},
+        "at": "2010-10-04T12:00:00+02:00",
+        "on": "2010-10-04",
+        "price": 12.5,
+        "more": "is left out",
+    }
+    text, missing = as_type("meta", StringType(), value, None)
+    assert (json.loads(text), missing) == (value, None)
+    shaped = {
+        "name": "a",
+        "tags": ["x", None, '{"y":1}'],
+        "sizes": [("s", 1.0), ("m", 2.5)],
+        "at": datetime.datetime(2010, 10, 4, 10, tzinfo=datetime.UTC),
+        "on": datetime.date(2010, 10, 4),
+        "price": decimal.Decimal("12.50"),
+    }
+    assert as_type("meta", SHAPE, value, None, {}) == [shaped, None, dict.fromkeys(shaped)]
+    assert as_type("meta", LongType(), 3) == [3]
+    assert as_type("meta", BooleanType(), True) == [True]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "reason"),
+    [
+        (SHAPE, 3, "3 is not an object"),
+        (SHAPE, {"tags": "x"}, 'tags: "x" is not a list'),
+        (SHAPE, {"sizes": {"s": "big"}}, 'sizes: s: "big" is not a number'),
+        (SHAPE, {"at": "noon"}, 'at: "noon" is not a time'),
+        (SHAPE, {"on": 3}, "on: 3 is not a date"),
+        (SHAPE, {"price": 123456.0}, r"price: 123456.0 is not a number that fits decimal\(6,2\)"),
+        (LongType(), 1.5, "1.5 is not a whole number"),
+        (LongType(), True, "true is not a whole number"),
+        (ByteType(), 128, "128 is not a whole number of 8 bits"),
+        (BooleanType(), 1, "1 is not true or false"),
+        (MapType(StringType(), LongType()), [1], r"\[1\] is not an object"),
+    ],
+)
+def test_json_of_another_shape_is_an_error_that_says_where(
+    kind: DataType, value: Any, reason: str
+) -> None:
+    with pytest.raises(WrongTypeError, match=rf"docs\['row-1'\].meta holds .*\({reason}"):
+        as_type("meta", kind, None, value)
+
+
+# --- What is refused ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        (StructField("titel", StringType()), "no column 'titel'.*Did you mean 'title'"),
+        (StructField("Title", StringType()), "no column 'Title'.*Did you mean 'title'"),
+        (StructField("again", StringType()), "is weak"),
+        (StructField("lings:a", LongType()), "no column 'lings:a'"),
+    ],
+)
+def test_a_column_that_is_not_there_is_refused(field: StructField, message: str) -> None:
+    with pytest.raises(UnknownColumnError, match=message):
+        chosen(docs, StructType([field]))
+    with pytest.raises(UnknownColumnError, match=message):
+        chosen(docs, names=field.name)
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        (StructField("row", BinaryType()), "Rows of the table 'docs' are str, so 'row' is string"),
+        (StructField("title", LongType()), "holds str, which is string in Spark; it cannot be"),
+        (StructField("size", StringType()), r"holds int, which is bigint.*\(or int, smallint"),
+        (StructField("size", DecimalType(9, 2)), "it cannot be decimal"),
+        (StructField("loud", StringType()), "holds shouted, which is binary"),
+        (StructField("links", LongType()), "is a family, so 'links' is map<string,bigint>"),
+        (StructField("links", MapType(LongType(), LongType())), "not map<bigint,bigint>"),
+        (StructField("links", MapType(StringType(), StringType())), "it cannot be string"),
+        (StructField("links:a", StringType()), "docs.links:a holds int"),
+        (StructField("meta", MapType(LongType(), LongType())), "holds json"),
+        (StructField("meta", BinaryType()), "it cannot be binary"),
+    ],
+)
+def test_a_type_that_a_column_cannot_have_is_refused(field: StructField, message: str) -> None:
+    with pytest.raises(WrongTypeError, match=message):
+        chosen(docs, StructType([field]))
+
+
+@pytest.mark.parametrize("names", ["", " , ", "[]", '["a", 3]', "[broken"])
+def test_lists_of_names_that_are_none_are_refused(names: str) -> None:
+    with pytest.raises(SchemaError):
+        chosen(docs, names=names)
+
+
+def test_a_schema_names_columns_once_and_at_least_one() -> None:
+    with pytest.raises(SchemaError, match="names no column"):
+        chosen(docs, StructType([]))
+    twice = StructType([StructField("title", StringType())] * 2)
+    with pytest.raises(SchemaError, match="'title' twice"):
+        chosen(docs, twice)
+
+
+def test_arrow_types_are_exactly_those_that_spark_expects() -> None:
+    assert schema_of(chosen(docs)).types == [
+        pa.string(),
+        pa.binary(),
+        pa.string(),
+        pa.int64(),
+        pa.float64(),
+        pa.bool_(),
+        pa.string(),
+        pa.binary(),
+        pa.map_(pa.string(), pa.int64()),
+    ]

@@ -1,0 +1,253 @@
+"""Rows of Spark as writes of cells: every type, every null, and every wrong row in a sentence."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
+from spark_writes import docs, open_table
+
+from percola import JSON, PercolaError, Table, ValueTooLargeError, WrongTypeError
+from percola.joint import JOBS, RowWrites
+from percola.spark.columns import chosen, to_batch
+from percola.spark.encoding import Encoder
+from percola.spark.options import Options
+from percola.spark.stream_writing import stream_writer
+from percola.spark.writing import writer
+from percola.store.base import Limits
+
+SIMPLE: dict[str, DataType] = {
+    "string": StringType(),
+    "binary": BinaryType(),
+    "boolean": BooleanType(),
+    "tinyint": ByteType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "float": FloatType(),
+    "double": DoubleType(),
+    "date": DateType(),
+    "decimal(20,0)": DecimalType(20, 0),
+}
+
+
+def cut(text: str) -> list[str]:
+    """What stands between the commas that are in no brackets."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "<(") - (letter in ">)")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
+
+
+def kind(text: str) -> DataType:
+    """The type that SQL calls so; Spark's own parser of it needs a JVM."""
+    if text in SIMPLE:
+        return SIMPLE[text]
+    outer, _, inner = text.removesuffix(">").partition("<")
+    if outer == "array":
+        return ArrayType(kind(inner))
+    if outer == "map":
+        key, value = cut(inner)
+        return MapType(kind(key), kind(value))
+    fields = [part.split(": ", 1) for part in cut(inner)]
+    return StructType([StructField(name, kind(of)) for name, of in fields])
+
+
+def struct(text: str) -> StructType:
+    """The schema `row string, size int`, say."""
+    fields = [part.split(" ", 1) for part in cut(text)]
+    return StructType([StructField(name, kind(of)) for name, of in fields])
+
+
+def encode(
+    kinds: str, rows: list[tuple[Any, ...]], table: Table[Any] = docs, **more: Any
+) -> list[RowWrites]:
+    schema = struct(kinds)
+    arrow = to_arrow_schema(schema, timezone="UTC")
+    batch = pa.RecordBatch.from_pylist(
+        [dict(zip(schema.names, row, strict=True)) for row in rows], arrow
+    )
+    return Encoder(table, schema, "row", **more).encode(batch)
+
+
+def test_values_become_what_the_codecs_write_and_reading_gives_them_back() -> None:
+    kinds = (
+        "row string, title string, size bigint, score double, good boolean, body binary, "
+        "meta struct<n: int, when: date, x: array<map<string, double>>>, links map<string, string>"
+    )
+    meta = {"n": 3, "when": datetime.date(2010, 10, 4), "x": [{"k": 0.5}, None]}
+    rows = [
+        ("ä", "Ü", -(2**63), 0.1, True, b"\0", meta, {"p": "1", "q": "2"}),
+        ("b", "", 0, -1e300, False, b"", None, {}),
+    ]
+    found = encode(kinds, rows)
+    assert [one.row for one in found] == ["ä".encode(), b"b"]
+    assert found[0].cells == {
+        b"title": "Ü".encode(),
+        b"size": b"-9223372036854775808",
+        b"score": b"0.1",
+        b"good": b"true",
+        b"body": b"\0",
+        b"meta": b'{"n":3,"when":"2010-10-04","x":[{"k":0.5},null]}',
+        b"links:p": b"1",
+        b"links:q": b"2",
+    }
+    columns = chosen(docs, struct(kinds))
+    read = to_batch(
+        columns, [(one.row, {k: v or b"" for k, v in one.cells.items()}) for one in found]
+    )
+    again = read.to_pylist()
+    assert again[0]["meta"] == {**meta, "x": [[("k", 0.5)], None]}
+    assert [one["links"] for one in again] == [[("p", "1"), ("q", "2")], None]
+    for name in ("row", "title", "size", "score", "good", "body"):
+        assert [one[name] for one in again] == [
+            dict(zip(columns_names(kinds), row, strict=True))[name] for row in rows
+        ]
+
+
+def columns_names(kinds: str) -> list[str]:
+    return list(struct(kinds).names)
+
+
+def test_narrower_types_text_json_and_bytes_rows() -> None:
+    found = encode(
+        "row string, size decimal(20,0), score float, meta string",
+        [("a", decimal.Decimal(10**19), 0.5, ' {"b": 1,  "a": "ä"} ')],
+    )
+    assert found[0].cells == {
+        b"size": b"10000000000000000000",
+        b"score": b"0.5",
+        b"meta": '{"b":1,"a":"ä"}'.encode(),
+    }
+    blobs = Table("blobs", rows=bytes)
+    blobs.column("n", int)
+    assert encode("row binary, n tinyint", [(b"\0\1", 7)], blobs) == [
+        RowWrites("blobs", b"\0\1", {b"n": b"7"})
+    ]
+
+
+def test_nulls_leave_alone_or_delete_and_the_delete_column_clears() -> None:
+    kinds = "row string, title string, size int, links map<string,string>, gone boolean"
+    rows = [
+        ("a", None, 1, {"x": None, "y": "1"}, None),
+        ("b", "t", None, None, False),
+        ("c", "t", 1, {"z": "1"}, True),
+    ]
+    left = encode(kinds, rows, delete_column="gone")
+    assert left == [
+        RowWrites("docs", b"a", {b"size": b"1", b"links:y": b"1"}),
+        RowWrites("docs", b"b", {b"title": b"t"}),
+        RowWrites("docs", b"c", {}, clears=True),
+    ]
+    deleted = encode(kinds, rows, delete_column="gone", deletes_nulls=True)
+    assert [one.cells for one in deleted] == [
+        {b"title": None, b"size": b"1", b"links:x": None, b"links:y": b"1"},
+        {b"title": b"t", b"size": None},
+        {},
+    ]
+
+
+def test_a_slice_of_a_batch_is_encoded_as_what_it_is() -> None:
+    schema = struct("row string, links map<string,string>")
+    rows = [{"row": f"r{n}", "links": [(f"q{n}", str(n))] * (n % 2)} for n in range(10)]
+    batch = pa.RecordBatch.from_pylist(rows, to_arrow_schema(schema)).slice(3, 4)
+    found = Encoder(docs, schema, "row").encode(batch)
+    assert found == [
+        RowWrites("docs", b"r%d" % n, {b"links:q%d" % n: b"%d" % n} if n % 2 else {})
+        for n in range(3, 7)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "row", "message"),
+    [
+        ("row string, size int", (None, 1), "The column 'row' is null in a row"),
+        ("row string, size int", ("", 1), "is empty in a row .* of at least one character"),
+        ("row string, meta string", ("a", "{"), r"docs.meta of 'a' should be JSON, but is '\{'"),
+        ("row string, meta double", ("a", float("nan")), "docs.meta of 'a' should be JSON"),
+        ("row string, links map<string,string>", ("a", {"": "x"}), "cannot name a column"),
+        ("row string, links map<string,string>", ("a", {"q" * 120: "x"}), "at most 112"),
+    ],
+)
+def test_a_wrong_value_is_told_with_its_row(kinds: str, row: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(PercolaError, match=message):
+        encode(kinds, [row])
+
+
+def test_a_value_too_large_for_the_store_is_told_with_its_row() -> None:
+    limits = Limits(row_bytes=100, value_bytes=1000)
+    assert encode("row string, body binary", [("a", b"x" * 1000)], limits=limits)
+    with pytest.raises(ValueTooLargeError, match=r"1001 bytes for docs.body of 'b'"):
+        encode("row string, body binary", [("a", b""), ("b", b"x" * 1001)], limits=limits)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "options", "message"),
+    [
+        ("key string, size bigint", {}, "have no column 'row'"),
+        ("row string", {}, "have a key and nothing else"),
+        ("row string, sise bigint", {}, "Did you mean 'size'"),
+        ("row string, size string", {}, "holds int, which is bigint in Spark"),
+        ("row int, size bigint", {}, "is string in Spark, not int"),
+        ("row string, refresh string", {}, "is weak"),
+        ("row string, links string", {}, "is a family"),
+        ("row string, size int", {"deleteColumn": "gone"}, "no column 'gone'"),
+        ("row string, size int, g int", {"deleteColumn": "g"}, "has to be a boolean"),
+        ("row string, good boolean", {"deleteColumn": "good"}, "of its own"),
+        ("row string, size int", {"table": "dogs"}, "has no table 'dogs'"),
+    ],
+)
+def test_a_frame_that_cannot_be_written_is_refused_before_anything_is(
+    tmp_path: Path, kinds: str, options: dict[str, str], message: str
+) -> None:
+    with open_table(tmp_path / "repo") as repo:
+        given = Options({"path": str(tmp_path / "repo"), "table": "docs", **options})
+        for make in (writer, stream_writer):
+            with pytest.raises(PercolaError, match=message):
+                make(given, struct(kinds), False)
+        assert JOBS.name not in repo.schema
+
+
+def test_overwriting_is_refused_in_words(tmp_path: Path) -> None:
+    with open_table(tmp_path / "repo"):
+        given = Options({"path": str(tmp_path / "repo"), "table": "docs"})
+        schema = struct("row string, size int")
+        with pytest.raises(PercolaError, match=r"no mode\('overwrite'\).*mode\('append'\)"):
+            writer(given, schema, True)
+        with pytest.raises(PercolaError, match=r"outputMode\('complete'\)"):
+            stream_writer(given, schema, True)
+
+
+def test_a_user_codecs_column_takes_its_bytes_and_json_of_any_kind() -> None:
+    table = Table("t")
+    table.column("meta", JSON)
+    assert encode("row string, meta array<bigint>", [("a", [1, None])], table)[0].cells == {
+        b"meta": b"[1,null]"
+    }
+    with pytest.raises(WrongTypeError):
+        encode("row string, meta binary", [("a", b"")], table)

@@ -1,0 +1,259 @@
+"""The driver's side of `spark.readStream`, call by call as Spark makes them: no Spark needed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import StructType
+
+import percola
+from percola import Repository, Table, UsageError, feed
+from percola.spark import feed_ranges, stream_reading
+from percola.spark.options import Options
+from percola.spark.partitioning import row_ranges
+from percola.spark.stream_reading import FeedReader, feed_schema, stream_reader
+
+docs = Table("docs", feed=True)
+size = docs.column("size", int)
+other = Table("other")
+other_size = other.column("size", int)
+ALL = ReadAllAvailable()
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Iterator[Repository]:
+    with percola.open(tmp_path, [docs, other], durability="relaxed") as opened:
+        yield opened
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(stream_reading, "time", clock)
+    return clock
+
+
+def put(repo: Repository, row: str, number: int) -> int:
+    with repo.transaction() as t:
+        t.set(size, row, number)
+    assert t.commit_ts is not None
+    return t.commit_ts
+
+
+class Query:
+    """What Spark does with a reader: offsets go through JSON, and each run has a new reader."""
+
+    def __init__(self, repo: Repository, **options: str) -> None:
+        self.options = Options(
+            {"path": repo.address, "table": "docs", "feedColumns": "true", **options}
+        )
+        self.schema = feed_schema(self.options)
+        self.restart()
+
+    def restart(self) -> None:
+        reader = stream_reader(self.options, self.schema)
+        assert isinstance(reader, FeedReader)
+        self.reader = reader
+
+    def initial(self) -> dict[str, Any]:
+        return _through_json(self.reader.initialOffset())
+
+    def latest(self, start: dict[str, Any], limit: Any = ALL) -> dict[str, Any]:
+        return _through_json(self.reader.latestOffset(start, limit))
+
+    def batch(self, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[str, int]]:
+        found = []
+        for partition in self.reader.partitions(start, end):
+            for batch in self.reader.read(partition):
+                rows = batch.to_pylist()
+                found += [(row["row"], row["size"]) for row in rows]
+        return found
+
+
+def _through_json(offset: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json.dumps(offset))
+    return found
+
+
+@pytest.mark.parametrize("beginning", ["latest", "earliest"])
+def test_where_it_begins_stands_in_the_checkpoint_before_anything_is_read(
+    repo: Repository, beginning: str
+) -> None:
+    """A first batch may have to be read again by a query that would begin elsewhere by now."""
+    put(repo, "a", 1)
+    query = Query(repo, startingTimestamp=beginning)
+    start = query.initial()
+    put(repo, "a", 2)
+    end = query.latest(start)
+    assert query.batch(start, end) == []
+    query.restart()
+    again = query.initial()
+    assert query.batch(again, end) == []
+    following = query.latest(end)
+    expected = [("a", 2)] if beginning == "latest" else [("a", 1), ("a", 2)]
+    assert query.batch(end, following) == expected
+
+
+def test_a_first_reading_that_is_repeated_reads_what_its_end_says(repo: Repository) -> None:
+    for number in range(4):
+        put(repo, f"r{number}", number)
+    query = Query(repo)
+    start = query.initial()
+    end = query.latest(start, ReadMaxRows(2))
+    assert query.batch(start, end) == [("r0", 0), ("r1", 1)]
+    put(repo, "r1", 10)
+    query.restart()
+    assert query.batch(query.initial(), end) == [("r0", 0), ("r1", 1)]
+    following = query.latest(end, ReadMaxRows(2))
+    assert query.batch(end, following) == [("r2", 2), ("r3", 3)]
+    assert "snapshot" not in following
+    last = query.latest(following, ReadMaxRows(2))
+    assert query.batch(following, last) == [("r1", 10)]
+    assert query.latest(last) == last
+
+
+def test_what_is_available_now_is_not_what_comes_later(repo: Repository) -> None:
+    query = Query(repo, startingTimestamp="0")
+    put(repo, "a", 1)
+    query.reader.prepareForTriggerAvailableNow()
+    put(repo, "a", 2)
+    start = query.initial()
+    end = query.latest(start)
+    assert query.batch(start, end) == [("a", 1)]
+    assert query.latest(end) == end
+
+
+def test_an_offset_moves_on_without_changes_now_and_then_and_not_with_every_commit_elsewhere(
+    repo: Repository, clock: Clock
+) -> None:
+    start = {"ts": put(repo, "a", 1), "stream": "s"}
+    query = Query(repo)
+    with repo.transaction() as t:
+        t.set(other_size, "x", 1)
+    for _ in range(5):
+        assert query.latest(start) == start
+        clock.now += 11
+    clock.now += 11
+    moved = query.latest(start)
+    assert moved == {"ts": t.commit_ts, "stream": "s"}
+    assert query.batch(start, moved) == []
+    assert query.latest(moved) == moved
+
+
+def test_the_hold_follows_the_stream_about_once_a_second_and_is_renewed(
+    repo: Repository, clock: Clock
+) -> None:
+    query = Query(repo, startingTimestamp="0", holdSeconds="3600")
+
+    def held() -> list[int]:
+        return [one.ts for one in repo.holds()]
+
+    offset = query.initial()
+    assert held() == [0]
+    for number in range(3):
+        put(repo, "a", number)
+        following = query.latest(offset)
+        query.reader.commit(offset)
+        offset = following
+        clock.now += 0.3
+    assert held() == [0]
+    clock.now += 1
+    query.latest(offset)
+    assert held() == [offset["ts"]]
+    until = repo.holds()[0].until_ms
+    repo.hold(offset["ts"], 1, name=offset["stream"])
+    clock.now += 61
+    query.latest(offset)
+    assert repo.holds()[0].until_ms >= until - 1000
+    put(repo, "a", 9)
+    offset = query.latest(offset)
+    clock.now += 0.1
+    query.reader.commit(offset)
+    query.reader.stop()
+    # The last word, for the next run.
+    assert held() == [offset["ts"]]
+
+
+def test_looking_for_many_locks_is_not_done_all_the_time(
+    repo: Repository, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+
+    def slow(*_: object) -> int:
+        looks.append(clock.now)
+        clock.now += 2
+        return feed.settled(repo, docs)
+
+    monkeypatch.setattr(stream_reading, "settled", slow)
+    start = {"ts": put(repo, "a", 1), "stream": "s"}
+    query = Query(repo)
+    for _ in range(20):
+        query.latest(start)
+        clock.now += 1
+    assert 2 <= len(looks) <= 3
+
+
+@pytest.mark.parametrize(
+    "offset", [{}, {"ts": 5}, {"ts": "x", "stream": "s"}, {"snapshot": 1, "stream": "s"}]
+)
+def test_an_offset_of_another_source_is_refused(repo: Repository, offset: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="Use another checkpoint location"):
+        Query(repo).latest(offset)
+
+
+def test_an_offset_that_has_not_come_yet_is_of_another_repository(repo: Repository) -> None:
+    with pytest.raises(UsageError, match="restored from a"):
+        Query(repo).latest({"ts": 10**6, "stream": "s"})
+
+
+def test_a_large_batch_is_cut_into_ranges_with_about_equally_many_changes(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_ranges, "_WORTH_A_TASK", 50)
+    for first in range(0, 400, 100):
+        with repo.transaction() as t:
+            for number in range(first, first + 100):
+                # Half of all changes are of one row in twenty.
+                t.set(size, f"{number % 20 if number % 2 else number:04}", number)
+    store, upto = repo.services.store, feed.settled(repo, docs)
+    for ranges in (
+        feed_ranges.change_ranges(store, "docs", 0, upto, 4),
+        row_ranges(store, "docs", b"", b"", 4),
+    ):
+        assert 2 <= len(ranges) <= 4
+        assert ranges[0][0] == ranges[-1][1] == b""
+        assert [end for _, end in ranges[:-1]] == [start for start, _ in ranges[1:]]
+    counts = [
+        sum(1 for _ in feed.read_changes(store, "docs", 0, upto, start=start, end=end))
+        for start, end in feed_ranges.change_ranges(store, "docs", 0, upto, 4)
+    ]
+    assert sum(counts) == sum(1 for _ in store.walk_changes("docs", 0, upto))
+    assert max(counts) < 2 * min(counts)
+    assert len(feed_ranges.change_ranges(store, "docs", upto - 1, upto)) == 1
+    assert feed_ranges.change_ranges(store, "docs", upto, upto) == []
+
+
+def test_the_schema_is_as_the_reader_gives_it(repo: Repository) -> None:
+    put(repo, "a", 1)
+    query = Query(repo)
+    assert [field.name for field in query.schema] == ["row", "commit_ts", "changed", "size"]
+    start = query.initial()
+    [partition] = query.reader.partitions(start, query.latest(start))
+    [batch] = query.reader.read(partition)
+    assert batch.to_pylist() == [{"row": "a", "commit_ts": 1, "changed": ["size"], "size": 1}]
+    assert isinstance(query.schema, StructType)

@@ -1,0 +1,121 @@
+"""How a table is cut into ranges of rows: `percola.spark.partitioning`."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from percola.cells import Kind, Op, encode_write
+from percola.spark.filters import intersected
+from percola.spark.partitioning import Range, last_row, row_ranges
+from percola.store.base import Put, RowMutation, Store
+from percola.store.lmdb import LmdbStore
+from percola.store.memory import MemoryStore
+
+_CHANGES = [Put(Kind.WRITE, b"c", 2, encode_write(Op.PUT, 1, b"v"))]
+
+
+@pytest.fixture(params=["memory", "lmdb"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    made: Store = (
+        MemoryStore() if request.param == "memory" else LmdbStore(tmp_path, durability="relaxed")
+    )
+    made.create_tables(["t"])
+    yield made
+    made.close()
+
+
+def fill(store: Store, rows: list[bytes]) -> None:
+    store.mutate([RowMutation("t", row, (), _CHANGES) for row in rows])
+
+
+def counted(store: Store, ranges: list[tuple[bytes, bytes]]) -> list[int]:
+    found = []
+    for start, end in ranges:
+        cells, following = store.versions("t", start, end, 10**9)
+        assert following is None
+        found.append(len(cells))
+    return found
+
+
+_KEYS = {
+    "numbers behind a long beginning": [b"https://example.org/%09d" % i for i in range(20_000)],
+    "hexadecimal": [b"%08x" % (i * 214_013) for i in range(20_000)],
+    "most below one prefix": [b"a/%06d" % i for i in range(19_000)]
+    + [bytes([98 + i % 20]) + b"%d" % i for i in range(1000)],
+    "with zeros": [b"\0" * (i % 5) + b"%05d" % i for i in range(20_000)],
+}
+
+
+@pytest.mark.parametrize("kind", _KEYS)
+def test_ranges_cover_every_row_once_and_are_about_equally_large(store: Store, kind: str) -> None:
+    fill(store, sorted(_KEYS[kind]))
+    for wanted in (1, 2, 8):
+        ranges = row_ranges(store, "t", b"", b"", wanted)
+        assert ranges[0][0] == b"" and ranges[-1][1] == b""
+        assert [end for _, end in ranges[:-1]] == [start for start, _ in ranges[1:]]
+        counts = counted(store, ranges)
+        assert sum(counts) == 20_000
+        assert len(ranges) == wanted
+        assert max(counts) <= 4 * 20_000 / wanted
+
+
+def test_a_small_table_is_one_task_and_an_empty_one_as_well(store: Store) -> None:
+    assert row_ranges(store, "t", b"", b"") == [(b"", b"")]
+    fill(store, [b"%04d" % i for i in range(2000)])
+    assert row_ranges(store, "t", b"", b"") == [(b"", b"")]
+    assert row_ranges(store, "t", b"0100", b"0200") == [(b"0100", b"0200")]
+    assert len(row_ranges(store, "t", b"0100", b"1900", 4)) == 4
+
+
+def test_a_range_is_cut_within_its_bounds(store: Store) -> None:
+    fill(store, [b"%05d" % i for i in range(10_000)])
+    ranges = row_ranges(store, "t", b"02000", b"07000", 5)
+    assert (ranges[0][0], ranges[-1][1]) == (b"02000", b"07000")
+    counts = counted(store, ranges)
+    assert len(counts) == 5 and sum(counts) == 5000 and max(counts) <= 2500
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_last_row_is_found(store: Store, seed: int) -> None:
+    chance = random.Random(seed)
+    rows = sorted({chance.randbytes(chance.randint(1, 6)) for _ in range(50)})
+    rows += [rows[-1] + b"\0", rows[-1] + b"\0\xff"]
+    assert last_row(store, "t", b"", b"") is None
+    fill(store, rows)
+    for _ in range(20):
+        start, end = sorted(chance.sample([b"", *rows], 2))
+        expected = [row for row in rows if start <= row < end]
+        assert last_row(store, "t", start, end) == (expected[-1] if expected else None)
+    assert last_row(store, "t", b"", b"") == rows[-1]
+
+
+_bounds = st.lists(st.integers(0, 30), max_size=8, unique=True).map(sorted)
+
+
+@given(_bounds, _bounds, st.booleans(), st.booleans())
+def test_ranges_of_filters_intersect(
+    a: list[int], b: list[int], a_open: bool, b_open: bool
+) -> None:
+    def ranges(bounds: list[int], is_open: bool) -> list[Range]:
+        keys: list[bytes | None] = [b"%02d" % bound for bound in bounds]
+        if len(keys) % 2:
+            keys = [*keys, None] if is_open else keys[:-1]
+        return [Range(low or b"", high) for low, high in zip(keys[::2], keys[1::2], strict=True)]
+
+    def covered(found: list[Range]) -> set[int]:
+        return {
+            i
+            for i in range(40)
+            if any(
+                low <= b"%02d" % i and (high is None or b"%02d" % i < high) for low, high in found
+            )
+        }
+
+    some, others = ranges(a, a_open), ranges(b, b_open)
+    assert covered(intersected(some, others)) == covered(some) & covered(others)
