@@ -1,0 +1,388 @@
+"""§2.1: calls to Cloud Bigtable: channels, deadlines, retries of reads, words for failures.
+
+The messages and the authorised channel are those of Google's client; the calls are made on that
+channel directly. Its two layers above would each retry by rules of their own, and writes must
+not be: a conditional mutation that is sent again after a lost reply answers "condition failed"
+though it was applied.
+
+    reads     sent again until `patience_seconds` have passed without a row, from the row on that
+              was reached; then one StoreError
+    writes    sent once. Whatever leaves open whether they were applied is OutcomeUnknownError
+
+Every call has a deadline of `request_seconds`, which the server knows too. A write waits that
+long for a connection, so a server that restarts costs time and no outcome.
+
+A process opens its own channel when it first needs one, also after a fork.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections import Counter
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+import grpc
+from google.auth.exceptions import GoogleAuthError
+from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports import (
+    BigtableTableAdminGrpcTransport,
+)
+from google.cloud.bigtable_v2 import types
+from google.cloud.bigtable_v2.services.bigtable.transports import BigtableGrpcTransport
+
+from percola.clock import backoff
+from percola.errors import (
+    OutcomeUnknownError,
+    RepositoryClosedError,
+    StoreError,
+    UnknownTableError,
+)
+
+DATA: Final = "/google.bigtable.v2.Bigtable/"
+TABLE_ADMIN: Final = "/google.bigtable.admin.v2.BigtableTableAdmin/"
+INSTANCE_ADMIN: Final = "/google.bigtable.admin.v2.BigtableInstanceAdmin/"
+
+ReadRowsResponse = types.ReadRowsResponse.pb()
+CheckAndMutateRowRequest = types.CheckAndMutateRowRequest.pb()
+CheckAndMutateRowResponse = types.CheckAndMutateRowResponse.pb()
+MutateRowsRequest = types.MutateRowsRequest.pb()
+MutateRowsResponse = types.MutateRowsResponse.pb()
+SampleRowKeysRequest = types.SampleRowKeysRequest.pb()
+SampleRowKeysResponse = types.SampleRowKeysResponse.pb()
+
+# As Google's client has them. The time-out of keep-alive is also how long the kernel goes on
+# trying to deliver what the other side does not acknowledge.
+_OPTIONS: Final = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    # A server that is back is found again soon.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    # A stream is read by the thread that asked for it: no second thread for each.
+    (grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1),
+]
+
+_Code = grpc.StatusCode
+
+# The server has refused: it has not applied, and asking again is in vain.
+_REFUSED: Final = frozenset(
+    (
+        _Code.INVALID_ARGUMENT,
+        _Code.NOT_FOUND,
+        _Code.ALREADY_EXISTS,
+        _Code.PERMISSION_DENIED,
+        _Code.UNAUTHENTICATED,
+        _Code.FAILED_PRECONDITION,
+        _Code.OUT_OF_RANGE,
+        _Code.UNIMPLEMENTED,
+    )
+)
+
+_FIRST_PAUSE: Final = 0.02
+_LONGEST_PAUSE: Final = 1.0
+_CHANCE: Final = random.Random()
+
+
+class Place(NamedTuple):
+    """Where a repository is.
+
+    Attributes:
+        project: the Google Cloud project.
+        instance: the Bigtable instance.
+        app_profile: the application profile's name; empty for the instance's default one.
+        emulator: host:port of an emulator to use instead of Google; empty for none.
+    """
+
+    project: str
+    instance: str
+    app_profile: str = ""
+    emulator: str = ""
+
+    @property
+    def path(self) -> str:
+        """The instance's name in requests."""
+        return f"projects/{self.project}/instances/{self.instance}"
+
+    def __str__(self) -> str:
+        at = f" in the emulator at {self.emulator}" if self.emulator else ""
+        return f"the Bigtable instance {self.project}/{self.instance}{at}"
+
+
+class Calls:
+    """The calls of one store; safe to use from many threads.
+
+    Args:
+        request_seconds: how long a single call may take.
+        patience_seconds: for how long a read is tried again in vain.
+    """
+
+    def __init__(self, place: Place, *, request_seconds: float, patience_seconds: float) -> None:
+        self.place = place
+        self.request_seconds = request_seconds
+        self.patience_seconds = patience_seconds
+        self.made: Counter[str] = Counter()
+        """How many calls were made, by their name."""
+        self._guard = threading.Lock()
+        self._closed = False
+        self._pid = 0
+        self._channels: dict[str, Any] = {}
+        self._methods: dict[str, Any] = {}
+        self._paths: dict[str, str] = {}
+        self._headers: dict[str, list[tuple[str, str]]] = {}
+
+    # --- Channels -----------------------------------------------------------------------
+
+    def method(self, service: str, name: str, answer: Any, *, streams: bool = False) -> Any:
+        """The callable of a method: takes the request message, time-out and metadata."""
+        if self._pid == os.getpid():
+            found = self._methods.get(service + name)
+            if found is not None:
+                return found
+        with self._guard:
+            if self._closed:
+                raise _closed()
+            if self._pid != os.getpid():
+                # What a fork has copied belongs to the parent: it is neither used nor closed.
+                self._channels, self._methods, self._pid = {}, {}, os.getpid()
+            channel = self._channel("data" if service == DATA else "admin")
+            kind = channel.unary_stream if streams else channel.unary_unary
+            made = kind(
+                service + name,
+                request_serializer=_serialized,
+                response_deserializer=answer.FromString,
+            )
+            self._methods[service + name] = made
+            return made
+
+    def _channel(self, which: str) -> Any:
+        if self.place.emulator:
+            which = "emulator"
+        if which not in self._channels:
+            try:
+                if which == "emulator":
+                    made = grpc.insecure_channel(self.place.emulator, options=_OPTIONS)
+                else:
+                    transport: Any = {
+                        "data": BigtableGrpcTransport,
+                        "admin": BigtableTableAdminGrpcTransport,
+                    }[which]
+                    made = transport(channel=_authorised(transport)).grpc_channel
+            except GoogleAuthError as error:
+                raise StoreError(
+                    f"There are no credentials for {self.place}: {_first_line(error)} "
+                    "Run 'gcloud auth application-default login', or set "
+                    "GOOGLE_APPLICATION_CREDENTIALS to the key file of a service account."
+                ) from error
+            self._channels[which] = made
+        return self._channels[which]
+
+    def close(self) -> None:
+        """Close the channels; calls under way fail."""
+        with self._guard:
+            self._closed = True
+            channels = self._channels if self._pid == os.getpid() else {}
+            self._channels, self._methods = {}, {}
+        for channel in channels.values():
+            channel.close()
+
+    # --- Names --------------------------------------------------------------------------
+
+    def path(self, table: str) -> str:
+        """The full name of a table of ours in requests."""
+        found = self._paths.get(table)
+        if found is None:
+            # Percola's own table: '@' is not allowed there, and a user's begins with no digit.
+            name = "0-" + table[1:] if table.startswith("@") else table
+            found = self._paths[table] = f"{self.place.path}/tables/{name}"
+        return found
+
+    def headers(self, table: str) -> list[tuple[str, str]]:
+        """The metadata by which Google routes a call on a table."""
+        found = self._headers.get(table)
+        if found is None:
+            routing = (
+                f"table_name={quote(self.path(table), safe='')}"
+                f"&app_profile_id={quote(self.place.app_profile, safe='')}"
+            )
+            found = self._headers[table] = [("x-goog-request-params", routing)]
+        return found
+
+    # --- Single calls -------------------------------------------------------------------
+
+    def ask(
+        self, service: str, name: str, request: Any, answer: Any, *, routing: str, what: str
+    ) -> Any:
+        """Make a call that changes nothing, or may be repeated; its answer.
+
+        `routing` names the resource to Google, `what` the purpose to a person. Raises
+        grpc.RpcError if the server refuses: the caller knows what that means.
+        """
+        tries = Tries(self, what)
+        while True:
+            method = self.method(service, name, answer)
+            try:
+                return self._make(
+                    name, method, request, metadata=[("x-goog-request-params", routing)]
+                )
+            except grpc.RpcError as error:
+                if error.code() in _REFUSED:
+                    raise
+                tries.failed(error)
+
+    def send(self, name: str, request: Any, answer: Any, table: str, *, alone: bool = False) -> Any:
+        """Send a write and return at once: the future of its answer.
+
+        With `alone`, wait for it and return the answer itself, which is faster.
+        """
+        method = self.method(DATA, name, answer)
+        # Nothing has been sent before there is a connection: waiting for it is safe.
+        return self._make(
+            name,
+            method if alone else method.future,
+            request,
+            metadata=self.headers(table),
+            wait_for_ready=True,
+        )
+
+    def send_many(self, name: str, request: Any, answer: Any, table: str) -> Any:
+        """Send a write whose answers come as a stream: that stream."""
+        method = self.method(DATA, name, answer, streams=True)
+        return self._make(name, method, request, metadata=self.headers(table), wait_for_ready=True)
+
+    def read_rows(self, request: Any, table: str, seconds: float) -> Any:
+        """Ask for rows: the stream of answers, which may take so many seconds in all."""
+        method = self.method(DATA, "ReadRows", ReadRowsResponse, streams=True)
+        return self._make(
+            "ReadRows", method, request, metadata=self.headers(table), timeout=seconds
+        )
+
+    def _make(self, name: str, method: Any, request: Any, **options: Any) -> Any:
+        """Make a call, with a deadline, and count it."""
+        self.made[name] += 1
+        try:
+            return method(request, **{"timeout": self.request_seconds, **options})
+        except ValueError as error:
+            # What grpc raises if another thread has closed the channel.
+            if self._closed:
+                raise _closed() from error
+            raise
+
+    def sample_keys(self, table: str) -> list[bytes]:
+        """Keys that divide the table into parts of about equal size, as the server knows them."""
+        request = SampleRowKeysRequest(
+            table_name=self.path(table), app_profile_id=self.place.app_profile
+        )
+        tries = Tries(self, f"dividing the table {table!r}")
+        while True:
+            method = self.method(DATA, "SampleRowKeys", SampleRowKeysResponse, streams=True)
+            try:
+                answers = self._make("SampleRowKeys", method, request, metadata=self.headers(table))
+                return [answer.row_key for answer in answers]
+            except grpc.RpcError as error:
+                tries.failed(error, table)
+
+    # --- Failures -----------------------------------------------------------------------
+
+    def refusal(self, error: Any, what: str, table: str = "") -> StoreError | UnknownTableError:
+        """What a failed call means, in words; the outcome of a write is known."""
+        code, details = error.code(), _first_line(error.details() or "")
+        lower = details.lower()
+        if code is _Code.NOT_FOUND and table and "profile" not in lower and "family" not in lower:
+            return UnknownTableError(
+                f"The store has no table {table!r}: {self.place} says so ({_reason(error)})."
+            )
+        advice = {
+            _Code.PERMISSION_DENIED: (
+                "Grant this account the role roles/bigtable.user, and roles/bigtable.admin for "
+                "creating tables."
+            ),
+            _Code.UNAUTHENTICATED: (
+                "Run 'gcloud auth application-default login', or set "
+                "GOOGLE_APPLICATION_CREDENTIALS to the key file of a service account."
+            ),
+            _Code.FAILED_PRECONDITION: (
+                "The application profile must route to a single cluster and allow single-row "
+                "transactions: 'gcloud bigtable app-profiles update --route-to=CLUSTER "
+                "--transactional-writes'."
+            ),
+        }.get(code, "")
+        if "family" in lower and not advice:
+            advice = (
+                "A column family is missing: 'cbt createfamily TABLE FAMILY', with the policy "
+                "'never'."
+            )
+        return StoreError(
+            f"Bigtable refused {what} in {self.place.project}/{self.place.instance} "
+            f"({_reason(error)}). {advice}".strip()
+        )
+
+    def write_failure(self, error: Any, what: str, table: str) -> StoreError | UnknownTableError:
+        """What the failure of a write means: refused, or not known."""
+        if error.code() in _REFUSED:
+            return self.refusal(error, what, table)
+        return OutcomeUnknownError(
+            f"{self.place} did not answer while {what}: it may or may not have been applied "
+            f"({_reason(error)})."
+        )
+
+
+class Tries:
+    """How often and how long a read is tried again; one for a read."""
+
+    def __init__(self, calls: Calls, what: str) -> None:
+        self._calls = calls
+        self._what = what
+        self._since = time.monotonic()
+        self._count = 0
+
+    def progressed(self) -> None:
+        """Something has come: patience begins anew."""
+        self._since = time.monotonic()
+        self._count = 0
+
+    def failed(self, error: Any, table: str = "") -> None:
+        """Wait before the next try; raises StoreError or UnknownTableError if there is none."""
+        calls = self._calls
+        if error.code() in _REFUSED:
+            raise calls.refusal(error, self._what, table) from error
+        left = self._since + calls.patience_seconds - time.monotonic()
+        if left <= 0:
+            raise StoreError(
+                f"{calls.place} does not answer: {self._what} was tried for "
+                f"{calls.patience_seconds:g} s ({_reason(error)})."
+            ) from error
+        self._count += 1
+        pause = backoff(_CHANCE, self._count, first=_FIRST_PAUSE, most=_LONGEST_PAUSE)
+        time.sleep(min(pause, left))  # Nothing tells when a server is back.
+
+
+def _closed() -> RepositoryClosedError:
+    return RepositoryClosedError("This repository has been closed; open it again.")
+
+
+def _serialized(message: Any) -> bytes:
+    data: bytes = message.SerializeToString()
+    return data
+
+
+def _authorised(transport: Any) -> Any:
+    """What makes a transport's channel: Google's own way, with our options."""
+
+    def create(host: str, **arguments: Any) -> Any:
+        return transport.create_channel(host, **{**arguments, "options": _OPTIONS})
+
+    return create
+
+
+def _first_line(text: object) -> str:
+    return str(text).strip().partition("\n")[0][:300]
+
+
+def _reason(error: Any) -> str:
+    return f"{error.code().name}: {_first_line(error.details() or '').rstrip('.')}"

@@ -1,0 +1,115 @@
+"""§2.1: the feed of a table's changes in Bigtable.
+
+Bigtable changes one row at a time, so a list of changes cannot stand in rows of its own and be
+kept by the same mutation. It stands in the changed row: a write record of a table that keeps a
+feed comes with an empty cell of the family `changes`, at the same column and timestamp, in the
+same mutation. Nothing can be missing from it or be too much.
+
+What that costs: a small cell a change, until the collector forgets it; and whoever follows the
+feed reads the family over the whole table, as there is no order by time to read it in. So one
+call of `changes` costs as much as a walk over the table's rows; `walk_changes` makes one only.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Final
+
+from percola.cells import Cell
+from percola.errors import NoFeedError
+from percola.store.base import ChangedRow
+from percola.store.bigtable_calls import Calls, MutateRowsRequest
+from percola.store.bigtable_filters import CHANGES, Filter, chain, column, family, stamps
+from percola.store.bigtable_rows import RowStream, StoredRow
+from percola.store.bigtable_shared import Shared, now
+from percola.store.bigtable_writing import Plan, Writing, delete
+
+_ENTRIES: Final = 4096
+
+
+class Feeds:
+    """The feeds of one store."""
+
+    def __init__(self, calls: Calls, shared: Shared) -> None:
+        self._calls = calls
+        self._shared = shared
+
+    def changes(
+        self, table: str, start: tuple[int, bytes], upto: int, limit: int
+    ) -> tuple[list[ChangedRow], tuple[int, bytes] | None]:
+        """See `Store.changes`."""
+        listed = (one for one in self._listed(table, start[0], upto) if one[:2] >= start)
+        found = heapq.nsmallest(limit + 1, listed, key=lambda one: one[:2])
+        self._check(table, start[0])
+        following = found[limit][:2] if len(found) > limit else None
+        return found[:limit], following
+
+    def walk(self, table: str, after: int, upto: int) -> list[ChangedRow]:
+        """All that `Store.walk_changes` finds, in order."""
+        found = sorted(self._listed(table, after + 1, upto), key=lambda one: one[:2])
+        self._check(table, after + 1)
+        return found
+
+    def _listed(self, table: str, low: int, upto: int) -> Iterator[ChangedRow]:
+        if low > upto:
+            return
+        for key, row in RowStream(self._calls, table, _between(low, upto)):
+            by_ts: dict[int, list[bytes]] = {}
+            for (_, name), entries in row.items():
+                for ts, _ in entries:
+                    by_ts.setdefault(ts, []).append(name)
+            for ts, names in by_ts.items():
+                yield ChangedRow(ts, key, tuple(sorted(names)))
+
+    def _check(self, table: str, first: int) -> None:
+        """NoFeedError or SnapshotTooOldError if what was listed until now may be incomplete."""
+        if table not in self._shared.view(now()).feeds:
+            raise NoFeedError(f"The table {table!r} keeps no feed of its changes.")
+        self._shared.check(first - 1)
+
+    def lists(self, cell: Cell, commit_ts: int) -> bool:
+        """See `Store.lists_change`."""
+        at = stamps(commit_ts, commit_ts)
+        filter_ = chain(column(CHANGES, cell.column), *([] if at is None else [at]))
+        return any(True for _ in RowStream(self._calls, cell.table, filter_, keys=[cell.row]))
+
+    def forget(self, table: str, upto: int, limit: int) -> int:
+        """See `Store.forget_changes`."""
+        if table not in self._shared.view(now()).feeds:
+            return 0
+        stream = RowStream(self._calls, table, _between(0, upto), limit=limit)
+        gone = list(islice(_entries(stream), limit))
+        stream.cancel()
+        by_row: dict[bytes, list[tuple[bytes, int]]] = {}
+        for key, name, ts in gone:
+            by_row.setdefault(key, []).append((name, ts))
+        plans: Sequence[Plan] = [
+            Plan(
+                table,
+                key,
+                entry=MutateRowsRequest.Entry(
+                    row_key=key, mutations=[delete(CHANGES, name, ts) for name, ts in entries]
+                ),
+            )
+            for key, entries in by_row.items()
+        ]
+        Writing(self._calls).apply(plans)
+        return len(gone)
+
+
+def _between(low: int, upto: int) -> Filter:
+    within = stamps(low, upto)
+    return family(CHANGES) if within is None else chain(family(CHANGES), within)
+
+
+def _entries(stream: RowStream) -> Iterator[tuple[bytes, bytes, int]]:
+    for key, row in stream:
+        yield from _of_row(key, row)
+
+
+def _of_row(key: bytes, row: StoredRow) -> Iterator[tuple[bytes, bytes, int]]:
+    for (_, name), entries in row.items():
+        for ts, _ in entries:
+            yield key, name, ts

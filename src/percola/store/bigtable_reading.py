@@ -1,0 +1,274 @@
+"""§2.1, §2.5: what Bigtable's rows say: cells at a timestamp, scans, entries.
+
+One request reads a row's locks, its newest write records and its newest data at or below a
+timestamp, and a row comes as it stood at one moment: locks are read no later than writes.
+Seldom that is not enough, and a second look follows: where the newest records are all rollbacks
+and locks without a write, or the newest data is not what the visible record put. What is at or
+below a reader's timestamp and not locked changes no more, but for what the collector removes,
+which the check of the safe point afterwards notices.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from percola.cells import Cell, Kind, Op, decode_write
+from percola.errors import DamagedRecordError
+from percola.store.base import NOTHING, CellState, is_wanted
+from percola.store.bigtable_calls import Calls
+from percola.store.bigtable_filters import (
+    FAMILIES,
+    FILTER_BYTES,
+    ColumnRange,
+    Filter,
+    cell_entries,
+    snapshot,
+    wanted_ranges,
+)
+from percola.store.bigtable_rows import RowStream, StoredRow
+from percola.store.bigtable_shared import Shared
+
+T = TypeVar("T")
+
+RECORDS: Final = 4
+"""How many write records of a column the first look asks for."""
+
+_MORE_RECORDS: Final = 256
+_KEYS: Final = 500
+_AT_ONCE: Final = 32
+_LOCK, _WRITE, _DATA = (FAMILIES[kind] for kind in (Kind.LOCK, Kind.WRITE, Kind.DATA))
+
+
+class _DataAt(NamedTuple):
+    """The visible record names data that the first look has not brought."""
+
+    commit_ts: int
+    start_ts: int
+
+
+class _RecordsBelow(NamedTuple):
+    """No visible record among the newest: the ones below are needed."""
+
+    ts: int
+
+
+class Reading:
+    """The reads of one store."""
+
+    def __init__(self, calls: Calls, shared: Shared) -> None:
+        self._calls = calls
+        self._shared = shared
+
+    # --- Cells --------------------------------------------------------------------------
+
+    def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
+        """See `Store.read`: one request for the rows of which the same columns are asked."""
+        by_row: dict[tuple[str, bytes], set[bytes]] = {}
+        for table, row, column in cells:
+            by_row.setdefault((table, row), set()).add(column)
+        groups: dict[tuple[str, frozenset[bytes]], list[bytes]] = {}
+        for (table, row), columns in by_row.items():
+            groups.setdefault((table, frozenset(columns)), []).append(row)
+        states: dict[Cell, CellState] = {}
+        asked = (
+            (table, part, rows[at : at + _KEYS])
+            for (table, names), rows in groups.items()
+            for part in _pieces(names)
+            for rows in (sorted(rows),)
+            for at in range(0, len(rows), _KEYS)
+        )
+
+        def start(one: tuple[str, list[bytes], list[bytes]]) -> RowStream:
+            table, columns, rows = one
+            ranges = [ColumnRange(column, last=column) for column in columns]
+            return RowStream(self._calls, table, snapshot(ranges, ts, RECORDS), keys=rows)
+
+        found: list[tuple[Cell, StoredRow]] = []
+        for (table, part, _), stream in in_flight(asked, start):
+            for row, stored_row in stream:
+                found += [(Cell(table, row, column), stored_row) for column in part]
+        for cell, state in self._states(found, ts):
+            states[cell] = state
+        self._shared.check(ts)
+        return [states.get(cell, NOTHING) for cell in cells]
+
+    def _states(
+        self, found: Sequence[tuple[Cell, StoredRow]], ts: int
+    ) -> list[tuple[Cell, CellState]]:
+        """The states of cells, with a second look at those that need one."""
+        states: list[tuple[Cell, CellState]] = []
+        wanting: list[tuple[int, Cell, _DataAt]] = []
+        for cell, row in found:
+            state = _state(row, cell.column)
+            if isinstance(state, _RecordsBelow):
+                state = self._older(cell, state.ts)
+            if isinstance(state, _DataAt):
+                wanting.append((len(states), cell, state))
+                state = NOTHING
+            states.append((cell, state))
+
+        def start(one: tuple[int, Cell, _DataAt]) -> RowStream:
+            _, cell, (_, start_ts) = one
+            filter_ = cell_entries(Kind.DATA, cell.column, start_ts, start_ts, None)
+            return RowStream(self._calls, cell.table, filter_, keys=[cell.row])
+
+        for (at, cell, wanted), stream in in_flight(wanting, start):
+            values = [
+                value for _, row in stream for entries in row.values() for _, value in entries
+            ]
+            if not values:
+                # Either it was collected, which the safe point says, or it was never there.
+                self._shared.look()
+                self._shared.check(ts)
+                raise DamagedRecordError(
+                    f"{cell} has a write record at {wanted.commit_ts} for data at "
+                    f"{wanted.start_ts}, which is missing: the store is damaged. "
+                    "'percola check' says where."
+                )
+            states[at] = (cell, (None, wanted.commit_ts, values[0]))
+        return states
+
+    def _older(self, cell: Cell, below: int) -> CellState | _DataAt:
+        """The newest visible record below a timestamp, looked for in larger steps."""
+        while True:
+            records = self.entries(cell, Kind.WRITE, 0, below - 1, _MORE_RECORDS)
+            state = _visible(records, [], _MORE_RECORDS)
+            if not isinstance(state, _RecordsBelow):
+                return state
+            below = state.ts
+
+    def entries(
+        self, cell: Cell, kind: Kind, low: int, high: int, limit: int | None
+    ) -> list[tuple[int, bytes]]:
+        """See `Store.entries`."""
+        if low > high:
+            return []
+        filter_ = cell_entries(kind, cell.column, low, high, limit)
+        stream = RowStream(self._calls, cell.table, filter_, keys=[cell.row])
+        return [entry for _, row in stream for entries in row.values() for entry in entries]
+
+    # --- Ranges of rows -----------------------------------------------------------------
+
+    def scan(
+        self,
+        table: str,
+        start: bytes,
+        end: bytes,
+        ts: int,
+        columns: Sequence[tuple[bytes, bool]] | None,
+        limit: int,
+    ) -> tuple[list[tuple[Cell, CellState]], bytes | None]:
+        """See `Store.scan`."""
+        ranges = wanted_ranges(columns)
+        found: list[tuple[Cell, CellState]] = []
+        following: bytes | None = None
+        if ranges:
+            filter_ = snapshot(ranges, ts, RECORDS)
+            if filter_.ByteSize() > FILTER_BYTES:
+                # Too many columns to name: ask for all, and choose here.
+                filter_ = snapshot([ColumnRange(b"\0")], ts, RECORDS)
+
+            def take(key: bytes, row: StoredRow) -> int:
+                names = {name for family, name in row if family in (_LOCK, _WRITE)}
+                cells = [(Cell(table, key, name), row) for name in sorted(names)]
+                wanted = [one for one in cells if is_wanted(one[0].column, columns)]
+                states = self._states(wanted, ts)
+                found.extend(
+                    one for one in states if one[1][0] is not None or one[1][2] is not None
+                )
+                return len(found)
+
+            following = self.walk(table, filter_, start, end, limit, take)
+        self._shared.check(ts)
+        return found, following
+
+    def walk(
+        self,
+        table: str,
+        filter_: Filter,
+        start: bytes,
+        end: bytes,
+        limit: int,
+        take: Callable[[bytes, StoredRow], int],
+    ) -> bytes | None:
+        """Give rows to `take` until it has got `limit` things of them; the row to go on from."""
+        position, count = start, 0
+        while not end or position < end:
+            most = max(1, limit - count)
+            stream = RowStream(self._calls, table, filter_, start=position, end=end, limit=most)
+            try:
+                for key, row in stream:
+                    count = take(key, row)
+                    position = key + b"\0"
+                    if count >= limit:
+                        return position if not end or position < end else None
+            finally:
+                stream.cancel()
+            if stream.count < most:
+                return None
+        return None
+
+
+def _pieces(columns: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Cut columns into parts that fit in a filter, each of them in three families."""
+    part: list[bytes] = []
+    size = 0
+    for column in sorted(columns):
+        weight = 3 * (2 * len(column) + 40)
+        if part and size + weight > FILTER_BYTES - 500:
+            yield part
+            part, size = [], 0
+        part.append(column)
+        size += weight
+    if part:
+        yield part
+
+
+def in_flight(
+    things: Iterable[T], start: Callable[[T], RowStream]
+) -> Iterator[tuple[T, RowStream]]:
+    """Start a stream for each thing, some ahead of the one that is handed out."""
+    waiting: deque[tuple[T, RowStream]] = deque()
+    try:
+        for thing in things:
+            waiting.append((thing, start(thing)))
+            if len(waiting) >= _AT_ONCE:
+                yield waiting[0]
+                waiting.popleft()
+        while waiting:
+            yield waiting[0]
+            waiting.popleft()
+    finally:
+        for _, stream in waiting:
+            stream.cancel()
+
+
+def _state(row: StoredRow, column: bytes) -> CellState | _DataAt | _RecordsBelow:
+    """What a first look says of a cell."""
+    locks = row.get((_LOCK, column))
+    if locks:
+        return locks[0], 0, None
+    records = row.get((_WRITE, column))
+    if not records:
+        return NOTHING
+    return _visible(records, row.get((_DATA, column), ()), RECORDS)
+
+
+def _visible(
+    records: Sequence[tuple[int, bytes]], data: Sequence[tuple[int, bytes]], asked: int
+) -> CellState | _DataAt | _RecordsBelow:
+    """The newest put or delete among records, newest first; `asked` is how many could come."""
+    for commit_ts, raw in records:
+        op, start_ts, value = decode_write(raw)
+        if op == Op.DELETE:
+            return None, commit_ts, None
+        if op == Op.PUT:
+            if value is None:
+                for ts, stored_value in data:
+                    if ts == start_ts:
+                        return None, commit_ts, stored_value
+                return _DataAt(commit_ts, start_ts)
+            return None, commit_ts, value
+    return _RecordsBelow(records[-1][0]) if len(records) >= asked else NOTHING

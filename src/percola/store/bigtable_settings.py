@@ -1,0 +1,148 @@
+"""§2.1: tables in Bigtable, and the settings without which the protocol is not safe.
+
+Every Percola table is a Bigtable table of its own, with a column family for each kind of entry:
+a kind is then read, scanned and limited to its newest entries without the others, and one more
+(`changes`) lists what a feed tells. No family has a garbage collection rule, for timestamps are
+logical: an age means nothing, and which version may go is for Percola to say.
+
+Refused here, in words that say what to change:
+
+* a table that exists without these families, or with a rule that drops versions;
+* an application profile that routes to several clusters, whose replicas lag behind, or that does
+  not allow single-row transactions. A profile that may not be looked at is taken on trust:
+  Bigtable itself refuses conditional mutations through a wrong one. So is every profile in
+  Google's emulator, which has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+from urllib.parse import quote
+
+import grpc
+from google.cloud.bigtable_admin_v2 import types
+
+from percola.errors import StoreError
+from percola.store.bigtable_calls import INSTANCE_ADMIN, TABLE_ADMIN, Calls
+from percola.store.bigtable_filters import CHANGES, FAMILIES
+
+ALL_FAMILIES: Final = (*FAMILIES.values(), CHANGES)
+
+_Table = types.Table.pb()
+_AppProfile = types.AppProfile.pb()
+_GetTable = types.GetTableRequest.pb()
+_CreateTable = types.CreateTableRequest.pb()
+_GetAppProfile = types.GetAppProfileRequest.pb()
+
+_Code = grpc.StatusCode
+_SCHEMA: Final = types.Table.View.SCHEMA_VIEW
+
+
+def create_tables(calls: Calls, names: Iterable[str]) -> None:
+    """Make sure that the tables exist as they must be; StoreError in words if they cannot."""
+    for name in names:
+        table = _get(calls, name) or _create(calls, name) or _get(calls, name)
+        if table is None:
+            raise StoreError(f"The table {name!r} of {calls.place} is being deleted: try later.")
+        _check(calls, name, table)
+
+
+def _get(calls: Calls, name: str) -> Any:
+    """The table's settings; None if there is no such table."""
+    path = calls.path(name)
+    request = _GetTable(name=path, view=_SCHEMA)
+    what = f"looking at the table {name!r}"
+    try:
+        return _ask_admin(calls, "GetTable", request, _Table, "name", path, what)
+    except grpc.RpcError as error:
+        if error.code() is _Code.NOT_FOUND:
+            return None
+        raise calls.refusal(error, what) from error
+
+
+def _create(calls: Calls, name: str) -> Any:
+    """Create the table; its settings, or None if it has appeared meanwhile."""
+    path = calls.path(name)
+    request = _CreateTable(parent=calls.place.path, table_id=path.rpartition("/")[2])
+    for family in ALL_FAMILIES:
+        request.table.column_families[family].SetInParent()
+    what = f"creating the table {name!r}"
+    try:
+        _ask_admin(calls, "CreateTable", request, _Table, "parent", calls.place.path, what)
+    except grpc.RpcError as error:
+        if error.code() is _Code.ALREADY_EXISTS:
+            return None
+        if error.code() is _Code.NOT_FOUND:
+            raise StoreError(
+                f"There is no Bigtable instance {calls.place.instance!r} in the project "
+                f"{calls.place.project!r}: 'gcloud bigtable instances list' shows those that "
+                "there are, 'gcloud bigtable instances create' makes one."
+            ) from error
+        raise calls.refusal(error, what) from error
+    return _get(calls, name)
+
+
+def _ask_admin(
+    calls: Calls, method: str, request: Any, answer: Any, key: str, resource: str, what: str
+) -> Any:
+    routing = f"{key}={quote(resource, safe='')}"
+    return calls.ask(TABLE_ADMIN, method, request, answer, routing=routing, what=what)
+
+
+def _check(calls: Calls, name: str, table: Any) -> None:
+    known = calls.path(name).rpartition("/")[2]
+    cbt = f"cbt -project {calls.place.project} -instance {calls.place.instance}"
+    missing = [one for one in ALL_FAMILIES if one not in table.column_families]
+    if missing:
+        raise StoreError(
+            f"The Bigtable table {known!r} has no column family {missing[0]!r}, so it is not one "
+            "that Percola made. Use another instance, or add the family: "
+            f"'{cbt} createfamily {known} {missing[0]}:never'."
+        )
+    for family in ALL_FAMILIES:
+        rule = table.column_families[family].gc_rule
+        if rule.WhichOneof("rule") is not None:
+            raise StoreError(
+                f"The column family {family!r} of the Bigtable table {known!r} has a garbage "
+                "collection rule, which would drop versions that Percola needs. Remove it: "
+                f"'{cbt} setgcpolicy {known} {family} never'."
+            )
+
+
+def check_app_profile(calls: Calls) -> None:
+    """Refuse an application profile through which the protocol would not be safe: StoreError."""
+    profile = calls.place.app_profile or "default"
+    path = f"{calls.place.path}/appProfiles/{profile}"
+    what = f"looking at the application profile {profile!r}"
+    try:
+        found = calls.ask(
+            INSTANCE_ADMIN,
+            "GetAppProfile",
+            _GetAppProfile(name=path),
+            _AppProfile,
+            routing=f"name={quote(path, safe='')}",
+            what=what,
+        )
+    except grpc.RpcError as error:
+        if error.code() in (_Code.UNIMPLEMENTED, _Code.PERMISSION_DENIED):
+            return
+        if error.code() is _Code.NOT_FOUND and not calls.place.app_profile:
+            return
+        if error.code() is _Code.NOT_FOUND:
+            raise StoreError(
+                f"{calls.place} has no application profile {profile!r}: 'gcloud bigtable "
+                f"app-profiles create {profile} --instance={calls.place.instance} "
+                "--route-to=CLUSTER --transactional-writes' makes one."
+            ) from error
+        raise calls.refusal(error, what) from error
+    single = found.WhichOneof("routing_policy") == "single_cluster_routing"
+    if not (single and found.single_cluster_routing.allow_transactional_writes):
+        wrong = "does not allow single-row transactions" if single else "routes to several clusters"
+        raise StoreError(
+            f"The application profile {profile!r} of the Bigtable instance "
+            f"{calls.place.instance!r} {wrong}; Percola needs one cluster and its transactions. "
+            f"Change it: 'gcloud bigtable app-profiles update {profile} "
+            f"--instance={calls.place.instance} --route-to=CLUSTER --transactional-writes'; "
+            "or name another one: 'bigtable://project/instance?app_profile=NAME'."
+        )

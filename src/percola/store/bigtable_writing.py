@@ -1,0 +1,307 @@
+"""§2.1, §2.5: mutations of rows as requests to Bigtable, many of them in flight at once.
+
+    with conditions        one conditional mutation a row: figure 6's prewrite or commit of a
+                           whole row is one call
+    without                rows of a table together in one request, each applied by itself
+    conditions, no change  a read, judged here
+
+No write is sent twice. If one fails, no more are sent, those under way are waited for, and then
+it is an error: OutcomeUnknownError if one of them was not answered.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import grpc
+from google.cloud.bigtable_v2 import types
+
+from percola.cells import SYSTEM_MARK, Kind
+from percola.errors import OutcomeUnknownError, StoreError, UnknownTableError
+from percola.store.base import Condition, Put, RowMutation
+from percola.store.bigtable_calls import (
+    Calls,
+    CheckAndMutateRowRequest,
+    CheckAndMutateRowResponse,
+    MutateRowsRequest,
+    MutateRowsResponse,
+)
+from percola.store.bigtable_filters import (
+    CHANGES,
+    FAMILIES,
+    MAX_STORED_TS,
+    SCALE,
+    conditions_filter,
+    predicate,
+    stored,
+)
+from percola.store.bigtable_rows import RowStream
+
+AT_ONCE: Final = 64
+"""Requests of a batch that are in flight at the same time."""
+
+_ROWS: Final = 500
+_BYTES: Final = 4 * 1024 * 1024
+_LISTED: Final = (b"P", b"D")
+_KIND_OF: Final = {name: kind for kind, name in FAMILIES.items()}
+
+_Mutation = types.Mutation.pb()
+_Set = _Mutation.SetCell
+_Delete = _Mutation.DeleteFromColumn
+_Range = types.TimestampRange.pb()
+
+
+class Plan(NamedTuple):
+    """A row mutation as it will be sent: one of the three is set, or none if nothing is to do."""
+
+    table: str
+    row: bytes
+    conditional: Any = None
+    holds_if_any: bool = False
+    entry: Any = None
+    look: Sequence[Condition] = ()
+
+
+def plan(calls: Calls, mutation: RowMutation, listing: bool) -> Plan:
+    """Prepare a row mutation; `listing`: what it puts and deletes goes into the table's feed.
+
+    Raises TransactionTooLargeError, or StoreError for a timestamp that does not fit.
+    """
+    table, row, conditions = mutation.table, mutation.row, mutation.conditions
+    made = predicate(conditions) if conditions else None
+    changes = []
+    for change in mutation.changes:
+        family, column, ts = FAMILIES[change.kind], change.column, change.ts
+        if isinstance(change, Put):
+            changes.append(_put(family, column, ts, change.value))
+            if listing and change.kind is Kind.WRITE and _is_listed(change):
+                changes.append(_put(CHANGES, column, ts, b""))
+        elif 0 <= ts <= MAX_STORED_TS:
+            changes.append(delete(family, column, ts))
+    if made is None:
+        if not changes:
+            return Plan(table, row)
+        return Plan(table, row, entry=MutateRowsRequest.Entry(row_key=row, mutations=changes))
+    if not changes:
+        return Plan(table, row, look=conditions)
+    request = CheckAndMutateRowRequest(
+        table_name=calls.path(table),
+        app_profile_id=calls.place.app_profile,
+        row_key=row,
+        predicate_filter=made.filter,
+    )
+    (request.true_mutations if made.holds_if_any else request.false_mutations).extend(changes)
+    return Plan(table, row, request, made.holds_if_any)
+
+
+def _put(family: str, column: bytes, ts: int, value: bytes) -> Any:
+    return _Mutation(
+        set_cell=_Set(
+            family_name=family, column_qualifier=column, timestamp_micros=stored(ts), value=value
+        )
+    )
+
+
+def delete(family: str, column: bytes, ts: int) -> Any:
+    """The mutation that deletes the entry at exactly this timestamp."""
+    at = ts * SCALE
+    # The end is excluded and has to be a multiple as well; 0 stands for none.
+    end = at + SCALE if ts < MAX_STORED_TS else 0
+    span = _Range(start_timestamp_micros=at, end_timestamp_micros=end)
+    return _Mutation(
+        delete_from_column=_Delete(family_name=family, column_qualifier=column, time_range=span)
+    )
+
+
+def _is_listed(record: Put) -> bool:
+    """Whether a feed lists a write record: it puts or deletes, and not in a column of ours."""
+    return record.value[:1] in _LISTED and not record.column.startswith(SYSTEM_MARK)
+
+
+class Writing:
+    """Sends prepared mutations and gathers what has become of them; one for a batch."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._pending: deque[tuple[list[int], Any, str]] = deque()
+        self._failures: list[StoreError | UnknownTableError] = []
+
+    def apply(self, plans: Sequence[Plan]) -> list[bool]:
+        """Apply all; whether the conditions held. Raises what `Store.mutate` does."""
+        self._results = [True] * len(plans)
+        self._plans = plans
+        if len(plans) == 1 and plans[0].conditional is not None:
+            return [self._send_one(plans[0])]
+        try:
+            for wave in _waves(plans):
+                if not self._failures:
+                    self._send(wave)
+                while self._pending:
+                    self._finish()
+        finally:
+            for _, call, _ in self._pending:
+                call.cancel()
+        if self._failures:
+            # One whose outcome is unknown first: the caller has to look then.
+            unknown = [one for one in self._failures if isinstance(one, OutcomeUnknownError)]
+            raise (unknown or self._failures)[0]
+        return self._results
+
+    def _send_one(self, one: Plan) -> bool:
+        """A single conditional mutation, as the primary's are."""
+        try:
+            answer = self._calls.send(
+                "CheckAndMutateRow",
+                one.conditional,
+                CheckAndMutateRowResponse,
+                one.table,
+                alone=True,
+            )
+        except grpc.RpcError as error:
+            raise self._failure(error, one.table) from error
+        return bool(answer.predicate_matched) is one.holds_if_any
+
+    def _failure(self, error: Any, table: str) -> StoreError | UnknownTableError:
+        return self._calls.write_failure(error, f"changing the table {table!r}", table)
+
+    def _send(self, wave: Sequence[int]) -> None:
+        together: dict[str, list[int]] = {}
+        looks: list[int] = []
+        for at in wave:
+            if self._failures:
+                return
+            one = self._plans[at]
+            if one.conditional is not None:
+                call = self._calls.send(
+                    "CheckAndMutateRow", one.conditional, CheckAndMutateRowResponse, one.table
+                )
+                self._track([at], call, one.table)
+            elif one.entry is not None:
+                together.setdefault(one.table, []).append(at)
+            elif one.look:
+                looks.append(at)
+        for table, places in together.items():
+            for part in self._parts(places):
+                if self._failures:
+                    return
+                request = MutateRowsRequest(
+                    table_name=self._calls.path(table),
+                    app_profile_id=self._calls.place.app_profile,
+                    entries=[self._plans[at].entry for at in part],
+                )
+                call = self._calls.send_many("MutateRows", request, MutateRowsResponse, table)
+                self._track(part, call, table)
+        for at in looks:
+            self._results[at] = self._look(self._plans[at])
+
+    def _parts(self, places: Sequence[int]) -> Iterator[list[int]]:
+        """Cut mutations without conditions into requests of bounded size."""
+        part: list[int] = []
+        size = 0
+        for at in places:
+            weight = self._plans[at].entry.ByteSize()
+            if part and (len(part) >= _ROWS or size + weight > _BYTES):
+                yield part
+                part, size = [], 0
+            part.append(at)
+            size += weight
+        if part:
+            yield part
+
+    def _track(self, places: list[int], call: Any, table: str) -> None:
+        self._pending.append((places, call, table))
+        if len(self._pending) >= AT_ONCE:
+            self._finish()
+
+    def _finish(self) -> None:
+        """Wait for the oldest request under way."""
+        places, call, table = self._pending[0]
+        one = self._plans[places[0]]
+        try:
+            if one.conditional is not None:
+                matched = call.result().predicate_matched
+                self._results[places[0]] = matched is one.holds_if_any
+            else:
+                self._gather(places, call, table)
+        except grpc.RpcError as error:
+            failure = self._failure(error, table)
+            failure.__cause__ = error
+            self._failures.append(failure)
+        except grpc.FutureCancelledError as error:
+            unknown = OutcomeUnknownError(
+                f"The store was closed while changing the table {table!r}: what was under way may "
+                "or may not have been applied."
+            )
+            unknown.__cause__ = error
+            self._failures.append(unknown)
+        self._pending.popleft()
+
+    def _gather(self, places: list[int], call: Any, table: str) -> None:
+        """The answers for rows that were sent together: a status each."""
+        answered = 0
+        for answer in call:
+            for entry in answer.entries:
+                answered += 1
+                if entry.status.code:
+                    self._failures.append(self._failure(RowFailure(entry.status), table))
+        if answered < len(places):
+            self._failures.append(
+                OutcomeUnknownError(
+                    f"{self._calls.place} answered for {answered} of {len(places)} rows of the "
+                    f"table {table!r} only: the others may or may not have been changed."
+                )
+            )
+
+    def _look(self, one: Plan) -> bool:
+        """Whether conditions hold, where there is nothing to change."""
+        found: set[tuple[Kind, bytes, int]] = set()
+        stream = RowStream(self._calls, one.table, conditions_filter(one.look), keys=[one.row])
+        for _, row in stream:
+            for (family, column), entries in row.items():
+                found |= {(_KIND_OF[family], column, ts) for ts, _ in entries}
+        return all(
+            any(
+                kind is condition.kind
+                and column == condition.column
+                and condition.low <= ts <= condition.high
+                for kind, column, ts in found
+            )
+            is condition.present
+            for condition in one.look
+        )
+
+
+class RowFailure(grpc.RpcError):  # type: ignore[misc]
+    """Why one row of a request was not changed, in the shape of a failed call."""
+
+    def __init__(self, status: Any) -> None:
+        super().__init__(status.message)
+        self._status = status
+
+    def code(self) -> Any:
+        """The status code."""
+        return next(
+            (code for code in grpc.StatusCode if code.value[0] == self._status.code),
+            grpc.StatusCode.UNKNOWN,
+        )
+
+    def details(self) -> str:
+        """What the server says."""
+        return str(self._status.message)
+
+
+def _waves(plans: Sequence[Plan]) -> Iterator[list[int]]:
+    """Cut a batch so that no row is in one part twice: its mutations come one after the other."""
+    wave: list[int] = []
+    rows: set[tuple[str, bytes]] = set()
+    for at, one in enumerate(plans):
+        address = (one.table, one.row)
+        if address in rows:
+            yield wave
+            wave, rows = [], set()
+        wave.append(at)
+        rows.add(address)
+    if wave:
+        yield wave

@@ -1,0 +1,142 @@
+"""The Bigtable store keeps every promise of the contract, on Google's emulator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+from emulator import Emulator
+from hypothesis import given
+from hypothesis import strategies as st
+
+from percola.cells import INLINE_BYTES, MAX_TS, Cell, Kind, Op
+from percola.errors import DamagedRecordError, SnapshotTooOldError
+from percola.store.base import Condition, Delete, Put, RowMutation, Store
+from percola.store.bigtable import BigtableStore
+from percola.store.bigtable_filters import MAX_STORED_TS
+from percola.testing import StoreConformance, feed_claims
+from percola.testing.conformance import RANDOM
+from percola.testing.ground import COLUMN, lock, numbers, written
+from percola.testing.store_model import (
+    Comparison,
+    Look,
+    Mutate,
+    Operation,
+    looks,
+    mutations,
+)
+
+# Of the timestamps that the suite tries, those that do not fit in Bigtable, and what is tried
+# instead: the order stays.
+_LOWERED: Final = {2**56 + 1: 2**52 + 1, 2**63 - 2: MAX_STORED_TS}
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[Emulator]:
+    with Emulator() as running:
+        yield running
+
+
+def _fits(ts: int) -> int:
+    return _LOWERED.get(ts, ts)
+
+
+def fitting(operation: Operation) -> Operation:
+    """The operation at timestamps that Bigtable can hold."""
+    if isinstance(operation, Look):
+        return replace(operation, ts=_fits(operation.ts), low=_fits(operation.low))
+    assert isinstance(operation, Mutate)
+    return Mutate(
+        operation.row,
+        [one._replace(low=_fits(one.low), high=_fits(one.high)) for one in operation.conditions],
+        [
+            replace(one, commit_ts=_fits(one.commit_ts), start_ts=_fits(one.start_ts))
+            for one in operation.writes
+        ],
+        [one._replace(ts=_fits(one.ts)) for one in operation.changes],
+    )
+
+
+class TestBigtableStore(StoreConformance):
+    @pytest.fixture(autouse=True)
+    def in_the_emulator(self, emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.emulator = emulator
+        monkeypatch.setattr(feed_claims, "_FAR", 2**52 + 1)
+
+    def make_store(self, folder: Path) -> BigtableStore:
+        return self.emulator.store()
+
+    def test_a_long_value_is_that_of_the_visible_write_whatever_data_is_newer(
+        self, store: Store, table: str
+    ) -> None:
+        old, new = b"old" * INLINE_BYTES, b"new" * INLINE_BYTES
+        self.put(store, table, b"r", *written(COLUMN, 4, old, 3), *written(COLUMN, 9, new, 5))
+        for ts, value in ((4, old), (6, old), (8, old), (9, new)):
+            state = (None, 4 if value is old else 9, value)
+            assert self.state(store, table, ts) == state
+            assert store.scan(table, b"", b"", ts)[0] == [(Cell(table, b"r", COLUMN), state)]
+        # Data that stands below many records which wrote nothing.
+        for ts in range(10, 600):
+            op = Op.ROLLBACK if ts % 2 else Op.LOCK
+            self.put(store, table, b"r", *written(COLUMN, ts, None, ts, op))
+        assert self.state(store, table, 700) == (None, 9, new)
+        assert self.state(store, table, 8) == (None, 4, old)
+
+    def test_data_that_is_missing_is_damage_unless_it_was_collected(
+        self, store: Store, table: str
+    ) -> None:
+        self.put(store, table, b"r", *written(COLUMN, 4, b"long" * INLINE_BYTES, 3))
+        self.put(store, table, b"r", Delete(Kind.DATA, COLUMN, 3))
+        with pytest.raises(DamagedRecordError, match="data at 3"):
+            self.state(store, table, 5)
+        store.raise_safe_point(6)
+        with pytest.raises(SnapshotTooOldError):
+            self.state(store, table, 5)
+
+    @pytest.mark.parametrize("width", [100, 140, 250])
+    @pytest.mark.parametrize("name", [b"column:%04d/a.b", b"@x-%04d#", "ü%04d".encode()])
+    def test_a_row_of_many_columns_is_locked_and_committed_in_one_mutation(
+        self, store: Store, table: str, width: int, name: bytes
+    ) -> None:
+        columns = [name % i for i in range(width)]
+        if name[0] > 127:
+            columns = columns[:120]
+        absent = [
+            Condition(False, kind, column, low, MAX_TS)
+            for column in columns
+            for kind, low in ((Kind.WRITE, 5), (Kind.LOCK, 0))
+        ]
+        prewrite = RowMutation(table, b"r", absent, [lock(column, 5) for column in columns])
+        held = [Condition(True, Kind.LOCK, column, 5, 5) for column in columns]
+        changes = [one for column in columns for one in written(column, 7, b"v", 5)]
+        changes += [Delete(Kind.LOCK, column, 5) for column in columns]
+        commit = RowMutation(table, b"r", held, changes)
+        mixed = RowMutation(table, b"r", [*held, *absent[::2]], [Put(Kind.NOTIFY, COLUMN, 1, b"")])
+        # One lock more or less anywhere, or a column that only looks alike, and it is refused.
+        for column in (columns[0], columns[-1], columns[width // 2 % len(columns)]):
+            for other in {column.replace(b".", b"x"), column + b"1", column[:-1]} - {column}:
+                self.put(store, table, b"r", lock(other, 4), *written(other, 9, b"v"))
+            self.put(store, table, b"r", lock(column, 4))
+            assert store.mutate([prewrite, commit, mixed]) == [False, False, False]
+            self.put(store, table, b"r", Delete(Kind.LOCK, column, 4))
+            assert store.mutate([prewrite, prewrite, mixed]) == [True, False, True]
+            self.put(store, table, b"r", *written(column, 9, b"v"))
+            assert store.mutate([mixed]) == [False]
+            self.put(store, table, b"r", Delete(Kind.WRITE, column, 9))
+            self.put(store, table, b"r", Delete(Kind.LOCK, column, 5))
+            assert store.mutate([commit, mixed]) == [False, False]
+            for one in columns:
+                self.put(store, table, b"r", Delete(Kind.LOCK, one, 5))
+        assert store.mutate([prewrite, commit, prewrite]) == [True, True, False]
+
+    @RANDOM
+    @given(operations=st.lists((mutations | looks).map(fitting), min_size=1, max_size=25))
+    def test_any_operations_give_what_a_dictionary_gives(
+        self, store: Store, table: str, operations: Sequence[Operation]
+    ) -> None:
+        comparison = Comparison(store, table, b"%07d|" % next(numbers))
+        for operation in operations:
+            comparison.do(operation)

@@ -1,0 +1,248 @@
+"""A Bigtable whose settings would break the protocol is refused, with words on what to change."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from emulator import Emulator, StandIn
+from google.cloud.bigtable_admin_v2 import types
+from stores import DEADLINE, all_at_once
+
+from percola.cells import Cell, Kind
+from percola.errors import OutcomeUnknownError, StoreError, UnknownTableError
+from percola.store.base import Condition, Put, RowMutation
+from percola.store.bigtable import BigtableStore
+from percola.store.bigtable_calls import (
+    DATA,
+    INSTANCE_ADMIN,
+    TABLE_ADMIN,
+    MutateRowsResponse,
+    Place,
+)
+from percola.store.bigtable_settings import ALL_FAMILIES
+from percola.testing.ground import lock
+
+CELL = Cell("t", b"r", b"c")
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[Emulator]:
+    with Emulator() as running:
+        yield running
+
+
+def make_table(emulator: Emulator, instance: str, families: dict[str, Any]) -> None:
+    """Make the table `t` as somebody else would have made it."""
+    place = emulator.place(instance)
+    table = types.Table(column_families=families)
+    request = types.CreateTableRequest(parent=place.path, table_id="t", table=table)
+    with grpc.insecure_channel(emulator.address) as channel:
+        create = channel.unary_unary(
+            TABLE_ADMIN + "CreateTable",
+            request_serializer=types.CreateTableRequest.serialize,
+            response_deserializer=types.Table.deserialize,
+        )
+        create(request, timeout=DEADLINE)
+
+
+def family(**rule: Any) -> Any:
+    return types.ColumnFamily(gc_rule=types.GcRule(**rule) if rule else None)
+
+
+# --- Tables and families ----------------------------------------------------------------
+
+
+def test_tables_that_percola_made_are_taken_as_they_are(emulator: Emulator) -> None:
+    for _ in range(2):
+        store = emulator.store("twice")
+        store.create_tables(["t", "u"])
+        store.create_tables(["t"])
+        assert store.mutate([RowMutation("t", b"r", (), [lock(b"c", 5)])]) == [True]
+
+
+def test_many_that_make_the_same_tables_do_not_disturb_each_other(emulator: Emulator) -> None:
+    stores = [emulator.store("together") for _ in range(8)]
+    names = [f"t{i}" for i in range(4)]
+    results = all_at_once([lambda s=s: s.create_tables(names) for s in stores])
+    assert results == [None] * 8
+
+
+@pytest.mark.parametrize("lacking", ALL_FAMILIES)
+def test_a_table_without_one_of_the_families_is_refused(emulator: Emulator, lacking: str) -> None:
+    instance = f"lacks-{lacking}"
+    make_table(emulator, instance, {one: family() for one in ALL_FAMILIES if one != lacking})
+    with pytest.raises(
+        StoreError, match=f"'t' has no column family '{lacking}'.*cbt .*createfamily"
+    ):
+        emulator.store(instance).create_tables(["t"])
+
+
+@pytest.mark.parametrize("ruled", ALL_FAMILIES)
+@pytest.mark.parametrize("rule", [{"max_num_versions": 1}, {"max_age": {"seconds": 86_400}}])
+def test_a_family_that_drops_versions_is_refused(
+    emulator: Emulator, ruled: str, rule: dict[str, Any]
+) -> None:
+    instance = f"rule-{ruled}-{next(iter(rule)).replace('_', '-')}"
+    families = {one: family() for one in ALL_FAMILIES} | {ruled: family(**rule)}
+    make_table(emulator, instance, families)
+    with pytest.raises(StoreError, match=f"'{ruled}'.*cbt .*setgcpolicy t {ruled} never"):
+        emulator.store(instance).create_tables(["t"])
+
+
+def test_a_table_that_is_deleted_under_our_hands_is_unknown(emulator: Emulator) -> None:
+    store = emulator.store()
+    store.create_tables(["t"])
+    request = types.DeleteTableRequest(name=f"{store.place.path}/tables/t")
+    with grpc.insecure_channel(emulator.address) as channel:
+        delete = channel.unary_unary(
+            TABLE_ADMIN + "DeleteTable", types.DeleteTableRequest.serialize, lambda data: data
+        )
+        delete(request, timeout=DEADLINE)
+    absent = Condition(False, Kind.LOCK, b"c", 0, 9)
+    for conditions in ([], [absent]):
+        with pytest.raises(UnknownTableError, match="'t'"):
+            store.mutate([RowMutation("t", b"r", conditions, [lock(b"c", 5)])])
+    for use in (lambda: store.read([CELL], 5), lambda: store.tablets("t")):
+        with pytest.raises(UnknownTableError, match="'t'"):
+            use()
+
+
+def test_a_timestamp_that_does_not_fit_is_refused_with_nothing_written(emulator: Emulator) -> None:
+    store = emulator.store()
+    store.create_tables(["t"])
+    batch = [
+        RowMutation("t", b"a", (), [lock(b"c", 5)]),
+        RowMutation("t", b"b", (), [lock(b"c", 2**53 + 2**50)]),
+    ]
+    with pytest.raises(StoreError, match="9223372036854775"):
+        store.mutate(batch)
+    assert store.scan_kind(Kind.LOCK, "t") == ([], None)
+
+
+# --- What only Google answers -----------------------------------------------------------
+
+
+def asking(server: StandIn, **options: Any) -> BigtableStore:
+    return BigtableStore(
+        Place("p", "i", emulator=server.address, **options), patience_seconds=1.0, request_seconds=2
+    )
+
+
+def profile(**routing: Any) -> Any:
+    return types.AppProfile(**routing)
+
+
+SINGLE = {"cluster_id": "c1", "allow_transactional_writes": True}
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (
+            profile(multi_cluster_routing_use_any=types.AppProfile.MultiClusterRoutingUseAny()),
+            "routes to several clusters.*app-profiles update",
+        ),
+        (
+            profile(single_cluster_routing={"cluster_id": "c1"}),
+            "does not allow single-row transactions.*--transactional-writes",
+        ),
+    ],
+)
+def test_a_profile_that_does_not_route_to_one_cluster_with_transactions_is_refused(
+    found: Any, words: str
+) -> None:
+    answers = {INSTANCE_ADMIN + "GetAppProfile": types.AppProfile.pb(found)}
+    with StandIn(answers) as server:
+        with pytest.raises(StoreError, match=words):
+            asking(server).create_tables(["t"])
+        assert server.asked == ["GetAppProfile"]
+
+
+def test_a_profile_that_is_not_there_is_refused() -> None:
+    with StandIn({}) as server, pytest.raises(StoreError, match="no application profile 'batch'"):
+        asking(server, app_profile="batch").create_tables(["t"])
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        types.AppProfile.pb(profile(single_cluster_routing=SINGLE)),
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.PERMISSION_DENIED,
+    ],
+)
+def test_a_right_profile_is_taken_and_one_that_cannot_be_looked_at_is_trusted(found: Any) -> None:
+    with StandIn({INSTANCE_ADMIN + "GetAppProfile": found}) as server:
+        with pytest.raises(StoreError, match="no Bigtable instance 'i' in the project 'p'"):
+            asking(server).create_tables(["t"])
+        assert server.asked == ["GetAppProfile", "GetTable", "CreateTable"]
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (grpc.StatusCode.PERMISSION_DENIED, "roles/bigtable.user"),
+        (grpc.StatusCode.UNAUTHENTICATED, "gcloud auth application-default login"),
+        (grpc.StatusCode.FAILED_PRECONDITION, "single cluster"),
+    ],
+)
+def test_a_refusal_says_at_once_what_to_change_and_is_no_unknown_outcome(
+    status: grpc.StatusCode, words: str
+) -> None:
+    methods = ("ReadRows", "MutateRows", "CheckAndMutateRow", "SampleRowKeys")
+    answers = {DATA + name: status for name in methods} | {TABLE_ADMIN + "GetTable": status}
+    with StandIn(answers) as server:
+        store = asking(server)
+        began = time.monotonic()
+        with pytest.raises(StoreError, match=words):
+            store.read([CELL], 5)
+        with pytest.raises(StoreError, match=words):
+            store.create_tables(["t"])
+        store._known.add("t")
+        absent = Condition(False, Kind.LOCK, b"c", 0, 9)
+        for conditions in ([], [absent]):
+            with pytest.raises(StoreError, match=words) as caught:
+                store.mutate([RowMutation("t", b"r", conditions, [Put(Kind.DATA, b"c", 5, b"v")])])
+            assert not isinstance(caught.value, OutcomeUnknownError)
+        assert time.monotonic() - began < DEADLINE
+
+
+@pytest.mark.parametrize("status", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL])
+def test_what_is_not_known_to_be_refused_is_an_unknown_outcome(status: grpc.StatusCode) -> None:
+    with StandIn({DATA + "CheckAndMutateRow": status}) as server:
+        store = asking(server)
+        store._known.add("t")
+        absent = Condition(False, Kind.LOCK, b"c", 0, 9)
+        with pytest.raises(OutcomeUnknownError, match=status.name):
+            store.mutate([RowMutation("t", b"r", [absent], [lock(b"c", 5)])])
+        assert server.asked == ["CheckAndMutateRow"]
+
+
+@pytest.mark.parametrize(
+    ("codes", "unknown"), [([0, 7], False), ([0, 14], True), ([7, 14], True), ([0], True)]
+)
+def test_each_row_of_a_request_has_an_answer_of_its_own(codes: list[int], unknown: bool) -> None:
+    answer = MutateRowsResponse()
+    for index, code in enumerate(codes):
+        answer.entries.add(index=index).status.code = code
+    with StandIn({DATA + "MutateRows": answer}) as server:
+        store = asking(server)
+        store._known.add("t")
+        batch = [RowMutation("t", row, (), [lock(b"c", 5)]) for row in (b"a", b"b")]
+        with pytest.raises(StoreError) as caught:
+            store.mutate(batch)
+        assert isinstance(caught.value, OutcomeUnknownError) is unknown
+
+
+def test_an_endpoint_where_nobody_listens_is_an_error_within_the_patience() -> None:
+    with StandIn({}) as server:
+        address = server.address
+    store = BigtableStore(Place("p", "i", emulator=address), request_seconds=1, patience_seconds=1)
+    began = time.monotonic()
+    with pytest.raises(StoreError, match=r"the Bigtable instance p/i.*does not answer"):
+        store.create_tables(["t"])
+    assert time.monotonic() - began < DEADLINE
