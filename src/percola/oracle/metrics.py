@@ -1,0 +1,51 @@
+"""§2.3: what an oracle process counts, as Prometheus metrics in a registry of its own."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from percola.oracle.ranges import Ranges
+
+
+class OracleMetrics:
+    """Counters of one oracle process.
+
+    `timestamps` handed out by `draws`, the calls: their ratio is how well clients batch;
+    `lasts`, calls for the highest one; `refusals`, by status; `store_failures`, steps that the
+    store failed. `holds` is 1 where timestamps are handed out: the sum over all processes of a
+    repository is 1, and 0 for a moment while another one takes over.
+    """
+
+    def __init__(self, ranges: Ranges) -> None:
+        registry = self.registry = CollectorRegistry()
+        self.draws = Counter(
+            "percola_oracle_draws", "Calls that were given timestamps", registry=registry
+        )
+        self.timestamps = Counter(
+            "percola_oracle_timestamps", "Timestamps handed out", registry=registry
+        )
+        self.lasts = Counter(
+            "percola_oracle_lasts", "Calls for the highest timestamp", registry=registry
+        )
+        self.refusals = Counter(
+            "percola_oracle_refusals", "Calls that were refused", ["status"], registry=registry
+        )
+        self.store_failures = Counter(
+            "percola_oracle_store_failures",
+            "Times that the store failed or did not answer",
+            registry=registry,
+        )
+        holds = Gauge("percola_oracle_holds", "1 if timestamps are had here", registry=registry)
+        holds.set_function(lambda: float(ranges.holds))
+        takeovers = Gauge(
+            "percola_oracle_takeovers",
+            "Times that this process began to hand out timestamps",
+            registry=registry,
+        )
+        takeovers.set_function(lambda: float(ranges.takeovers))
+        writes = Gauge(
+            "percola_oracle_record_writes",
+            "Writes of the record in the store: renewals, ranges, take-overs",
+            registry=registry,
+        )
+        writes.set_function(lambda: float(ranges.writes))

@@ -1,0 +1,286 @@
+"""§2.3 "The timestamp oracle is a server": the gRPC service in front of `Ranges`.
+
+    OracleServer     the service, and the thread that keeps the record in the store
+    serve            one until SIGTERM or SIGINT, for the command line
+
+Any number of processes serve a repository. One of them hands out; the others are on standby,
+answer FAILED_PRECONDITION and take over when it is gone. Which one is for the record in the store
+to say (`percola.oracle.ranges`); nothing else elects it.
+
+gRPC's own health service says SERVING of the process ("") while it runs, and of "percola.Oracle"
+while timestamps are had here. It asks for no token.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import math
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, NamedTuple, NoReturn
+
+import grpc
+
+from percola.errors import PercolaError, StoreError, UsageError
+from percola.oracle.metrics import OracleMetrics
+from percola.oracle.ranges import LEASE_SECONDS, RANGE, Ranges, Refused
+from percola.oracle.record import ORACLE_TABLE
+from percola.oracle.wire import (
+    CHECK,
+    DRAW,
+    HEALTH_SERVICE,
+    LAST,
+    NOT_SERVING,
+    SERVICE,
+    SERVING,
+    TOKEN_HEADER,
+    DrawReply,
+    DrawRequest,
+    HealthReply,
+    HealthRequest,
+    LastReply,
+    LastRequest,
+)
+from percola.store.base import Store
+
+log = logging.getLogger("percola.oracle")
+
+_THREADS: Final = 16
+_PATIENCE: Final = 1.0
+"""Seconds that a call waits for the next range."""
+_GRACE: Final = 2.0
+_OPTIONS: Final = [
+    # A second process on the same port must be told, not share it.
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", 64 * 1024),
+]
+
+
+class Tls(NamedTuple):
+    """The server's certificate chain and key, both in PEM.
+
+    `client_roots` are the authorities whose certificates clients must show; empty: they need none.
+    """
+
+    certificate: bytes
+    key: bytes
+    client_roots: bytes = b""
+
+
+class OracleServer:
+    """One oracle process's service. Starts with `start`, ends with `stop` or a `with` block.
+
+    Args:
+        store: where the record stands; stays open when this ends. Its calls should be given up
+            after a third of the lease: one that hangs keeps the lease from being renewed.
+        listen: `host:port`; port 0 takes a free one, see `address`.
+        name: what people know the process by; the host's name and the port by default.
+        lease, size, above: see `Ranges`.
+        tls: serve with TLS; else in the clear.
+        token: clients must show it; empty: they need none.
+
+    Raises UsageError for options that cannot work, StoreError if it cannot listen there or the
+    store refuses the table of the record.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        listen: str,
+        *,
+        name: str = "",
+        lease: float = LEASE_SECONDS,
+        size: int = RANGE,
+        above: int = 0,
+        tls: Tls | None = None,
+        token: str = "",
+    ) -> None:
+        host, colon, port = listen.rpartition(":")
+        if not (colon and host and port.isdigit() and int(port) < 2**16):
+            raise UsageError(
+                f"An oracle listens at HOST:PORT, such as 0.0.0.0:7070, not {listen!r}."
+            )
+        if not token.isprintable() or not token.isascii() or token != token.strip():
+            raise UsageError("The oracle's token must be printable ASCII, with no blank around it.")
+        self._lease = lease
+        self._expected = f"Bearer {token}".encode() if token else b""
+        self._server = grpc.server(ThreadPoolExecutor(_THREADS), options=_OPTIONS)
+        self._server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler(
+                    SERVICE,
+                    {
+                        DRAW: _method(self._draw, DrawRequest, DrawReply),
+                        LAST: _method(self._last, LastRequest, LastReply),
+                    },
+                ),
+                grpc.method_handlers_generic_handler(
+                    HEALTH_SERVICE, {CHECK: _method(self._health, HealthRequest, HealthReply)}
+                ),
+            )
+        )
+        try:
+            bound = (
+                self._server.add_insecure_port(listen)
+                if tls is None
+                else self._server.add_secure_port(listen, _credentials(tls))
+            )
+        except RuntimeError as error:
+            raise StoreError(
+                f"The oracle cannot listen at {listen}: is the address this machine's, and the "
+                "port free?"
+            ) from error
+        self.address = f"{host}:{bound}"
+        """Where it listens, as `host:port`."""
+        self.ranges = Ranges(
+            store,
+            name=name or f"{socket.gethostname()}:{bound}",
+            lease=lease,
+            size=size,
+            above=above,
+        )
+        self.metrics = OracleMetrics(self.ranges)
+        self._store = store
+        self._stopping = threading.Event()
+        self._keeper = threading.Thread(target=self._keep, name="oracle-keeper", daemon=True)
+
+    def __enter__(self) -> OracleServer:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> OracleServer:
+        """Begin to answer, and to take part. Raises StoreError if the store refuses."""
+        self._server.start()
+        try:
+            self._store.create_tables([ORACLE_TABLE])
+        except BaseException:
+            self._server.stop(None).wait(_GRACE)  # Lets go of the port.
+            raise
+        self._keeper.start()
+        return self
+
+    def stop(self) -> None:
+        """Step down, so that a standby takes over at once, and end. Idempotent."""
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        try:
+            # First: calls that come from now on are refused in words that send them elsewhere.
+            self.ranges.release()
+        except PercolaError as error:
+            log.warning("a standby takes over only when the lease has ended: %s", error)
+        self._server.stop(_GRACE).wait(_GRACE + 1)
+        if self._keeper.is_alive():
+            self._keeper.join(_GRACE)
+
+    # --- The record ---------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        """Keep the record until the end, whatever the store does."""
+        told, held = "", False
+        while not self._stopping.is_set():
+            self.ranges.wake.clear()
+            try:
+                pause = self.ranges.step()
+                told = ""
+            except Exception as error:
+                # Safe, whatever it is: without a renewal the lease ends.
+                self.metrics.store_failures.inc()
+                pause = min(self._lease / 10, 0.5)
+                if str(error) != told:
+                    told = str(error)
+                    log.warning("%s", error, exc_info=not isinstance(error, PercolaError))
+            if self.ranges.holds is not held:
+                held = not held
+                log.info("%s", "handing out timestamps" if held else "handing out none")
+            self.ranges.wake.wait(None if math.isinf(pause) else pause)
+
+    # --- Calls --------------------------------------------------------------------------
+
+    def _draw(self, request: DrawRequest, context: grpc.ServicerContext) -> DrawReply:
+        self._admit(context)
+        if request.count < 1:
+            self._abort(context, grpc.StatusCode.INVALID_ARGUMENT, "Draw one timestamp or more.")
+        count = min(request.count, self.ranges.size)
+        first = self.ranges.draw(count, min(_PATIENCE, context.time_remaining() or _PATIENCE))
+        if isinstance(first, Refused):
+            self._refuse(context, first)
+        self.metrics.draws.inc()
+        self.metrics.timestamps.inc(count)
+        return DrawReply(first, count, self.ranges.source)
+
+    def _last(self, request: LastRequest, context: grpc.ServicerContext) -> LastReply:
+        self._admit(context)
+        last = self.ranges.last()
+        if isinstance(last, Refused):
+            self._refuse(context, last)
+        self.metrics.lasts.inc()
+        return LastReply(last, self.ranges.source)
+
+    def _health(self, request: HealthRequest, context: grpc.ServicerContext) -> HealthReply:
+        if request.service not in ("", SERVICE):
+            context.abort(grpc.StatusCode.NOT_FOUND, f"There is no service {request.service!r}.")
+        serves = not self._stopping.is_set() and (not request.service or self.ranges.holds)
+        return HealthReply(SERVING if serves else NOT_SERVING)
+
+    def _admit(self, context: grpc.ServicerContext) -> None:
+        if not self._expected:
+            return
+        shown = b""
+        for key, value in context.invocation_metadata():
+            if key == TOKEN_HEADER:
+                shown = value if isinstance(value, bytes) else value.encode()
+        if not hmac.compare_digest(shown, self._expected):
+            self._abort(context, grpc.StatusCode.UNAUTHENTICATED, "The token is missing or wrong.")
+
+    def _refuse(self, context: grpc.ServicerContext, refused: Refused) -> NoReturn:
+        code = grpc.StatusCode
+        self._abort(
+            context,
+            code.FAILED_PRECONDITION if refused.elsewhere else code.UNAVAILABLE,
+            refused.why,
+        )
+
+    def _abort(self, context: grpc.ServicerContext, code: grpc.StatusCode, why: str) -> NoReturn:
+        self.metrics.refusals.labels(code.name).inc()
+        context.abort(code, why)
+        raise AssertionError("abort raises")
+
+
+def serve(server: OracleServer, ready: Callable[[OracleServer], object] = lambda _: None) -> None:
+    """Serve until SIGTERM or SIGINT, then step down. For the main thread of a process.
+
+    `ready` is called when the address is listened at.
+    """
+    ended = threading.Event()
+    before = {
+        number: signal.signal(number, lambda *_: ended.set())
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        with server:
+            ready(server)
+            ended.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _method(behaviour: Callable[..., Any], request: Any, reply: Any) -> Any:
+    return grpc.unary_unary_rpc_method_handler(
+        behaviour, request_deserializer=request.decode, response_serializer=reply.encode
+    )
+
+
+def _credentials(tls: Tls) -> Any:
+    return grpc.ssl_server_credentials(
+        [(tls.key, tls.certificate)],
+        root_certificates=tls.client_roots or None,
+        require_client_auth=bool(tls.client_roots),
+    )

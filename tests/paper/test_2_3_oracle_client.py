@@ -1,0 +1,473 @@
+"""§2.3: "maintaining only one RPC pending to the oracle", and what clients see of the service."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from stores import DEADLINE, all_at_once, in_thread
+
+from percola.errors import RepositoryClosedError, StoreError, UsageError
+from percola.oracle import wire
+from percola.oracle.client import NetworkOracle
+from percola.oracle.server import OracleServer, Tls
+from percola.store.memory import MemoryStore
+
+WaitUntil = Callable[..., object]
+HERE = "127.0.0.1:0"
+
+
+@pytest.fixture
+def server(wait_until: WaitUntil) -> Iterator[OracleServer]:
+    with OracleServer(MemoryStore(), HERE) as running:
+        wait_until(lambda: running.ranges.holds)
+        yield running
+
+
+@pytest.fixture
+def oracle(server: OracleServer) -> Iterator[NetworkOracle]:
+    made = NetworkOracle([server.address])
+    yield made
+    made.close()
+
+
+class Held:
+    """Holds back the draws of a server until it is told to let them go."""
+
+    def __init__(self, server: OracleServer, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.counts: list[int] = []
+        self.came = threading.Semaphore(0)
+        self.go = threading.Semaphore(0)
+        draw = server.ranges.draw
+
+        def held(count: int, patience: float = 0.0) -> Any:
+            self.counts.append(count)
+            self.came.release()
+            assert self.go.acquire(timeout=DEADLINE)
+            return draw(count, patience)
+
+        monkeypatch.setattr(server.ranges, "draw", held)
+
+
+# --- Rule P1 ----------------------------------------------------------------------------
+
+
+def test_threads_join_the_call_that_has_not_been_sent_and_no_other(
+    server: OracleServer,
+    oracle: NetworkOracle,
+    monkeypatch: pytest.MonkeyPatch,
+    wait_until: WaitUntil,
+) -> None:
+    held = Held(server, monkeypatch)
+    first = in_thread(oracle.timestamp)
+    assert held.came.acquire(timeout=DEADLINE)
+    # Sent already: whoever comes now waits for the next one, which goes when this is answered.
+    others = [in_thread(oracle.timestamp) for _ in range(5)]
+    reads = [in_thread(oracle.read_timestamp) for _ in range(3)]
+    line = oracle._line()
+    wait_until(lambda: line._open is not None and line._open.count == 5)
+    assert held.counts == [1], "one call is pending, not two"
+    held.go.release()
+    assert first.result(DEADLINE) == 1
+    assert held.came.acquire(timeout=DEADLINE)
+    assert held.counts == [1, 5]
+    held.go.release()
+    assert sorted(one.result(DEADLINE) for one in others) == [2, 3, 4, 5, 6]
+    assert all(one.result(DEADLINE) >= 1 for one in reads)
+    assert oracle.drawn == 6
+
+
+def test_p1_a_timestamp_is_above_all_that_any_thread_had_before(oracle: NetworkOracle) -> None:
+    guard = threading.Lock()
+    highest = 0
+    drawn: list[int] = []
+
+    def draw() -> None:
+        nonlocal highest
+        for _ in range(60):
+            with guard:
+                floor = highest
+            ts = oracle.timestamp()
+            read = oracle.read_timestamp()
+            assert ts > floor and read >= ts
+            with guard:
+                drawn.append(ts)
+                highest = max(highest, read)
+
+    assert all_at_once([draw] * 8) == [None] * 8
+    assert sorted(drawn) == list(range(1, 481)), "reading draws none, and none gets lost"
+
+
+def test_nothing_is_drawn_that_nobody_waits_for(
+    server: OracleServer, oracle: NetworkOracle
+) -> None:
+    other = NetworkOracle([server.address])
+    assert [oracle.timestamp(), other.timestamp(), oracle.timestamp()] == [1, 2, 3]
+    assert oracle.read_timestamp() == other.read_timestamp() == 3
+    assert oracle.statistics() == {"calls": 3, "drawn": 2}
+    other.close()
+
+
+def test_at_one_moment_holds_where_nothing_is_drawn(oracle: NetworkOracle) -> None:
+    assert oracle.at_one_moment(lambda: True)
+    looks = 0
+
+    def look() -> bool:
+        nonlocal looks
+        looks += 1
+        return looks > 3 or oracle.timestamp() > 0
+
+    assert oracle.at_one_moment(look)
+    assert looks == 6, "twice with timestamps drawn in between, and once without"
+
+
+def test_a_call_for_more_than_a_range_is_answered_in_parts(wait_until: WaitUntil) -> None:
+    with OracleServer(MemoryStore(), HERE, size=3) as small:
+        wait_until(lambda: small.ranges.holds)
+        oracle = NetworkOracle([small.address])
+        drawn, last = oracle._line()._make(10, float("inf"))
+        assert drawn == sorted(set(drawn)) and len(drawn) == 10 and last == drawn[-1]
+        oracle.close()
+
+
+# --- Failures ---------------------------------------------------------------------------
+
+
+def test_an_interrupted_sender_lets_the_others_join_another_call(
+    server: OracleServer,
+    oracle: NetworkOracle,
+    monkeypatch: pytest.MonkeyPatch,
+    wait_until: WaitUntil,
+) -> None:
+    held = Held(server, monkeypatch)
+    line = oracle._line()
+    make = line._make
+    interrupted = threading.Event()
+
+    def once(count: int, deadline: float) -> Any:
+        if count == 2 and not interrupted.is_set():
+            interrupted.set()
+            raise KeyboardInterrupt
+        return make(count, deadline)
+
+    monkeypatch.setattr(line, "_make", once)
+    first = in_thread(oracle.timestamp)
+    assert held.came.acquire(timeout=DEADLINE)
+    outcomes: list[int | str] = []
+
+    def draw() -> None:
+        try:
+            outcomes.append(oracle.timestamp())
+        except KeyboardInterrupt:
+            outcomes.append("interrupted")
+
+    threads = [threading.Thread(target=draw) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: line._open is not None and line._open.count == 2)
+    held.go.release(3)
+    assert first.result(DEADLINE) == 1
+    for thread in threads:
+        thread.join(DEADLINE)
+    assert sorted(map(str, outcomes)) == ["2", "interrupted"]
+
+
+def test_where_nobody_listens_it_is_one_error_that_names_every_address() -> None:
+    oracle = NetworkOracle(["127.0.0.1:9", "127.0.0.1:10"], patience_seconds=0.3)
+    with pytest.raises(StoreError, match=r"127.0.0.1:9: .*127.0.0.1:10: .*'percola oracle'"):
+        oracle.timestamp()
+    with pytest.raises(StoreError, match=r"No oracle handed out a timestamp for 0.3 s"):
+        oracle.read_timestamp()
+
+
+def test_every_thread_of_a_call_that_failed_gets_an_error_of_its_own() -> None:
+    oracle = NetworkOracle(["127.0.0.1:9"], patience_seconds=0.3)
+    errors: list[BaseException] = []
+
+    def draw() -> None:
+        with pytest.raises(StoreError) as caught:
+            oracle.timestamp()
+        errors.append(caught.value)
+
+    all_at_once([draw] * 4)
+    assert len({id(one) for one in errors}) == 4
+
+
+def test_a_standby_is_passed_over_and_takes_over_after_a_clean_stop(
+    wait_until: WaitUntil,
+) -> None:
+    store = MemoryStore()
+    with OracleServer(store, HERE, lease=60) as old, OracleServer(store, HERE, lease=60) as standby:
+        wait_until(lambda: old.ranges.holds or standby.ranges.holds)
+        if standby.ranges.holds:
+            old, standby = standby, old
+        oracle = NetworkOracle([standby.address, old.address])
+        assert oracle.timestamp() == 1
+        old.stop()
+        wait_until(lambda: standby.ranges.holds, what="the standby, long before the lease ends")
+        assert oracle.read_timestamp() == 1
+        assert oracle.timestamp() == 2, "a clean stop leaves no gap"
+        assert standby.metrics.registry.get_sample_value("percola_oracle_holds") == 1
+        refused = standby.metrics.registry.get_sample_value(
+            "percola_oracle_refusals_total", {"status": "FAILED_PRECONDITION"}
+        )
+        assert refused and refused >= 1
+        oracle.close()
+
+
+def test_the_oracle_of_another_repository_is_refused(
+    server: OracleServer, oracle: NetworkOracle, wait_until: WaitUntil
+) -> None:
+    with OracleServer(MemoryStore(), HERE) as other:
+        wait_until(lambda: other.ranges.holds)
+        assert oracle.timestamp() == 1
+        mixed = NetworkOracle([other.address], source=oracle.source)
+        with pytest.raises(StoreError, match="not the one of this repository"):
+            mixed.timestamp()
+        mixed.close()
+
+
+def test_an_oracle_that_goes_backwards_is_found_out(wait_until: WaitUntil) -> None:
+    store = MemoryStore()
+    with OracleServer(store, HERE, above=1000) as server:
+        wait_until(lambda: server.ranges.holds)
+        oracle = NetworkOracle([server.address])
+        assert oracle.timestamp() == 1001
+        server.ranges._next = 500
+        with pytest.raises(StoreError, match="went backwards: it answered 500 where at least 1002"):
+            oracle.timestamp()
+        with pytest.raises(StoreError, match="went backwards"):
+            oracle.read_timestamp()
+        oracle.close()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"addresses": []},
+        {"addresses": ["host"]},
+        {"addresses": [":7"]},
+        {"addresses": ["h:0"]},
+        {"addresses": ["h:x"]},
+        {"addresses": "h:1"},
+        {"addresses": ["h:1"], "patience_seconds": 0},
+    ],
+)
+def test_a_client_refuses_options_that_cannot_work(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        NetworkOracle(**options)
+
+
+@pytest.mark.parametrize("listen", ["7070", "host:", ":7070", "host:99999", "host:x"])
+def test_a_server_refuses_an_address_that_is_none(listen: str) -> None:
+    with pytest.raises(UsageError, match="HOST:PORT"):
+        OracleServer(MemoryStore(), listen)
+
+
+def test_a_second_server_on_the_same_port_is_refused(server: OracleServer) -> None:
+    with pytest.raises(StoreError, match="cannot listen"):
+        OracleServer(MemoryStore(), server.address)
+
+
+def test_a_server_whose_store_refuses_lets_go_of_its_port() -> None:
+    store = MemoryStore()
+    store.close()
+    refused = OracleServer(store, HERE)
+    with pytest.raises(RepositoryClosedError):
+        refused.start()
+    with OracleServer(MemoryStore(), refused.address):
+        pass
+
+
+def test_a_server_that_was_never_started_can_be_stopped() -> None:
+    server = OracleServer(MemoryStore(), HERE)
+    server.stop()
+    server.stop()
+
+
+def test_a_closed_client_says_so(server: OracleServer) -> None:
+    oracle = NetworkOracle([server.address])
+    assert oracle.timestamp() == 1
+    oracle.close()
+    oracle.close()
+    with pytest.raises(RepositoryClosedError):
+        oracle.timestamp()
+
+
+def test_closing_ends_the_call_that_is_pending(
+    server: OracleServer, oracle: NetworkOracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(server, monkeypatch)
+    waiting = [in_thread(oracle.timestamp) for _ in range(3)]
+    assert held.came.acquire(timeout=DEADLINE)
+    oracle.close()
+    for one in waiting:
+        with pytest.raises(RepositoryClosedError):
+            one.result(DEADLINE)
+    held.go.release(3)
+
+
+def test_a_child_after_a_fork_makes_its_own_connection(oracle: NetworkOracle) -> None:
+    assert oracle.timestamp() == 1
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(writing, str(oracle.timestamp()).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        assert pipe.read() == "2"
+    os.waitpid(child, 0)
+    assert oracle.timestamp() == 3
+
+
+# --- Token, TLS, health -----------------------------------------------------------------
+
+
+def test_a_client_without_the_token_is_refused_at_once(wait_until: WaitUntil) -> None:
+    with OracleServer(MemoryStore(), HERE, token="s3cret") as guarded:
+        wait_until(lambda: guarded.ranges.holds)
+        for token in ("", "s3cre", "s3cret!"):
+            stranger = NetworkOracle([guarded.address], token=token)
+            for ask in (stranger.timestamp, stranger.read_timestamp):
+                with pytest.raises(StoreError, match="token"):
+                    ask()
+            stranger.close()
+        friend = NetworkOracle([guarded.address], token="s3cret")
+        assert friend.timestamp() == 1
+        friend.close()
+    for token in ("zwei\nzeilen", " blank", "ü"):
+        with pytest.raises(UsageError, match="token"):
+            OracleServer(MemoryStore(), HERE, token=token)
+
+
+def test_with_tls_both_sides_can_be_made_to_show_who_they_are(
+    tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    def read(name: str) -> bytes:
+        return (tmp_path / name).read_bytes()
+
+    fresh = ("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    for name in ("server", "client"):
+        openssl(
+            *(*fresh, "-keyout", f"{name}.key", "-out", f"{name}.pem", "-days", "2"),
+            *("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"),
+        )
+    tls = Tls(read("server.pem"), read("server.key"), read("client.pem"))
+    with OracleServer(MemoryStore(), "localhost:0", tls=tls) as server:
+        wait_until(lambda: server.ranges.holds)
+        shown = (read("client.pem"), read("client.key"))
+        good = NetworkOracle([server.address], roots=read("server.pem"), certificate=shown)
+        assert good.timestamp() == 1
+        good.close()
+        for wrong in (
+            {"roots": read("server.pem")},
+            {"roots": read("client.pem"), "certificate": shown},
+            {},
+        ):
+            bad: Any = NetworkOracle([server.address], patience_seconds=0.3, **wrong)
+            with pytest.raises(StoreError, match="No oracle"):
+                bad.timestamp()
+            bad.close()
+
+
+def test_the_health_service_tells_a_process_that_runs_from_one_that_hands_out(
+    wait_until: WaitUntil,
+) -> None:
+    store = MemoryStore()
+    with OracleServer(store, HERE, token="x", lease=60) as first:
+        wait_until(lambda: first.ranges.holds)
+        with OracleServer(store, HERE) as standby:
+            assert _health(first, "") == _health(first, wire.SERVICE) == wire.SERVING
+            assert _health(standby, "") == wire.SERVING
+            assert _health(standby, wire.SERVICE) == wire.NOT_SERVING
+            with pytest.raises(grpc.RpcError) as caught:
+                _health(first, "other")
+            assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+def _health(server: OracleServer, service: str) -> int:
+    with grpc.insecure_channel(server.address) as channel:
+        check = channel.unary_unary(
+            f"/{wire.HEALTH_SERVICE}/{wire.CHECK}",
+            request_serializer=lambda request: request.encode(),
+            response_deserializer=wire.HealthReply.decode,
+        )
+        return int(check(wire.HealthRequest(service), timeout=DEADLINE).status)
+
+
+# --- Messages ---------------------------------------------------------------------------
+
+
+def _protobuf() -> dict[str, Any]:
+    """The messages of oracle.proto, read from the file itself, as protobuf's own classes."""
+    # Without types, and needed here alone.
+    descriptor_pb2, descriptor_pool, message_factory = (
+        importlib.import_module(f"google.protobuf.{name}")
+        for name in ("descriptor_pb2", "descriptor_pool", "message_factory")
+    )
+    text = (Path(wire.__file__).parent / "oracle.proto").read_text("utf-8")
+    file = descriptor_pb2.FileDescriptorProto(
+        name="percola_oracle_test.proto", package="percola_oracle_test", syntax="proto3"
+    )
+    kinds = {"uint64": 4, "string": 9}
+    message: Any = None
+    for line in map(str.split, text.splitlines()):
+        if line[:1] == ["message"]:
+            message = file.message_type.add(name=line[1])
+        elif line and line[0] in kinds:
+            message.field.add(
+                name=line[1], number=int(line[3].rstrip(";")), type=kinds[line[0]], label=1
+            )
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {
+        one.name: message_factory.GetMessageClass(
+            pool.FindMessageTypeByName(f"percola_oracle_test.{one.name}")
+        )
+        for one in file.message_type
+    }
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        wire.DrawRequest(1),
+        wire.DrawRequest(300),
+        wire.DrawReply(2**53, 128, "abc"),
+        wire.DrawReply(0, 0, ""),
+        wire.LastRequest(),
+        wire.LastReply(2**64 - 1, "ü" * 100),
+    ],
+)
+def test_the_messages_are_those_of_the_proto_file(message: Any) -> None:
+    theirs = _protobuf()[type(message).__name__]
+    assert type(message).decode(message.encode()) == message
+    parsed = theirs.FromString(message.encode())
+    names = getattr(message, "__slots__", ())
+    assert [getattr(parsed, name) for name in names] == [getattr(message, name) for name in names]
+    assert parsed.SerializeToString() == message.encode()
+
+
+def test_fields_of_later_versions_are_passed_over_and_rubbish_is_refused() -> None:
+    later = b"\x08\x05" + b"\x79" + b"x" * 8 + b"\x7d" + b"x" * 4 + b"\x7a\x02hi" + b"\x70\x01"
+    assert wire.DrawRequest.decode(later) == wire.DrawRequest(5)
+    for raw in (b"\x08", b"\x08\xff", b"\x0a\x05ab", b"\x08" + b"\xff" * 11, b"\x0b", b"\x09abc"):
+        with pytest.raises(ValueError, match="message"):
+            wire.DrawRequest.decode(raw)
+    with pytest.raises(ValueError, match="not a number"):
+        wire.DrawRequest.decode(b"\x0a\x01a")
+    with pytest.raises(ValueError, match="not a text"):
+        wire.HealthRequest.decode(b"\x08\x01")
