@@ -145,6 +145,8 @@ def _fill(one: _Pass, files: list[Path]) -> Filled:
     """Load a crawl into an empty repository and work it off."""
     before = one.repo.snapshot().start_ts
     stage = one.stage("load", "load", *map(str, files))
+    if not stage.job_cpu:
+        raise StageError("No task of Spark was seen to compute anything, so nothing is counted.")
     summary = summarise(one.repo, since=before)
     loaded = stage.report["loaded"]["written"]
     if not summary.pages or one.index.count() != summary.documents:

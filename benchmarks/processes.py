@@ -27,7 +27,7 @@ _LOOK_SECONDS: Final = 1.0
 
 ROLES: Final = {
     "benchmarks.clocked": "worker",
-    "pyspark.daemon": "task of Spark",
+    "pyspark.worker": "task of Spark",  # What its daemon is told to fork, whichever daemon.
     "java": "Spark's JVM",
     "webindex.main": "driver",
 }

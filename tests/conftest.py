@@ -15,7 +15,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 INTEGRATION = "tests/integration/"
-NO_SPARK = (INTEGRATION + "test_store_", INTEGRATION + "test_oracle_")
+NO_SPARK = tuple(
+    f"{INTEGRATION}test_{what}_" for what in ("store", "oracle", "hbase", "histories", "site")
+)
+SPARK = INTEGRATION + "test_spark_"
 T = TypeVar("T")
 
 # No deadline for an example: how long one takes on a busy machine says nothing about the code.
@@ -39,16 +42,21 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Two processes (`make test`): one runs all that starts Spark, the other all the rest."""
+    """Two processes (`make test`). What runs Spark stays together: a session takes time to start.
+
+    Percola's own tests on Spark are one piece, the index's the other; all the rest goes by files to
+    whichever process is free.
+    """
     from xdist.scheduler import LoadScopeScheduling
 
-    class FilesAndServers(LoadScopeScheduling):
+    class FilesAndSessions(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            spark = file.startswith(INTEGRATION) and not file.startswith(NO_SPARK)
-            return INTEGRATION if spark else file
+            if not file.startswith(INTEGRATION) or file.startswith(NO_SPARK):
+                return file
+            return SPARK if file.startswith(SPARK) else INTEGRATION
 
-    return FilesAndServers(config, log)
+    return FilesAndSessions(config, log)
 
 
 def pytest_report_header() -> list[str]:

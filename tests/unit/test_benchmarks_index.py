@@ -105,6 +105,7 @@ def test_a_clocked_observer_counts_a_batch_as_one_transaction_of_many_runs() -> 
         (b"/usr/bin/python\0-m\0benchmarks.clocked\0--repo\0x\0", "worker"),
         (b"/usr/lib/jvm/bin/java\0-cp\0webindex.main\0", "Spark's JVM"),
         (b"python3\0-m\0pyspark.daemon\0pyspark.worker\0", "task of Spark"),
+        (b"python3\0-m\0webindex.spark_daemon\0pyspark.worker\0", "task of Spark"),
         (b"python3\0-m\0webindex.main\0rank\0", "driver"),
         (b"/bin/javac\0", None),
         (b"", None),
