@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from percola import Transaction, observer
-from webindex import tables
+from webindex import outbox, tables
 from webindex.election import elect
 from webindex.urls import page_id, page_row
 
@@ -66,8 +66,7 @@ def assemble(t: Transaction, cluster: str) -> None:
             return
         fresh = [loaded for page, loaded in seen.items() if known.get(page) != loaded]
         t.set(tables.document, cluster, {**after, "seen": seen, "epoch": t.start_ts})
-    t.set(tables.entry, f"{cluster}/{t.start_ts:020}", {"loaded_ms": fresh})
-    t.notify(tables.outbox_ready, tables.OUTBOX_ROW)
+    outbox.enter(t, cluster, fresh)
 
 
 def assemble_document(t: Transaction, members: Mapping[str, Any]) -> dict[str, Any] | None:

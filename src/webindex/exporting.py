@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from percola import Observer, Transaction, observer
-from webindex import tables
+from webindex import outbox, tables
 from webindex.serving.base import ServingDocument, ServingIndex
 from webindex.urls import host
 
@@ -21,9 +21,9 @@ __all__ = ["EXPORT_BATCH", "export_to", "serving_document"]
 EXPORT_BATCH: Final = 500
 """Documents that one run of `export` writes to the search index."""
 
-EXPORT_SHARE: Final = 0.2
-"""A durable write of the search index takes 50 to 100 ms however small it is, beside a load: it
-gets a fifth of a worker's time, so that it comes two or three times a second."""
+EXPORT_SHARE: Final = 0.3
+"""A durable write of the search index takes 20 to 100 ms however small it is, beside a load: it
+gets a part of a worker's time, so that it comes a few times a second."""
 
 
 def export_to(index: ServingIndex) -> Observer[str]:
@@ -35,22 +35,21 @@ def export_to(index: ServingIndex) -> Observer[str]:
     """
 
     @observer(tables.outbox_ready, name="export", share=EXPORT_SHARE)
-    def export(t: Transaction, row: str) -> None:
+    def export(t: Transaction, window: str) -> None:
         puts: dict[str, ServingDocument] = {}
         deletes: dict[str, int] = {}
         loaded: list[int] = []
         taken = 0
-        for waiting in t.scan(tables.outbox, columns=[tables.entry]):
+        for (key, cluster, epoch), loaded_ms in outbox.entries(t, window):
             if taken >= EXPORT_BATCH:
-                t.notify(tables.outbox_ready, row)
+                t.notify(tables.outbox_ready, window)
                 break
             taken += 1
-            cluster, _, epoch = waiting.key.rpartition("/")
-            loaded += waiting[tables.entry]["loaded_ms"]
-            t.delete(tables.entry, waiting.key)
+            loaded += loaded_ms
+            t.delete(tables.entry, key)
             shown = t.get(tables.document, cluster)
             if shown is None:
-                deletes[cluster] = max(deletes.get(cluster, 0), int(epoch))
+                deletes[cluster] = max(deletes.get(cluster, 0), epoch)
             else:
                 puts[cluster] = serving_document(cluster, shown)
         if not taken:

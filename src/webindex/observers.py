@@ -38,7 +38,7 @@ from webindex.urls import page_id, page_row
 
 __all__ = ["COUNT_SECONDS", "count", "invert", "parse"]
 
-COUNT_SECONDS: Final = 30.0
+COUNT_SECONDS: Final = 120.0
 """While pages are waiting to be parsed, links are counted this seldom: a bulk load changes those
 of a popular page thousands of times, and each count reads them all."""
 

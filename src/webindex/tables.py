@@ -51,9 +51,10 @@ clusters, one row a set of live pages that are one document to a reader, named a
 hosts, rows `HOST/BB`, one for each first byte of a page id, so that pages do not meet there:
     live          how many pages of the host are live, and how many of them may be indexed
 
-outbox, rows `CLUSTER/EPOCH`: documents that have changed and are not in the search index yet.
+outbox, rows `WINDOW/CLUSTER/EPOCH`: documents that have changed and are not in the search index
+yet; see `webindex.outbox`.
     entry         when the captures that caused it were loaded
-    ready         weak, on the one row `all`: there is something to export
+    ready         weak, on the rows `WINDOW`: there is something to export there
 
 ranks, rows `00` to `ff`, one for each first byte of a page id:
     run           the newest run of the PageRank job: it alone may write ranks of these pages
@@ -109,7 +110,6 @@ live: Final = hosts.column("live", JSON)
 outbox: Final = Table("outbox")
 entry: Final = outbox.column("entry", JSON)
 outbox_ready: Final = outbox.weak_column("ready")
-OUTBOX_ROW: Final = "all"
 
 ranks: Final = Table("ranks")
 rank_run: Final = ranks.column("run", int)

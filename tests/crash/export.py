@@ -70,7 +70,7 @@ def index_is_exact(repo: Repository, death: Death) -> None:
         for table in tables.SCHEMA:  # Whoever reads a cell deals with the dead one's lock on it.
             for _ in now.scan(table):
                 pass
-        waiting = {row.key.rpartition("/")[0] for row in now.scan(tables.outbox)}
+        waiting = {row.key.split("/")[1] for row in now.scan(tables.outbox)}
         for row in now.scan(tables.clusters, columns=[tables.document]):
             assert row.key in waiting or index.get(row.key) is not None, row.key
         _work(repo, build_observers(index))

@@ -36,7 +36,7 @@ from benchmarks.processes import (
     watched,
 )
 from percola import Repository, Transaction, Worker, observer
-from webindex import tables
+from webindex import outbox, tables
 from webindex.loading import load_captures
 from webindex.serving.tantivy import TantivyIndex
 from webindex.urls import normalise, page_row
@@ -293,7 +293,7 @@ def test_pages_come_beside_a_load_only_once_it_has_begun_and_are_all_found(
     beside = Beside(repo, index, pages_of(repo, 3, seed=1), every=0.5)
     beside.step()
     assert not beside.arrivals
-    repo.run(lambda t: t.notify(tables.outbox_ready, tables.OUTBOX_ROW))
+    repo.run(lambda t: t.notify(tables.outbox_ready, outbox.window_of(t.start_ts)))
     beside.step()
     assert beside.arrivals
     assert not beside.look()

@@ -246,7 +246,6 @@ class _Build:
     def _export(self) -> int:
         """The exporter alone has anything to do."""
         with open_index(self._repo, create=True) as index:
-            self._repo.run(lambda t: t.notify(tables.outbox_ready, tables.OUTBOX_ROW))
             Worker(self._repo, [export_to(index)], threads=1, retention=None).run_until_idle()
             return index.count()
 

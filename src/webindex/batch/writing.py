@@ -18,7 +18,7 @@ from typing import Any, Final
 import percola
 from percola import Column, Observer, Transaction, Worker
 from percola.spark import in_transactions
-from webindex import tables
+from webindex import outbox, tables
 from webindex.batch.inverting import Row
 from webindex.working import build_observers, open_index
 
@@ -47,7 +47,7 @@ def _write(salt: int, t: Transaction, rows: Iterable[Row]) -> int:
         for name, value in values.items():
             if row.table == "clusters" and name == "document":
                 t.set(tables.document, key, {**value, "epoch": t.start_ts})
-                t.set(tables.entry, f"{key}/{t.start_ts:020}", {"loaded_ms": []})
+                outbox.enter(t, key)
             else:
                 t.set(_column(row.table, name), key, value)
         cells += len(values)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from percola import Column, Family, Repository, Snapshot, Table, WeakColumn, inspection
-from webindex import tables
+from webindex import outbox, tables
 
 __all__ = ["STEPS", "Trouble", "troubles", "unparsed", "waiting"]
 
@@ -52,16 +53,23 @@ def waiting(repo: Repository, now: Snapshot, row: str, cluster: str | None) -> I
                 step = STEPS.get(repr(column), f"for the observer of {column!r}")
                 yield f"{whose} waits {step}."
     if cluster is not None and any(
-        True for _ in now.scan(tables.outbox, prefix=f"{cluster}/", columns=[tables.entry])
+        True for window in _windows(repo) for _ in outbox.entries(now, window, cluster)
     ):
         yield f"Its cluster waits {STEPS['outbox.ready']}."
 
 
 def troubles(repo: Repository, row: str, cluster: str | None) -> Iterator[Trouble]:
     """Observers that failed again and again on something of the page, and were set aside."""
-    for table, key in [*_rows(row, cluster), (tables.outbox, tables.OUTBOX_ROW)]:
-        for one in inspection.failures(repo, table=table, row=key):
-            yield Trouble(one.observer, one.attempts, one.at_ms, one.error, one.traceback)
+    found = [inspection.failures(repo, table=table, row=key) for table, key in _rows(row, cluster)]
+    for one in itertools.chain(*found, inspection.failures(repo, table=tables.outbox)):
+        yield Trouble(one.observer, one.attempts, one.at_ms, one.error, one.traceback)
+
+
+def _windows(repo: Repository) -> set[str]:
+    """The windows of the outbox in which something may wait: whose observer is due, or gave up."""
+    due = {one.cell.row for one in inspection.notifications(repo, table=tables.outbox)}
+    due |= {one.cell.row for one in inspection.failures(repo, table=tables.outbox)}
+    return {tables.outbox.decode_row(row) for row in due}
 
 
 def _rows(row: str, cluster: str | None) -> Iterator[tuple[Table[str], str]]:

@@ -1,0 +1,62 @@
+"""§3: the outbox: documents that have changed, until the exporter has brought them to search.
+
+    0000000012/c1f0…/00000000000000049200     entry: changed at timestamp 49,200
+    ─ window ─ cluster ──── epoch ───────
+
+Whatever passes through a queue leaves versions behind until garbage collection takes them, and a
+scan reads over them. So the queue is cut into windows of time, by the timestamp of the change: a
+window's first entries and its last are never many timestamps apart, the exporter looks only into
+windows that were notified, and what has been exported long ago lies in others.
+
+A transaction that commits late enters its documents into the window that it began in, and
+notifies that one: nothing is left behind in a window because others have gone on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from percola import Snapshot, Transaction
+from webindex import tables
+
+__all__ = ["Entry", "Waiting", "enter", "entries", "window_of"]
+
+WINDOW: Final = 4096
+"""Timestamps a window."""
+
+
+class Entry(NamedTuple):
+    """Where an entry stands: the cluster that changed, and the timestamp at which it did."""
+
+    key: str
+    cluster: str
+    epoch: int
+
+
+class Waiting(NamedTuple):
+    """An entry, and when the captures that caused it were loaded, in milliseconds."""
+
+    entry: Entry
+    loaded_ms: Sequence[int]
+
+
+def window_of(ts: int) -> str:
+    """The row whose notification says that there is something to export of a window."""
+    return f"{ts // WINDOW:016}"
+
+
+def enter(t: Transaction, cluster: str, loaded_ms: Iterable[int] = ()) -> None:
+    """Enter a cluster whose document changes in this transaction, and tell the exporter."""
+    window = window_of(t.start_ts)
+    value: dict[str, Any] = {"loaded_ms": list(loaded_ms)}
+    t.set(tables.entry, f"{window}/{cluster}/{t.start_ts:020}", value)
+    t.notify(tables.outbox_ready, window)
+
+
+def entries(now: Snapshot, window: str, cluster: str | None = None) -> Iterator[Waiting]:
+    """What waits in a window, of one cluster or of all."""
+    prefix = f"{window}/" if cluster is None else f"{window}/{cluster}/"
+    for row in now.scan(tables.outbox, prefix=prefix, columns=[tables.entry]):
+        _, name, epoch = row.key.split("/")
+        yield Waiting(Entry(row.key, name, int(epoch)), row[tables.entry]["loaded_ms"])
