@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from percola.cells import MAX_TS, Cell, Kind
+from percola.errors import UnknownTableError
 from percola.oracle.base import Oracle
 from percola.schema import Column, Family, Schema, WeakColumn
 from percola.store.base import Condition, Put, RowMutation, Store
@@ -29,6 +30,22 @@ def _newest(store: Store) -> tuple[int, Schema]:
     versions = store.entries(_SCHEMA_CELL, Kind.DATA, 0, MAX_TS, 1)
     version, text = versions[0] if versions else (0, b'{"tables": []}')
     return version, Schema.from_json(text.decode())
+
+
+def has_schema(store: Store) -> bool:
+    """Whether the store is a repository's: a schema was written, be it an empty one."""
+    try:
+        return bool(store.entries(_SCHEMA_CELL, Kind.DATA, 0, MAX_TS, 1))
+    except UnknownTableError:
+        return False
+
+
+def create_schema(store: Store) -> None:
+    """Write an empty schema where there is none."""
+    store.create_tables([SYSTEM_TABLE])
+    absent = Condition(False, Kind.DATA, _SCHEMA_CELL.column, 0, MAX_TS)
+    put = Put(Kind.DATA, _SCHEMA_CELL.column, 1, Schema(()).to_json().encode())
+    store.mutate([RowMutation(SYSTEM_TABLE, _SCHEMA_CELL.row, [absent], [put])])
 
 
 def reconcile(store: Store, declared: Schema) -> Schema:

@@ -2,11 +2,12 @@
 
 A repository is a folder, or the address of a store elsewhere:
 
-    ./repo, lmdb:./repo    on LMDB: many processes of one machine, no server
-    memory:                in this process's memory, for tests
+    ./repo, lmdb:./repo             on LMDB: many processes of one machine, no server
+    memory:                         in this process's memory, for tests
+    hbase://…, bigtable://…         on a store that many machines share
 
-`percola.folder` says what the folder of an LMDB repository holds. The schema stands in the store
-itself (`percola.catalog`).
+`percola.folder` says what the folder of an LMDB repository holds, `percola.network` what belongs to
+one that many machines share. The schema stands in the store itself (`percola.catalog`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from percola import holds, retry
-from percola.catalog import columns_of, keep_feeds, reconcile
+from percola.addresses import is_memory, network_address
+from percola.catalog import columns_of, create_schema, has_schema, keep_feeds, reconcile
 from percola.cells import Cell, Kind, Op, decode_write
 from percola.clock import Clock
 from percola.codecs import V
@@ -30,6 +32,7 @@ from percola.coordination.memory import MemoryCoordination
 from percola.errors import (
     CommitUnknownError,
     ConflictingOptionsError,
+    NotARepositoryError,
     RepositoryClosedError,
     SnapshotTooOldError,
     UsageError,
@@ -39,6 +42,7 @@ from percola.gc import RETENTION, Collected, GarbageCollector
 from percola.holds import Hold
 from percola.leases import leases_of
 from percola.locks import LockResolver
+from percola.network import NetworkPlace
 from percola.oracle.base import Oracle
 from percola.oracle.embedded import EmbeddedOracle
 from percola.schema import Column, R, Schema, Table
@@ -309,7 +313,8 @@ def open(
     """Open a repository, and create it if it is not there.
 
     Args:
-        address: a folder, `lmdb:FOLDER`, or `memory:`.
+        address: a folder, `lmdb:FOLDER`, `memory:`, or the address of a store elsewhere; see
+            `percola.network`.
         schema: the tables that this program uses. New ones are added to the repository;
             those of other programs stay.
         create: whether to create a repository where there is none; without a schema none is
@@ -346,7 +351,7 @@ def open(
             f"A lock_wait_seconds of {lock_wait_seconds} is not 0 or more seconds."
         )
     tables = list(schema)
-    if text in ("memory:", "memory://"):
+    if is_memory(text):
         if durability is not None:
             raise ConflictingOptionsError(
                 "A memory repository keeps nothing, so it has no durability: leave one of the "
@@ -365,6 +370,31 @@ def open(
             lock_wait_seconds=lock_wait_seconds,
             close=memory.close,
         )
+    if (network := network_address(text)) is not None:
+        if durability is not None:
+            raise ConflictingOptionsError(
+                f"The durability of {network.store} is the store's own: leave the option out."
+            )
+        place = NetworkPlace.open(network)
+        try:
+            if not (create and tables) and not has_schema(place.store):
+                raise NotARepositoryError(
+                    f"There is no repository at {network.store} yet. Create one with 'percola "
+                    f"--repo {text} init', or name another place."
+                )
+            return Repository(
+                text,
+                place.store,
+                place.oracle,
+                place.coordination,
+                tables,
+                lock_ttl_seconds=lock_ttl_seconds,
+                lock_wait_seconds=lock_wait_seconds,
+                close=place.release,
+            )
+        except BaseException:
+            place.release()
+            raise
     folder = folder_of(text)
     local = LocalFolder.open(folder, durability, create=create and bool(tables))
     try:
@@ -385,5 +415,20 @@ def open(
 
 
 def create(address: str | os.PathLike[str], *, durability: str | None = None) -> None:
-    """Create an empty LMDB repository; NotARepositoryError if something else is there."""
+    """Create an empty repository; NotARepositoryError if something else is there.
+
+    Raises what `open` raises.
+    """
+    text = os.fspath(address)
+    if (network := network_address(text)) is not None:
+        if durability is not None:
+            raise ConflictingOptionsError(
+                f"The durability of {network.store} is the store's own: leave the option out."
+            )
+        place = NetworkPlace.open(network)
+        try:
+            create_schema(place.store)
+        finally:
+            place.release()
+        return
     LocalFolder.open(folder_of(os.fspath(address)), durability, create=True).release()

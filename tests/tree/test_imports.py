@@ -31,6 +31,8 @@ LAYERS: Final = (
     ("transaction",),
     ("retry", "observers", "gc"),
     ("folder",),
+    ("addresses",),
+    ("network",),
     ("repository",),
     (
         "worker",

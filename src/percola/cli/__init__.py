@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import click
 
-from percola.cli import care, cells, collecting, repositories, worker
+from percola.cli import care, cells, collecting, oracle, repositories, worker
 from percola.cli.session import CommandLine, Session, common
 
 
@@ -45,6 +45,7 @@ for _command in (
     repositories.notifications,
     repositories.failed,
     worker.worker,
+    oracle.oracle,
     collecting.gc,
     care.check,
     care.backup,

@@ -61,7 +61,8 @@ def init(
     document = {"repository": address, "created": created, "durability": kept, "tables": names}
     added = [name for name in names if name not in known]
     if created:
-        sentence = f"Created a repository in {address}, durability {kept}"
+        # A store elsewhere has a durability of its own.
+        sentence = f"Created a repository in {address}" + (f", durability {kept}" if kept else "")
         sentence += f", with {_listed('table', names)}." if names else ", without tables yet."
         if kept == "relaxed":
             sentence += (
@@ -73,7 +74,8 @@ def init(
         sentence = f"Added {_listed('table', added)} to the repository in {address}."
     else:
         has = _listed("table", names) if names else "no tables"
-        sentence = f"There is a repository in {address} already (durability {kept}, {has})."
+        durable = f"durability {kept}, " if kept else ""
+        sentence = f"There is a repository in {address} already ({durable}{has})."
         sentence += " Its tables were brought up to date." if tables else " Nothing was changed."
     session.show(document, sentence)
 

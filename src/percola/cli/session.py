@@ -138,7 +138,7 @@ def common(command: F) -> F:
         metavar="PATH_OR_URL",
         expose_value=False,
         callback=_keep_repo,
-        help="The repository: a folder, or lmdb:FOLDER.  [env: PERCOLA_REPO]",
+        help="The repository: a folder, or a URL such as bigtable://…  [env: PERCOLA_REPO]",
     )
     as_json = click.option(
         "--json", is_flag=True, expose_value=False, callback=_keep_json, help="Print JSON."

@@ -8,12 +8,25 @@ import signal
 import sys
 
 import click
+from prometheus_client import CollectorRegistry
 
 from percola import targets
 from percola.cli import arguments
-from percola.cli.session import Session, common
+from percola.cli.session import F, Session, common
 from percola.errors import UsageError
 from percola.worker import Worker, WorkerOptions
+
+
+def metrics_options(command: F) -> F:
+    """`--metrics-port` and `--metrics-host`."""
+    port = click.option(
+        "--metrics-port",
+        type=click.IntRange(0, 65535),
+        metavar="PORT",
+        help="Serve Prometheus metrics (0: any free port).",
+    )
+    host = click.option("--metrics-host", default="127.0.0.1", show_default=True, metavar="ADDRESS")
+    return port(host(command))
 
 
 @click.command()
@@ -36,13 +49,7 @@ from percola.worker import Worker, WorkerOptions
     help="Keep superseded versions for so long (30s, 15m, 24h, 7d, or none: keep them all).",
 )
 @click.option("--schema", metavar="MODULE:NAME", help="Tables that the observers only write to.")
-@click.option(
-    "--metrics-port",
-    type=click.IntRange(0, 65535),
-    metavar="PORT",
-    help="Serve Prometheus metrics (0: any free port).",
-)
-@click.option("--metrics-host", default="127.0.0.1", show_default=True, metavar="ADDRESS")
+@metrics_options
 @common
 @click.pass_obj
 def worker(
@@ -68,7 +75,7 @@ def worker(
     options.check()
     with targets.opened(session.where(), target, schema) as (repo, observers):
         run = Worker(repo, observers, options)
-        port = _serve_metrics(run, metrics_host, metrics_port)
+        port = serve_metrics(run.metrics.registry, metrics_host, metrics_port)
         by_column: dict[str, list[str]] = {}
         for one in observers:
             by_column.setdefault(repr(one.column), []).append(one.name)
@@ -116,13 +123,17 @@ def _work(
     session.show({"event": "stopped"} | told, f"Stopped: {numbers}.")
 
 
-def _serve_metrics(run: Worker, host: str, port: int | None) -> int | None:
+def serve_metrics(registry: CollectorRegistry, host: str, port: int | None) -> int | None:
+    """Serve a registry's metrics in a thread; the port it got, None if none was asked for.
+
+    Raises UsageError if that address cannot be listened at.
+    """
     if port is None:
         return None
     from prometheus_client import start_http_server
 
     try:
-        server, _ = start_http_server(port, host, run.metrics.registry)
+        server, _ = start_http_server(port, host, registry)
     except OSError as error:
         raise UsageError(
             f"Metrics cannot be served on {host}:{port}: {error.strerror or error}. Choose "

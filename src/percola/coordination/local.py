@@ -31,9 +31,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from percola.coordination.agreement import check_agreement
 from percola.coordination.base import Coordination
 from percola.coordination.local_leases import LeaseFile
-from percola.errors import ObserverMismatchError, RepositoryClosedError
+from percola.errors import RepositoryClosedError
 
 _ANNOUNCING: Final = 1 << 62
 """The byte of `rows.lock`, beyond every row's, that is locked while observers are announced."""
@@ -143,7 +144,7 @@ class LocalCoordination(Coordination):
             try:
                 for other in self.processes():
                     if other["token"] != mine:
-                        _check_agreement(other, observers)
+                        check_agreement(other, observers)
                 self._observers = observers
                 self._describe()
             finally:
@@ -331,19 +332,6 @@ class LocalCoordination(Coordination):
                 with contextlib.suppress(OSError):
                     os.close(fd)
         self._start_afresh()
-
-
-def _check_agreement(other: dict[str, object], observers: dict[str, list[str]]) -> None:
-    theirs = other["observers"]
-    if not isinstance(theirs, dict):
-        return
-    for column, names in observers.items():
-        if column in theirs and sorted(theirs[column]) != sorted(names):
-            raise ObserverMismatchError(
-                f"The process {other['pid']} observes {column} with {', '.join(theirs[column])}, "
-                f"and this worker with {', '.join(names)}. All workers of a repository run the "
-                "same observers on a column: stop the others first."
-            )
 
 
 def _byte_of(table: str, row: bytes) -> int:

@@ -149,13 +149,18 @@ class NetworkOracle(Oracle):
         """Whether `close` was called."""
         return self._closed
 
-    def channel(self, address: str) -> Any:
+    @property
+    def metadata(self) -> list[tuple[str, str]] | None:
+        """What is sent with every call: the token, where there is one."""
+        return self._metadata
+
+    def channel(self, address: str, options: Sequence[tuple[str, int]] = _OPTIONS) -> Any:
         """A channel to one of the oracles; it connects when it is used."""
         if self._roots is None:
-            return grpc.insecure_channel(address, options=_OPTIONS)
+            return grpc.insecure_channel(address, options=options)
         chain, key = self._certificate or (None, None)
         credentials = grpc.ssl_channel_credentials(self._roots or None, key, chain)
-        return grpc.secure_channel(address, credentials, options=_OPTIONS)
+        return grpc.secure_channel(address, credentials, options=options)
 
     def call(self, method: Any, request: Any, seconds: float) -> Any:
         """Make one call; raises grpc.RpcError."""

@@ -49,3 +49,7 @@ class OracleMetrics:
             registry=registry,
         )
         writes.set_function(lambda: float(ranges.writes))
+
+    def handed_out(self) -> int:
+        """How many timestamps this process has handed out."""
+        return int(self.registry.get_sample_value("percola_oracle_timestamps_total") or 0)

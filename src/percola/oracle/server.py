@@ -7,6 +7,9 @@ Any number of processes serve a repository. One of them hands out; the others ar
 answer FAILED_PRECONDITION and take over when it is gone. Which one is for the record in the store
 to say (`percola.oracle.ranges`); nothing else elects it.
 
+The advisory locks and the bell of the repository (§2.4) are served beside it, by the one that hands
+out (`percola.coordination.advice_server`).
+
 gRPC's own health service says SERVING of the process ("") while it runs, and of "percola.Oracle"
 while timestamps are had here. It asks for no token.
 """
@@ -25,6 +28,8 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 import grpc
 
+from percola.coordination.advice_server import AdviceService
+from percola.coordination.advice_wire import SERVER_OPTIONS
 from percola.errors import PercolaError, StoreError, UsageError
 from percola.oracle.metrics import OracleMetrics
 from percola.oracle.ranges import LEASE_SECONDS, RANGE, Ranges, Refused
@@ -57,6 +62,7 @@ _OPTIONS: Final = [
     # A second process on the same port must be told, not share it.
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", 64 * 1024),
+    *SERVER_OPTIONS,
 ]
 
 
@@ -109,8 +115,10 @@ class OracleServer:
         self._lease = lease
         self._expected = f"Bearer {token}".encode() if token else b""
         self._server = grpc.server(ThreadPoolExecutor(_THREADS), options=_OPTIONS)
+        self.advice = AdviceService(lambda: self.ranges.holds, self._admit)
         self._server.add_generic_rpc_handlers(
             (
+                self.advice.handlers(),
                 grpc.method_handlers_generic_handler(
                     SERVICE,
                     {

@@ -15,12 +15,12 @@ from pyspark.sql import SparkSession
 
 from percola import repository as repositories
 from percola import targets
+from percola.addresses import portable
 from percola.errors import ConflictingOptionsError, UsageError
 from percola.observers import Observers
 from percola.spark.fleet import Fleet
 from percola.spark.fleet_board import clear_abandoned
 from percola.spark.fleet_task import Task
-from percola.spark.transactions import address_for_tasks
 from percola.worker import WorkerOptions
 
 
@@ -91,7 +91,7 @@ def run_workers(
             f"one of its own: start Spark with more, such as local[{workers + 1}], or ask for "
             "fewer workers."
         )
-    address = address_for_tasks(repository)
+    address = portable(repository)
     repo = repositories.open(address, create=False)
     try:
         if not targets.needs_call(targets.load(observers)):

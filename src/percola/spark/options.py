@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import percola
 from percola import ConflictingOptionsError, Repository, Table
-from percola.folder import folder_of
+from percola.addresses import is_memory, portable
 from percola.spark.chunks import CHUNK_BYTES, CHUNK_ROWS
 from percola.spark.columns import ROW
 
@@ -165,13 +165,13 @@ class Options:
             raise ConflictingOptionsError(
                 "No repository is named: say where it is, as in load('./repo')."
             )
-        if path in ("memory:", "memory://"):
+        if is_memory(path):
             raise ConflictingOptionsError(
                 "A memory repository lives in one process, and Spark has many: use a folder."
             )
         if self["table"] is None:
             raise ConflictingOptionsError("No table is named: add option('table', NAME).")
-        self.address = str(folder_of(path).absolute())
+        self.address = portable(path)
         self.table_name: str = self["table"]
         self.row_column: str = self["rowColumn"]
 

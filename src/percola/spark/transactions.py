@@ -26,8 +26,8 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 import percola
-from percola import ConflictingOptionsError, NotARepositoryError, Table, Transaction
-from percola.folder import folder_of
+from percola import ConflictingOptionsError, Table, Transaction
+from percola.addresses import portable
 from percola.spark.chunks import CHUNK_BYTES, CHUNK_ROWS, chunked, weight
 
 R = TypeVar("R")
@@ -63,21 +63,7 @@ def in_transactions(
     for name, number in (("chunk_rows", chunk_rows), ("chunk_bytes", chunk_bytes)):
         if number < 1:
             raise ConflictingOptionsError(f"{name} must be at least 1, not {number}.")
-    return _InTransactions(body, address_for_tasks(repository), (*schema,), chunk_rows, chunk_bytes)
-
-
-def address_for_tasks(repository: str | os.PathLike[str]) -> str:
-    """The address of a repository as it is the same in every process of this machine.
-
-    Raises NotARepositoryError for an address of no such repository.
-    """
-    address = os.fspath(repository)
-    if address.startswith("memory:"):
-        raise NotARepositoryError(
-            "A memory repository exists in one process only, and Spark's tasks run in others: use "
-            "a folder."
-        )
-    return str(folder_of(address).absolute())
+    return _InTransactions(body, portable(repository), (*schema,), chunk_rows, chunk_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,140 @@
+"""§2.3: `oracle`: a process that hands out timestamps, or stands by to take over."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from percola import network
+from percola.addresses import network_address
+from percola.cli.session import Session, common
+from percola.cli.worker import metrics_options, serve_metrics
+from percola.errors import ConflictingOptionsError, UsageError
+
+if TYPE_CHECKING:
+    from percola.oracle.server import OracleServer
+
+
+@click.command()
+@click.option(
+    "--listen",
+    required=True,
+    metavar="HOST:PORT",
+    help="Where clients reach this process; an address of this machine, or 0.0.0.0 for all.",
+)
+@click.option(
+    "--lease",
+    type=click.FloatRange(0.05, 3600),
+    default=3.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="A standby takes over that long after this process was last heard of.",
+)
+@click.option(
+    "--range",
+    "size",
+    type=int,
+    default=1_000_000,
+    show_default=True,
+    metavar="COUNT",
+    help="Timestamps reserved in the store at a time.",
+)
+@click.option(
+    "--above",
+    type=int,
+    default=0,
+    metavar="TS",
+    help="Hand out higher ones only: for a store that was copied without its record.",
+)
+@click.option("--name", default="", help="What others know it by; HOST:PORT by default.")
+@click.option("--tls-cert", metavar="FILE", help="Its certificate chain, in PEM: serve with TLS.")
+@click.option("--tls-key", metavar="FILE", help="The certificate's key, in PEM.")
+@click.option("--tls-client-ca", metavar="FILE", help="Clients must show a certificate of these.")
+@click.option(
+    "--token-file",
+    metavar="FILE",
+    envvar=network.TOKEN_FILE,
+    show_envvar=True,
+    help="Clients must show the token in this file.",
+)
+@metrics_options
+@common
+@click.pass_obj
+def oracle(
+    session: Session,
+    listen: str,
+    lease: float,
+    size: int,
+    above: int,
+    name: str,
+    tls_cert: str | None,
+    tls_key: str | None,
+    tls_client_ca: str | None,
+    token_file: str | None,
+    metrics_port: int | None,
+    metrics_host: str,
+) -> None:
+    """Hand out the timestamps of a repository on a network store, until SIGTERM or Ctrl-C.
+
+    Start two or more of them, on different machines: one hands out, the others take over when it
+    is gone. Programs find them by ?oracle=HOST:PORT,HOST:PORT in the repository's address.
+    """
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    where = session.where()
+    address = network_address(where)
+    if address is None:
+        raise UsageError(
+            f"The repository {where} needs no oracle: on LMDB the store itself hands out "
+            "timestamps. 'percola oracle' is for stores that many machines share, as "
+            "bigtable://project/instance."
+        )
+    if bool(tls_cert) != bool(tls_key) or (tls_client_ca and not tls_cert):
+        raise ConflictingOptionsError(
+            "--tls-cert and --tls-key go together, and --tls-client-ca with both."
+        )
+    try:
+        from percola.oracle.server import OracleServer, Tls, serve
+    except ImportError as error:
+        raise UsageError(
+            f"The oracle needs the Python package {error.name}: install it with "
+            "pip install 'percola[oracle]'."
+        ) from error
+    tls = None
+    if tls_cert and tls_key:
+        roots = network.read_file(tls_client_ca, "--tls-client-ca") if tls_client_ca else b""
+        tls = Tls(
+            network.read_file(tls_cert, "--tls-cert"),
+            network.read_file(tls_key, "--tls-key"),
+            roots,
+        )
+    token = ""
+    if token_file:
+        token = network.one_line(network.read_file(token_file, "--token-file"), "--token-file")
+    # A call that hangs keeps the lease from being renewed: it is given up early.
+    store = network.open_store(address, request_seconds=min(60, lease / 3), patience_seconds=lease)
+    try:
+        server = OracleServer(
+            store, listen, name=name, lease=lease, size=size, above=above, tls=tls, token=token
+        )
+        port = serve_metrics(server.metrics.registry, metrics_host, metrics_port)
+
+        def tell(running: OracleServer) -> None:
+            started = {"event": "started", "pid": os.getpid(), "address": running.address}
+            sentence = f"Oracle {os.getpid()} listens at {running.address}."
+            if port is not None:
+                started["metrics_port"] = port
+                sentence += f" Its metrics are on port {port}."
+            session.show(started, sentence)
+            sys.stdout.flush()
+
+        serve(server, tell)
+    finally:
+        store.close()
+    handed = server.metrics.handed_out()
+    session.show(
+        {"event": "stopped", "timestamps": handed}, f"Stopped: {handed:,} timestamps handed out."
+    )

@@ -1,0 +1,271 @@
+"""§2.4 "a lightweight lock service": advisory locks in memory, beside the oracle.
+
+    Attend(session)   one stream for each process that attends: rings are sent on it, and its
+                      locks live as long as it does
+    TryLock, Unlock   a lock is (session, turn), by key
+    Ring              marks every stream but the ringer's; one thread sends what is marked
+
+Only the oracle process that holds the lease serves it, so that all processes ask the same one. When
+that changes its streams are ended and its locks forgotten: they are advice.
+
+A stream takes no thread of the server's pool. Sending rings takes at most a tenth of the time of
+one thread, and every ringer is told for how long to keep quiet, which is longer the more processes
+there are: the timestamps that the same process hands out are more urgent than bells.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, NoReturn
+
+import grpc
+
+from percola.coordination.advice_wire import (
+    ATTEND,
+    RING,
+    SERVICE,
+    TRY_LOCK,
+    UNLOCK,
+    AttendRequest,
+    LockReply,
+    LockRequest,
+    RingReply,
+    RingRequest,
+    Rung,
+    UnlockReply,
+    UnlockRequest,
+)
+
+log = logging.getLogger("percola.oracle")
+
+_LOOK: Final = 0.5
+"""Seconds between looks whether the lease is still held, and so the longest that rings wait."""
+_SHARE: Final = 9
+"""Sending rests for so many times as long as it took."""
+_QUIET_MS: Final = 10
+_RUNG: Final = Rung()
+
+_NOT_HERE: Final = "This oracle process does not hold the lease: its lock service is at rest."
+_GONE: Final = "This session is not attended to, or not any more: attend anew."
+
+
+class _Attendance:
+    """A process that attends."""
+
+    def __init__(self, send: Callable[[Rung | None], None], context: grpc.ServicerContext) -> None:
+        self.send = send
+        self.context = context
+        self.keys: set[bytes] = set()
+        self.due = True  # The first ring says that it is attended to.
+
+
+class _Held(NamedTuple):
+    session: str
+    turn: int
+
+
+class AdviceService:
+    """The locks and the bell of one oracle process.
+
+    Args:
+        holds: whether this process holds the oracle's lease; asked with every call.
+        admit: ends a call (`context.abort`) that may not be made.
+    """
+
+    def __init__(
+        self,
+        holds: Callable[[], bool],
+        admit: Callable[[grpc.ServicerContext], None] = lambda context: None,
+    ) -> None:
+        self._holds = holds
+        self._admit = admit
+        self._changed = threading.Condition(threading.Lock())
+        self._attending: dict[str, _Attendance] = {}
+        self._locks: dict[bytes, _Held] = {}
+        self._sender: threading.Thread | None = None
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """What to give to `grpc.Server.add_generic_rpc_handlers`."""
+        return grpc.method_handlers_generic_handler(
+            SERVICE,
+            {
+                ATTEND: grpc.unary_stream_rpc_method_handler(
+                    _NonBlocking(self._attend),
+                    request_deserializer=AttendRequest.decode,
+                    response_serializer=Rung.encode,
+                ),
+                TRY_LOCK: _method(self._try_lock, LockRequest, LockReply),
+                UNLOCK: _method(self._unlock, UnlockRequest, UnlockReply),
+                RING: _method(self._ring, RingRequest, RingReply),
+            },
+        )
+
+    @property
+    def sessions(self) -> int:
+        """How many processes attend."""
+        return len(self._attending)
+
+    @property
+    def locks(self) -> int:
+        """How many locks are held."""
+        return len(self._locks)
+
+    # --- Attending ----------------------------------------------------------------------
+
+    def _attend(
+        self,
+        request: AttendRequest,
+        context: grpc.ServicerContext,
+        send: Callable[[Rung | None], None],
+    ) -> None:
+        self._check(context)
+        session, one = request.session, _Attendance(send, context)
+        with self._changed:
+            taken = not session or session in self._attending
+            if not taken:
+                self._attending[session] = one
+                if self._sender is None:
+                    self._sender = threading.Thread(
+                        target=self._send_rings, name="oracle-bell", daemon=True
+                    )
+                    self._sender.start()
+                self._changed.notify_all()
+        if taken:
+            _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "A session has a name of its own.")
+        if not context.add_callback(lambda: self._drop(session)):
+            self._drop(session)
+
+    def _drop(self, session: str) -> None:
+        """A stream has ended: forget its locks."""
+        with self._changed:
+            one = self._attending.pop(session, None)
+            if one is None:
+                return
+            for key in one.keys:
+                held = self._locks.get(key)
+                if held is not None and held.session == session:
+                    del self._locks[key]
+
+    # --- The bell -----------------------------------------------------------------------
+
+    def _ring(self, request: RingRequest, context: grpc.ServicerContext) -> RingReply:
+        self._check(context)
+        with self._changed:
+            for session, one in self._attending.items():
+                if session != request.session:
+                    one.due = True
+            self._changed.notify_all()
+            return RingReply(max(_QUIET_MS, len(self._attending)))
+
+    def _send_rings(self) -> None:
+        """Send what is marked, for as long as anybody attends."""
+        rest = threading.Event()
+        while True:
+            with self._changed:
+                due = self._take_due()
+                if not due:
+                    self._changed.wait(_LOOK)
+                    due = self._take_due()
+                if not self._attending:
+                    self._sender = None
+                    return
+            if not self._holds():
+                self._end_all()
+                continue
+            began = time.monotonic()
+            for session, one in due:
+                try:
+                    one.send(_RUNG)
+                except Exception:
+                    log.exception("a ring could not be sent")
+                    self._drop(session)
+            rest.wait(min(_LOOK, _SHARE * (time.monotonic() - began)))
+
+    def _take_due(self) -> list[tuple[str, _Attendance]]:
+        due = [(session, one) for session, one in self._attending.items() if one.due]
+        for _, one in due:
+            one.due = False
+        return due
+
+    def _end_all(self) -> None:
+        """Send everybody elsewhere."""
+        with self._changed:
+            ended = list(self._attending.items())
+        for session, one in ended:
+            self._drop(session)
+            one.context.set_code(grpc.StatusCode.FAILED_PRECONDITION)
+            one.context.set_details(_NOT_HERE)
+            try:
+                one.send(None)
+            except Exception:
+                log.exception("a stream could not be ended")
+
+    # --- Locks --------------------------------------------------------------------------
+
+    def _try_lock(self, request: LockRequest, context: grpc.ServicerContext) -> LockReply:
+        self._check(context)
+        with self._changed:
+            one = self._attending.get(request.session)
+            held = self._locks.get(request.key)
+            taken = held is None or held.session == request.session
+            if one is not None and taken:
+                self._locks[request.key] = _Held(request.session, request.turn)
+                one.keys.add(request.key)
+        if one is None:
+            _abort(context, grpc.StatusCode.FAILED_PRECONDITION, _GONE)
+        return LockReply(taken)
+
+    def _unlock(self, request: UnlockRequest, context: grpc.ServicerContext) -> UnlockReply:
+        self._check(context)
+        with self._changed:
+            if self._locks.get(request.key) == _Held(request.session, request.turn):
+                del self._locks[request.key]
+                self._attending[request.session].keys.discard(request.key)
+        return UnlockReply()
+
+    def _check(self, context: grpc.ServicerContext) -> None:
+        self._admit(context)
+        if not self._holds():
+            _abort(context, grpc.StatusCode.FAILED_PRECONDITION, _NOT_HERE)
+
+
+def advice_handlers(
+    holds: Callable[[], bool],
+    admit: Callable[[grpc.ServicerContext], None] = lambda context: None,
+) -> grpc.GenericRpcHandler:
+    """The service for a gRPC server, which is to be made with `SERVER_OPTIONS` as well.
+
+    Args:
+        holds: whether this process holds the oracle's lease; asked with every call.
+        admit: ends a call (`context.abort`) that may not be made.
+    """
+    return AdviceService(holds, admit).handlers()
+
+
+class _NonBlocking:
+    """Marks a handler as one that returns at once and sends later, as gRPC's health service does.
+
+    Such a stream stays open without a thread of the server's pool.
+    """
+
+    experimental_non_blocking = True
+
+    def __init__(self, behaviour: Callable[..., None]) -> None:
+        self._behaviour = behaviour
+
+    def __call__(self, *arguments: Any) -> None:
+        self._behaviour(*arguments)
+
+
+def _method(behaviour: Callable[..., Any], request: Any, reply: Any) -> Any:
+    return grpc.unary_unary_rpc_method_handler(
+        behaviour, request_deserializer=request.decode, response_serializer=reply.encode
+    )
+
+
+def _abort(context: grpc.ServicerContext, code: grpc.StatusCode, why: str) -> NoReturn:
+    context.abort(code, why)
+    raise AssertionError("abort raises")

@@ -1,0 +1,31 @@
+"""§2.4: the processes of a repository run the same observers on a column.
+
+Each would take the other's notifications for answered: an acknowledgement says that one observer
+has run, and removing a notify entry that all of them have.
+"""
+
+from __future__ import annotations
+
+from percola.errors import ObserverMismatchError
+
+
+def check_agreement(other: dict[str, object], observers: dict[str, list[str]]) -> None:
+    """Hold what a live process runs against what this one is about to run.
+
+    Args:
+        other: what the process says of itself, an element of `Coordination.processes`.
+        observers: the names of this process's observers, by column.
+
+    Raises ObserverMismatchError if they have a column in common, and not all of its observers.
+    """
+    theirs = other.get("observers")
+    if not isinstance(theirs, dict):
+        return
+    host = f" on {other['host']}" if other.get("host") else ""
+    for column, names in observers.items():
+        if column in theirs and sorted(theirs[column]) != sorted(names):
+            raise ObserverMismatchError(
+                f"The process {other['pid']}{host} observes {column} with "
+                f"{', '.join(theirs[column])}, and this worker with {', '.join(names)}. All "
+                "workers of a repository run the same observers on a column: stop the others first."
+            )

@@ -1,0 +1,374 @@
+"""§2.2 liveness tokens in ZooKeeper: a process's one session, and the token that lives with it.
+
+    ROOT/live/TOKEN     ephemeral: it goes with its session. Its data say who that is:
+                        {"pid": 4711, "host": "b", "observers": {"docs.contents": ["cluster"]}}
+    ROOT/observers      empty; changes with every announcement, so that of two processes that
+                        announce at once one sees the other
+
+A token is good for the session's time-out from the moment when ZooKeeper was last asked for its
+node and had it; the session is not ended sooner. A thread asks four times in that while. So a
+connection that is lost is not yet a loss; a token of which nothing was heard for so long is shown
+to nobody until it was seen again; and one that is gone is replaced by another, never made again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from kazoo.exceptions import (
+    BadVersionError,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    RolledBackError,
+)
+
+from percola.coordination.agreement import check_agreement
+from percola.coordination.zookeeper_connection import Connection, Settings, UnreachableError
+from percola.errors import ObserverMismatchError, PercolaError, RepositoryClosedError, StoreError
+
+log = logging.getLogger("percola.zookeeper")
+
+TURN_SECONDS: Final = 1.0
+"""How often the thread looks whether there is something to do."""
+_ATTEMPTS: Final = 20
+
+
+class Session:
+    """One process's session; begins in the background when it is first needed.
+
+    Args:
+        settings: where ZooKeeper is, and for how long to wait.
+        turn: called about once a second by the session's thread; says whether it needs a
+            connection that is not there.
+    """
+
+    def __init__(self, settings: Settings, turn: Callable[[Session], bool]) -> None:
+        self.connection = Connection(settings, self._note)
+        self.generation = 0
+        """Goes up when a session was lost, and all ephemeral nodes with it."""
+        self._settings = settings
+        self._turn = turn
+        # The state below, and whoever waits for it to change. Nobody who holds it waits for
+        # ZooKeeper: the driver's thread wants it too.
+        self._changed = threading.Condition(threading.Lock())
+        # One at a time writes the token's node.
+        self._writing = threading.RLock()
+        self._wake = threading.Event()
+        self._keeper: threading.Thread | None = None
+        self._closed = False
+        self._needed_since: float | None = None
+        self._refused = ""
+        self._wanted = False
+        self._token: str | None = None
+        self._next: str | None = None
+        self._until = 0.0
+        self._without_since = 0.0
+        self._observers: dict[str, list[str]] = {}
+        self._written = b""
+
+    # --- For the coordination -------------------------------------------------------------
+
+    def start(self, *, connect: bool = True) -> None:
+        """Start the thread, and begin to connect. Raises RepositoryClosedError after `close`.
+
+        Without `connect` the thread only has its turns until a connection is needed.
+        """
+        is_under_way = self._keeper is not None and (not connect or self._needed_since is not None)
+        if is_under_way and not self._closed:
+            return
+        with self._changed:
+            if self._closed:
+                raise _closed()
+            if connect and self._needed_since is None:
+                self._needed_since = time.monotonic()
+                self._wake.set()
+            if self._keeper is None:
+                self._keeper = threading.Thread(
+                    target=self._keep, name="percola-zookeeper", daemon=True
+                )
+                self._keeper.start()
+
+    def token(self) -> str:
+        """The liveness token; waits a while for the first one, and for one in place of a lost one.
+
+        Raises StoreError if there is none for `patience_seconds`, or at once if none can be had.
+        """
+        good = self.good_token
+        if good is not None:
+            return good
+        self.start()
+        with self._changed:
+            if not self._wanted:
+                self._wanted, self._without_since = True, time.monotonic()
+            self._wake.set()
+            while (good := self.good_token) is None and not self._why_none():
+                if self._closed:
+                    raise _closed()
+                since = self._without_since if self._token is None else self._until
+                left = since + self._settings.patience_seconds - time.monotonic()
+                if left <= 0:
+                    break
+                self._changed.wait(left)
+        if good is not None:
+            return good
+        if why := self._why_none():
+            raise StoreError(why)
+        if self.generation == 0 and self._token is None:
+            raise self.connection.unreachable(self.connection.probe())
+        raise StoreError(
+            f"This process has lost touch with ZooKeeper at {self.connection.hosts}, and with it "
+            "the liveness token that its locks carry. Nothing can be committed until ZooKeeper is "
+            f"reached again, which is tried all the time ({self.connection.probe()})."
+        )
+
+    @property
+    def good_token(self) -> str | None:
+        """The token, if it is known to live."""
+        token = self._token
+        return token if token is not None and time.monotonic() < self._until else None
+
+    def is_own(self, token: str) -> bool:
+        """Whether it is the token of this very process, known to live or not."""
+        return token == self._token
+
+    def await_connection(self, seconds: float) -> bool:
+        """Whether ZooKeeper can be asked; waits for that while this process is only beginning."""
+        connection = self.connection
+        if connection.is_connected:
+            return True
+        self.start()
+        with self._changed:
+            until = (self._needed_since or 0.0) + seconds
+            while not (connection.is_connected or self._closed or self._why_none()):
+                left = until - time.monotonic()
+                if self.generation or left <= 0:
+                    break
+                self._changed.wait(left)
+        return connection.is_connected
+
+    def connected(self) -> Connection:
+        """The connection, once there is one; StoreError if there is none."""
+        if self.await_connection(self._settings.patience_seconds):
+            return self.connection
+        if why := self._why_none():
+            raise StoreError(why)
+        raise self.connection.unreachable(self.connection.probe())
+
+    def processes(self) -> list[dict[str, object]]:
+        """What the nodes of the live tokens say."""
+        connection, live = self.connection, self._settings.path("live")
+        tokens = connection.children(live)
+        calls = [_getting(f"{live}/{token}") for token in tokens]
+        found: list[dict[str, object]] = []
+        for token, answer in zip(tokens, connection.ask_each(calls), strict=True):
+            if answer is None:
+                continue
+            try:
+                found.append({"token": token, **json.loads(answer[0])})
+            except (ValueError, TypeError):  # Not ours; but somebody lives there.
+                found.append({"token": token, "pid": 0, "host": "", "observers": {}})
+        return found
+
+    def announce(self, observers: dict[str, list[str]]) -> None:
+        """Publish which observers this process runs; ObserverMismatchError if others disagree."""
+        token = self.token()
+        with self._writing:
+            before, self._observers = self._observers, observers
+            try:
+                self._write(token, is_new=False)
+            except BaseException:
+                # If it was written and only the answer got lost, the thread puts it right.
+                self._observers, self._written = before, b""
+                self._wake.set()
+                raise
+
+    def close(self) -> None:
+        """End the session, and the token with it. Idempotent."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            self._token = None
+            keeper = self._keeper
+            self._changed.notify_all()
+        self._wake.set()
+        if keeper is not None and keeper is not threading.current_thread():
+            # It ends the session. Where ZooKeeper does not answer, the time-out does.
+            keeper.join(2 * self._settings.request_seconds)
+
+    # --- The thread -----------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        pause = min(TURN_SECONDS, self._settings.session_seconds / 4)
+        told = ""
+        while not self._closed:
+            self._wake.clear()
+            try:
+                if self._needed_since is not None:
+                    self.connection.begin()
+                    if self._is_due() and self.connection.is_connected:
+                        self._look()
+                if self._turn(self):
+                    self.start()
+                if self.connection.is_connected:
+                    told = ""
+            except UnreachableError:
+                pass  # It is tried again; whoever waits for it is told.
+            except (PercolaError, KazooException) as error:
+                if (says := str(error) or repr(error)) != told:
+                    told = says
+                    log.warning("%s", says)
+            except Exception:
+                log.exception("looking after the session with ZooKeeper failed")
+            self._wake.wait(pause)
+        self.connection.end()
+
+    def _note(self, lost: bool) -> None:
+        """The connection has changed; called by the driver's own thread."""
+        with self._changed:
+            if self._closed:
+                return
+            if lost:
+                self._lose()
+            self._changed.notify_all()
+        self._wake.set()
+        if lost and self._wanted:
+            log.warning("the session with ZooKeeper at %s is lost", self.connection.hosts)
+
+    def _lose(self) -> None:
+        self.generation += 1
+        if self._token is not None:
+            self._without_since = min(self._until, time.monotonic())
+        self._token = self._next = None
+        self._written = b""
+
+    def _why_none(self) -> str:
+        """Why no token can be had, if waiting does not help."""
+        return self.connection.refused or self._refused
+
+    def _is_due(self) -> bool:
+        """Whether the token's node has to be made, changed or seen again."""
+        if not self._wanted:
+            return False
+        if self._token is None or self._written != self._described():
+            return True
+        lasts = self._settings.session_seconds
+        return self._until - time.monotonic() <= lasts * 3 / 4
+
+    def _look(self) -> None:
+        """See that the token's node is there, or make one."""
+        # What counts is that it was there after this moment.
+        asked, generation = time.monotonic(), self.generation
+        token = self._token
+        with self._writing:
+            if token is None:
+                # The same again after a lost answer, or a session would have two.
+                token = self._next = self._next or f"{os.getpid()}-{secrets.token_hex(6)}"
+                self._write_new(token)
+            elif not self.connection.is_there(self._settings.path("live", token)):
+                log.warning("the liveness token %s is gone from ZooKeeper", token)
+                with self._changed:
+                    if generation == self.generation:
+                        self._lose()
+                self._wake.set()
+                return
+            elif self._written != self._described():
+                self._write(token, is_new=False)
+        with self._changed:
+            if generation == self.generation and not self._closed:
+                self._token, self._next = token, None
+                self._refused = self.connection.refused = ""
+                self._until = asked + self._settings.session_seconds
+                self._changed.notify_all()
+            elif self._token is None:
+                # Perhaps it was made in the next session already; nobody was shown it.
+                self._next = token
+
+    def _write_new(self, token: str) -> None:
+        try:
+            self._write(token, is_new=True)
+        except UnreachableError:
+            raise
+        except (StoreError, ObserverMismatchError) as error:
+            with self._changed:
+                self._refused = str(error)
+                self._changed.notify_all()
+            raise
+
+    # --- The token's node -----------------------------------------------------------------
+
+    def _write(self, token: str, *, is_new: bool) -> None:
+        """Make or change the token's node, unless a live process contradicts its observers."""
+        with self._writing:
+            self.connection.make_folders()
+            for _ in range(_ATTEMPTS):
+                described = self._described()
+                version = self._agree(token) if self._observers else None
+                wrong = self._try_write(token, described, version, is_new=is_new)
+                if wrong is None:
+                    self._written = described
+                    return
+                if isinstance(wrong, NodeExistsError):
+                    is_new = False  # It was made before, and the answer got lost.
+                elif isinstance(wrong, NoNodeError) and is_new:
+                    self.connection.make_folders(again=True)
+                elif not isinstance(wrong, BadVersionError):
+                    raise self.connection.failed(wrong) from wrong
+        raise StoreError(
+            "So many processes announce their observers in ZooKeeper, under "
+            f"{self._settings.root}, that this one does not get a turn: start fewer at once."
+        )
+
+    def _agree(self, token: str) -> int:
+        """Hold our observers against those of others; which announcement was the last by then."""
+        call = _getting(self._settings.path("observers"))
+        try:
+            version: int = self.connection.ask(call)[1].version
+        except NoNodeError:
+            self.connection.make_folders(again=True)
+            version = self.connection.ask(call)[1].version
+        for other in self.processes():
+            if other["token"] != token:
+                check_agreement(other, self._observers)
+        return version
+
+    def _try_write(
+        self, token: str, described: bytes, version: int | None, *, is_new: bool
+    ) -> KazooException | None:
+        path = self._settings.path("live", token)
+
+        def commit(client: Any) -> Any:
+            together = client.transaction()
+            if version is not None:
+                together.set_data(self._settings.path("observers"), b"", version)
+            if is_new:
+                together.create(path, described, self.connection.acl, ephemeral=True)
+            else:
+                together.set_data(path, described)
+            return together.commit_async()
+
+        answers = [one for one in self.connection.ask(commit) if isinstance(one, KazooException)]
+        # Of changes that are made together, all before the culprit were rolled back.
+        blamed = [one for one in answers if not isinstance(one, RolledBackError)]
+        return next(iter(blamed or answers), None)
+
+    def _described(self) -> bytes:
+        process = {"pid": os.getpid(), "host": socket.gethostname(), "observers": self._observers}
+        return json.dumps(process).encode()
+
+
+def _getting(path: str) -> Callable[[Any], Any]:
+    return lambda client: client.get_async(path)
+
+
+def _closed() -> RepositoryClosedError:
+    return RepositoryClosedError("This repository has been closed; open it again.")

@@ -1,0 +1,253 @@
+"""A repository on a network store: the store, the oracle beside it, and who is alive.
+
+    hbase://c:2181,d:2181,e:2181/namespace?oracle=a:7070,b:7070
+    bigtable://project/instance?oracle=a:7070,b:7070&zookeeper=c:2181,d:2181,e:2181
+
+The rows stand in the store; timestamps come from the processes of `percola oracle` (§2.3), whose
+record stands in the store as well; liveness tokens (§2.2) are ephemeral nodes of ZooKeeper;
+advisory locks and the bell (§2.4) are served beside the oracle.
+
+Which oracle is the right one is for the store to say: its record carries an identity, and a client
+takes timestamps from no other. The same identity names the folder in ZooKeeper, so that one
+ensemble serves any number of repositories.
+
+What is secret is not in the address, which is printed and logged, but in the environment:
+
+    PERCOLA_ORACLE_TOKEN_FILE     a file with the token that the oracles want to be shown
+    PERCOLA_ORACLE_CA             authorities, in PEM, of the oracles' certificates: use TLS
+    PERCOLA_ORACLE_CERT, …_KEY    what to show to oracles that want certificates of clients
+    PERCOLA_ZOOKEEPER_LOGIN_FILE  a file with USER:PASSWORD, for ZooKeeper's scheme `digest`
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from percola.addresses import NetworkAddress
+from percola.coordination.base import Coordination
+from percola.errors import NotARepositoryError, PercolaError, UnknownTableError, UsageError
+from percola.oracle.base import Oracle
+from percola.oracle.record import newest
+from percola.store.base import Store
+
+if TYPE_CHECKING:
+    from percola.oracle.client import NetworkOracle
+
+_PREFIX: Final = "PERCOLA_ORACLE_"
+TOKEN_FILE: Final = _PREFIX + "TOKEN_FILE"
+LOGIN_FILE: Final = "PERCOLA_ZOOKEEPER_LOGIN_FILE"
+
+
+@dataclass
+class NetworkPlace:
+    """What a process has open of a repository: once, however often it is opened there.
+
+    One session of ZooKeeper and one pending call to the oracle a process: so they are shared.
+    """
+
+    address: NetworkAddress
+    store: Store
+    oracle: Oracle
+    coordination: Coordination
+    users: int = 1
+
+    @classmethod
+    def open(cls, address: NetworkAddress) -> NetworkPlace:
+        """Open it, or what this process has open of it already.
+
+        Raises UsageError for an address that lacks something or names it wrongly,
+        NotARepositoryError where no oracle has ever run, StoreError for what does not answer.
+        """
+        with _guard:
+            known = _places.get(address.text)
+            if known is not None:
+                known.users += 1
+                return known
+            known = _places[address.text] = _open(address)
+            return known
+
+    def release(self) -> None:
+        """Say that one user has ended; the last one closes everything."""
+        with _guard:
+            self.users -= 1
+            if self.users:
+                return
+            if _places.get(self.address.text) is self:
+                del _places[self.address.text]
+        close(self.coordination, self.oracle, self.store)
+
+
+_places: dict[str, NetworkPlace] = {}
+_guard = threading.RLock()
+
+
+def _renew_guard() -> None:
+    global _guard
+    _guard = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_guard)
+
+
+def _open(address: NetworkAddress) -> NetworkPlace:
+    if not address.oracles:
+        raise UsageError(
+            f"{address.text!r} does not say where its oracle is. Start one with 'percola oracle "
+            f"--repo {address.store} --listen HOST:PORT', and put ?oracle=HOST:PORT behind the "
+            "address."
+        )
+    if not address.zookeeper:
+        raise UsageError(
+            f"{address.text!r} does not say where ZooKeeper is, which knows the processes that are "
+            "alive: add &zookeeper=HOST:PORT to the address."
+        )
+    store = open_store(address)
+    opened: list[Any] = [store]
+    try:
+        source = _source(address, store)
+        oracle = _oracle(address, source)
+        opened.insert(0, oracle)
+        coordination = _coordination(address, source, oracle)
+    except BaseException:
+        close(*opened)
+        raise
+    return NetworkPlace(address, store, oracle, coordination)
+
+
+def open_store(
+    address: NetworkAddress,
+    *,
+    request_seconds: float | None = None,
+    patience_seconds: float | None = None,
+) -> Store:
+    """The store alone. Nothing is asked of a server yet.
+
+    Args:
+        address: where it is.
+        request_seconds: how long a single call may take; None: the store's default.
+        patience_seconds: for how long what may be tried again is; None: the store's default.
+
+    Raises UsageError for an address that does not read so, or if its extra is not installed.
+    """
+    given = {"request_seconds": request_seconds, "patience_seconds": patience_seconds}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    try:
+        if address.scheme == "hbase":
+            from percola.store.hbase import open_hbase
+
+            return open_hbase(address.store, **options)
+        from percola.store.bigtable import open_bigtable
+
+        return open_bigtable(address.store, **options)
+    except ImportError as error:
+        raise UsageError(_lacks(address, error, address.scheme)) from error
+
+
+def _source(address: NetworkAddress, store: Store) -> str:
+    try:
+        record = newest(store)
+    except UnknownTableError:
+        record = None
+    if record is None:
+        raise NotARepositoryError(
+            f"No oracle has handed out timestamps for {address.store} yet, so it is no repository. "
+            f"Start one: 'percola oracle --repo {address.store} --listen HOST:PORT'."
+        )
+    return record.source
+
+
+def _oracle(address: NetworkAddress, source: str) -> NetworkOracle:
+    try:
+        from percola.oracle.client import NetworkOracle
+    except ImportError as error:
+        raise UsageError(_lacks(address, error, "oracle")) from error
+    return NetworkOracle(address.oracles, source=source, **credentials())
+
+
+def _coordination(address: NetworkAddress, source: str, oracle: NetworkOracle) -> Coordination:
+    try:
+        from percola.coordination.advice_client import NetworkAdvice
+        from percola.coordination.advice_wire import CHANNEL_OPTIONS
+        from percola.coordination.zookeeper import ZooKeeperCoordination
+    except ImportError as error:
+        raise UsageError(_lacks(address, error, "zookeeper")) from error
+    advice = NetworkAdvice(
+        address.oracles,
+        channel=lambda one: oracle.channel(one, CHANNEL_OPTIONS),
+        metadata=oracle.metadata,
+    )
+    login = read_secret(LOGIN_FILE)
+    return ZooKeeperCoordination(
+        address.zookeeper,
+        f"/percola/{source}",
+        advice=advice,
+        auth=None if login is None else ("digest", one_line(login, LOGIN_FILE)),
+    )
+
+
+def credentials() -> dict[str, Any]:
+    """What a process shows to the oracles and wants of them, from its environment.
+
+    As arguments of `NetworkOracle`. Raises UsageError for a file that cannot be read.
+    """
+    given: dict[str, Any] = {}
+    token = read_secret(TOKEN_FILE)
+    if token is not None:
+        given["token"] = one_line(token, TOKEN_FILE)
+    roots = read_secret(_PREFIX + "CA")
+    if roots is not None:
+        given["roots"] = roots
+    chain, key = read_secret(_PREFIX + "CERT"), read_secret(_PREFIX + "KEY")
+    if (chain is None) != (key is None) or (chain is not None and roots is None):
+        raise UsageError(
+            f"{_PREFIX}CERT, {_PREFIX}KEY and {_PREFIX}CA go together: set all three to show a "
+            f"certificate to the oracles, or {_PREFIX}CA alone to check theirs."
+        )
+    if chain is not None:
+        given["certificate"] = (chain, key)
+    return given
+
+
+def read_secret(variable: str) -> bytes | None:
+    """What the file holds that an environment variable names; None if it is not set."""
+    path = os.environ.get(variable)
+    return read_file(path, variable) if path else None
+
+
+def read_file(path: str, what: str) -> bytes:
+    """A file's bytes; UsageError in words if it cannot be read or is empty."""
+    try:
+        found = Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{what} names {path}, which cannot be read: {error.strerror}.") from error
+    if not found.strip():
+        raise UsageError(f"{what} names {path}, which is empty.")
+    return found
+
+
+def one_line(raw: bytes, what: str) -> str:
+    """A token as a file holds it: one line of printable ASCII; else UsageError."""
+    text = raw.decode("ascii", "replace").strip()
+    if not text.isprintable() or not text.isascii():
+        raise UsageError(f"{what} should name a file with one line of printable ASCII.")
+    return text
+
+
+def close(*opened: Any) -> None:
+    """Close one after the other, whatever one of them says."""
+    for one in opened:
+        try:
+            one.close()
+        except PercolaError:
+            continue
+
+
+def _lacks(address: NetworkAddress, error: ImportError, extra: str) -> str:
+    return (
+        f"{address.text!r} needs the Python package {error.name}: install it with "
+        f"pip install 'percola[{extra}]'."
+    )

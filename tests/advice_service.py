@@ -1,0 +1,93 @@
+"""The lock service on a small gRPC server, and processes that use it.
+
+`percola oracle` serves it beside the timestamps; here its lease can be taken away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from typing import Any, Final
+
+import grpc
+from children import hear, say
+
+from percola.coordination import advice_wire as wire
+from percola.coordination.advice_client import NetworkAdvice
+from percola.coordination.advice_server import AdviceService, advice_handlers
+
+PATIENT: Final = 10.0
+"""Seconds that `try_lock` waits where a test is about locks, and not about what it does without a
+service: the machine may be busy."""
+
+
+class Server:
+    """The service on a gRPC server of its own, whose lease can be taken away."""
+
+    def __init__(self, address: str = "127.0.0.1:0", *, threads: int = 4, token: str = "") -> None:
+        self.holds = True
+        self.service = AdviceService(lambda: self.holds, self._admit)
+        self._token = token
+        self._server = grpc.server(
+            ThreadPoolExecutor(threads), options=[("grpc.so_reuseport", 0), *wire.SERVER_OPTIONS]
+        )
+        self._server.add_generic_rpc_handlers((self.service.handlers(),))
+        host = address.rpartition(":")[0]
+        self.address = f"{host}:{self._server.add_insecure_port(address)}"
+        self._server.start()
+
+    def _admit(self, context: Any) -> None:
+        shown = dict(context.invocation_metadata()).get("authorization", "")
+        if self._token and shown != f"Bearer {self._token}":
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "The token is missing or wrong.")
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self._server.stop(None).wait(10)
+
+
+def serve(pipe: Connection, address: str = "127.0.0.1:0") -> None:
+    """A process that serves until it is killed."""
+    server = grpc.server(
+        ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0), *wire.SERVER_OPTIONS]
+    )
+    server.add_generic_rpc_handlers((advice_handlers(lambda: True),))
+    port = server.add_insecure_port(address)
+    server.start()
+    say(pipe, f"127.0.0.1:{port}")
+    hear_forever(pipe)
+
+
+def hear_forever(pipe: Connection) -> None:
+    with contextlib.suppress(EOFError):
+        pipe.recv()
+
+
+def live(pipe: Connection, address: str) -> None:
+    """A process that does what it is told, and answers."""
+    advice = NetworkAdvice([address], lock_seconds=PATIENT)
+    heard = threading.Event()
+    while True:
+        word, *arguments = hear(pipe)
+        if word == "listen":
+            advice.listen(heard.set)
+            # The first ring says that it is attended to.
+            say(pipe, heard.wait(30))
+            heard.clear()
+        elif word == "await bell":
+            say(pipe, "waiting")
+            heard.wait(30)
+            say(pipe, time.monotonic() if heard.is_set() else None)
+            heard.clear()
+        elif word == "attended":
+            say(pipe, advice.is_attended)
+        else:
+            say(pipe, getattr(advice, word)(*arguments))

@@ -1,0 +1,449 @@
+"""§2.4 the lock service and the bell with real processes, which are killed, stopped and many.
+
+The service stands on a small gRPC server here; `percola oracle` serves it beside the timestamps.
+The name puts this file into the test process that starts no Spark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import pytest
+from advice_service import PATIENT, Server, live, serve
+from children import Child, hear, say
+
+from percola.coordination import advice_wire as wire
+from percola.coordination.advice_client import NetworkAdvice
+from percola.coordination.advice_server import AdviceService
+
+Wait = Callable[..., Any]
+
+SLOW: Final = 0.3 + 1.2
+"""Seconds that `try_lock` may take where nobody answers: its own time-out, and a busy machine."""
+NOTICED: Final = 10.0
+"""Seconds after which a client that answers nothing has lost its locks."""
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as running:
+        yield running
+
+
+@pytest.fixture
+def mine(server: Server, wait_until: Wait) -> Iterator[NetworkAdvice]:
+    advice = NetworkAdvice([server.address], lock_seconds=PATIENT)
+    advice.listen(lambda: None)
+    wait_until(lambda: advice.is_attended)
+    yield advice
+    advice.close()
+
+
+def ask(child: Child, *words: object) -> Any:
+    child.tell(words)
+    return child.hear()
+
+
+def seconds(call: Callable[[], object]) -> float:
+    began = time.monotonic()
+    call()
+    return time.monotonic() - began
+
+
+# --- Locks --------------------------------------------------------------------------------
+
+
+def test_a_row_is_locked_against_other_processes_and_threads_until_it_is_given_back(
+    server: Server, mine: NetworkAdvice, wait_until: Wait
+) -> None:
+    with Child(live, server.address) as child:
+        assert mine.try_lock("t", b"r") and not mine.try_lock("t", b"r")
+        assert ask(child, "try_lock", "t", b"r") is False
+        assert ask(child, "try_lock", "t", b"other") is True
+        assert ask(child, "try_lock", "u", b"r") is True
+        assert not mine.try_lock("t", b"other")
+        mine.unlock("t", b"r")
+        mine.unlock("t", b"r")
+        wait_until(lambda: ask(child, "try_lock", "t", b"r"))
+        assert not mine.try_lock("t", b"r")
+        ask(child, "unlock", "t", b"r")
+        wait_until(lambda: mine.try_lock("t", b"r"))
+
+
+def test_taking_and_giving_back_at_once_by_two_processes_never_gives_a_row_to_both(
+    server: Server, mine: NetworkAdvice, tmp_path: Path
+) -> None:
+    """Each writes its name while it has the row, and finds it unchanged."""
+    names = tmp_path / "names"
+    with Child(take_turns, server.address, names) as child:
+        child.hear()
+        found: list[bool] = []
+        while len(found) < 30 or ask(child, "how many") < 30:
+            found += turn(mine, names, "test")
+        child.tell("stop")
+        assert all(found) and all(child.hear())
+
+
+def turn(advice: NetworkAdvice, names: Path, name: str) -> list[bool]:
+    """Whether nobody else wrote while the row was held; nothing if it was not to be had."""
+    if not advice.try_lock("t", b"turns"):
+        return []
+    try:
+        names.write_text(name)
+        return [all(names.read_text() == name for _ in range(5))]
+    finally:
+        advice.unlock("t", b"turns")
+
+
+def take_turns(pipe: Connection, address: str, names: Path) -> list[bool]:
+    advice = NetworkAdvice([address], lock_seconds=PATIENT)
+    heard = threading.Event()
+    advice.listen(heard.set)
+    assert heard.wait(30)
+    say(pipe)
+    found: list[bool] = []
+    while True:
+        if pipe.poll(0):
+            if hear(pipe) == "stop":
+                break
+            say(pipe, len(found))
+        found += turn(advice, names, "child")
+    advice.close()
+    return found
+
+
+def test_the_locks_of_a_process_that_is_killed_are_dropped(
+    server: Server, mine: NetworkAdvice, wait_until: Wait
+) -> None:
+    with Child(live, server.address) as child:
+        assert ask(child, "try_lock", "t", b"r") is True
+        assert server.service.locks == 1
+        assert not mine.try_lock("t", b"r")
+        child.kill()
+        wait_until(lambda: mine.try_lock("t", b"r"), seconds=NOTICED)
+
+
+def test_the_locks_of_a_process_that_answers_nothing_are_dropped_within_seconds(
+    server: Server, mine: NetworkAdvice, wait_until: Wait
+) -> None:
+    with Child(live, server.address) as child:
+        ask(child, "listen")
+        assert ask(child, "try_lock", "t", b"r") is True
+        child.signal(signal.SIGSTOP)
+        # It closes nothing, as a machine that is gone.
+        wait_until(lambda: mine.try_lock("t", b"r"), seconds=NOTICED)
+        child.signal(signal.SIGCONT)
+        wait_until(lambda: ask(child, "attended"), what="it to attend anew")
+        assert ask(child, "try_lock", "t", b"s") is True
+
+
+def test_an_idle_process_attends_for_longer_than_the_keep_alive_takes(
+    server: Server, mine: NetworkAdvice
+) -> None:
+    assert mine.try_lock("t", b"r")
+    broken = 0
+    end = time.monotonic() + 8
+    pause = threading.Event()
+    while time.monotonic() < end:
+        broken += server.service.locks != 1
+        pause.wait(0.02)
+    assert not broken
+
+
+# --- Without the service ------------------------------------------------------------------
+
+
+def test_without_a_service_every_row_is_to_be_had_and_that_is_known_quickly() -> None:
+    alone = NetworkAdvice(["127.0.0.1:9", "127.0.0.1:10"])
+    assert seconds(lambda: alone.try_lock("t", b"first")) < SLOW
+    assert seconds(lambda: [alone.try_lock("t", b"%d" % n) for n in range(200)]) < SLOW
+    assert not alone.try_lock("t", b"first"), "the threads of a process keep apart all the same"
+    alone.unlock("t", b"first")
+    assert alone.try_lock("t", b"first")
+    heard = threading.Event()
+    alone.listen(heard.set)
+    alone.ring()
+    assert heard.is_set()
+    assert seconds(alone.close) < 5
+
+
+def test_a_service_that_hangs_costs_one_time_out_a_second_and_is_found_again(
+    wait_until: Wait,
+) -> None:
+    with Child(serve) as service:
+        address = service.hear()
+        mine = NetworkAdvice([address])
+        other = NetworkAdvice([address], lock_seconds=PATIENT)
+        mine.listen(lambda: None)
+        wait_until(lambda: mine.is_attended)
+        assert other.try_lock("t", b"r")
+        wait_until(lambda: not mine.try_lock("t", b"r") or mine.unlock("t", b"r"))
+        service.signal(signal.SIGSTOP)
+        wait_until(lambda: mine.is_attended)
+        assert seconds(lambda: mine.try_lock("t", b"s")) < SLOW
+        assert seconds(lambda: [mine.try_lock("t", b"%d" % n) for n in range(200)]) < SLOW
+        assert seconds(lambda: [mine.unlock("t", b"%d" % n) for n in range(200)]) < SLOW
+        assert seconds(lambda: [mine.ring() for _ in range(10_000)]) < SLOW
+        service.signal(signal.SIGCONT)
+        wait_until(lambda: mine.is_attended)
+        wait_until(lambda: other.is_attended)
+        # Whatever was asked while it hung, no row stays locked for good.
+        wait_until(lambda: other.try_lock("t", b"s"))
+        for advice in (mine, other):
+            assert seconds(advice.close) < 5
+
+
+def test_a_service_that_hangs_only_in_locking_costs_one_time_out_a_second(
+    monkeypatch: pytest.MonkeyPatch, wait_until: Wait
+) -> None:
+    answer = threading.Event()
+    hung: list[object] = []
+
+    def hang(*_: object) -> wire.LockReply:
+        hung.append(None)
+        answer.wait(30)
+        return wire.LockReply(True)
+
+    monkeypatch.setattr(AdviceService, "_try_lock", hang)
+    with Server(threads=50) as server:
+        hasty = NetworkAdvice([server.address])
+        hasty.listen(lambda: None)
+        wait_until(lambda: hasty.is_attended)
+        began = time.monotonic()
+        pause = threading.Event()
+        for number in range(300):
+            assert hasty.try_lock("t", b"%d" % number)
+            pause.wait(0.005)
+        took = time.monotonic() - began
+        assert hung and len(hung) <= 2 + took
+        answer.set()
+        hasty.close()
+
+
+def test_a_service_that_is_killed_and_started_again_is_attended_to_again(
+    wait_until: Wait,
+) -> None:
+    with Child(serve) as first:
+        address = first.hear()
+        mine = NetworkAdvice([address], lock_seconds=PATIENT)
+        other = NetworkAdvice([address], lock_seconds=PATIENT)
+        assert mine.try_lock("t", b"r") and not other.try_lock("t", b"r")
+        first.kill()
+        wait_until(lambda: not (mine.is_attended or other.is_attended))
+        assert other.try_lock("t", b"r"), "its loss forgets the locks"
+        other.unlock("t", b"r")
+        with Child(serve, address) as second:
+            assert second.hear() == address
+            wait_until(lambda: mine.is_attended and other.is_attended)
+            assert other.try_lock("t", b"s")
+            wait_until(lambda: not mine.try_lock("t", b"s") or mine.unlock("t", b"s"))
+        mine.close()
+        other.close()
+
+
+def test_everybody_moves_to_the_process_that_holds_the_lease(wait_until: Wait) -> None:
+    with Server() as one, Server() as two:
+        two.holds = False
+        advices = [
+            NetworkAdvice([a.address, b.address], lock_seconds=PATIENT)
+            for a, b in ((one, two), (two, one))
+        ]
+        bells = [threading.Event() for _ in advices]
+        for advice, bell in zip(advices, bells, strict=True):
+            advice.listen(bell.set)
+        wait_until(lambda: one.service.sessions == 2)
+        assert advices[0].try_lock("t", b"r")
+        assert not advices[1].try_lock("t", b"r")
+        one.holds, two.holds = False, True
+        wait_until(lambda: two.service.sessions == 2, seconds=5)
+        assert one.service.sessions == one.service.locks == 0
+        wait_until(lambda: all(advice.is_attended for advice in advices))
+        for bell in bells:
+            bell.clear()
+        advices[0].ring()
+        assert all(bell.wait(10) for bell in bells)
+        for advice in advices:
+            advice.close()
+
+
+# --- The bell -----------------------------------------------------------------------------
+
+
+def test_the_bell_is_heard_here_without_a_round_trip_and_elsewhere_at_once(
+    server: Server, mine: NetworkAdvice
+) -> None:
+    here: list[float] = []
+    mine.listen(lambda: here.append(time.monotonic()))
+    with Child(live, server.address) as child:
+        assert ask(child, "listen") is True
+        waits = []
+        for _ in range(20):
+            assert ask(child, "await bell") == "waiting"
+            del here[:]
+            rung = time.monotonic()
+            mine.ring()
+            assert len(here) == 1, "before ring() has returned"
+            waits.append(child.hear() - rung)
+        # Both clocks are the machine's. Usually it is a few milliseconds.
+        assert max(waits) < 2
+        assert sorted(waits)[len(waits) // 2] < 0.1
+        del here[:]
+        child.tell(("ring",))
+        assert child.hear() is None
+        wait_for = threading.Event()
+        for _ in range(1000):
+            if here:
+                break
+            wait_for.wait(0.01)
+        assert len(here) == 1
+
+
+def test_many_rings_are_a_few_calls_and_never_more_than_one_at_a_time(
+    server: Server, mine: NetworkAdvice, wait_until: Wait, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[float] = []
+    at_once: list[int] = []
+    under_way = 0
+    method = mine._line._method
+
+    def counted(address: str, name: str, reply: Any) -> Any:
+        real = method(address, name, reply)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            nonlocal under_way
+            if name != wire.RING:
+                return real(*arguments, **options)
+            under_way += 1
+            at_once.append(under_way)
+            calls.append(time.monotonic())
+            try:
+                return real(*arguments, **options)
+            finally:
+                under_way -= 1
+
+        return call
+
+    monkeypatch.setattr(mine._line, "_method", counted)
+    began, rings = time.monotonic(), 0
+    pause = threading.Event()
+    while (took := time.monotonic() - began) < 1:
+        mine.ring()
+        rings += 1
+        pause.wait(0.0005)
+    rung = len(calls)
+    assert rings > 2 * rung
+    assert rung <= 2 + took / 0.01, "ten milliseconds lie between two"
+    wait_until(lambda: len(calls) >= 1)
+    last = time.monotonic()
+    mine.ring()
+    wait_until(lambda: calls[-1] >= last, what="a ring for what was rung last")
+    assert set(at_once) == {1}
+
+
+def test_a_process_that_only_rings_does_not_attend(server: Server, mine: NetworkAdvice) -> None:
+    heard = threading.Event()
+    mine.listen(heard.set)
+    heard.clear()
+    loader = NetworkAdvice([server.address])
+    loader.ring()
+    assert heard.wait(10)
+    assert server.service.sessions == 1
+    loader.close()
+
+
+# --- A thousand ---------------------------------------------------------------------------
+
+
+def test_a_thousand_that_attend_take_no_thread_from_other_calls(wait_until: Wait) -> None:
+    with Server(threads=4) as server:
+        with contextlib.ExitStack() as stack:
+            heard = [0] * 1000
+            streams = []
+            for first in range(0, 1000, 100):
+                channel = stack.enter_context(
+                    grpc.insecure_channel(
+                        server.address, options=[("grpc.use_local_subchannel_pool", 1)]
+                    )
+                )
+                attend = channel.unary_stream(
+                    f"/{wire.SERVICE}/{wire.ATTEND}",
+                    request_serializer=wire.AttendRequest.encode,
+                    response_deserializer=wire.Rung.decode,
+                )
+                streams += [
+                    attend(wire.AttendRequest(f"s{number}")) for number in range(first, first + 100)
+                ]
+            wait_until(lambda: server.service.sessions == 1000)
+            one = NetworkAdvice([server.address], lock_seconds=PATIENT)
+            slowest = max(seconds(lambda n=n: one.try_lock("t", b"%d" % n)) for n in range(200))
+            assert server.service.locks == 200
+            assert slowest < 2
+            one.ring()
+            for number, stream in enumerate(streams):
+                # The first of them says that it is attended to, the second is the ring.
+                next(stream), next(stream)
+                heard[number] += 1
+            assert heard == [1] * 1000
+            assert threading.active_count() < 200, "the streams have no threads here"
+            one.close()
+            for stream in streams:
+                stream.cancel()
+        wait_until(lambda: server.service.sessions == 0)
+
+
+# --- Fork, access -------------------------------------------------------------------------
+
+
+def test_a_child_after_a_fork_attends_by_itself(server: Server, wait_until: Wait) -> None:
+    # In an interpreter of its own: a server in the process that forks would be copied too.
+    program = f"""
+import os, threading
+from percola.coordination.advice_client import NetworkAdvice
+advice = NetworkAdvice([{server.address!r}], lock_seconds=10)
+bell = threading.Event()
+advice.listen(bell.set)
+assert bell.wait(30)
+assert advice.try_lock("t", b"parent")
+child = os.fork()
+if not child:
+    try:
+        assert not advice.try_lock("t", b"parent")
+        assert advice.try_lock("t", b"child")
+        os._exit(0)
+    finally:
+        os._exit(1)
+status = os.waitpid(child, 0)[1]
+assert status == 0, status
+assert advice.is_attended
+assert not advice.try_lock("t", b"parent")
+advice.ring()
+advice.close()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    wait_until(lambda: server.service.sessions == 0)
+
+
+def test_a_client_without_the_token_goes_on_without_the_service(wait_until: Wait) -> None:
+    with Server(token="s3cret") as server:
+        shown = [("authorization", "Bearer s3cret")]
+        stranger = NetworkAdvice([server.address])
+        friend = NetworkAdvice([server.address], metadata=shown, lock_seconds=PATIENT)
+        assert friend.try_lock("t", b"r")
+        assert stranger.try_lock("t", b"r")
+        assert friend.is_attended and not stranger.is_attended
+        stranger.ring()
+        for advice in (stranger, friend):
+            assert seconds(advice.close) < 5

@@ -1,0 +1,369 @@
+"""A repository on servers, as a user has it: a store, two oracles, ZooKeeper, commands.
+
+The store is Bigtable's emulator, the oracles are processes of `percola oracle`, and everything
+else knows of them by the repository's address alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from children import Child, hear, say
+from commands import command, environment, run
+from emulator import Emulator
+from zookeeper import ZooKeeper
+
+import percola
+from percola import (
+    ConflictingOptionsError,
+    NotARepositoryError,
+    Repository,
+    StoreError,
+    Table,
+    Transaction,
+    UsageError,
+    Worker,
+    observer,
+)
+from percola.addresses import network_address, portable
+from percola.network import open_store
+
+WaitUntil = Callable[..., Any]
+
+LEASE: Final = 1.0
+ACCOUNTS: Final = 6
+EACH: Final = 100
+
+accounts = Table("accounts")
+balance = accounts.column("balance", int)
+words = Table("words")
+word = words.column("word", str, observed=True)
+length = words.column("length", int)
+
+
+@observer(word)
+def measure(t: Transaction, row: str) -> None:
+    """How long the word is."""
+    t.set(length, row, len(t.get(word, row) or ""))
+
+
+class Oracle:
+    """A process of `percola oracle`."""
+
+    def __init__(self, store: str, listen: str = "127.0.0.1:0", *options: str) -> None:
+        arguments = ["--repo", store, "--json", "oracle", "--listen", listen]
+        self.process = subprocess.Popen(
+            command(*arguments, "--lease", str(LEASE), *options),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment(),
+            text=True,
+        )
+        assert self.process.stdout is not None
+        said = self.process.stdout.readline()
+        assert said, "the oracle ended at once"
+        self.address: str = json.loads(said)["address"]
+
+    def end(self, number: int = signal.SIGKILL) -> str:
+        """Send it a signal, and return what it still said."""
+        self.process.send_signal(number)
+        said, _ = self.process.communicate(timeout=30)
+        return said
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[Emulator]:
+    with pytest.MonkeyPatch.context() as patch, Emulator() as running:
+        patch.setenv("BIGTABLE_EMULATOR_HOST", running.address)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory, java_home: Path) -> Iterator[ZooKeeper]:
+    with ZooKeeper(tmp_path_factory.mktemp("zookeeper"), java_home) as running:
+        yield running
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as held:
+        yield held
+
+
+@pytest.fixture
+def store(emulator: Emulator, request: pytest.FixtureRequest) -> str:
+    """The address of an instance that no other test has, without anything that runs."""
+    name = "i" + "".join(filter(str.isalnum, request.node.name))[-25:].lower()
+    return f"bigtable://project/{name}"
+
+
+def start(stack: ExitStack, store: str, listen: str = "127.0.0.1:0", *options: str) -> Oracle:
+    """Start an oracle that ends with the test."""
+    one = Oracle(store, listen, *options)
+    stack.callback(one.process.wait)
+    stack.callback(one.process.kill)
+    return one
+
+
+def address_of(store: str, zookeeper: ZooKeeper, *oracles: Oracle) -> str:
+    listed = ",".join(one.address for one in oracles)
+    return f"{store}?oracle={listed}&zookeeper={zookeeper.address}"
+
+
+# --- What works -------------------------------------------------------------------------
+
+
+def test_commands_and_programs_share_a_repository_by_its_address(
+    stack: ExitStack, store: str, zookeeper: ZooKeeper
+) -> None:
+    address = address_of(store, zookeeper, start(stack, store), start(stack, store))
+    made = run(
+        "--repo",
+        address,
+        "init",
+        "--column",
+        "words.word:str:observed",
+        "--column",
+        "words.length:int",
+    )
+    assert (made.code, made.err) == (0, "")
+    assert made.out == f"Created a repository in {address}, with the table words.\n"
+    assert run("--repo", address, "set", "a", "word", "oracle").code == 0
+    with percola.open(address, [words], create=False) as repo:
+        assert repo.snapshot().get(word, "a") == "oracle"
+        Worker(repo, [measure], threads=1).run_until_idle()
+    assert run("--repo", address, "get", "a", "length").out == "6\n"
+    status = run("--repo", address, "--json", "status")
+    assert (status.code, status.json["tables"]) == (0, status.json["tables"])
+    assert "words" in status.out
+    checked = run("--repo", address, "check")
+    assert checked.code == 0, checked.out + checked.err
+
+
+def transfer(repo: Repository, chance: random.Random) -> None:
+    def move(t: Transaction) -> None:
+        one, other = chance.sample(range(ACCOUNTS), 2)
+        amount = chance.randrange(1, 10)
+        t.set(balance, f"{one}", (t.get(balance, f"{one}") or 0) - amount)
+        t.set(balance, f"{other}", (t.get(balance, f"{other}") or 0) + amount)
+
+    repo.run(move, attempts=100)
+
+
+def transfers(pipe: Any, address: str, seed: int) -> int:
+    """In a process of its own: transfers until told to end; how many."""
+    chance = random.Random(seed)
+    done = 0
+    with percola.open(address, [accounts], create=False) as repo:
+        transfer(repo, chance)
+        say(pipe, "begun")
+        ended = threading.Event()
+        threading.Thread(target=lambda: (hear(pipe), ended.set()), daemon=True).start()
+        while not ended.is_set():
+            transfer(repo, chance)
+            done += 1
+            if done % 5 == 0:
+                assert sum_of(repo) == ACCOUNTS * EACH
+    return done
+
+
+def sum_of(repo: Repository) -> int:
+    now = repo.snapshot()
+    return sum(now.get(balance, f"{one}") or 0 for one in range(ACCOUNTS))
+
+
+@pytest.mark.timeout(240)  # Two take-overs, on a machine that may be busy.
+def test_money_is_neither_made_nor_lost_while_oracles_and_programs_are_killed(
+    stack: ExitStack, store: str, zookeeper: ZooKeeper, wait_until: WaitUntil
+) -> None:
+    first, second = start(stack, store), start(stack, store)
+    address = address_of(store, zookeeper, first, second)
+    with percola.open(address, [accounts]) as repo:
+        repo.run(lambda t: [t.set(balance, f"{one}", EACH) for one in range(ACCOUNTS)])
+        children = [stack.enter_context(Child(transfers, address, seed)) for seed in range(3)]
+        for child in children:
+            assert child.hear() == "begun"
+        for killed in (first, second):
+            before = repo.snapshot().start_ts
+            killed.end()
+            again = start(stack, store, killed.address)
+            assert again.address == killed.address
+            # Nobody knows which of the two handed out: whichever it was, they go up and on.
+            after = wait_until(lambda: repo.services.oracle.timestamp(), seconds=60)
+            assert after > before
+            transfer(repo, random.Random(after))
+            assert sum_of(repo) == ACCOUNTS * EACH
+        children[0].kill()
+        for child in children[1:]:
+            child.tell("end")
+            assert child.hear() > 0
+        # Whatever the killed one has left is settled by whoever meets it.
+        assert sum_of(repo) == ACCOUNTS * EACH
+        # Liveness tokens: of the killed program's none is left once its session has ended.
+        wait_until(lambda: len(repo.services.coordination.processes()) == 1, seconds=60)
+
+
+def test_a_process_opens_a_repository_once_however_often_it_is_opened(
+    stack: ExitStack, store: str, zookeeper: ZooKeeper
+) -> None:
+    address = address_of(store, zookeeper, start(stack, store))
+    with percola.open(address, [accounts]) as one:
+        with percola.open(address, [accounts]) as other:
+            assert one.services.coordination.token == other.services.coordination.token
+            assert len(one.services.coordination.processes()) == 1
+        one.run(lambda t: t.set(balance, "a", 1))
+        assert one.snapshot().get(balance, "a") == 1
+
+
+def test_an_oracle_steps_down_when_it_is_told_to_end_and_says_what_it_did(
+    stack: ExitStack, store: str, zookeeper: ZooKeeper
+) -> None:
+    only = start(stack, store)
+    with percola.open(address_of(store, zookeeper, only), [accounts]) as repo:
+        drawn = [repo.services.oracle.timestamp() for _ in range(5)]
+    assert drawn == sorted(set(drawn))
+    told = json.loads(only.end(signal.SIGTERM))
+    assert told["event"] == "stopped" and told["timestamps"] >= 5
+    assert only.process.returncode == 0
+
+
+def test_a_token_in_a_file_is_asked_for_and_shown(
+    stack: ExitStack,
+    store: str,
+    zookeeper: ZooKeeper,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    secret = tmp_path / "token"
+    secret.write_text("sesame\n")
+    only = start(stack, store, "127.0.0.1:0", "--token-file", str(secret))
+    address = address_of(store, zookeeper, only)
+    assert run("--repo", address, "init", "--column", "a.b:str").code == 0
+    refused = run("--repo", address, "set", "row", "b", "x")
+    assert refused.code == 1 and "refuses this client" in refused.err
+    monkeypatch.setenv("PERCOLA_ORACLE_TOKEN_FILE", str(secret))
+    assert run("--repo", address, "set", "row", "b", "x").code == 0
+
+
+# --- What is refused --------------------------------------------------------------------
+
+
+def test_an_address_that_lacks_a_part_says_which(
+    stack: ExitStack, store: str, zookeeper: ZooKeeper
+) -> None:
+    only = start(stack, store)
+    with pytest.raises(UsageError, match=r"does not say where its oracle is\. Start one with"):
+        percola.open(f"{store}?zookeeper={zookeeper.address}", [accounts])
+    with pytest.raises(UsageError, match="does not say where ZooKeeper is"):
+        percola.open(f"{store}?oracle={only.address}", [accounts])
+
+
+def test_a_place_where_nothing_was_made_is_no_repository(
+    stack: ExitStack, store: str, zookeeper: ZooKeeper
+) -> None:
+    text = f"{store}?oracle=127.0.0.1:9&zookeeper={zookeeper.address}"
+    with pytest.raises(NotARepositoryError, match="No oracle has handed out timestamps"):
+        percola.open(text, [accounts])
+    address = address_of(store, zookeeper, start(stack, store))
+    with pytest.raises(NotARepositoryError, match="There is no repository at"):
+        percola.open(address, create=False)
+    with pytest.raises(NotARepositoryError, match="There is no repository at"):
+        percola.open(address)
+    with pytest.raises(ConflictingOptionsError, match="durability"):
+        percola.open(address, [accounts], durability="full")
+    percola.create(address)
+    with percola.open(address, create=False) as repo:
+        assert not list(repo.schema)
+
+
+def test_the_oracle_of_another_repository_is_not_believed(
+    stack: ExitStack, store: str, zookeeper: ZooKeeper
+) -> None:
+    own, foreign = start(stack, store), start(stack, store + "2")
+    with percola.open(address_of(store, zookeeper, own), [accounts]) as repo:
+        repo.run(lambda t: t.set(balance, "a", 1))
+    with pytest.raises(StoreError, match="is not the one of this repository"):
+        percola.open(address_of(store, zookeeper, foreign), [accounts]).snapshot()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--repo", "./folder", "oracle", "--listen", ":1"], "needs no oracle"),
+        (["--repo", "bigtable://p/i", "oracle"], "Missing option '--listen'"),
+        (["--repo", "bigtable://p/i", "oracle", "--listen", "here"], "listens at HOST:PORT"),
+        (
+            ["--repo", "bigtable://p/i", "oracle", "--listen", "h:1", "--tls-key", "x"],
+            "--tls-cert and --tls-key go together",
+        ),
+        (
+            ["--repo", "bigtable://p/i", "oracle", "--listen", "h:1", "--token-file", "/none"],
+            "--token-file names /none, which cannot be read: No such file or directory",
+        ),
+        (
+            ["--repo", "bigtable://p/i", "oracle", "--listen", "127.0.0.1:0", "--lease", "0"],
+            "0.0 is not in the range 0.05<=x<=3600",
+        ),
+    ],
+)
+def test_a_command_line_that_cannot_work_is_told_in_a_sentence(
+    arguments: list[str], said: str
+) -> None:
+    answer = run(*arguments)
+    assert answer.code in (1, 2)
+    assert said in " ".join(answer.err.split())
+    assert "Traceback" not in answer.err
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("?oracle=a", "is not HOST:PORT"),
+        ("?oracle=a:1,", "is not HOST:PORT"),
+        ("?oracle=a:70000", "is not HOST:PORT"),
+        ("?oracle=a:1&oracle=b:1", "names oracle= twice"),
+        ("?zookeeper=x y:1", "is not HOST:PORT"),
+    ],
+)
+def test_lists_of_servers_that_do_not_read_so_are_refused(query: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        network_address("bigtable://project/instance" + query)
+
+
+def test_an_address_is_taken_apart_and_means_the_same_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "bigtable://p/i?app_profile=one&oracle=a:1,[::1]:2&zookeeper=c:3"
+    found = network_address(text)
+    assert found is not None
+    assert (found.store, found.oracles, found.zookeeper) == (
+        "bigtable://p/i?app_profile=one",
+        ["a:1", "[::1]:2"],
+        ["c:3"],
+    )
+    assert portable(text) == text
+    assert network_address("lmdb:x") is None
+    hbase = network_address("hbase://c,d:2182/shop?oracle=a:1")
+    assert hbase is not None
+    assert (hbase.store, hbase.zookeeper) == ("hbase://c,d:2182/shop", ["c:2181", "d:2182"])
+    other = network_address("hbase://c/shop?oracle=a:1&zookeeper=z:9")
+    assert other is not None and other.zookeeper == ["z:9"]
+    monkeypatch.chdir(tmp_path)
+    assert portable("x") == portable("lmdb:x") == os.path.join(tmp_path, "x")
+    with pytest.raises(NotARepositoryError):
+        portable("memory:")
+    unknown = network_address("bigtable://p/i?colour=red")
+    assert unknown is not None
+    with pytest.raises(UsageError, match="unknown option 'colour'"):
+        open_store(unknown)
