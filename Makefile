@@ -4,7 +4,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test check simulate mutants crash fuzz anomalies corpus bench lock clean venv
+.PHONY: help setup demo test check simulate mutants crash fuzz anomalies corpus cluster bench lock clean venv
 MAKEFLAGS += --no-print-directory
 
 PYTHON ?=
@@ -22,6 +22,7 @@ setup: venv ## install everything into .venv; Java, a C compiler, Chromium, emul
 	@scripts/cc.sh install >/dev/null || true
 	@scripts/chromium.sh install >/dev/null || true
 	@scripts/bigtable_emulator.sh >/dev/null || true
+	@scripts/hbase_jars.sh install >/dev/null || true
 
 demo: venv ## see real pages go from a crawl into a search index that follows a change
 	@scripts/java.sh install
@@ -55,6 +56,9 @@ anomalies: setup ## play what snapshot isolation forbids and permits, and write 
 corpus: setup ## load, change and verify an index of 26,000 real pages; takes about an hour
 	@test -f $(CORPUS)/manifest.json || $(BIN)/webindex crawl-docs $(CORPUS)
 	@JAVA_HOME="$$(scripts/java.sh home)" $(BIN)/python -m tests.scenarios --crawl $(CORPUS) $(ARGS)
+
+cluster: setup ## start HBase, HDFS and ZooKeeper on this machine (ARGS=status, ARGS=down)
+	@JAVA_HOME="$$(scripts/java.sh home)" $(BIN)/python -m percola.testing.hbase_cluster $(or $(ARGS),up)
 
 bench: setup ## measure, and print a table and draw a plot for each benchmark
 	@JAVA_HOME="$$(scripts/java.sh home)" $(BIN)/python -m benchmarks $(ARGS)

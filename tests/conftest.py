@@ -60,18 +60,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_report_header() -> list[str]:
-    emulator = subprocess.run(
-        [ROOT / "scripts" / "bigtable_emulator.sh", "find"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
     return [
         _java("describe") or "Java: none of version 17 or later; the Spark tests will fail",
-        f"Bigtable's emulator: {emulator.stdout.strip()}"
-        if emulator.returncode == 0
-        else f"{emulator.stderr.strip()} The tests on it are skipped.",
+        _found("Bigtable's emulator", "bigtable_emulator.sh", "find"),
+        _found("HBase", "hbase_jars.sh", "find", "server"),
     ]
+
+
+def _found(what: str, script: str, *asked: str) -> str:
+    answer = subprocess.run(
+        [ROOT / "scripts" / script, *asked], capture_output=True, text=True, check=False
+    )
+    if answer.returncode == 0:
+        return f"{what}: {answer.stdout.strip()}"
+    why = answer.stderr.strip() or f"{what} is not here: `make setup` fetches it where it can."
+    return f"{why} The tests on it are skipped."
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# The jars of HBase, for the store and for the development cluster: finds them, or has Maven fetch them.
+#
+#   hbase_jars.sh find client      prints the folder of HBase's client, which the store needs
+#   hbase_jars.sh find server      prints the folder of ZooKeeper, HDFS and HBase, for a cluster
+#   hbase_jars.sh install          fetches both where they are not yet, and prints their folders;
+#                                  `install client` or `install server` fetches one
+#
+# They stand in ~/.cache/percola/hbase-client and hbase-server, about 190 MB together, or where
+# PERCOLA_HBASE_JARS and PERCOLA_HBASE_SERVER_JARS say: those folders are yours, nothing is fetched.
+# Where Maven takes them from is for its own settings to say.
+set -euo pipefail
+
+HBASE=2.6.4-hadoop3
+HADOOP=3.4.2
+LOG4J=2.17.2
+cache=${HOME:?}/.cache/percola
+
+# One dependency of a project: group, artifact, version. Reload4j would be a second place where
+# logs go, besides Log4j 2.
+dependency() {
+  echo "<dependency><groupId>$1</groupId><artifactId>$2</artifactId><version>$3</version><exclusions>
+<exclusion><groupId>ch.qos.reload4j</groupId><artifactId>reload4j</artifactId></exclusion>
+<exclusion><groupId>org.slf4j</groupId><artifactId>slf4j-reload4j</artifactId></exclusion>
+</exclusions></dependency>"
+}
+
+# What a set consists of, as a Maven project; a copy of it in a folder says what that folder holds.
+project() {
+  echo "<project><modelVersion>4.0.0</modelVersion>
+<groupId>percola</groupId><artifactId>hbase-$1</artifactId><version>1</version><packaging>pom</packaging>
+<dependencies>"
+  if [ "$1" = client ]; then
+    dependency org.apache.hbase hbase-shaded-client "$HBASE"
+  else
+    dependency org.apache.hbase hbase-server "$HBASE"
+    dependency org.apache.hadoop hadoop-hdfs "$HADOOP"
+    dependency org.apache.hadoop hadoop-common "$HADOOP"
+    dependency org.apache.logging.log4j log4j-1.2-api "$LOG4J"
+  fi
+  dependency org.apache.logging.log4j log4j-slf4j-impl "$LOG4J"
+  dependency org.apache.logging.log4j log4j-core "$LOG4J"
+  echo "</dependencies></project>"
+}
+
+fail() {
+  echo "HBase's $set jars cannot be had: $1" >&2
+  exit 1
+}
+
+# Prints the folder of the set if it is there, whole, and of the versions named above.
+find_jars() {
+  local own
+  [ "$set" = client ] && own=${PERCOLA_HBASE_JARS:-} || own=${PERCOLA_HBASE_SERVER_JARS:-}
+  if [ -n "$own" ]; then
+    compgen -G "$own/*.jar" >/dev/null || fail "there are none in $own, which the environment names."
+    echo "$own"
+  else
+    cmp -s <(project "$set") "$cache/hbase-$set/pom.xml" && echo "$cache/hbase-$set"
+  fi
+}
+
+# Copies beside the place and moves it there as one, so that nobody ever meets a half of it.
+install_jars() {
+  type -P mvn >/dev/null ||
+    fail "they are not here, and there is no Maven to fetch them with (Debian, Ubuntu: apt-get install maven; macOS: brew install maven)."
+  mkdir -p "$cache"
+  work=$(mktemp -d "$cache/fetching.XXXXXX")
+  trap 'rm -rf "$work"' EXIT
+  jars=$work/hbase-$set
+  mkdir "$jars"
+  project "$set" >"$jars/pom.xml"
+  echo "Fetching HBase's $set jars with Maven; the first time takes minutes." >&2
+  mvn --batch-mode --quiet --file "$jars/pom.xml" \
+    org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies \
+    -DincludeScope=runtime -DoutputDirectory="$jars" </dev/null >"$work/log" 2>&1 ||
+    fail "Maven says: $(grep -m 1 ERROR "$work/log" || tail -n 1 "$work/log")"
+  [ ! -e "$cache/hbase-$set" ] || mv "$cache/hbase-$set" "$work/old"
+  mv "$jars" "$cache/" 2>/dev/null || true # another one may just have done the same
+  rm -rf "$work"
+}
+
+usage() {
+  echo "usage: scripts/hbase_jars.sh find client|server, or install [client|server]" >&2
+  exit 2
+}
+
+case "${1:-} ${2:-}" in
+  "find client" | "find server")
+    set=$2
+    find_jars || fail "they are not here; run scripts/hbase_jars.sh install $set to fetch them."
+    ;;
+  "install " | "install client" | "install server")
+    for set in ${2:-client server}; do
+      find_jars || { install_jars; find_jars || fail "they were fetched, but are not there."; }
+    done
+    ;;
+  *) usage ;;
+esac

@@ -1,0 +1,359 @@
+"""A real HBase cluster on this machine, in one command: for tests, demos and development.
+
+    python -m percola.testing.hbase_cluster up --folder ./cluster      # prints its address
+    python -m percola.testing.hbase_cluster down --folder ./cluster    # also from another shell
+
+    with Cluster(folder) as cluster:                    # or Cluster.small(folder): one of each
+        repo = percola.open(cluster.address)            # hbase://127.0.0.1:PORT/percola
+        cluster.process("regionserver-2").kill()        # kill -9; also stop, resume, start
+        cluster.process("regionserver-2").start()
+        cluster.await_ready()
+
+ZooKeeper, NameNode, DataNodes, master and region servers are processes of their own, as they are in
+production, made of the jars that `scripts/hbase_jars.sh install server` fetches. Everything of a
+cluster stands in its folder:
+
+    cluster.json   how many processes, on which ports, with how much memory
+    logs/NAME.log  what each process logs; logs/NAME.out: what it printed
+    conf/NAME/     its settings
+    data/NAME/     what it keeps: a cluster that is taken down and up again has its tables
+    pids/NAME      its process
+
+A cluster in a `with` block ends with it, whatever ends the program: a guard process watches
+(`hbase_cluster_pids`). One that `up` started runs until `down`.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from percola.testing import hbase_cluster_pids as pids
+from percola.testing import hbase_cluster_settings as settings
+from percola.testing.hbase_cluster_servers import GRACE, Processes, Server, State, ask_to_end
+from percola.testing.hbase_cluster_settings import HOST, SMALL_HEAP, ClusterError, Layout
+
+__all__ = ["Cluster", "ClusterError", "Server", "State"]
+
+NAMESPACE: Final = "percola"
+LOOK_EVERY: Final = 0.1
+
+
+class Cluster:
+    """A development cluster in a folder; as a context manager it is up for the block.
+
+    Args:
+        folder: where everything of it stands; made if it is not there. A cluster that is there
+            already is that cluster: its tables, its ports.
+        region_servers: how many (1 to 7); None: as many as the folder's has, or 3.
+        data_nodes: likewise.
+        heap: MiB of heap for each process of a kind, instead of `hbase_cluster_settings.HEAP`.
+        first_port: the first of its 40 ports; None: what is free, below 32,000.
+
+    Raises:
+        ClusterError: the folder holds a cluster of another shape, or cannot hold one.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        region_servers: int | None = None,
+        data_nodes: int | None = None,
+        heap: Mapping[str, int] | None = None,
+        first_port: int | None = None,
+    ) -> None:
+        self.folder = Path(folder).resolve()
+        if wrong := re.search(r"[^\w./+@-]", str(self.folder)):
+            raise ClusterError(
+                f"A development cluster cannot stand in {self.folder}: Hadoop takes "
+                f"{wrong[0]!r} in a path for something else. Name another folder."
+            )
+        if not hasattr(os, "pidfd_open") or not Path("/proc/self/stat").exists():
+            raise ClusterError("A development cluster needs Linux, which this is not.")
+        self.layout = _layout(self.folder, region_servers, data_nodes, heap, first_port)
+        self._processes = Processes(self.folder, self.layout)
+
+    @classmethod
+    def small(cls, folder: str | Path) -> Cluster:
+        """One DataNode and one region server, with small heaps: enough for most tests."""
+        return cls(folder, region_servers=1, data_nodes=1, heap=SMALL_HEAP)
+
+    @property
+    def quorum(self) -> str:
+        """Where ZooKeeper listens, and all clients begin: `127.0.0.1:PORT`."""
+        return f"{HOST}:{self.layout.ports('zookeeper')[0]}"
+
+    @property
+    def address(self) -> str:
+        """The address of a repository in it: `hbase://127.0.0.1:PORT/percola`."""
+        return f"hbase://{self.quorum}/{NAMESPACE}"
+
+    @property
+    def web(self) -> str:
+        """The master's pages about tables, regions and servers."""
+        return f"http://{HOST}:{self.layout.ports('master')[1]}/master-status"
+
+    @property
+    def logs(self) -> Path:
+        """The folder of all logs."""
+        return self.folder / "logs"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its processes, in the order in which they are started."""
+        return self.layout.names
+
+    def process(self, name: str) -> Server:
+        """One of its processes: `zookeeper`, `namenode`, `datanode-1`, `master`, `regionserver-1`…
+
+        Raises:
+            ClusterError: it has none of this name.
+        """
+        if name not in self.names:
+            raise ClusterError(
+                f"The cluster in {self.folder} has no process {name!r}. It has these: "
+                f"{', '.join(self.names)}."
+            )
+        return Server(self._processes, name)
+
+    def status(self) -> list[State]:
+        """What each process does now."""
+        return [self.process(name).state for name in self.names]
+
+    def _of(self, *kinds: str) -> list[Server]:
+        names = (name for name in self.names if settings.kind_of(name)[0] in kinds)
+        return [self.process(name) for name in names]
+
+    # --- Up -------------------------------------------------------------------------------
+
+    def __enter__(self) -> Cluster:
+        if pids.running(self.folder):
+            raise ClusterError(
+                f"The cluster in {self.folder} is up already: use it by its address "
+                f"{self.address}, or take it down first."
+            )
+        self._processes.start_guard()
+        try:
+            self.up()
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def up(self, seconds: float = 180.0, tell: Callable[[str], object] = lambda step: None) -> None:
+        """Start what does not run, and return once a table can be made and written.
+
+        Args:
+            seconds: how long that may take.
+            tell: called with the name of each step that has something to start.
+
+        Raises:
+            ClusterError: no Java, no jars, a port is taken, a process ended, or the time is up.
+                What this call started has been ended again.
+        """
+        end = time.monotonic() + seconds
+        missing = [server.name for server in self._of(*settings.HEAP) if not server.runs]
+        self._processes.check_ports(missing)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.layout.save(self.folder)
+            for what, kinds, ready in (
+                ("HDFS", ("zookeeper", "namenode", "datanode"), self._hdfs_is_ready),
+                ("HBase", ("master", "regionserver"), self._hbase_is_ready),
+            ):
+                servers = [server for server in self._of(*kinds) if server.name in missing]
+                if servers:
+                    tell(what)
+                if what == "HDFS":
+                    self._format(end)
+                for server in servers:
+                    server.start()
+                self._await(what, ready, end)
+        except BaseException:
+            for name in missing:
+                self._processes.kill(name)
+            raise
+
+    def await_ready(self, seconds: float = 60.0) -> None:
+        """Wait until all answers: the master has come up, and knows the region servers that run.
+
+        It knows those and no others: of one that was killed or stopped it has noticed it, though
+        its regions may still be on their way to another.
+
+        Raises:
+            ClusterError: a process ended by itself meanwhile, or the time is up.
+        """
+        end = time.monotonic() + seconds
+        self._await("HDFS", self._hdfs_is_ready, end)
+        self._await("HBase", self._hbase_is_ready, end)
+
+    def region_servers(self) -> list[str]:
+        """The region servers that the master takes for alive: `regionserver-1`…, in order.
+
+        Raises:
+            ClusterError: the master does not answer.
+        """
+        figures = self._master()
+        if figures is None:
+            raise ClusterError(f"The master does not answer at {self.web}.")
+        return self._alive(figures)
+
+    def _alive(self, figures: Mapping[str, Any]) -> list[str]:
+        # HOST,PORT,STARTED;… with the milliseconds at which it began. A server that was killed
+        # is listed until its session ends, also if another runs in its place by then.
+        listed = str(figures.get("tag.liveRegionServers", "")).split(";")
+        entries = [entry.split(",") for entry in listed if entry.count(",") == 2]
+        began = {int(port): int(started) / 1000 for _, port, started in entries}
+        return [
+            server.name
+            for server in self._of("regionserver")
+            if began.get(server.port, -1.0) >= pids.noted_at(self.folder, server.name)
+        ]
+
+    def _format(self, end: float) -> None:
+        if (self.folder / "data" / "namenode" / "current" / "VERSION").exists():
+            return
+        self._processes.start("format")
+        if not self._processes.finish("format", end - time.monotonic()):
+            raise ClusterError(
+                f"HDFS could not be formatted: {self._processes.last_words('format')}"
+            )
+
+    def _await(self, what: str, ready: Callable[[], bool], end: float) -> None:
+        servers = self._of(*settings.HEAP)
+        # Also one that has ended by now: at once, before anybody looked.
+        begun = [server for server in servers if pids.was_noted(self.folder, server.name)]
+        pause = threading.Event()
+        while not ready():
+            for server in begun:
+                if not server.runs:
+                    raise ClusterError(
+                        f"{server.name} ended while {what} was starting: "
+                        f"{self._processes.last_words(server.name)}"
+                    )
+            if time.monotonic() > end:
+                raise ClusterError(
+                    f"{what} in {self.folder} did not come up in time; the logs are in {self.logs}."
+                )
+            pause.wait(LOOK_EVERY)
+
+    def _hdfs_is_ready(self) -> bool:
+        figures = self._figures("namenode", "Hadoop:service=NameNode,name=FSNamesystemState")
+        running = len(self._answering("datanode"))
+        return bool(
+            self._zookeeper_is_ready()
+            and figures
+            and figures["FSState"] == "Operational"
+            and figures["NumLiveDataNodes"] >= running
+        )
+
+    def _hbase_is_ready(self) -> bool:
+        figures = self._master()
+        if not figures or not int(figures.get("masterFinishedInitializationTime", 0)):
+            return False
+        return self._alive(figures) == self._answering("regionserver")
+
+    def _answering(self, kind: str) -> list[str]:
+        states = [server.state for server in self._of(kind)]
+        return [state.name for state in states if state.pid and not state.stopped]
+
+    def _zookeeper_is_ready(self) -> bool:
+        try:
+            with socket.create_connection((HOST, self.layout.ports("zookeeper")[0]), 5) as server:
+                server.sendall(b"ruok")
+                return server.recv(16) == b"imok"
+        except OSError:
+            return False
+
+    def _master(self) -> dict[str, Any] | None:
+        return self._figures("master", "Hadoop:service=HBase,name=Master,sub=Server")
+
+    def _figures(self, name: str, bean: str) -> dict[str, Any] | None:
+        """What a process serves about itself; None if it does not answer yet."""
+        connection = http.client.HTTPConnection(HOST, self.layout.ports(name)[1], timeout=5)
+        try:
+            connection.request("GET", f"/jmx?qry={bean}")
+            found = json.loads(connection.getresponse().read())["beans"]
+        except (OSError, ValueError, KeyError, http.client.HTTPException):
+            return None
+        finally:
+            connection.close()
+        return dict(found[0]) if found else None
+
+    # --- Down -----------------------------------------------------------------------------
+
+    def down(self) -> None:
+        """End every process; return once all are gone, after 20 seconds at the most.
+
+        HBase closes its regions first, so that the next start need not replay a log. What does
+        not end in time is killed: nothing that was written is lost by that either.
+        """
+        for kinds, seconds in (
+            (("master",), 4.0),
+            (("regionserver",), GRACE),
+            (("datanode", "namenode", "zookeeper"), 3.0),
+        ):
+            ending = [
+                one for server in self._of(*kinds) if (one := self._processes.id(server.name))
+            ]
+            for process in ending:
+                ask_to_end(process)
+            end = time.monotonic() + seconds
+            for process in ending:
+                process.wait(max(0.0, end - time.monotonic()))
+        self._processes.kill_all()
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        # Not by `down`: nobody needs these servers' last words, and HBase recovers from kill -9.
+        self._processes.kill_all()
+        self._processes.end_guard()
+
+
+def _layout(
+    folder: Path,
+    region_servers: int | None,
+    data_nodes: int | None,
+    heap: Mapping[str, int] | None,
+    first_port: int | None,
+) -> Layout:
+    """The layout of the folder's cluster, or, where there is none, one as it is asked for."""
+    kept = Layout.load(folder)
+    if kept is None:
+        return Layout(
+            3 if region_servers is None else region_servers,
+            3 if data_nodes is None else data_nodes,
+            first_port or settings.choose_ports(folder),
+            dict(heap or settings.HEAP),
+        )
+    wanted = {
+        "region_servers": region_servers,
+        "data_nodes": data_nodes,
+        "heap": None if heap is None else dict(heap),
+        "first_port": first_port,
+    }
+    for name, value in wanted.items():
+        if value is not None and getattr(kept, name) != value:
+            raise ClusterError(
+                f"{folder} holds a cluster with {name.replace('_', ' ')} {getattr(kept, name)}, "
+                f"not {value}: leave that out, name another folder, or remove this one, with "
+                "every table in it."
+            )
+    return kept
+
+
+if __name__ == "__main__":
+    from percola.testing.hbase_cluster_command import dev_cluster
+
+    dev_cluster(prog_name="python -m percola.testing.hbase_cluster")

@@ -1,0 +1,280 @@
+"""The development cluster's servers: started by name, killed, stopped, resumed, started again."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from percola.testing import hbase_cluster_pids as pids
+from percola.testing import hbase_cluster_settings as settings
+from percola.testing.hbase_cluster_pids import ProcessId
+from percola.testing.hbase_cluster_settings import ClusterError, Layout
+
+GRACE: Final = 12.0
+"""Seconds that a server has to end by itself in, before it is killed."""
+
+
+class State(NamedTuple):
+    """What is to be said of a server.
+
+    Attributes:
+        name: which one.
+        pid: its process id; None if it does not run.
+        port: where its clients reach it.
+        resident: bytes of memory that it has.
+        stopped: whether it stands still (`Server.stop`).
+    """
+
+    name: str
+    pid: int | None
+    port: int
+    resident: int
+    stopped: bool
+
+
+class Processes:
+    """The processes of the cluster in a folder, as this program starts and ends them.
+
+    Args:
+        folder: the cluster's.
+        layout: which processes there are, and on which ports.
+    """
+
+    def __init__(self, folder: Path, layout: Layout) -> None:
+        self.folder = folder
+        self.layout = layout
+        self.logs = folder / "logs"
+        # What this program started, whose end it has to take note of.
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._lock = threading.RLock()
+
+    def id(self, name: str) -> ProcessId | None:
+        """The process of this name, if it runs."""
+        return pids.noted(self.folder, name)
+
+    def log(self, name: str) -> Path:
+        """The file that the process of this name logs to."""
+        return self.logs / f"{name}.log"
+
+    def start(self, name: str) -> None:
+        """Start the process of this name, which does not run.
+
+        Raises:
+            ClusterError: no Java, no jars, or something else listens on one of its ports.
+        """
+        java, jars = settings.find_java(), settings.find_jars()
+        self.check_ports([name])
+        settings.write_files(self.folder, self.layout, name)
+        self.note_end(name)
+        out = self.log(name).with_suffix(".out")
+        for file in (self.log(name), out):
+            if file.exists():  # what it says from now on is looked for in these
+                file.replace(file.with_name(f"{file.name}.before"))
+        with self._lock, open(out, "wb") as said:
+            child = self._children[name] = subprocess.Popen(
+                settings.command(self.folder, self.layout, name, java),
+                env=settings.environment(self.folder, name, jars),
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C in a shell is for whoever started the servers, not for them.
+                start_new_session=True,
+            )
+            pids.note(self.folder, name, ProcessId.of_child(child.pid))
+
+    def finish(self, name: str, seconds: float) -> bool:
+        """Wait for the end of a process that this program started; whether all went well."""
+        try:
+            return self._children[name].wait(seconds) == 0
+        except subprocess.TimeoutExpired:
+            return False
+        finally:
+            self.kill(name)
+
+    def kill(self, name: str) -> None:
+        """End a process as kill -9 does, and return once it is gone; harmless if it is."""
+        process = self.id(name)
+        if process is not None:
+            process.signal(signal.SIGKILL)
+            process.wait(None)
+        self.note_end(name)
+
+    def kill_all(self) -> None:
+        """The same with every process of the cluster, whoever started it; the guard stays."""
+        pids.end_all(self.folder)
+        for name in (*self.layout.names, "format"):
+            self.note_end(name)
+
+    def note_end(self, name: str) -> None:
+        """Take note that a process has ended; harmless if it runs."""
+        with self._lock:
+            child = self._children.get(name)
+            if child is not None and child.poll() is not None:
+                del self._children[name]
+            if self.id(name) is None:
+                pids.forget(self.folder, name)
+
+    def check_ports(self, names: Iterable[str]) -> None:
+        """Raise ClusterError if a process of these could not listen on its ports."""
+        for name in names:
+            for port in self.layout.ports(name):
+                if not settings.becomes_free(port):
+                    raise ClusterError(
+                        f"Port {port}, on which {name} of the cluster in {self.folder} listens, "
+                        f"is taken by another process: end that (`ss -ltnp 'sport = {port}'` "
+                        "names it), or make a cluster in another folder."
+                    )
+
+    def last_words(self, name: str) -> str:
+        """The line that says why a process ended, and where the rest of what it said stands."""
+        log = self.log(name)
+        out = log.with_suffix(".out")
+        lines = [line for file in (out, log) if file.exists() for line in _lines(file)]
+        telling = [line for line in lines if re.search(r" (ERROR|FATAL) |^Error|Exception", line)]
+        last = (telling or lines or ["it said nothing"])[-1].strip()
+        return f"{last[:500]}\nIts log: {log if log.exists() else out}"
+
+    def start_guard(self) -> None:
+        """Have the cluster ended when this program ends, whatever ends it.
+
+        Raises:
+            ClusterError: the guard does not start.
+        """
+        own = ProcessId.of(os.getpid())
+        assert own is not None, "this process runs"
+        self.logs.mkdir(parents=True, exist_ok=True)
+        errors = self.logs / "guard.out"
+        with open(errors, "wb") as said:
+            guard = self._children[pids.GUARD] = subprocess.Popen(
+                [sys.executable, "-I", pids.__file__, self.folder, str(own.pid), str(own.began)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                start_new_session=True,
+            )
+        assert guard.stdout is not None
+        with guard.stdout as answer:
+            watching = answer.readline()
+        pids.note(self.folder, pids.GUARD, ProcessId.of_child(guard.pid))
+        if not watching:
+            self.kill(pids.GUARD)
+            raise ClusterError(
+                f"The guard of the cluster in {self.folder} did not start: {errors} says why."
+            )
+
+    def end_guard(self) -> None:
+        """End the guard; harmless if there is none."""
+        guard = self._children.get(pids.GUARD)
+        if guard is not None:
+            guard.kill()
+            guard.wait()
+        self.note_end(pids.GUARD)
+
+
+class Server:
+    """One process of a cluster, by name; it may have ended, and may be started again."""
+
+    def __init__(self, processes: Processes, name: str) -> None:
+        self._processes = processes
+        self.name = name
+
+    @property
+    def pid(self) -> int:
+        """Its process id.
+
+        Raises:
+            ClusterError: it does not run.
+        """
+        return self._running().pid
+
+    @property
+    def runs(self) -> bool:
+        """Whether it runs; also while it is stopped."""
+        return self._processes.id(self.name) is not None
+
+    @property
+    def port(self) -> int:
+        """Where its clients reach it, on 127.0.0.1."""
+        return self._processes.layout.ports(self.name)[0]
+
+    @property
+    def log(self) -> Path:
+        """The file that it logs to."""
+        return self._processes.log(self.name)
+
+    @property
+    def state(self) -> State:
+        """What it does now."""
+        process = self._processes.id(self.name)
+        if process is None:
+            return State(self.name, None, self.port, 0, stopped=False)
+        return State(self.name, process.pid, self.port, process.resident, process.stopped)
+
+    def start(self) -> None:
+        """Start it, with the settings and the data that it had; harmless if it runs.
+
+        It then needs some seconds: `Cluster.await_ready` waits for that.
+
+        Raises:
+            ClusterError: no Java, no jars, or something else listens on one of its ports.
+        """
+        if not self.runs:
+            self._processes.start(self.name)
+
+    def kill(self) -> None:
+        """End it as kill -9 does, and return once it is gone; harmless if it does not run."""
+        self._processes.kill(self.name)
+
+    def end(self, seconds: float = GRACE) -> None:
+        """Ask it to end, as an operator does, and kill it if it has not done so in time."""
+        if (process := self._processes.id(self.name)) is not None:
+            ask_to_end(process)
+            process.wait(seconds)
+        self.kill()
+
+    def stop(self) -> None:
+        """Let it hang: it keeps its connections and answers nothing, until `resume`.
+
+        Raises:
+            ClusterError: it does not run.
+        """
+        process = self._running()
+        process.signal(signal.SIGSTOP)
+        while process.runs and not process.stopped:
+            time.sleep(0.001)
+
+    def resume(self) -> None:
+        """Let it go on after `stop`.
+
+        Raises:
+            ClusterError: it does not run.
+        """
+        self._running().signal(signal.SIGCONT)
+
+    def _running(self) -> ProcessId:
+        process = self._processes.id(self.name)
+        if process is None:
+            raise ClusterError(
+                f"{self.name} of the cluster in {self._processes.folder} does not run."
+            )
+        return process
+
+
+def ask_to_end(process: ProcessId) -> None:
+    """Send SIGTERM; also to one that is stopped, which hears it once it goes on."""
+    process.signal(signal.SIGTERM)
+    process.signal(signal.SIGCONT)
+
+
+def _lines(file: Path) -> Iterator[str]:
+    with open(file, errors="replace") as text:
+        yield from (line for line in text if line.strip())

@@ -1,0 +1,446 @@
+"""What each process of the development cluster is told: its ports, its files, its command line.
+
+A `Layout` says how many processes there are, on which ports, with how much memory; it is kept in
+the cluster's folder, so that another shell finds the same cluster. Everything listens on 127.0.0.1
+only. The ports of a cluster follow one another, below those that the kernel gives to outgoing
+connections: a port whose server was killed is still free when it comes back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import time
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+from xml.sax.saxutils import escape
+
+from percola.errors import PercolaError
+from percola.testing.hbase_cluster_pids import marks
+
+HOST: Final = "127.0.0.1"
+PORTS: Final = 40
+"""How many ports in a row belong to a cluster, whether it uses them all or not."""
+
+FIRST_PORTS: Final = range(21_000, 32_000, PORTS)
+"""Where the ports of a cluster may begin, unless it is said."""
+
+HEAP: Final[Mapping[str, int]] = {
+    "zookeeper": 128,
+    "namenode": 256,
+    "datanode": 128,
+    "master": 384,
+    "regionserver": 768,
+}
+"""MiB of heap for each process of a kind; each takes about 150 more."""
+
+SMALL_HEAP: Final[Mapping[str, int]] = {
+    "zookeeper": 64,
+    "namenode": 128,
+    "datanode": 96,
+    "master": 256,
+    "regionserver": 512,
+}
+"""The same for a cluster of one region server."""
+
+MOST: Final = 7
+"""DataNodes, and region servers, that a cluster may have."""
+
+MAINS: Final[Mapping[str, tuple[str, ...]]] = {
+    "zookeeper": ("org.apache.zookeeper.server.quorum.QuorumPeerMain", "{conf}/zoo.cfg"),
+    "format": (
+        "org.apache.hadoop.hdfs.server.namenode.NameNode",
+        "-format",
+        "-force",
+        "-nonInteractive",
+    ),
+    "namenode": ("org.apache.hadoop.hdfs.server.namenode.NameNode",),
+    "datanode": ("org.apache.hadoop.hdfs.server.datanode.DataNode",),
+    "master": ("org.apache.hadoop.hbase.master.HMaster", "start"),
+    "regionserver": ("org.apache.hadoop.hbase.regionserver.HRegionServer", "start"),
+}
+
+# What Hadoop and HBase reach into; Java 17 would keep them out.
+_OPEN: Final = (
+    *(f"--add-opens=java.base/java.{part}=ALL-UNNAMED" for part in ("io", "lang", "nio", "util")),
+    "--add-opens=java.base/java.lang.reflect=ALL-UNNAMED",
+    "--add-opens=java.base/java.net=ALL-UNNAMED",
+    "--add-opens=java.base/java.util.concurrent=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.util.random=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.misc=ALL-UNNAMED",
+    "--add-exports=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
+    "--add-modules=jdk.unsupported",
+    "-Dorg.apache.hbase.thirdparty.io.netty.tryReflectionSetAccessible=true",
+)
+
+_LOGGING: Final = """\
+appender.file.type = RollingFile
+appender.file.name = file
+appender.file.fileName = ${sys:percola.log}
+appender.file.filePattern = ${sys:percola.log}.%i
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{ISO8601} %-5p [%t] %c{2.}: %m%n
+appender.file.policies.type = Policies
+appender.file.policies.size.type = SizeBasedTriggeringPolicy
+appender.file.policies.size.size = 32MB
+appender.file.strategy.type = DefaultRolloverStrategy
+appender.file.strategy.max = 3
+rootLogger.level = INFO
+rootLogger.appenderRef.file.ref = file
+logger.audit.name = org.apache.hadoop.hdfs.server.namenode.FSNamesystem.audit
+logger.audit.level = WARN
+logger.blocks.name = BlockStateChange
+logger.blocks.level = WARN
+logger.state.name = org.apache.hadoop.hdfs.StateChange
+logger.state.level = WARN
+"""
+
+
+class ClusterError(PercolaError):
+    """The development cluster cannot be started, or did not come up; nothing of it is left."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How many processes a cluster has, their memory, and where their ports begin.
+
+    Attributes:
+        region_servers: how many HBase region servers, 1 to 7.
+        data_nodes: how many HDFS DataNodes, 1 to 7; up to three of them hold each block.
+        first_port: the lowest port; ZooKeeper's.
+        heap: MiB of heap for each process of a kind; the kinds are the keys of `HEAP`.
+    """
+
+    region_servers: int
+    data_nodes: int
+    first_port: int
+    heap: Mapping[str, int] = field(default_factory=lambda: dict(HEAP))
+
+    def __post_init__(self) -> None:
+        for name in ("region_servers", "data_nodes"):
+            if not 1 <= getattr(self, name) <= MOST:
+                raise ClusterError(
+                    f"A development cluster has 1 to {MOST} {name.replace('_', ' ')}, not "
+                    f"{getattr(self, name)}."
+                )
+        if unknown := set(self.heap) ^ set(HEAP):
+            raise ClusterError(
+                f"The heap is said in MiB for each of {', '.join(HEAP)}; of these, or beside "
+                f"them: {', '.join(sorted(unknown))}."
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all processes, in the order in which they are started."""
+        return (
+            "zookeeper",
+            "namenode",
+            *(f"datanode-{number}" for number in range(1, self.data_nodes + 1)),
+            "master",
+            *(f"regionserver-{number}" for number in range(1, self.region_servers + 1)),
+        )
+
+    def ports(self, name: str) -> tuple[int, ...]:
+        """The ports that a process listens on; the first is the one that its clients know."""
+        kind, number = kind_of(name)
+        base = self.first_port
+        return {
+            "zookeeper": (base,),
+            "format": (),
+            "namenode": (base + 1, base + 2),  # the second: HTTP, for people and for readiness
+            "master": (base + 3, base + 4),  # likewise
+            "regionserver": (base + 4 + number,),
+            "datanode": tuple(base + 4 + MOST + 4 * (number - 1) + i for i in range(1, 5)),
+        }[kind]
+
+    def save(self, folder: Path) -> None:
+        """Keep it in the cluster's folder."""
+        draft = folder / f".cluster.{os.getpid()}"
+        draft.write_text(json.dumps(asdict(self), indent=2) + "\n")
+        draft.replace(folder / "cluster.json")
+
+    @classmethod
+    def load(cls, folder: Path) -> Layout | None:
+        """The one kept in the folder; None if there is none.
+
+        Raises:
+            ClusterError: the file is not what `save` writes.
+        """
+        file = folder / "cluster.json"
+        try:
+            return cls(**json.loads(file.read_text()))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as error:
+            raise ClusterError(
+                f"{file} does not describe a development cluster ({error}): remove {folder}, or "
+                "name another folder."
+            ) from error
+
+
+def kind_of(name: str) -> tuple[str, int]:
+    """`("regionserver", 2)` for `regionserver-2`; `("master", 0)` for `master`."""
+    kind, _, number = name.partition("-")
+    return kind, int(number or 0)
+
+
+# --- Ports ----------------------------------------------------------------------------------
+
+
+def is_free(port: int) -> bool:
+    """Whether a server can listen on this port of 127.0.0.1 now."""
+    with socket.socket() as probe:
+        # As Java does it: connections of a server that was killed are no obstacle.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+            probe.listen(1)
+        except OSError:
+            return False
+    return True
+
+
+def becomes_free(port: int, seconds: float = 1.0) -> bool:
+    """The same, if need be a moment later: the kernel lets go of a killed server's port after it
+    has said that the server is gone.
+    """
+    end = time.monotonic() + seconds
+    while not (free := is_free(port)) and time.monotonic() < end:
+        time.sleep(0.005)
+    return free
+
+
+def choose_ports(folder: Path, firsts: range = FIRST_PORTS) -> int:
+    """The first of a row of free ports; the same for the same folder, if they are free.
+
+    Raises:
+        ClusterError: there is no such row.
+    """
+    start = zlib.crc32(os.fsencode(folder)) % len(firsts)
+    rows: list[int] = [*firsts[start:], *firsts[:start]]
+    for first in rows:
+        if all(is_free(port) for port in range(first, first + PORTS)):
+            return first
+    raise ClusterError(
+        f"There are no {PORTS} free ports in a row between {firsts.start} and {firsts.stop}: end "
+        "what listens there (`ss -ltnp` lists it), or say which port is to be the first."
+    )
+
+
+# --- Files ----------------------------------------------------------------------------------
+
+
+def write_files(folder: Path, layout: Layout, name: str) -> Path:
+    """Write what a process reads at its start; its folder of settings."""
+    kind, _ = kind_of(name)
+    conf = folder / "conf" / name
+    data, scratch = folder / "data" / name, folder / "tmp" / name
+    shutil.rmtree(scratch, ignore_errors=True)
+    for needed in (conf, data, scratch, folder / "logs", folder / "pids"):
+        needed.mkdir(parents=True, exist_ok=True)
+    (conf / "log4j2.properties").write_text(_LOGGING)
+    if kind == "zookeeper":
+        (conf / "zoo.cfg").write_text(
+            f"tickTime=1000\ndataDir={data}\nclientPort={layout.ports(name)[0]}\n"
+            f"clientPortAddress={HOST}\nadmin.enableServer=false\nmaxClientCnxns=0\n"
+            "4lw.commands.whitelist=ruok,srvr,cons,mntr\n"
+        )
+        return conf
+    for file, settings in (
+        ("core-site.xml", _core(layout)),
+        ("hdfs-site.xml", _hdfs(layout, name, data)),
+        ("hbase-site.xml", _hbase(layout, name, scratch)),
+    ):
+        (conf / file).write_text("".join(_xml(settings)))
+    # Their web servers insist on a folder of pages, which the jars do not have.
+    for pages in ("webapps/hdfs", "webapps/datanode", "hbase-webapps/master"):
+        (conf / pages / "WEB-INF").mkdir(parents=True, exist_ok=True)
+    # Figures in JMX are then a second old at most; readiness is read from them.
+    (conf / "hadoop-metrics2-hbase.properties").write_text("*.period=1\n")
+    return conf
+
+
+def _xml(settings: Mapping[str, object]) -> Iterator[str]:
+    yield '<?xml version="1.0"?>\n<configuration>\n'
+    for name, value in settings.items():
+        word = str(value).lower() if isinstance(value, bool) else str(value)
+        yield f"  <property><name>{name}</name><value>{escape(word)}</value></property>\n"
+    yield "</configuration>\n"
+
+
+def _core(layout: Layout) -> dict[str, object]:
+    return {"fs.defaultFS": f"hdfs://{HOST}:{layout.ports('namenode')[0]}"}
+
+
+def _hdfs(layout: Layout, name: str, data: Path) -> dict[str, object]:
+    """HDFS: a lost DataNode is avoided after seconds and given up after twenty, not 630."""
+    kind, _ = kind_of(name)
+    settings: dict[str, object] = {
+        "dfs.replication": min(3, layout.data_nodes),
+        "dfs.permissions.enabled": False,
+        "dfs.heartbeat.interval": 1,
+        "dfs.namenode.heartbeat.recheck-interval": 5000,
+        "dfs.namenode.stale.datanode.interval": 5000,
+        "dfs.namenode.avoid.read.stale.datanode": True,
+        "dfs.namenode.avoid.write.stale.datanode": True,
+        "dfs.client.socket-timeout": 10000,
+        # A writer that loses one of three DataNodes goes on with two.
+        "dfs.client.block.write.replace-datanode-on-failure.best-effort": True,
+    }
+    if kind in ("namenode", "format"):
+        rpc, http = layout.ports("namenode")
+        settings |= {
+            "dfs.namenode.name.dir": f"file://{data.with_name('namenode')}",
+            "dfs.namenode.rpc-address": f"{HOST}:{rpc}",
+            "dfs.namenode.http-address": f"{HOST}:{http}",
+            "dfs.namenode.datanode.registration.ip-hostname-check": False,
+            "dfs.namenode.safemode.extension": 0,
+            "dfs.namenode.safemode.min.datanodes": 1,
+            "dfs.namenode.handler.count": 8,
+        }
+    if kind == "datanode":
+        blocks, ipc, http, proxy = layout.ports(name)
+        settings |= {
+            "dfs.datanode.data.dir": f"file://{data}",
+            "dfs.datanode.hostname": HOST,
+            "dfs.datanode.address": f"{HOST}:{blocks}",
+            "dfs.datanode.ipc.address": f"{HOST}:{ipc}",
+            "dfs.datanode.http.address": f"{HOST}:{http}",
+            "dfs.datanode.http.internal-proxy.port": proxy,
+            "dfs.datanode.handler.count": 5,
+        }
+    return settings
+
+
+def _hbase(layout: Layout, name: str, scratch: Path) -> dict[str, object]:
+    """HBase: a killed region server is noticed after its session, six seconds."""
+    kind, _ = kind_of(name)
+    settings: dict[str, object] = {
+        "hbase.rootdir": f"hdfs://{HOST}:{layout.ports('namenode')[0]}/hbase",
+        "hbase.cluster.distributed": True,
+        "hbase.zookeeper.quorum": HOST,
+        "hbase.zookeeper.property.clientPort": layout.ports("zookeeper")[0],
+        "zookeeper.session.timeout": 6000,
+        "hbase.tmp.dir": scratch,
+        "hbase.unsafe.regionserver.hostname": HOST,
+        "hbase.master.hostname": HOST,
+        "hbase.master.ipc.address": HOST,
+        "hbase.regionserver.ipc.address": HOST,
+        "hbase.regionserver.info.port": -1,
+        "hbase.regionserver.msginterval": 1000,
+        # A lost server's log is closed by HDFS after a heartbeat or two, not four seconds.
+        "hbase.lease.recovery.first.pause": 1000,
+        "hbase.regionserver.handler.count": 20,
+        # Tables are many and small here: 2 MB for each family of each region would fill the heap.
+        "hbase.hregion.memstore.mslab.chunksize": 256 * 1024,
+        "hbase.hregion.memstore.mslab.max.allocation": 64 * 1024,
+        "hbase.master.wait.on.regionservers.mintostart": 1,
+        "hbase.master.wait.on.regionservers.maxtostart": layout.region_servers,
+        "hbase.coprocessor.enabled": True,
+        "hbase.coprocessor.user.enabled": True,
+    }
+    if kind == "master":
+        rpc, http = layout.ports(name)
+        settings |= {
+            "hbase.master.port": rpc,
+            "hbase.master.info.port": http,
+            "hbase.master.info.bindAddress": HOST,
+        }
+    if kind == "regionserver":
+        settings["hbase.regionserver.port"] = layout.ports(name)[0]
+    return settings
+
+
+# --- Command lines --------------------------------------------------------------------------
+
+
+def command(folder: Path, layout: Layout, name: str, java: Path) -> list[str]:
+    """The command that starts a process; its jars and settings come by `environment`."""
+    kind, _ = kind_of(name)
+    conf, logs = folder / "conf" / name, folder / "logs"
+    heap = layout.heap["namenode" if kind == "format" else kind]
+    main = [word.format(conf=conf) for word in MAINS[kind]]
+    return [
+        str(java),
+        f"-Xmx{heap}m",
+        f"-Xms{heap // 4}m",
+        f"-XX:MaxDirectMemorySize={max(128, heap // 2)}m",
+        # For two cores and small heaps; the rest lives too short a life for the second compiler.
+        "-XX:+UseSerialGC",
+        *([] if kind == "regionserver" else ["-XX:TieredStopAtLevel=1"]),
+        "-XX:+ExitOnOutOfMemoryError",
+        f"-XX:ErrorFile={logs}/{name}.crash",
+        "-Djava.net.preferIPv4Stack=true",
+        f"-Djava.io.tmpdir={folder}/tmp/{name}",
+        f"-Dlog4j2.configurationFile={conf}/log4j2.properties",
+        "-Dzookeeper.jmx.log4j.disable=true",
+        f"-Dpercola.log={logs}/{name}.log",
+        *marks(folder, name),
+        *_OPEN,
+        *main,
+    ]
+
+
+def environment(folder: Path, name: str, jars: Path) -> dict[str, str]:
+    """The environment of a process: this one's, less what would speak for another HBase."""
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("HADOOP_", "HBASE_", "HDFS_", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS"))
+    }
+    # The C library's arenas, of which a JVM's many threads would have many.
+    return {**kept, "CLASSPATH": f"{folder}/conf/{name}:{jars}/*", "MALLOC_ARENA_MAX": "2"}
+
+
+def find_java() -> Path:
+    """The `java` to start everything with: JAVA_HOME's, or the first on the path.
+
+    Raises:
+        ClusterError: there is none, or one that is older than 17.
+    """
+    home = os.environ.get("JAVA_HOME")
+    found = f"{home}/bin/java" if home else shutil.which("java")
+    if not found or not os.access(found, os.X_OK):
+        raise ClusterError(
+            "The development cluster needs a Java runtime of version 17 or later, and "
+            + (f"JAVA_HOME={home} is none" if home else "none was found")
+            + ": run scripts/java.sh install, or point JAVA_HOME to one."
+        )
+    java = Path(found)
+    with contextlib.suppress(OSError):
+        for line in (java.resolve().parents[1] / "release").read_text().splitlines():
+            key, _, version = line.partition("=")
+            if key == "JAVA_VERSION" and int(version.strip('"').split(".")[0].split("-")[0]) < 17:
+                raise ClusterError(
+                    f"The development cluster needs Java 17 or later, and {java} is {version}: "
+                    "point JAVA_HOME to a later one."
+                )
+    return java
+
+
+def find_jars() -> Path:
+    """The folder of the servers' jars: PERCOLA_HBASE_SERVER_JARS, or where they are fetched to.
+
+    Raises:
+        ClusterError: they are not there.
+    """
+    own = os.environ.get("PERCOLA_HBASE_SERVER_JARS")
+    jars = Path(own) if own else Path.home() / ".cache" / "percola" / "hbase-server"
+    if not any(jars.glob("hbase-server-*.jar")):
+        raise ClusterError(
+            f"The jars of HBase's servers are not in {jars}: "
+            + (
+                "PERCOLA_HBASE_SERVER_JARS names the wrong folder."
+                if own
+                else "run scripts/hbase_jars.sh install server to fetch them with Maven."
+            )
+        )
+    return jars

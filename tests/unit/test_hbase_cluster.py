@@ -1,0 +1,327 @@
+"""The development cluster without its servers: ports, settings, and what it refuses."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import socket
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from percola.testing import hbase_cluster_pids as pids
+from percola.testing import hbase_cluster_settings as settings
+from percola.testing.hbase_cluster import Cluster, ClusterError
+from percola.testing.hbase_cluster_command import dev_cluster
+from percola.testing.hbase_cluster_settings import HEAP, MOST, SMALL_HEAP, Layout
+
+counts = st.integers(1, MOST)
+
+
+def listening(port: int = 0) -> socket.socket:
+    return socket.create_server(("127.0.0.1", port))
+
+
+def read_settings(file: Path) -> dict[str, str]:
+    return {
+        str(entry.findtext("name")): str(entry.findtext("value"))
+        for entry in ET.parse(file).getroot()
+    }
+
+
+@pytest.fixture
+def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Java that runs nothing: it does what its program `act` says, given the process's name."""
+    home = tmp_path / "java"
+    (home / "bin").mkdir(parents=True)
+    program = home / "bin" / "java"
+    program.write_text(
+        "#!/bin/sh\n"
+        "for word; do case $word in -Dpercola.process=*) name=${word#*process=} ;; esac; done\n"
+        f'. "{home}/act"\n'
+    )
+    program.chmod(0o755)
+    jars = tmp_path / "jars"
+    jars.mkdir()
+    (jars / "hbase-server-2.jar").touch()
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    monkeypatch.setenv("PERCOLA_HBASE_SERVER_JARS", str(jars))
+    return home / "act"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A cluster's folder; nothing of it outlives the test."""
+    folder = tmp_path / "cluster"
+    yield folder
+    pids.end_all(folder)
+
+
+# --- Ports --------------------------------------------------------------------------------
+
+
+@given(region_servers=counts, data_nodes=counts)
+def test_every_port_of_a_cluster_is_its_own_and_among_the_forty(
+    region_servers: int, data_nodes: int
+) -> None:
+    layout = Layout(region_servers, data_nodes, 21_000)
+    ports = list(itertools.chain.from_iterable(layout.ports(name) for name in layout.names))
+    assert len(layout.names) == 3 + region_servers + data_nodes
+    assert len(set(ports)) == len(ports)
+    assert set(ports) <= set(range(21_000, 21_040))
+
+
+def test_a_row_of_ports_in_which_one_is_taken_is_passed_over(tmp_path: Path) -> None:
+    first = settings.choose_ports(tmp_path)
+    assert settings.choose_ports(tmp_path) == first
+    with listening(first + 7):
+        assert not settings.is_free(first + 7)
+        assert not 0 <= first + 7 - settings.choose_ports(tmp_path) < 40
+    assert settings.choose_ports(tmp_path) == first
+
+
+def test_no_free_row_of_ports_is_said(tmp_path: Path) -> None:
+    first = settings.choose_ports(tmp_path)
+    with listening(first), pytest.raises(ClusterError, match=r"no 40 free ports.*ss -ltnp"):
+        settings.choose_ports(tmp_path, range(first, first + 1))
+
+
+# --- The folder ---------------------------------------------------------------------------
+
+
+@given(region_servers=counts, data_nodes=counts, first_port=st.integers(1024, 65_000))
+def test_a_layout_is_found_again_in_its_folder(
+    tmp_path_factory: pytest.TempPathFactory,
+    region_servers: int,
+    data_nodes: int,
+    first_port: int,
+) -> None:
+    folder = tmp_path_factory.mktemp("layout")
+    assert Layout.load(folder) is None
+    layout = Layout(region_servers, data_nodes, first_port, SMALL_HEAP)
+    layout.save(folder)
+    assert Layout.load(folder) == layout
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"region_servers": 3}', '"x"'])
+def test_a_damaged_description_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "cluster.json").write_text(text)
+    with pytest.raises(ClusterError, match=r"cluster\.json does not describe.*another folder"):
+        Cluster(tmp_path)
+
+
+@pytest.mark.parametrize("number", [0, MOST + 1])
+def test_a_cluster_has_one_to_seven_of_each(tmp_path: Path, number: int) -> None:
+    with pytest.raises(ClusterError, match=f"1 to 7 region servers, not {number}"):
+        Cluster(tmp_path, region_servers=number)
+    with pytest.raises(ClusterError, match=f"1 to 7 data nodes, not {number}"):
+        Cluster(tmp_path, data_nodes=number)
+
+
+def test_a_heap_for_an_unknown_process_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match=r"heap.*regionservers"):
+        Cluster(tmp_path, heap={**HEAP, "regionservers": 5})
+
+
+def test_a_folder_keeps_the_cluster_that_it_has(tmp_path: Path) -> None:
+    made = Cluster.small(tmp_path)
+    made.layout.save(tmp_path)
+    assert Cluster(tmp_path).layout == made.layout
+    assert Cluster(tmp_path / ".." / tmp_path.name).address == made.address
+    with pytest.raises(ClusterError, match="with region servers 1, not 2: leave that out"):
+        Cluster(tmp_path, region_servers=2)
+
+
+@pytest.mark.parametrize("name", ["a b", "a:b", "a,b", "a*", "${x}", "100%"])
+def test_a_path_that_hadoop_would_misread_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ClusterError, match=r"Hadoop takes .* Name another folder"):
+        Cluster(tmp_path / name)
+
+
+def test_a_process_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
+    cluster = Cluster.small(tmp_path)
+    with pytest.raises(ClusterError, match=r"no process 'regionserver-2'.*regionserver-1"):
+        cluster.process("regionserver-2")
+    with pytest.raises(ClusterError, match=r"regionserver-1 .* does not run"):
+        cluster.process("regionserver-1").stop()
+
+
+# --- Settings -----------------------------------------------------------------------------
+
+
+def test_every_process_listens_on_the_loopback_address_and_on_its_ports(tmp_path: Path) -> None:
+    layout = Layout(3, 3, 21_000)
+    for name in layout.names:
+        conf = settings.write_files(tmp_path, layout, name)
+        said = "".join(file.read_text() for file in conf.iterdir() if file.is_file())
+        for port in layout.ports(name):
+            assert str(port) in said, (name, port)
+        assert "0.0.0.0" not in said
+    hdfs = read_settings(tmp_path / "conf" / "datanode-3" / "hdfs-site.xml")
+    assert hdfs["dfs.datanode.address"] == f"127.0.0.1:{layout.ports('datanode-3')[0]}"
+    assert hdfs["dfs.replication"] == "3"
+    hbase = read_settings(tmp_path / "conf" / "regionserver-2" / "hbase-site.xml")
+    assert hbase["hbase.regionserver.port"] == str(layout.ports("regionserver-2")[0])
+    assert hbase["hbase.rootdir"] == f"hdfs://127.0.0.1:{layout.ports('namenode')[0]}/hbase"
+    assert hbase["zookeeper.session.timeout"] == "6000"
+    assert hbase["hbase.coprocessor.user.enabled"] == "true"
+    assert "tickTime=1000" in (tmp_path / "conf" / "zookeeper" / "zoo.cfg").read_text()
+
+
+def test_a_block_has_no_more_replicas_than_there_are_data_nodes(tmp_path: Path) -> None:
+    for data_nodes, replicas in ((1, "1"), (2, "2"), (5, "3")):
+        conf = settings.write_files(tmp_path, Layout(1, data_nodes, 21_000), "namenode")
+        assert read_settings(conf / "hdfs-site.xml")["dfs.replication"] == replicas
+
+
+def test_the_memory_of_every_process_is_bounded(tmp_path: Path) -> None:
+    layout = Layout(3, 3, 21_000)
+    heaps = []
+    for name in layout.names:
+        words = settings.command(tmp_path, layout, name, Path("java"))
+        heaps += [int(word[4:-1]) for word in words if word.startswith("-Xmx")]
+        assert any(word.startswith("-XX:MaxDirectMemorySize=") for word in words)
+    assert len(heaps) == len(layout.names)
+    assert sum(heaps) < 4000
+
+
+def test_what_the_environment_says_of_another_hadoop_is_not_passed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/elsewhere")
+    monkeypatch.setenv("HBASE_OPTS", "-Xmx1m")
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Xmx1m")
+    found = settings.environment(tmp_path, "master", tmp_path / "jars")
+    assert not {"HADOOP_CONF_DIR", "HBASE_OPTS", "JAVA_TOOL_OPTIONS"} & set(found)
+    assert found["CLASSPATH"] == f"{tmp_path}/conf/master:{tmp_path}/jars/*"
+    assert found["PATH"] == os.environ["PATH"]
+
+
+# --- Refusals -----------------------------------------------------------------------------
+
+
+def test_without_java_or_jars_nothing_starts(
+    java: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cluster = Cluster.small(folder)
+    java.write_text("exit 0\n")
+    monkeypatch.setenv("PERCOLA_HBASE_SERVER_JARS", str(tmp_path))
+    with pytest.raises(ClusterError, match=r"not in .* names the wrong folder"):
+        cluster.up()
+    monkeypatch.delenv("PERCOLA_HBASE_SERVER_JARS")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(ClusterError, match=r"run scripts/hbase_jars\.sh install server"):
+        cluster.up()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
+    with pytest.raises(ClusterError, match=r"Java.*17 or later.*JAVA_HOME=.*none is none"):
+        cluster.up()
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ClusterError, match=r"Java.*none was found.*scripts/java\.sh install"):
+        cluster.up()
+
+
+def test_a_java_that_is_too_old_is_refused(java: Path) -> None:
+    (java.parent / "release").write_text('IMPLEMENTOR="X"\nJAVA_VERSION="11.0.2"\n')
+    with pytest.raises(ClusterError, match=r"needs Java 17 or later, and .*java is \"11.0.2\""):
+        settings.find_java()
+    (java.parent / "release").write_text('JAVA_VERSION="21-ea"\n')
+    assert settings.find_java() == java.parent / "bin" / "java"
+
+
+def test_a_port_that_is_taken_is_named_with_who_wants_it(java: Path, folder: Path) -> None:
+    java.write_text("exec tail -f /dev/null\n")
+    cluster = Cluster.small(folder)
+    port = cluster.layout.ports("datanode-1")[2]
+    with (
+        listening(port),
+        pytest.raises(ClusterError, match=f"Port {port}, .*datanode-1.* is taken"),
+    ):
+        cluster.up()
+    assert pids.running(folder) == {}
+
+
+def test_what_hdfs_said_when_it_could_not_be_formatted_is_told(java: Path, folder: Path) -> None:
+    java.write_text("echo Error: Could not find or load main class X; echo more; exit 1\n")
+    with pytest.raises(ClusterError, match=r"(?s)formatted: Error: Could not .*format\.out$"):
+        Cluster.small(folder).up()
+    assert pids.running(folder) == {}
+
+
+def test_a_process_that_ends_at_start_is_named_and_the_others_are_ended(
+    java: Path, folder: Path
+) -> None:
+    java.write_text(
+        "case $name in format) exit 0 ;; namenode) ;; *) exec tail -f /dev/null ;; esac\n"
+        f'echo "2026-01-01 ERROR [main] Address in use" >"{folder}/logs/namenode.log"\n'
+        f'echo "2026-01-01 INFO  [main] Exiting" >>"{folder}/logs/namenode.log"\n'
+        # The wait is over once the others run, so that there is something to end.
+        f'while [ ! -e "{folder}/pids/datanode-1" ]; do :; done\n'
+    )
+    with pytest.raises(ClusterError, match=r"(?s)namenode ended.*Address in use\n.*namenode\.log"):
+        Cluster.small(folder).up()
+    assert (folder / "logs" / "zookeeper.out").exists()
+    assert pids.running(folder) == {}
+    assert list((folder / "pids").iterdir()) == []
+
+
+def test_a_process_that_ended_before_anybody_looked_is_named(
+    java: Path, folder: Path, wait_until: Callable[..., object]
+) -> None:
+    java.write_text("echo Error: at once; exit 1\n")
+    cluster = Cluster.small(folder)
+    server = cluster.process("zookeeper")
+    server.start()
+    wait_until(lambda: not server.runs)
+    with pytest.raises(ClusterError, match=r"zookeeper ended.*: Error: at once\nIts log: .*out$"):
+        cluster.await_ready(5)
+
+
+def test_the_time_that_it_may_take_is_bounded(java: Path, folder: Path) -> None:
+    java.write_text("case $name in format) exit 0 ;; *) exec tail -f /dev/null ;; esac\n")
+    with pytest.raises(ClusterError, match=r"HDFS in .* did not come up in time.*logs"):
+        Cluster.small(folder).up(seconds=0.5)
+    assert pids.running(folder) == {}
+
+
+# --- The command --------------------------------------------------------------------------
+
+
+def test_the_command_says_what_is_wrong_in_a_sentence(folder: Path, java: Path) -> None:
+    for words in (["down"], ["status"]):
+        done = CliRunner().invoke(dev_cluster, [*words, "--folder", str(folder)])
+        assert done.exit_code == 1
+        assert done.stderr == f"Error: There is no development cluster in {folder}.\n"
+    java.write_text("echo Error: no; exit 1\n")
+    done = CliRunner().invoke(dev_cluster, ["up", "--small", "--folder", str(folder)])
+    assert done.exit_code == 1
+    assert "Error: HDFS could not be formatted: Error: no\n" in done.stderr
+
+
+def test_status_lists_what_runs_and_fails_while_something_does_not(
+    java: Path, folder: Path
+) -> None:
+    java.write_text("exec tail -f /dev/null\n")
+    cluster = Cluster.small(folder)
+    cluster.folder.mkdir()
+    cluster.layout.save(folder)
+    server = cluster.process("zookeeper")
+    server.start()
+    server.stop()
+    done = CliRunner().invoke(dev_cluster, ["status", "--folder", str(folder)])
+    assert done.exit_code == 1
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines[:-1]] == list(cluster.names)
+    assert f"pid {server.pid}" in lines[0] and lines[0].endswith("stopped")
+    assert all("does not run" in line for line in lines[1:-1])
+    assert lines[-1].endswith(cluster.address)
+    done = CliRunner().invoke(dev_cluster, ["down", "--folder", str(folder)])
+    assert done.exit_code == 0
+    assert not server.runs
