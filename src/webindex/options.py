@@ -20,7 +20,7 @@ def repo_option(function: F) -> F:
         "--repo",
         required=True,
         envvar="WEBINDEX_REPO",
-        metavar="FOLDER",
+        metavar="FOLDER_OR_URL",
         help="The repository; WEBINDEX_REPO is the default.",
     )(function)
 

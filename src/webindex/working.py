@@ -36,6 +36,7 @@ from webindex.serving.tantivy import TantivyIndex
 THREADS: Final = 1
 """Threads of a worker process. With three, each commit waits for Python's lock while it holds the
 store's: two processes then work off 115 pages a second instead of 165."""
+SEARCH_VARIABLE: Final = "WEBINDEX_SEARCH"
 _RESTARTS: Final = 20
 
 
@@ -65,8 +66,25 @@ def open_repository(address: str, *, create: bool = False) -> Repository:
 
 
 def open_index(repo: Repository, *, create: bool = False) -> TantivyIndex:
-    """The search index in the repository's folder."""
-    return TantivyIndex(Path(repo.address) / "serving", create=create)
+    """The search index of a repository; see `search_folder`."""
+    return TantivyIndex(search_folder(repo.address), create=create)
+
+
+def search_folder(address: str) -> Path:
+    """Where the search index stands: in the repository's folder, or where WEBINDEX_SEARCH says.
+
+    The latter is for repositories on a store elsewhere; all who export or search name the same
+    folder, of a file system that has locks. Raises WorkingError if it is not said.
+    """
+    if "://" not in address:
+        return Path(address) / "serving"
+    named = os.environ.get(SEARCH_VARIABLE)
+    if not named:
+        raise WorkingError(
+            f"The repository {address} is no folder, so its search index needs one: set "
+            f"{SEARCH_VARIABLE} to a folder that all workers and searchers share."
+        )
+    return Path(named)
 
 
 def build_observers(index: TantivyIndex) -> list[Observer[Any]]:

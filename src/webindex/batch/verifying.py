@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from pyspark import SparkContext, StorageLevel
@@ -48,7 +47,7 @@ from webindex.spark_jobs import (
     running_session,
     started_job,
 )
-from webindex.working import open_repository
+from webindex.working import open_repository, search_folder
 
 _PARTS_A_CORE: Final = 4
 _PAGES_A_PART: Final = 2000
@@ -186,7 +185,7 @@ class _Comparison:
         if not self._now:
             self._verdict[10].note = "without the search index, which has no past"
             return
-        folder = str(Path(repo.address) / "serving")
+        folder = str(search_folder(repo.address))
         listed = found.listed_documents(folder)
         served = found.served_rows(self._context, folder, listed, self._parts)
         there.append(renamed(served, names, self._parts).map(keyed))
