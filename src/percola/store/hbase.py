@@ -1,0 +1,334 @@
+"""§2.1: the store contract on HBase: Bigtable's design, on servers of one's own.
+
+Rows are rows, kinds are column families. All conditions and changes of a row are one request to a
+coprocessor that HBase brings, and rows of one region are tried as one. A row is read from one view
+of it: nothing of the protocol needs more. What stands in the other files:
+
+    hbase_jvm            Java in this process: jars, forks, threads
+    hbase_wire           requests and answers as bytes; what stands where
+    hbase_calls          the connection, deadlines, tries, words for failures
+    hbase_writing        mutations, put together by region
+    hbase_reading        cells, scans
+    hbase_shared         the safe point, and which tables keep a feed
+    hbase_feeds          the feed
+    hbase_settings       tables, families, the coprocessor
+
+`latest_arrival`: how late a call that was given up may still take effect. HBase has no condition
+on the time of day that could fence one off, so it is a bound on each leg. What is in the kernel's
+hands when the caller gives up or dies is delivered or dropped within the quarter of an hour for
+which Linux retransmits. The server counts a call's deadline, a minute at most, from when it gets
+it, and throws away what still waits then. One that it has begun waits for a row's lock no longer
+than its deadline, and for the log five minutes (hbase.regionserver.wal.sync.timeout) before the
+server aborts. A server that hangs longer than its session in ZooKeeper lasts has lost its log's
+lease when it goes on, and can append nothing. Together below twenty-five minutes; being generous
+costs nothing but rollback records that are collected later.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+from urllib.parse import parse_qsl
+
+from percola.cells import Cell, Kind
+from percola.errors import (
+    RowTooLongError,
+    UnknownTableError,
+    UsageError,
+    ValueTooLargeError,
+)
+from percola.store.base import (
+    CellState,
+    ChangedRow,
+    Limits,
+    Put,
+    RowMutation,
+    Store,
+    Tablet,
+)
+from percola.store.hbase_calls import Calls, Place
+from percola.store.hbase_feeds import Feeds
+from percola.store.hbase_reading import Reading, StoredRow
+from percola.store.hbase_settings import check_version, create_tables, exists
+from percola.store.hbase_shared import SHARED_TABLE, Shared, now
+from percola.store.hbase_wire import FAMILIES, Ask
+from percola.store.hbase_writing import Writing, plan
+
+_COLUMN_BYTES: Final = 16_000
+_ROW_CHANGE_BYTES: Final = 64 * 1024 * 1024
+_ALL_VERSIONS: Final = 2**31 - 1
+
+REQUEST_SECONDS: Final = 10.0
+PATIENCE_SECONDS: Final = 30.0
+
+
+class HBaseStore(Store):
+    """A repository's tables in a namespace of HBase; safe to use from many threads.
+
+    Not in a child of a process that has used one: Java does not survive a fork.
+
+    Args:
+        place: HBase's ZooKeeper servers, and the namespace.
+        request_seconds: how long a single call may take, up to 60.
+        patience_seconds: for how long is tried again what had no effect.
+    """
+
+    # HBase's own limits are 32,767 bytes and 10 MiB, the latter with the key.
+    limits = Limits(row_bytes=32_000, value_bytes=8 * 1024 * 1024)
+
+    latest_arrival = 1_500.0
+
+    def __init__(
+        self,
+        place: Place,
+        *,
+        request_seconds: float = REQUEST_SECONDS,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        if not 0 < request_seconds <= 60:
+            raise UsageError(
+                f"A call may take from 0 to 60 s, not {request_seconds}: for longer than that a "
+                "call that was given up could take effect when nobody expects it."
+            )
+        self.place = place
+        self._calls = Calls(
+            place, request_seconds=request_seconds, patience_seconds=patience_seconds
+        )
+        self._shared = Shared(self._calls)
+        self._reading = Reading(self._calls, self._shared)
+        self._feeds = Feeds(self._calls, self._shared, self._reading)
+        self._guard = threading.Lock()
+        self._known: set[str] = set()
+        self._version_checked = False
+
+    # --- Tables, limits -----------------------------------------------------------------
+
+    def create_tables(self, names: Iterable[str]) -> None:
+        self._calls.check_open()
+        with self._guard:
+            if not self._version_checked:
+                check_version(self._calls)
+                self._version_checked = True
+            for name in dict.fromkeys((SHARED_TABLE, *names)):
+                if name not in self._known:
+                    create_tables(self._calls, [name])
+                    self._known.add(name)
+
+    def _check_table(self, table: str) -> None:
+        self._calls.check_open()
+        if table not in self._known:
+            if not exists(self._calls, table):
+                raise UnknownTableError(
+                    f"The store has no table {table!r}: there is no "
+                    f"{self.place.table(table)!r} in {self.place}."
+                )
+            self._known.add(table)
+
+    def check_row(self, table: str, row: bytes) -> None:
+        if len(row) > self.limits.row_bytes:
+            raise RowTooLongError(
+                f"A row of {len(row)} bytes does not fit: HBase takes up to "
+                f"{self.limits.row_bytes}."
+            )
+
+    def check_sizes(self, batch: Sequence[RowMutation]) -> None:
+        super().check_sizes(batch)
+        for mutation in batch:
+            size = 0
+            for change in mutation.changes:
+                if len(change.column) > _COLUMN_BYTES:
+                    raise RowTooLongError(
+                        f"A column of {len(change.column)} bytes does not fit: HBase takes up to "
+                        f"{_COLUMN_BYTES}."
+                    )
+                if isinstance(change, Put):
+                    size += len(change.value)
+            if size > _ROW_CHANGE_BYTES:
+                raise ValueTooLargeError(
+                    f"{len(mutation.changes)} changes of one row with {size} bytes do not fit: "
+                    f"HBase takes up to {_ROW_CHANGE_BYTES} bytes at once. Write fewer columns of "
+                    "a row in one transaction."
+                )
+
+    # --- Writing ------------------------------------------------------------------------
+
+    def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
+        moment = now()
+        self._calls.check_open()
+        for mutation in batch:
+            self._check_table(mutation.table)
+        self.check_sizes(batch)
+        feeds: frozenset[str] = frozenset()
+        if any(one.kind is Kind.WRITE for mutation in batch for one in mutation.changes):
+            feeds = self._shared.view(moment).feeds
+        return Writing(self._calls).apply([plan(one, one.table in feeds) for one in batch])
+
+    # --- Reading ------------------------------------------------------------------------
+
+    def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
+        self._calls.check_open()
+        for table in {cell.table for cell in cells}:
+            self._check_table(table)
+        return self._reading.read(cells, ts)
+
+    def entries(
+        self, cell: Cell, kind: Kind, low: int, high: int, limit: int | None = None
+    ) -> list[tuple[int, bytes]]:
+        self._check_table(cell.table)
+        return self._reading.entries(cell, kind, low, high, limit)
+
+    def scan(
+        self,
+        table: str,
+        start: bytes,
+        end: bytes,
+        ts: int,
+        *,
+        columns: Sequence[tuple[bytes, bool]] | None = None,
+        limit: int = 256,
+    ) -> tuple[list[tuple[Cell, CellState]], bytes | None]:
+        self._check_table(table)
+        return self._reading.scan(table, start, end, ts, columns, limit)
+
+    def scan_kind(
+        self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+    ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
+        self._check_table(table)
+        found: list[tuple[Cell, int, bytes]] = []
+
+        def take(rows: Sequence[tuple[bytes, StoredRow]]) -> Iterator[int]:
+            for key, row in rows:
+                for (_, column), entries in sorted(row.items()):
+                    ordered = entries if kind is Kind.DATA else reversed(entries)
+                    found.extend((Cell(table, key, column), ts, value) for ts, value in ordered)
+                yield len(found)
+
+        asked = [Ask(FAMILIES[kind], None)]
+        following = self._reading.walk(table, asked, _ALL_VERSIONS, start, end, limit, take)
+        return found, following
+
+    def versions(
+        self, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+    ) -> tuple[list[tuple[Cell, list[tuple[int, bytes]]]], bytes | None]:
+        self._check_table(table)
+        found: list[tuple[Cell, list[tuple[int, bytes]]]] = []
+
+        def take(rows: Sequence[tuple[bytes, StoredRow]]) -> Iterator[int]:
+            count = 0
+            for key, row in rows:
+                for (_, column), entries in sorted(row.items()):
+                    found.append((Cell(table, key, column), entries))
+                count = sum(len(entries) for _, entries in found)
+                yield count
+
+        asked = [Ask(FAMILIES[Kind.WRITE], None)]
+        following = self._reading.walk(table, asked, _ALL_VERSIONS, start, end, limit, take)
+        return found, following
+
+    def tablets(self, table: str) -> list[Tablet]:
+        self._check_table(table)
+        starts = self._calls.region_starts(table, again=True)
+        return [Tablet(low, high) for low, high in zip(starts, [*starts[1:], b""], strict=True)]
+
+    # --- The safe point, the feed -------------------------------------------------------
+
+    def safe_point(self) -> int:
+        self._calls.check_open()
+        return self._shared.look().in_force
+
+    def raise_safe_point(self, ts: int) -> None:
+        self._calls.check_open()
+        self._shared.raise_safe_point(ts)
+
+    def keep_feed(self, table: str) -> None:
+        self._check_table(table)
+        self._shared.keep_feed(table)
+
+    def changes(
+        self, table: str, start: tuple[int, bytes], upto: int, limit: int = 1024
+    ) -> tuple[list[ChangedRow], tuple[int, bytes] | None]:
+        self._check_table(table)
+        return self._feeds.changes(table, start, upto, limit)
+
+    def walk_changes(
+        self, table: str, after: int, upto: int, *, limit: int = 1024
+    ) -> Iterator[ChangedRow]:
+        self._check_table(table)
+        return iter(self._feeds.walk(table, after, upto))
+
+    def lists_change(self, cell: Cell, commit_ts: int) -> bool:
+        self._check_table(cell.table)
+        return self._feeds.lists(cell, commit_ts)
+
+    def forget_changes(self, table: str, upto: int, limit: int = 4096) -> int:
+        self._check_table(table)
+        return self._feeds.forget(table, upto, limit)
+
+    # --- The end ------------------------------------------------------------------------
+
+    def close(self) -> None:
+        self._calls.close()
+
+    def statistics(self) -> dict[str, int]:
+        """How many calls were made to HBase, by their name."""
+        return dict(self._calls.made)
+
+
+# --- Addresses --------------------------------------------------------------------------
+
+_ADDRESS: Final = re.compile(r"hbase://([^/?#]*)/([^/?#]*)/?(?:\?([^#]*))?")
+_HOST: Final = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?::([0-9]{1,5}))?")
+_NAMESPACE: Final = re.compile(r"[A-Za-z0-9_]+")
+_SHAPE: Final = "'hbase://host:port/namespace' or 'hbase://host,host,host/namespace'"
+_PORT: Final = 2181
+_OTHERS: Final = frozenset(("oracle", "zookeeper"))
+
+
+def place_of(address: str) -> Place:
+    """The place that an address names: HBase's ZooKeeper servers and a namespace.
+
+    Raises UsageError that says what is wrong with the address.
+    """
+    found = _ADDRESS.fullmatch(address)
+    if found is None:
+        raise UsageError(f"{address!r} is not the address of an HBase namespace: {_SHAPE}.")
+    quorum, namespace, query = found[1], found[2], found[3] or ""
+    servers = []
+    for one in quorum.split(","):
+        server = _HOST.fullmatch(one)
+        if server is None or not 0 < int(server[2] or _PORT) < 2**16:
+            raise UsageError(
+                f"{one!r} in {address!r} is no ZooKeeper server of HBase's: {_SHAPE}. Without a "
+                f"port it is {_PORT}."
+            )
+        servers.append(f"{server[1]}:{server[2] or _PORT}")
+    if not _NAMESPACE.fullmatch(namespace) or namespace == "hbase":
+        raise UsageError(
+            f"{namespace!r} in {address!r} cannot be a namespace of Percola's in HBase: letters, "
+            f"digits and underscores, and not 'hbase', which is its own. {_SHAPE}."
+        )
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    unknown = sorted(options.keys() - _OTHERS)
+    if unknown or (query and not options):
+        raise UsageError(
+            f"{address!r} has an unknown option {(unknown or [query])[0]!r}: {_SHAPE}."
+        )
+    return Place(",".join(servers), namespace)
+
+
+def open_hbase(
+    address: str,
+    *,
+    request_seconds: float = REQUEST_SECONDS,
+    patience_seconds: float = PATIENCE_SECONDS,
+) -> HBaseStore:
+    """The store at `hbase://quorum-host[:port][,host…]/namespace`.
+
+    Nothing is asked of a server yet, and Java does not start: `create_tables` does, and refuses
+    settings that will not do. Raises UsageError for a malformed address.
+    """
+    return HBaseStore(
+        place_of(address), request_seconds=request_seconds, patience_seconds=patience_seconds
+    )

@@ -1,0 +1,487 @@
+"""§2.1: calls to HBase: the connection, deadlines, tries, and what failures mean.
+
+HBase's client tries again by rules of its own: for twenty minutes, and writes as well, though a
+conditional write that is sent again after a lost reply answers "condition failed" where it was
+applied. So it is told to try nothing twice, and what is tried again is decided here:
+
+    reads     until `patience_seconds` have passed without an answer; then one StoreError
+    writes    only while it is certain that they were not applied: the region is elsewhere, the
+              server cannot be reached or takes no more. Whatever leaves that open is
+              OutcomeUnknownError
+
+Every call has a deadline of `request_seconds`, which the servers know too: what still waits in a
+server's queue then is thrown away there.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from enum import Enum
+from typing import Final, NamedTuple
+
+import jpype
+
+from percola.clock import backoff
+from percola.errors import (
+    OutcomeUnknownError,
+    RepositoryClosedError,
+    StoreError,
+    UnknownTableError,
+)
+from percola.store.hbase_jvm import (
+    JavaObject,
+    has_started,
+    java_class,
+    java_objects,
+    kept_by_thread,
+    start,
+)
+from percola.store.hbase_wire import file_of_service
+
+_FIRST_PAUSE: Final = 0.02
+_LONGEST_PAUSE: Final = 1.0
+_CHANCE: Final = random.Random()
+_CONNECT_SECONDS: Final = 3.0
+_BLOCK_BYTES: Final = 2 * 1024 * 1024
+_MIN_VERSION: Final = (2, 5)
+
+
+class Place(NamedTuple):
+    """Where a repository is.
+
+    Attributes:
+        quorum: HOST:PORT of each of HBase's ZooKeeper servers, with commas between them.
+        namespace: HBase's namespace that holds the repository's tables.
+    """
+
+    quorum: str
+    namespace: str
+
+    def table(self, table: str) -> str:
+        """The full name of a table of ours in HBase."""
+        # Percola's own table: '@' is not allowed there, and a user's begins with no digit.
+        name = "0-" + table[1:] if table.startswith("@") else table
+        return f"{self.namespace}:{name}"
+
+    def __str__(self) -> str:
+        return f"HBase at {self.quorum}"
+
+
+class Meaning(Enum):
+    """What a failure says about a call."""
+
+    NOT_DONE = "it had no effect: try again"
+    UNKNOWN = "it may or may not have had its effect"
+    REFUSED = "it had no effect, and will have none"
+
+
+_PACKAGE: Final = "org.apache.hadoop.hbase."
+
+# The server says, or the client knows, that the call was not carried out.
+_NOT_DONE: Final = (
+    "java.net.ConnectException",
+    "java.net.NoRouteToHostException",
+    "java.net.UnknownHostException",
+    *(
+        _PACKAGE + name
+        for name in (
+            "NotServingRegionException",
+            "RegionTooBusyException",
+            "CallQueueTooBigException",
+            "CallDroppedException",
+            "PleaseHoldException",
+            "MasterNotRunningException",
+            "ZooKeeperConnectionException",
+            "quotas.RpcThrottlingException",
+            "client.NoServerForRegionException",
+            "client.RegionOfflineException",
+            "exceptions.MasterRegistryFetchException",
+            "exceptions.PreemptiveFastFailException",
+            "ipc.FailedServerException",
+            "ipc.ServerNotRunningYetException",
+            "ipc.ServerTooBusyException",
+            "regionserver.RegionServerStoppedException",
+            "regionserver.WrongRegionException",
+        )
+    ),
+)
+
+# What a group of rows gets of which one is in another region since a split.
+_ROW_ELSEWHERE: Final = "Requested row out of range"
+
+_REFUSED: Final = (
+    "javax.security.sasl.SaslException",
+    *(
+        _PACKAGE + name
+        for name in (
+            "NamespaceNotFoundException",
+            "TableNotFoundException",
+            "TableNotEnabledException",
+            "exceptions.FailedSanityCheckException",
+            "exceptions.RequestTooBigException",
+            "exceptions.UnknownProtocolException",
+            "regionserver.NoSuchColumnFamilyException",
+            "security.AccessDeniedException",
+            "ipc.FatalConnectionException",
+            "ipc.FallbackDisallowedException",
+        )
+    ),
+)
+
+
+class Failure(NamedTuple):
+    """A Java exception, as far as it matters here.
+
+    Attributes:
+        names: of its class and of those above it.
+        text: the first line of what it says.
+    """
+
+    names: tuple[str, ...]
+    text: str
+
+    @classmethod
+    def of(cls, error: JavaObject) -> Failure:
+        """Read a Java exception; of one that only wraps another, what it wraps."""
+        wrappers = ("RetriesExhausted", "ExecutionException", "UndeclaredThrowable", "Completion")
+        for _ in range(5):
+            cause = error.getCause()
+            if cause is None or not any(one in str(error.getClass().getName()) for one in wrappers):
+                break
+            error = cause
+        if hasattr(error, "unwrapRemoteException"):
+            error = error.unwrapRemoteException()
+        names = []
+        kind = error.getClass()
+        while kind is not None:
+            names.append(str(kind.getName()))
+            kind = kind.getSuperclass()
+        return cls(tuple(names), str(error.getMessage()).strip().partition("\n")[0][:300])
+
+    def is_any(self, names: Sequence[str]) -> bool:
+        """Whether it is of one of these classes."""
+        return any(name in names for name in self.names)
+
+    @property
+    def meaning(self) -> Meaning:
+        """What it says about a write. A read that was not refused may be tried again anyway."""
+        if self.is_any(_REFUSED):
+            return Meaning.REFUSED
+        if self.is_any(_NOT_DONE) or _ROW_ELSEWHERE in self.text:
+            return Meaning.NOT_DONE
+        return Meaning.UNKNOWN
+
+    def __str__(self) -> str:
+        name = self.names[0].rpartition(".")[2].removesuffix("Exception")
+        return f"{name}: {self.text.rstrip('.')}"
+
+
+class Client:
+    """The classes of HBase's client that are used, and a connection of this process."""
+
+    def __init__(self, place: Place, request_seconds: float, patience_seconds: float) -> None:
+        start()
+        hbase = _PACKAGE
+        self.array_list = java_class("java.util.ArrayList")
+        self.arrays = java_class("java.util.Arrays")
+        self.bytes = java_class(hbase + "util.Bytes")
+        self.table_name = java_class(hbase + "TableName")
+        self.cell_util = java_class(hbase + "CellUtil")
+        self.codec = java_class(hbase + "codec.KeyValueCodec")()
+        self.scan = java_class(hbase + "client.Scan")
+        self.protobuf = java_class(hbase + "shaded.protobuf.ProtobufUtil")
+        self.get = java_class(hbase + "shaded.protobuf.generated.ClientProtos$Get")
+        self.call = java_class(hbase + "client.RegionCoprocessorServiceExec")
+        changing = hbase + "protobuf.generated.MultiRowMutationProtos$"
+        self.rows_request = java_class(changing + "MutateRowsRequest")
+        self.change_rows = _endpoint_method()
+        compare = java_class(hbase + "CompareOperator")
+        no_value = java_class(hbase + "filter.BinaryComparator")(b"")
+        self.has_value = java_class(hbase + "filter.ValueFilter")(compare.NOT_EQUAL, no_value)
+        settings = _settings(place, request_seconds, patience_seconds)
+        self.blocks = java_class(hbase + "ipc.CellBlockBuilder")(settings)
+        connect = java_class(hbase + "client.ConnectionFactory")
+        self.connection = connect.createConnection(settings)
+
+
+def _endpoint_method() -> JavaObject:
+    """The coprocessor's method by the name under which servers know it.
+
+    That is without the package, which calls of single rows leave out and calls of many at once do
+    not: so a description of it is made here that has none.
+    """
+    protobuf = _PACKAGE + "shaded.com.google.protobuf."
+    described = java_class(protobuf + "DescriptorProtos$FileDescriptorProto").parseFrom(
+        file_of_service("MultiRowMutationService", "MutateRows")
+    )
+    file = java_class(protobuf + "Descriptors$FileDescriptor")
+    others = jpype.JArray(file)(0)
+    return file.buildFrom(described, others).getServices().get(0).getMethods().get(0)
+
+
+def _settings(place: Place, request_seconds: float, patience_seconds: float) -> JavaObject:
+    request, patience = int(request_seconds * 1000), int(patience_seconds * 1000)
+    connect = min(request, int(_CONNECT_SECONDS * 1000))
+    settings = java_class(_PACKAGE + "HBaseConfiguration").create()
+    for name, value in {
+        "hbase.zookeeper.quorum": place.quorum,
+        "zookeeper.recovery.retry": 1,
+        "zookeeper.recovery.retry.intervalmill": 100,
+        "zookeeper.session.timeout": max(request, 2000),
+        "hbase.client.retries.number": 0,
+        "hbase.client.pause": 50,
+        "hbase.rpc.timeout": request,
+        "hbase.rpc.read.timeout": request,
+        "hbase.rpc.write.timeout": request,
+        "hbase.client.operation.timeout": request,
+        "hbase.client.meta.operation.timeout": request,
+        "hbase.client.scanner.timeout.period": patience,
+        "hbase.client.sync.wait.timeout.msec": max(patience, 60_000),
+        "hbase.ipc.client.socket.timeout.connect": connect,
+        "hbase.ipc.client.failed.servers.expiry": 500,
+        "hbase.ipc.client.tcpnodelay": "true",
+        # The sizes are checked before anything is sent.
+        "hbase.client.keyvalue.maxsize": 0,
+        "hbase.client.perserver.requests.threshold": 2**31 - 1,
+        "hbase.hconnection.threads.max": 32,
+        "hbase.hconnection.threads.keepalivetime": 60,
+    }.items():
+        settings.set(name, str(value))
+    return settings
+
+
+class Calls:
+    """The calls of one store; safe to use from many threads.
+
+    Args:
+        request_seconds: how long a single call may take.
+        patience_seconds: for how long what may be tried again is tried in vain.
+    """
+
+    def __init__(self, place: Place, *, request_seconds: float, patience_seconds: float) -> None:
+        self.place = place
+        self.request_seconds = request_seconds
+        self.patience_seconds = patience_seconds
+        self.made: Counter[str] = Counter()
+        """How many calls were made, by their name."""
+        self._guard = threading.Lock()
+        self._closed = False
+        self._pid = 0
+        self._client: Client | None = None
+        self._names: dict[str, JavaObject] = {}
+        self._starts: dict[str, list[bytes]] = {}
+
+    # --- The connection -----------------------------------------------------------------
+
+    def client(self) -> Client:
+        """The connection of this process; connects when it is first needed."""
+        start()
+        client = self._client
+        if client is not None and self._pid == os.getpid():
+            return client
+        with self._guard:
+            self.check_open()
+            if self._client is None:
+                tries = Tries(self, "connecting")
+                while True:
+                    try:
+                        self._client = Client(
+                            self.place, self.request_seconds, self.patience_seconds
+                        )
+                        break
+                    except jpype.JException as error:
+                        tries.failed(error)
+                self._pid = os.getpid()
+            return self._client
+
+    def check_open(self) -> None:
+        """RepositoryClosedError if it has been closed."""
+        if self._closed:
+            raise RepositoryClosedError("This repository has been closed; open it again.")
+
+    def close(self) -> None:
+        """Close the connection; calls under way fail."""
+        with self._guard:
+            if self._closed:
+                return
+            self._closed = True
+            client, self._client = self._client, None
+        if client is not None and self._pid == os.getpid() and has_started():
+            start()
+            client.connection.close()
+
+    def name(self, table: str) -> JavaObject:
+        """A table's name as Java wants it."""
+        found = self._names.get(table)
+        if found is None:
+            name = self.client().table_name.valueOf(self.place.table(table))
+            found = self._names[table] = name
+        return found
+
+    def table(self, table: str) -> JavaObject:
+        """A table as Java wants it: one for each thread."""
+        client = self.client()
+        tables = kept_by_thread(self)
+        found = tables.get(table)
+        if found is None:
+            found = tables[table] = client.connection.getTable(self.name(table))
+        return found
+
+    # --- Calls --------------------------------------------------------------------------
+
+    def batch(self, table: str, requests: JavaObject, count: int, name: str) -> JavaObject:
+        """Send requests together, one call a server; an array of answers and exceptions.
+
+        Where there is neither, what was wrong with the call as a whole stands.
+        """
+        self.made[name] += 1
+        answers = java_objects(count)
+        try:
+            self.table(table).batch(requests, answers)
+        except jpype.JException as error:
+            for at in range(count):
+                if answers[at] is None:
+                    answers[at] = error
+        return answers
+
+    def get(self, table: str, gets: Sequence[bytes]) -> bytes:
+        """Ask for rows: one block of cells, those of rows that have some, in the order asked."""
+        client = self.client()
+        tries = Tries(self, f"reading the table {table!r}", table)
+        while True:
+            requests = client.array_list(len(gets))
+            for one in gets:
+                requests.add(client.protobuf.toGet(client.get.parseFrom(one)))
+            answers = self.batch(table, requests, len(gets), "get")
+            try:
+                return self.block(client.arrays.asList(answers))
+            except jpype.JException:
+                # One of them is no result.
+                failures = [one for one in answers if not hasattr(one, "rawCells")]
+                if not failures:
+                    raise
+                tries.failed(failures[0])
+
+    def block(self, results: JavaObject) -> bytes:
+        """The cells of a list of results as one block of bytes."""
+        client = self.client()
+        cells = client.cell_util.createCellScanner(results)
+        found = client.blocks.buildCellBlock(client.codec, None, cells)
+        return b"" if found is None else bytes(client.bytes.getBytes(found))
+
+    # --- Regions ------------------------------------------------------------------------
+
+    def region_starts(self, table: str, *, again: bool = False) -> list[bytes]:
+        """The first row of each of the table's regions, in order; as they were last known."""
+        found = self._starts.get(table)
+        if found is not None and not again:
+            return found
+        tries = Tries(self, f"asking for the regions of the table {table!r}", table)
+        while True:
+            try:
+                self.made["regions"] += 1
+                locator = self.client().connection.getRegionLocator(self.name(table))
+                if again:
+                    locator.clearRegionLocationCache()
+                found = sorted({bytes(one) for one in locator.getStartKeys()})
+                if not found:
+                    raise UnknownTableError(
+                        f"The store has no table {table!r}: there is no "
+                        f"{self.place.table(table)!r} in {self.place} any more."
+                    )
+                self._starts[table] = found
+                return found
+            except jpype.JException as error:
+                tries.failed(error)
+
+    # --- Failures -----------------------------------------------------------------------
+
+    def refusal(
+        self, failure: Failure, what: str, table: str = ""
+    ) -> StoreError | UnknownTableError:
+        """What a refused call means, in words."""
+        kind = failure.names[0].rpartition(".")[2]
+        if table and kind in ("TableNotFoundException", "NamespaceNotFoundException"):
+            return UnknownTableError(
+                f"The store has no table {table!r}: {self.place} says so ({failure})."
+            )
+        full = self.place.table(table) if table else f"namespace {self.place.namespace}"
+        advice = {
+            "AccessDeniedException": (
+                f"Grant this account read, write and execute: grant 'USER', 'RWX', "
+                f"'@{self.place.namespace}' in 'hbase shell', and 'C' and 'A' for creating tables."
+            ),
+            "NoSuchColumnFamilyException": (
+                f"The table is not one that Percola made: {full} lacks a family."
+            ),
+            "TableNotEnabledException": f"Enable it: enable '{full}' in 'hbase shell'.",
+            "UnknownProtocolException": (
+                "Its servers do not run the coprocessor MultiRowMutationEndpoint, which comes with "
+                "HBase: see that hbase.coprocessor.enabled and hbase.coprocessor.user.enabled are "
+                "not false in their hbase-site.xml, and that the table names the coprocessor."
+            ),
+            "RequestTooBigException": (
+                "Write less in one row at once, or raise hbase.ipc.max.request.size."
+            ),
+        }.get(kind, "")
+        return StoreError(f"{self.place} refused {what} ({failure}). {advice}".strip())
+
+    def silence(self, failure: Failure, what: str) -> StoreError:
+        """That something was tried for as long as patience lasts, and had no effect."""
+        return StoreError(
+            f"{self.place} does not answer: {what} was tried for {self.patience_seconds:g} s "
+            f"({failure})."
+        )
+
+    def unknown(self, failure: Failure, what: str) -> OutcomeUnknownError:
+        """That nobody knows whether a write was applied."""
+        return OutcomeUnknownError(
+            f"{self.place} did not answer while {what}: it may or may not have been applied "
+            f"({failure})."
+        )
+
+
+class Tries:
+    """How often and how long something is tried again; one for a call."""
+
+    def __init__(self, calls: Calls, what: str, table: str = "") -> None:
+        self._calls = calls
+        self._what = what
+        self._table = table
+        self._since = time.monotonic()
+        self._count = 0
+
+    def progressed(self) -> None:
+        """Something has come: patience begins anew."""
+        self._since = time.monotonic()
+        self._count = 0
+
+    def failed(self, error: JavaObject) -> None:
+        """Wait before the next try; raises StoreError or UnknownTableError if there is none."""
+        calls, failure = self._calls, Failure.of(error)
+        calls.check_open()
+        if failure.meaning is Meaning.REFUSED:
+            raise _because(calls.refusal(failure, self._what, self._table), error)
+        if not self.wait():
+            raise _because(calls.silence(failure, self._what), error)
+
+    def wait(self) -> bool:
+        """Wait before the next try; False if patience is at its end."""
+        calls = self._calls
+        left = self._since + calls.patience_seconds - time.monotonic()
+        if left <= 0:
+            return False
+        self._count += 1
+        pause = backoff(_CHANCE, self._count, first=_FIRST_PAUSE, most=_LONGEST_PAUSE)
+        time.sleep(min(pause, left))  # Nothing tells when a server is back.
+        return True
+
+
+def _because(error: Exception, cause: JavaObject) -> Exception:
+    error.__cause__ = cause if isinstance(cause, BaseException) else None
+    return error

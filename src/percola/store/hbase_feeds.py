@@ -1,0 +1,111 @@
+"""§2.1: the feed of a table's changes in HBase.
+
+A list of changes cannot stand in rows of its own and be kept by the mutation that makes them, for
+those rows might be in another region. It stands in the changed row: a write record of a table that
+keeps a feed comes with an entry of the family of changes, at the same column and timestamp, in the
+same mutation. Nothing can be missing from it or be too much.
+
+What that costs: a small entry a change, until the collector forgets it. Whoever follows the feed
+reads that family, which has files of its own; there is no order by time to read it in, so one call
+of `changes` costs as much as all that the feed holds. `walk_changes` makes one only.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+
+from percola.cells import Cell
+from percola.errors import NoFeedError
+from percola.store.base import ChangedRow
+from percola.store.hbase_calls import Calls
+from percola.store.hbase_reading import Reading, StoredRow
+from percola.store.hbase_shared import Shared, now
+from percola.store.hbase_wire import CHANGES, MAX_STORED_TS, Ask, get, rows_of
+from percola.store.hbase_writing import Writing, removal
+
+_ALL = 2**31 - 1
+_ROWS = 4096
+
+
+class Feeds:
+    """The feeds of one store."""
+
+    def __init__(self, calls: Calls, shared: Shared, reading: Reading) -> None:
+        self._calls = calls
+        self._shared = shared
+        self._reading = reading
+
+    def changes(
+        self, table: str, start: tuple[int, bytes], upto: int, limit: int
+    ) -> tuple[list[ChangedRow], tuple[int, bytes] | None]:
+        """See `Store.changes`."""
+        listed = (one for one in self._listed(table, start[0], upto) if one[:2] >= start)
+        found = heapq.nsmallest(limit + 1, listed, key=lambda one: one[:2])
+        self._check(table, start[0])
+        following = found[limit][:2] if len(found) > limit else None
+        return found[:limit], following
+
+    def walk(self, table: str, after: int, upto: int) -> list[ChangedRow]:
+        """All that `Store.walk_changes` finds, in order."""
+        found = sorted(self._listed(table, after + 1, upto), key=lambda one: one[:2])
+        self._check(table, after + 1)
+        return found
+
+    def _listed(self, table: str, low: int, upto: int) -> Iterator[ChangedRow]:
+        if low > min(upto, MAX_STORED_TS):
+            return
+        for key, row in self._rows(table, low, upto):
+            by_ts: dict[int, list[bytes]] = {}
+            for (_, name), entries in row.items():
+                for ts, _ in entries:
+                    by_ts.setdefault(ts, []).append(name)
+            for ts, names in by_ts.items():
+                yield ChangedRow(ts, key, tuple(sorted(names)))
+
+    def _rows(
+        self, table: str, low: int, upto: int, most: int = _ROWS
+    ) -> Iterator[tuple[bytes, StoredRow]]:
+        """The rows that have changes between two timestamps, with those."""
+        asked = [Ask(CHANGES, None, low, upto)]
+        start, is_all = b"", False
+        while not is_all:
+            rows, is_all = self._reading.chunk(table, asked, _ALL, start, b"", most)
+            yield from rows
+            if rows:
+                start = rows[-1][0] + b"\0"
+
+    def _check(self, table: str, first: int) -> None:
+        """NoFeedError or SnapshotTooOldError if what was listed until now may be incomplete."""
+        if table not in self._shared.view(now()).feeds:
+            raise NoFeedError(f"The table {table!r} keeps no feed of its changes.")
+        self._shared.check(first - 1)
+
+    def lists(self, cell: Cell, commit_ts: int) -> bool:
+        """See `Store.lists_change`."""
+        if not 0 <= commit_ts <= MAX_STORED_TS:
+            return False
+        request = get(cell.row, [Ask(CHANGES, [cell.column], commit_ts, commit_ts)], 1)
+        return any(True for _ in rows_of(self._calls.get(cell.table, [request])))
+
+    def forget(self, table: str, upto: int, limit: int) -> int:
+        """See `Store.forget_changes`."""
+        if table not in self._shared.view(now()).feeds:
+            return 0
+        plans = []
+        count = 0
+        for key, row in self._rows(table, 0, upto, min(limit, _ROWS)):
+            entries = _entries(row.items(), limit - count)
+            plans.append(removal(table, key, entries))
+            count += len(entries)
+            if count >= limit:
+                break
+        Writing(self._calls).apply(plans)
+        return count
+
+
+def _entries(
+    row: Iterable[tuple[tuple[bytes, bytes], Sequence[tuple[int, bytes]]]], most: int
+) -> list[tuple[bytes, bytes, int]]:
+    every = [(*place, ts) for place, entries in row for ts, _ in entries]
+    return every[:most]

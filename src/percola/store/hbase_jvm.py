@@ -1,0 +1,157 @@
+"""§2.1: Java inside this process, for HBase's own client: where its jars are, when it starts.
+
+The client of HBase is a Java library; nothing else speaks all of its protocol. JPype runs it in
+this process. Three things follow, and are dealt with here:
+
+* A JVM does not survive a fork. It starts when it is first needed, so that a process may fork
+  before; in a child of a process that had it running, every use is one clear error.
+* A thread that calls Java is attached to the JVM, which keeps something for it until it is
+  detached. Python's threads come and go: each is detached when it ends.
+* There is one JVM a process, for all stores, until the process ends.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+from weakref import WeakKeyDictionary
+
+import jpype
+import jpype.config
+
+from percola.errors import StoreError, UsageError
+
+JARS: Final = "PERCOLA_HBASE_JARS"
+"""The environment variable that names a folder with the jars of HBase's client."""
+
+OPTIONS: Final = "PERCOLA_HBASE_JVM_OPTIONS"
+"""The environment variable with options for the JVM, with spaces between them."""
+
+_DEFAULT_OPTIONS: Final = (
+    "-Xmx512m",
+    "-Xss512k",
+    # Signals are Python's.
+    "-Xrs",
+    "-Djava.awt.headless=true",
+    "-Dlog4j2.level=OFF",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=off",
+)
+
+JavaObject: TypeAlias = Any
+"""An object that lives in Java."""
+
+_guard = threading.Lock()
+_attached = threading.local()
+_started_in = 0
+
+
+def client_jars() -> list[Path]:
+    """The jars of HBase's client; StoreError that says how to get them if there are none."""
+    own = os.environ.get(JARS)
+    folder = Path(own) if own else Path.home() / ".cache" / "percola" / "hbase-client"
+    found = sorted(folder.glob("*.jar"))
+    if any(one.name.startswith("hbase-shaded-client") for one in found):
+        return found
+    named = f", which {JARS} names" if own else ""
+    raise StoreError(
+        f"HBase's client is not in {folder}{named}: 'scripts/hbase_jars.sh install client' of "
+        f"Percola's source fetches it with Maven, or {JARS} names a folder that holds "
+        "hbase-shaded-client 2.6 and the jars that it needs."
+    )
+
+
+def start() -> None:
+    """Make sure that Java runs in this process, and that this thread is detached when it ends.
+
+    Raises StoreError if there is no Java, no client for it, or if this process was forked from one
+    in which it ran.
+    """
+    if _started_in != os.getpid():
+        with _guard:
+            _start()
+    if getattr(_attached, "until_end", None) is None:
+        _attached.until_end = _Attachment()
+
+
+def _start() -> None:
+    global _started_in
+    if _started_in and _started_in != os.getpid():
+        raise StoreError(
+            "HBase was in use in this process's parent before it forked, and Java does not survive "
+            "a fork. Start processes with 'spawn' or 'forkserver', or open the repository first in "
+            "the child."
+        )
+    jars = [str(one) for one in client_jars()]
+    if jpype.isJVMStarted():
+        for one in jars:
+            jpype.addClassPath(one)
+    else:
+        options = os.environ.get(OPTIONS, "").split()
+        try:
+            jpype.startJVM(*_DEFAULT_OPTIONS, *options, classpath=jars, convertStrings=False)
+        except jpype.JVMNotFoundException as error:
+            raise StoreError(
+                "HBase's client needs Java, and there is none: install a Java of version 11 or 17 "
+                "(Debian, Ubuntu: apt-get install default-jre-headless; macOS: brew install "
+                "openjdk@17), or set JAVA_HOME to where it is."
+            ) from error
+        except (OSError, RuntimeError) as error:
+            raise UsageError(
+                f"Java does not start with the options {' '.join(options) or 'that are usual'} "
+                f"of {OPTIONS}: {error}"
+            ) from error
+    _started_in = os.getpid()
+
+
+def kept_by_thread(owner: object) -> dict[str, JavaObject]:
+    """Objects in Java that this thread keeps for an owner; `start` must have been called.
+
+    They go with the thread or with the owner. Nothing else of a thread's own may hold such.
+    """
+    kept: WeakKeyDictionary[Any, dict[str, JavaObject]] = _attached.until_end.kept
+    return kept.setdefault(owner, {})
+
+
+def has_started() -> bool:
+    """Whether Java runs in this process, or ran in the one that it was forked from."""
+    return bool(_started_in)
+
+
+def java_class(name: str) -> JavaObject:
+    """A Java class by its name; `start` must have been called."""
+    return jpype.JClass(name)
+
+
+def java_objects(count: int) -> JavaObject:
+    """An array for results that are Java objects."""
+    return jpype.JArray(jpype.JObject)(count)
+
+
+class _Attachment:
+    """Detaches the thread that made it, when that thread ends and lets go of its own things."""
+
+    def __init__(self) -> None:
+        self.kept: WeakKeyDictionary[Any, dict[str, JavaObject]] = WeakKeyDictionary()
+        self._pid = os.getpid()
+        self._thread = threading.get_ident()
+        self._is_main = threading.current_thread() is threading.main_thread()
+
+    def __del__(self) -> None:
+        mine = self._pid == os.getpid() and self._thread == threading.get_ident()
+        if mine and not self._is_main and jpype.isJVMStarted():
+            # Letting go of something in Java would attach the thread again.
+            self.kept.clear()
+            jpype.JClass("java.lang.Thread").detach()
+
+
+def _after_fork() -> None:
+    """A child must not take Java down with it when it ends: that would wait for ever."""
+    global _guard
+    _guard = threading.Lock()
+    if _started_in:
+        jpype.config.onexit = False
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,346 @@
+"""§2.1, §2.5: what HBase's rows say: cells at a timestamp, scans, entries.
+
+One request reads of each column its lock, its newest write record and its newest data at or below
+a timestamp, from one view of the row: locks are read no later than writes. Seldom that is not
+enough, and a second look follows: where the newest record is a rollback or a lock without a
+write, or the newest data is not what the visible record put. What is at or below a reader's
+timestamp and not locked changes no more, but for what the collector removes, which the check of
+the safe point afterwards notices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+import jpype
+
+from percola.cells import Cell, Kind, Op, decode_write
+from percola.errors import DamagedRecordError
+from percola.store.base import NOTHING, CellState, is_wanted
+from percola.store.hbase_calls import Calls, Tries
+from percola.store.hbase_jvm import JavaObject
+from percola.store.hbase_shared import Shared
+from percola.store.hbase_wire import (
+    FAMILIES,
+    LOCK,
+    MAX_STORED_TS,
+    Ask,
+    Entry,
+    get,
+    lock_of,
+    rows_of,
+)
+
+StoredRow: TypeAlias = dict[tuple[bytes, bytes], list[tuple[int, bytes]]]
+"""The entries of a row: (family, column) → [(timestamp, value), …], newest first."""
+
+_AT_ONCE: Final = 500
+_MORE_RECORDS: Final = 64
+_ROWS: Final = 1000
+_ALL: Final = 2**31 - 1
+_CHUNK_BYTES: Final = 2 * 1024 * 1024
+_DATA, _WRITE = FAMILIES[Kind.DATA], FAMILIES[Kind.WRITE]
+
+
+class _DataAt(NamedTuple):
+    """The visible record names data that the first look has not brought."""
+
+    commit_ts: int
+    start_ts: int
+
+
+class _RecordsBelow(NamedTuple):
+    """No visible record among those that have come: the ones below are needed."""
+
+    ts: int
+
+
+class Reading:
+    """The reads of one store."""
+
+    def __init__(self, calls: Calls, shared: Shared) -> None:
+        self._calls = calls
+        self._shared = shared
+
+    # --- Cells --------------------------------------------------------------------------
+
+    def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
+        """See `Store.read`: one request for the columns of a row, many rows a call."""
+        wanted: dict[str, dict[bytes, set[bytes]]] = {}
+        for table, row, column in cells:
+            wanted.setdefault(table, {}).setdefault(row, set()).add(column)
+        states: dict[Cell, CellState] = {}
+        for table, rows in wanted.items():
+            gets = [
+                get(row, _snapshot(sorted(columns), ts), 1) for row, columns in sorted(rows.items())
+            ]
+            found = [
+                (Cell(table, row, column), entries)
+                for row, entries in self._rows(table, gets)
+                for column in rows[row]
+            ]
+            states.update(self._states(table, found, ts))
+        self._shared.check(ts)
+        return [states.get(cell, NOTHING) for cell in cells]
+
+    def _rows(self, table: str, gets: Sequence[bytes]) -> Iterator[tuple[bytes, StoredRow]]:
+        for at in range(0, len(gets), _AT_ONCE):
+            for row, entries in rows_of(self._calls.get(table, gets[at : at + _AT_ONCE])):
+                yield row, stored_row(entries)
+
+    def _states(
+        self, table: str, found: Sequence[tuple[Cell, StoredRow]], ts: int
+    ) -> dict[Cell, CellState]:
+        """The states of cells of a table, with further looks at those that need them."""
+        states: dict[Cell, CellState] = {}
+        records: dict[Cell, int] = {}
+        data: dict[Cell, _DataAt] = {}
+
+        def sort(cell: Cell, state: CellState | _DataAt | _RecordsBelow) -> None:
+            if isinstance(state, _RecordsBelow):
+                records[cell] = state.ts
+            elif isinstance(state, _DataAt):
+                data[cell] = state
+            else:
+                states[cell] = state
+
+        for cell, row in found:
+            sort(cell, _state(row, cell.column, ts))
+        while records:
+            below, records = records, {}
+            asked = {cell: Ask(_WRITE, [cell.column], 0, high - 1) for cell, high in below.items()}
+            for cell, entries in self._look(table, asked, _MORE_RECORDS).items():
+                sort(cell, _visible(entries, (), _MORE_RECORDS))
+        if data:
+            at = {
+                cell: Ask(_DATA, [cell.column], one.start_ts, one.start_ts)
+                for cell, one in data.items()
+            }
+            values = self._look(table, at, 1)
+            for cell, one in data.items():
+                if not values[cell]:
+                    # Either it was collected, which the safe point says, or it was never there.
+                    self._shared.look()
+                    self._shared.check(ts)
+                    raise DamagedRecordError(
+                        f"{cell} has a write record at {one.commit_ts} for data at "
+                        f"{one.start_ts}, which is missing: the store is damaged. "
+                        "'percola check' says where."
+                    )
+                states[cell] = (None, one.commit_ts, values[cell][0][1])
+        return states
+
+    def _look(
+        self, table: str, asked: Mapping[Cell, Ask], versions: int
+    ) -> dict[Cell, list[tuple[int, bytes]]]:
+        """Entries of cells, newest first; one request a cell, for a row may have several."""
+        found: dict[Cell, list[tuple[int, bytes]]] = {cell: [] for cell in asked}
+        waiting = list(asked.items())
+        while waiting:
+            # A row once in each call, so that its entries are told from those of another request.
+            wave: dict[bytes, Cell] = {}
+            gets: list[bytes] = []
+            rest: list[tuple[Cell, Ask]] = []
+            for cell, ask in waiting:
+                if cell.row in wave:
+                    rest.append((cell, ask))
+                else:
+                    wave[cell.row] = cell
+                    gets.append(get(cell.row, [ask], versions))
+            for row, entries in self._rows(table, gets):
+                cell = wave[row]
+                found[cell] = entries.get((asked[cell].family, cell.column), [])
+            waiting = rest
+        return found
+
+    def entries(
+        self, cell: Cell, kind: Kind, low: int, high: int, limit: int | None
+    ) -> list[tuple[int, bytes]]:
+        """See `Store.entries`."""
+        high = min(high, MAX_STORED_TS)
+        if low > high or limit == 0:
+            return []
+        family = FAMILIES[kind]
+        if kind is Kind.LOCK:
+            # It stands in one place, whatever its timestamp.
+            request = get(cell.row, [Ask(family, [cell.column])], 1)
+        else:
+            request = get(cell.row, [Ask(family, [cell.column], low, high)], limit or _ALL)
+        for _, row in self._rows(cell.table, [request]):
+            entries = row.get((family, cell.column), ())
+            return [one for one in entries if low <= one[0] <= high]
+        return []
+
+    # --- Ranges of rows -----------------------------------------------------------------
+
+    def scan(
+        self,
+        table: str,
+        start: bytes,
+        end: bytes,
+        ts: int,
+        columns: Sequence[tuple[bytes, bool]] | None,
+        limit: int,
+    ) -> tuple[list[tuple[Cell, CellState]], bytes | None]:
+        """See `Store.scan`."""
+        names = None
+        if columns is not None and not any(is_prefix for _, is_prefix in columns):
+            names = sorted({name for name, _ in columns})
+        found: list[tuple[Cell, CellState]] = []
+        following: bytes | None = None
+        if columns is None or columns:
+
+            def take(rows: Sequence[tuple[bytes, StoredRow]]) -> Iterator[int]:
+                wanted = [
+                    [
+                        (Cell(table, key, name), row)
+                        for name in sorted({name for family, name in row if family != _DATA})
+                        if is_wanted(name, columns)
+                    ]
+                    for key, row in rows
+                ]
+                states = self._states(table, [one for part in wanted for one in part], ts)
+                for part in wanted:
+                    for cell, _ in part:
+                        state = states[cell]
+                        if state[0] is not None or state[2] is not None:
+                            found.append((cell, state))
+                    yield len(found)
+
+            following = self.walk(table, _snapshot(names, ts), 1, start, end, limit, take)
+        self._shared.check(ts)
+        return found, following
+
+    def walk(
+        self,
+        table: str,
+        asked: Sequence[Ask],
+        versions: int,
+        start: bytes,
+        end: bytes,
+        limit: int,
+        take: Callable[[Sequence[tuple[bytes, StoredRow]]], Iterable[int]],
+    ) -> bytes | None:
+        """Give rows to `take` until it has `limit` things of them; the row to go on from.
+
+        `take` gets some rows at a time and says after each how many things it has.
+        """
+        position, count = start, 0
+        while not end or position < end:
+            most = min(max(1, limit - count), _ROWS)
+            chunk, is_all = self.chunk(table, asked, versions, position, end, most)
+            for at, count in enumerate(take(chunk)):
+                if count >= limit:
+                    position = chunk[at][0] + b"\0"
+                    is_last = is_all and at == len(chunk) - 1
+                    return None if is_last or (end and position >= end) else position
+            if is_all:
+                return None
+            position = chunk[-1][0] + b"\0"
+        return None
+
+    def chunk(
+        self, table: str, asked: Sequence[Ask], versions: int, start: bytes, end: bytes, most: int
+    ) -> tuple[list[tuple[bytes, StoredRow]], bool]:
+        """Up to `most` whole rows that hold something of it; and whether there are no more."""
+        calls = self._calls
+        tries = Tries(calls, f"reading the table {table!r}", table)
+        rows: list[tuple[bytes, StoredRow]] = []
+        while True:
+            position = rows[-1][0] + b"\0" if rows else start
+            try:
+                calls.made["scan"] += 1
+                left = most - len(rows)
+                scanner = calls.table(table).getScanner(
+                    self._scan(asked, versions, position, end, left)
+                )
+                try:
+                    while len(rows) < most:
+                        results = scanner.next(left)
+                        if not len(results):
+                            return rows, True
+                        block = calls.block(calls.client().arrays.asList(results))
+                        rows += [(row, stored_row(entries)) for row, entries in rows_of(block)]
+                        tries.progressed()
+                finally:
+                    scanner.close()
+                return rows, False
+            except jpype.JException as error:
+                tries.failed(error)
+
+    def _scan(
+        self, asked: Sequence[Ask], versions: int, start: bytes, end: bytes, most: int
+    ) -> JavaObject:
+        client = self._calls.client()
+        scan = client.scan()
+        scan.withStartRow(start)
+        scan.withStopRow(end)
+        scan.readVersions(versions)
+        scan.setLimit(most)
+        scan.setCaching(most)
+        scan.setMaxResultSize(_CHUNK_BYTES)
+        for family, columns, low, high in asked:
+            if columns is None:
+                scan.addFamily(family)
+            for column in columns or ():
+                scan.addColumn(family, column)
+            if low > 0 or high < MAX_STORED_TS:
+                # The end is excluded.
+                scan.setColumnFamilyTimeRange(family, low, max(low, min(high, MAX_STORED_TS) + 1))
+            if family == LOCK:
+                # Where locks are gone: see `hbase_wire`.
+                scan.setFilter(client.has_value)
+        return scan
+
+
+def stored_row(entries: Iterable[Entry]) -> StoredRow:
+    """A row as it is read: no empty places of locks, and values as they were put."""
+    row: StoredRow = {}
+    for family, column, ts, value in entries:
+        if family == LOCK:
+            lock = lock_of(value)
+            if lock is not None:
+                row[family, column] = [lock]
+        else:
+            row.setdefault((family, column), []).append((ts, value[1:]))
+    return row
+
+
+def _snapshot(columns: Sequence[bytes] | None, ts: int) -> list[Ask]:
+    """What a reader at `ts` needs of columns: locks, the newest write record, the newest data.
+
+    The newest data at or below `ts` is nearly always what the newest visible put wrote, so that
+    one request answers a read.
+    """
+    high = min(ts, MAX_STORED_TS)
+    return [Ask(LOCK, columns), Ask(_WRITE, columns, 0, high), Ask(_DATA, columns, 0, high)]
+
+
+def _state(row: StoredRow, column: bytes, ts: int) -> CellState | _DataAt | _RecordsBelow:
+    """What a first look says of a cell."""
+    locks = row.get((LOCK, column))
+    if locks and locks[0][0] <= ts:
+        return locks[0], 0, None
+    records = row.get((_WRITE, column))
+    if not records:
+        return NOTHING
+    return _visible(records, row.get((_DATA, column), ()), 1)
+
+
+def _visible(
+    records: Sequence[tuple[int, bytes]], data: Sequence[tuple[int, bytes]], asked: int
+) -> CellState | _DataAt | _RecordsBelow:
+    """The newest put or delete among records, newest first; `asked` is how many could come."""
+    for commit_ts, raw in records:
+        op, start_ts, value = decode_write(raw)
+        if op == Op.DELETE:
+            return None, commit_ts, None
+        if op == Op.PUT:
+            if value is None:
+                for ts, stored_value in data:
+                    if ts == start_ts:
+                        return None, commit_ts, stored_value
+                return _DataAt(commit_ts, start_ts)
+            return None, commit_ts, value
+    return _RecordsBelow(records[-1][0]) if len(records) >= asked else NOTHING

@@ -1,0 +1,266 @@
+"""§2.1: what goes to HBase and comes back, as bytes that are built and read here.
+
+A call from Python into Java costs microseconds, and a request of HBase's client is built by dozens
+of them. So requests are written here as the messages that HBase itself sends, and Java parses
+each in one call; and whatever comes back comes as one block of cells.
+
+    kind      family  at         value
+    --------  ------  ---------  ------------------------------------------------------------
+    data      d       start_ts   1, then the value
+    lock      l       always 1   nothing: no lock; else start_ts (8 bytes), then the record
+    write     w       commit_ts  1, then the record
+    notify    n       commit_ts  1, then the value
+    failed    f       commit_ts  1, then the value
+    changes   c       commit_ts  1: what a feed lists
+
+A Percola column is a qualifier of the family. No value but that of a lock that is gone is empty,
+for HBase's checks take an empty value for none.
+
+**Locks are replaced and never deleted.** A delete in HBase is a marker, which reads pass over one
+by one until a major compaction: a cell that is locked a hundred thousand times a day would have
+to be searched for its lock through a hundred thousand of them. As a cell has one lock at a time,
+it gets one place, the newest entry of which is found at once. The price is an entry without a value
+for each column that was ever locked.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from percola.cells import Kind
+from percola.errors import DamagedRecordError
+
+FAMILIES: Final[dict[Kind, bytes]] = {
+    Kind.DATA: b"d",
+    Kind.LOCK: b"l",
+    Kind.WRITE: b"w",
+    Kind.NOTIFY: b"n",
+    Kind.FAILED: b"f",
+}
+"""The column family of each kind."""
+
+CHANGES: Final = b"c"
+"""The family in which a table that keeps a feed lists what was put and deleted."""
+
+MAX_STORED_TS: Final = 2**63 - 2
+"""The highest timestamp that fits in HBase: the next one means "now"."""
+
+LOCK_AT: Final = 1
+"""Where every lock stands."""
+
+_FULL: Final = b"\1"
+_TS: Final = struct.Struct(">Q")
+
+LOCK: Final = FAMILIES[Kind.LOCK]
+
+
+def stored(value: bytes) -> bytes:
+    """A value as it stands in every family but that of locks: never empty."""
+    return _FULL + value
+
+
+def stored_lock(ts: int, record: bytes) -> bytes:
+    """A lock as it stands in its place."""
+    return _TS.pack(ts) + record
+
+
+def lock_of(raw: bytes) -> tuple[int, bytes] | None:
+    """(start_ts, record) of what stands in a lock's place; None for no lock."""
+    if not raw:
+        return None
+    if len(raw) < _TS.size:
+        raise DamagedRecordError(
+            f"{raw!r} stands where a lock should: the store is damaged, or something else wrote "
+            "to its table."
+        )
+    return _TS.unpack_from(raw)[0], raw[_TS.size :]
+
+
+# --- Messages ---------------------------------------------------------------------------
+
+
+def varint(number: int) -> bytes:
+    """A number of seven bits a byte, the lowest first."""
+    if number < 128:
+        return bytes((number,))
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _field(number: int, data: bytes) -> bytes:
+    """A field that holds bytes or a message."""
+    size = len(data)
+    if size < 128:
+        return bytes((number << 3 | 2, size)) + data
+    return bytes((number << 3 | 2,)) + varint(size) + data
+
+
+def _number(number: int, value: int) -> bytes:
+    return bytes((number << 3,)) + varint(value)
+
+
+class Change(NamedTuple):
+    """A put of a value, or with None a delete of the entry at exactly this timestamp."""
+
+    family: bytes
+    column: bytes
+    ts: int
+    value: bytes | None
+
+
+class Check(NamedTuple):
+    """What must hold of a column's newest entry with `low` ≤ timestamp ≤ `high`.
+
+    Attributes:
+        begins: with what its value must begin; None: there must be no entry, or an empty one.
+    """
+
+    family: bytes
+    column: bytes
+    low: int
+    high: int
+    begins: bytes | None
+
+
+_PUT: Final = _number(2, 2)
+_DELETE: Final = _number(2, 3)
+_ONE_VERSION: Final = _number(4, 0)
+_EQUAL: Final = _number(4, 2)
+_COMPARATORS: Final = "org.apache.hadoop.hbase.filter."
+
+
+def _comparator(name: str, value: bytes) -> bytes:
+    comparable = _field(1, _field(1, value) if value else b"")
+    return _field(5, _field(1, (_COMPARATORS + name).encode()) + _field(2, comparable))
+
+
+_NO_VALUE: Final = _comparator("BinaryComparator", b"")
+
+
+def mutations(row: bytes, changes: Iterable[Change]) -> bytes:
+    """The changes of a row, as the fields of a request to change rows."""
+    puts: dict[bytes, list[bytes]] = {}
+    deletes: dict[bytes, list[bytes]] = {}
+    for family, column, ts, value in changes:
+        if value is None:
+            entry = _field(1, column) + _number(3, ts) + _ONE_VERSION
+            deletes.setdefault(family, []).append(_field(2, entry))
+        else:
+            entry = _field(1, column) + _field(2, value) + _number(3, ts)
+            puts.setdefault(family, []).append(_field(2, entry))
+    out = b""
+    for what, families in ((_PUT, puts), (_DELETE, deletes)):
+        if families:
+            columns = [
+                _field(3, _field(1, family) + b"".join(entries))
+                for family, entries in families.items()
+            ]
+            out += _field(1, _field(1, row) + what + b"".join(columns))
+    return out
+
+
+def conditions(row: bytes, checks: Iterable[Check]) -> bytes:
+    """What must hold of a row, as the fields of a request to change rows."""
+    out = []
+    for family, column, low, high, begins in checks:
+        where = _field(1, row) + _field(2, family) + _field(3, column)
+        # The endpoint takes "not equal to nothing" for "equal to nothing": only this is right.
+        how = _NO_VALUE if begins is None else _comparator("BinaryPrefixComparator", begins)
+        out.append(_field(5, where + _EQUAL + how + _time_range(6, low, high)))
+    return b"".join(out)
+
+
+def check(family: bytes, column: bytes, low: int, high: int, *, present: bool) -> Check:
+    """That a column has (or has no) entry in a range of timestamps; not for locks."""
+    return Check(family, column, low, high, _FULL if present else None)
+
+
+def lock_check(column: bytes, ts: int | None) -> Check:
+    """That a column has the lock of this timestamp, or None: no lock."""
+    return Check(LOCK, column, 0, MAX_STORED_TS, None if ts is None else _TS.pack(ts))
+
+
+def _time_range(number: int, low: int, high: int) -> bytes:
+    """The range of timestamps as a field; nothing if it is all there can be."""
+    if low <= 0 and high >= MAX_STORED_TS:
+        return b""
+    # The end is excluded.
+    end = min(high, MAX_STORED_TS) + 1
+    return _field(number, _number(1, min(max(low, 0), end)) + _number(2, end))
+
+
+class Ask(NamedTuple):
+    """Columns of a family that are asked for, between two timestamps; None: all of them."""
+
+    family: bytes
+    columns: Sequence[bytes] | None
+    low: int = 0
+    high: int = MAX_STORED_TS
+
+
+def get(row: bytes, asked: Iterable[Ask], versions: int) -> bytes:
+    """A request for the newest entries of a row's columns."""
+    out = [_field(1, row)]
+    ranges = []
+    for family, columns, low, high in asked:
+        names = b"".join(_field(2, column) for column in columns or ())
+        out.append(_field(2, _field(1, family) + names))
+        if within := _time_range(2, low, high):
+            ranges.append(_field(13, _field(1, family) + within))
+    out.append(_number(6, versions))
+    return b"".join((*out, *ranges))
+
+
+def file_of_service(service: str, method: str) -> bytes:
+    """The description of a file with a service of one method, in no package."""
+    message = b"Message"
+    call = _field(1, method.encode()) + _field(2, b"." + message) + _field(3, b"." + message)
+    described = _field(1, service.encode()) + _field(2, call)
+    return _field(1, b"percola") + _field(4, _field(1, message)) + _field(6, described)
+
+
+# --- What comes back --------------------------------------------------------------------
+
+_KEY: Final = struct.Struct(">iiih")
+_LONG: Final = struct.Struct(">q")
+
+
+class Entry(NamedTuple):
+    """A cell of HBase."""
+
+    family: bytes
+    column: bytes
+    ts: int
+    value: bytes
+
+
+def rows_of(block: bytes) -> Iterator[tuple[bytes, list[Entry]]]:
+    """The rows of a block of cells, each with its entries: by family and column, newest first."""
+    at, end = 0, len(block)
+    row: bytes | None = None
+    found: list[Entry] = []
+    while at < end:
+        size, key_size, value_size, row_size = _KEY.unpack_from(block, at)
+        begin = at + 14
+        key = block[begin : begin + row_size]
+        if key != row:
+            if row is not None:
+                yield row, found
+            row, found = key, []
+        begin += row_size
+        family_size = block[begin]
+        begin += 1
+        family = block[begin : begin + family_size]
+        begin += family_size
+        tail = at + 12 + key_size
+        ts = _LONG.unpack_from(block, tail - 9)[0]
+        found.append(Entry(family, block[begin : tail - 9], ts, block[tail : tail + value_size]))
+        at += 4 + size
+    if row is not None:
+        yield row, found

@@ -1,0 +1,185 @@
+"""A real HBase for tests: ZooKeeper, HDFS, master and region servers as processes of their own.
+
+    def test_…(hbase: HBase) -> None:
+        store = hbase.store()
+
+One small cluster serves all tests of a session that do not kill it; every call of `store` without a
+name makes a namespace that nobody else has. Those that kill start one of their own. To save the
+start while working on a test, PERCOLA_TEST_CLUSTER names the folder of a cluster that is up.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from percola import Repository, Table
+from percola.coordination.memory import MemoryCoordination
+from percola.oracle.base import Oracle
+from percola.oracle.embedded import EmbeddedOracle
+from percola.store.hbase import HBaseStore
+from percola.store.hbase_calls import Place
+from percola.store.hbase_jvm import java_class
+from percola.store.hbase_reading import Reading
+from percola.store.hbase_settings import ALL_FAMILIES
+from percola.store.hbase_shared import Shared
+from percola.store.hbase_wire import LOCK, LOCK_AT, Ask, Change, mutations
+from percola.store.hbase_writing import Plan, Writing
+from percola.store.memory import MemoryStore
+from percola.testing.hbase_cluster import Cluster
+
+ROOT: Final = Path(__file__).parents[1]
+
+_namespaces = itertools.count(1)
+
+
+def require_jars() -> None:
+    """Fetch the jars of HBase. Where they cannot be had the test is skipped, except in CI."""
+    script = ROOT / "scripts" / "hbase_jars.sh"
+    done = subprocess.run([script, "install"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(done.stderr.strip())
+
+
+class HBase:
+    """A cluster that runs, and stores in it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    def place(self, namespace: str = "") -> Place:
+        """A namespace of this name; without a name one that nobody else has."""
+        namespace = namespace or f"test_{os.getpid()}_{next(_namespaces)}"
+        return Place(self.cluster.quorum, namespace)
+
+    def store(self, namespace: str = "", **options: Any) -> HBaseStore:
+        """A store in the namespace of this name; without a name in one of its own."""
+        return HBaseStore(self.place(namespace), **options)
+
+
+def empty(store: HBaseStore) -> None:
+    """Remove everything from the tables of a store's namespace: quicker than to make new ones."""
+    calls = store._calls
+    admin = calls.client().connection.getAdmin()
+    everything = [Ask(family, None) for family in ALL_FAMILIES]
+    for name in admin.listTableNamesByNamespace(store.place.namespace):
+        short = str(name.getQualifierAsString())
+        table = "@" + short[2:] if short.startswith("0-") else short
+        rows, is_all = Reading(calls, Shared(calls)).chunk(
+            table, everything, 2**31 - 1, b"", b"", 100_000
+        )
+        assert is_all
+        plans = []
+        for key, row in rows:
+            changes = [
+                Change(LOCK, column, LOCK_AT, b"")
+                if family == LOCK
+                else Change(family, column, ts, None)
+                for (family, column), entries in row.items()
+                for ts, _ in entries
+            ]
+            if changes:
+                plans.append(Plan(table, key, mutations(key, changes)))
+        Writing(calls).apply(plans)
+    admin.close()
+
+
+@pytest.fixture(scope="session")
+def hbase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HBase]:
+    """The session's cluster: one region server, not to be killed."""
+    require_jars()
+    running = os.environ.get("PERCOLA_TEST_CLUSTER")
+    if running:
+        yield HBase(Cluster(running))
+        return
+    with Cluster.small(tmp_path_factory.mktemp("hbase") / "cluster") as cluster:
+        yield HBase(cluster)
+
+
+@pytest.fixture(scope="module")
+def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HBase]:
+    """A module's own cluster with two region servers, which its tests may kill and start again."""
+    require_jars()
+    folder = tmp_path_factory.mktemp("mortal") / "cluster"
+    heap = dict(Cluster.small(folder).layout.heap)
+    with Cluster(folder, region_servers=2, data_nodes=1, heap=heap) as cluster:
+        yield HBase(cluster)
+
+
+class Admin:
+    """What an operator does to a table of a store: flush, compact, split, move its regions."""
+
+    def __init__(self, store: HBaseStore) -> None:
+        self._calls = store._calls
+        self._admin = store._calls.client().connection.getAdmin()
+
+    def flush(self, table: str) -> None:
+        """Write what stands in memory to files."""
+        self._admin.flush(self._calls.name(table))
+
+    def compact(self, table: str) -> None:
+        """Ask for a major compaction; it goes on when this returns."""
+        self._admin.majorCompact(self._calls.name(table))
+
+    def is_compacting(self, table: str) -> bool:
+        """Whether a compaction goes on."""
+        return str(self._admin.getCompactionState(self._calls.name(table))) != "NONE"
+
+    def files(self, table: str) -> int:
+        """How many files the table's regions have."""
+        regions = self._regions(table)
+        return sum(int(one.getStoreFileCount()) for one in regions)
+
+    def _regions(self, table: str) -> list[Any]:
+        name = self._calls.name(table)
+        return [
+            one
+            for server in self._admin.getRegionServers()
+            for one in self._admin.getRegionMetrics(server, name)
+        ]
+
+    def split(self, table: str, row: bytes) -> None:
+        """Ask to split the region of the row there."""
+        self._admin.split(self._calls.name(table), row)
+
+    def servers(self) -> list[str]:
+        """The names of the region servers that run."""
+        return sorted(str(one.getServerName()) for one in self._admin.getRegionServers())
+
+    def regions(self, table: str) -> list[tuple[bytes, str]]:
+        """(encoded name, server) of each region, in order."""
+        locator = self._calls.client().connection.getRegionLocator(self._calls.name(table))
+        locator.clearRegionLocationCache()
+        return [
+            (bytes(one.getRegion().getEncodedNameAsBytes()), str(one.getServerName()))
+            for one in locator.getAllRegionLocations()
+        ]
+
+    def move(self, region: bytes, server: str) -> None:
+        """Move a region to a server; it is there when this returns."""
+        name = java_class("org.apache.hadoop.hbase.ServerName").valueOf(server)
+        self._admin.move(region, name)
+
+    def alter(self, table: str, family: str, **settings: Any) -> None:
+        """Change settings of a family by the names of their setters."""
+        name = self._calls.name(table)
+        descriptor = self._admin.getDescriptor(name).getColumnFamily(family.encode())
+        client = "org.apache.hadoop.hbase.client."
+        builder = java_class(client + "ColumnFamilyDescriptorBuilder").newBuilder(descriptor)
+        for setter, value in settings.items():
+            getattr(builder, setter)(value)
+        self._admin.modifyColumnFamily(name, builder.build())
+
+
+def repository(
+    store: HBaseStore, tables: Iterable[Table[Any]], oracle: Oracle | None = None
+) -> Repository:
+    """A repository on a store in HBase; its timestamps come from memory."""
+    oracle = oracle or EmbeddedOracle(MemoryStore())
+    return Repository("hbase", store, oracle, MemoryCoordination(), tables, one_step=False)

@@ -1,0 +1,191 @@
+"""The HBase store keeps every promise of the contract, on a real HBase."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hbase import Admin, HBase, hbase
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from percola.cells import INLINE_BYTES, MAX_TS, Cell, Kind, Op
+from percola.errors import DamagedRecordError, SnapshotTooOldError
+from percola.store.base import Condition, Delete, Put, RowMutation, Store
+from percola.store.hbase import HBaseStore
+from percola.testing import StoreConformance
+from percola.testing.conformance import RANDOM
+from percola.testing.ground import COLUMN, lock, numbers, written
+from percola.testing.store_model import Comparison, Operation, looks, mutations
+
+__all__ = ["hbase"]
+
+WaitUntil = Callable[..., object]
+
+
+class TestHBaseStore(StoreConformance):
+    # A namespace serves until a test has raised its safe point: making one takes seconds.
+    namespace = ""
+
+    @pytest.fixture(autouse=True)
+    def in_the_cluster(self, hbase: HBase) -> Iterator[None]:
+        self.hbase = hbase
+        yield
+        kind = type(self)
+        with_one = hbase.store(kind.namespace)
+        if with_one.safe_point():
+            kind.namespace = ""
+        with_one.close()
+
+    def make_store(self, folder: Path) -> HBaseStore:
+        kind = type(self)
+        store = self.hbase.store(kind.namespace)
+        kind.namespace = store.place.namespace
+        store.create_tables([])
+        return store
+
+    def test_a_long_value_is_that_of_the_visible_write_whatever_data_is_newer(
+        self, store: Store, table: str
+    ) -> None:
+        old, new = b"old" * INLINE_BYTES, b"new" * INLINE_BYTES
+        self.put(store, table, b"r", *written(COLUMN, 4, old, 3), *written(COLUMN, 9, new, 5))
+        for ts, value in ((4, old), (6, old), (8, old), (9, new)):
+            state = (None, 4 if value is old else 9, value)
+            assert self.state(store, table, ts) == state
+            assert store.scan(table, b"", b"", ts)[0] == [(Cell(table, b"r", COLUMN), state)]
+        # Data that stands below many records which wrote nothing.
+        for ts in range(10, 200):
+            op = Op.ROLLBACK if ts % 2 else Op.LOCK
+            self.put(store, table, b"r", *written(COLUMN, ts, None, ts, op))
+        assert self.state(store, table, 700) == (None, 9, new)
+        assert self.state(store, table, 8) == (None, 4, old)
+
+    def test_data_that_is_missing_is_damage_unless_it_was_collected(
+        self, store: Store, table: str
+    ) -> None:
+        self.put(store, table, b"r", *written(COLUMN, 4, b"long" * INLINE_BYTES, 3))
+        self.put(store, table, b"r", Delete(Kind.DATA, COLUMN, 3))
+        with pytest.raises(DamagedRecordError, match="data at 3"):
+            self.state(store, table, 5)
+        store.raise_safe_point(6)
+        with pytest.raises(SnapshotTooOldError):
+            self.state(store, table, 5)
+
+    def test_several_cells_of_a_row_may_each_need_a_second_look(
+        self, store: Store, table: str
+    ) -> None:
+        columns = [b"c%d" % i for i in range(5)]
+        for column in columns:
+            self.put(store, table, b"r", *written(column, 4, column * 200, 3))
+            self.put(store, table, b"r", *written(column, 6, None, 6, Op.ROLLBACK))
+            self.put(store, table, b"r", Put(Kind.DATA, column, 5, b"newer"))
+        states = store.read([Cell(table, b"r", column) for column in columns], 9)
+        assert states == [(None, 4, column * 200) for column in columns]
+
+    @pytest.mark.parametrize("width", [1, 40, 300])
+    def test_a_row_of_many_columns_is_locked_and_committed_in_one_mutation(
+        self, store: Store, table: str, width: int
+    ) -> None:
+        columns = [b"column:%04d" % i for i in range(width)]
+        absent = [
+            Condition(False, kind, column, low, MAX_TS)
+            for column in columns
+            for kind, low in ((Kind.WRITE, 5), (Kind.LOCK, 0))
+        ]
+        prewrite = RowMutation(table, b"r", absent, [lock(column, 5) for column in columns])
+        held = [Condition(True, Kind.LOCK, column, 5, 5) for column in columns]
+        changes = [one for column in columns for one in written(column, 7, b"v", 5)]
+        changes += [Delete(Kind.LOCK, column, 5) for column in columns]
+        commit = RowMutation(table, b"r", held, changes)
+        for column in {columns[0], columns[-1], columns[width // 2]}:
+            self.put(store, table, b"r", lock(column, 4))
+            assert store.mutate([prewrite, commit]) == [False, False]
+            self.put(store, table, b"r", Delete(Kind.LOCK, column, 4))
+        assert store.mutate([prewrite, prewrite, commit, prewrite]) == [True, False, True, False]
+        assert store.scan_kind(Kind.LOCK, table) == ([], None)
+        found, _ = store.scan(table, b"", b"", 9)
+        assert [(cell.column, state) for cell, state in found] == [
+            (column, (None, 7, b"v")) for column in columns
+        ]
+
+    @pytest.mark.parametrize("refused", [[], [0], [137], [3, 64, 199]])
+    def test_rows_that_are_sent_together_are_judged_each_by_itself(
+        self, store: Store, table: str, refused: list[int]
+    ) -> None:
+        for i in refused:
+            self.put(store, table, b"%03d" % i, lock(COLUMN, 2))
+        absent = [Condition(False, Kind.LOCK, COLUMN, 0, MAX_TS)]
+        batch = [RowMutation(table, b"%03d" % i, absent, [lock(COLUMN, 5)]) for i in range(200)]
+        assert store.mutate(batch) == [i not in refused for i in range(200)]
+        held = [ts for _, ts, _ in store.walk_kind(Kind.LOCK, table)]
+        assert held == [2 if i in refused else 5 for i in range(200)]
+
+    @pytest.mark.parametrize("kind", Kind)
+    def test_what_the_servers_check_is_what_a_look_finds(
+        self, store: Store, table: str, kind: Kind
+    ) -> None:
+        others = [Put(other, COLUMN, 5, b"") for other in Kind if other is not kind]
+        self.put(store, table, b"r", Put(kind, COLUMN, 5, b""), *others[:2])
+        self.put(store, table, b"none", *others)
+        change = [Put(Kind.NOTIFY, b"d", 1, b"")]
+        for low, high in ((0, MAX_TS), (5, 5), (0, 5), (0, 4), (1, 9), (5, MAX_TS), (6, MAX_TS)):
+            for present in (True, False):
+                for row, inside in ((b"r", low <= 5 <= high), (b"none", False), (b"no", False)):
+                    condition = Condition(present, kind, COLUMN, low, high)
+                    for changes in ([], change):
+                        done = store.mutate([RowMutation(table, row, [condition], changes)])
+                        assert done == [present is inside], condition
+
+    @pytest.mark.parametrize("kind", Kind)
+    @pytest.mark.parametrize("settle", ["memory", "flushed", "compacted"])
+    def test_what_is_put_again_where_it_was_deleted_is_there(
+        self, store: HBaseStore, table: str, wait_until: WaitUntil, kind: Kind, settle: str
+    ) -> None:
+        cell, admin = Cell(table, b"r", COLUMN), Admin(store)
+        for i in range(3):
+            value = b"%d" % i
+            self.put(store, table, b"r", Put(kind, COLUMN, 7, value))
+            _settle(admin, table, settle, wait_until)
+            assert store.entries(cell, kind, 0, MAX_TS) == [(7, value)]
+            assert store.scan_kind(kind, table)[0] == [(cell, 7, value)]
+            self.put(store, table, b"r", Delete(kind, COLUMN, 7))
+            _settle(admin, table, settle, wait_until)
+            assert store.entries(cell, kind, 0, MAX_TS) == []
+            assert store.scan_kind(kind, table)[0] == []
+            absent = Condition(False, kind, COLUMN, 0, MAX_TS)
+            mark = Put(Kind.FAILED if kind is Kind.NOTIFY else Kind.NOTIFY, b"d", 1, b"")
+            assert store.mutate([RowMutation(table, b"r", [absent], [mark])]) == [True]
+
+    @settings(RANDOM, max_examples=12)
+    @given(
+        operations=st.lists(
+            mutations | mutations | looks | st.sampled_from(("flush", "compact")),
+            min_size=8,
+            max_size=30,
+        )
+    )
+    def test_files_and_compactions_in_between_change_no_answer(
+        self, store: HBaseStore, table: str, operations: Sequence[Operation | str]
+    ) -> None:
+        comparison = Comparison(store, table, b"%07d|" % next(numbers))
+        admin = Admin(store)
+        for operation in operations:
+            if operation == "flush":
+                admin.flush(table)
+            elif operation == "compact":
+                admin.compact(table)
+            else:
+                assert not isinstance(operation, str)
+                comparison.do(operation)
+
+
+def _settle(admin: Any, table: str, how: str, wait_until: WaitUntil) -> None:
+    """Have what was written in memory, in files, or in one file a family."""
+    if how == "memory":
+        return
+    admin.flush(table)
+    if how == "compacted":
+        admin.compact(table)
+        wait_until(lambda: not admin.is_compacting(table))

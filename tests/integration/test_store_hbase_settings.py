@@ -1,0 +1,157 @@
+"""An HBase whose settings would break the protocol is refused, with words on what to change."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from hbase import Admin, HBase, hbase
+from stores import DEADLINE, all_at_once
+
+from percola.cells import Cell, Kind
+from percola.errors import OutcomeUnknownError, StoreError, UnknownTableError
+from percola.store.base import Condition, RowMutation
+from percola.store.hbase import HBaseStore
+from percola.store.hbase_calls import Place
+from percola.store.hbase_jvm import java_class
+from percola.store.hbase_settings import ALL_FAMILIES, ENDPOINT
+from percola.store.hbase_wire import LOCK
+from percola.testing.ground import lock
+
+__all__ = ["hbase"]
+
+CLIENT = "org.apache.hadoop.hbase.client."
+CELL = Cell("t", b"r", b"c")
+ABSENT = Condition(False, Kind.LOCK, b"c", 0, 9)
+
+
+def make_table(
+    store: HBaseStore, *, without: str = "", endpoint: bool = True, **options: Any
+) -> None:
+    """Make the table `t` as somebody else would have made it."""
+    store.create_tables([])
+    calls = store._calls
+    table = java_class(CLIENT + "TableDescriptorBuilder").newBuilder(calls.name("t"))
+    for family in ALL_FAMILIES:
+        if family.decode() != without:
+            made = java_class(CLIENT + "ColumnFamilyDescriptorBuilder").newBuilder(family)
+            made.setMaxVersions(1 if family == LOCK else 2**31 - 1)
+            made.setNewVersionBehavior(family != LOCK)
+            table.setColumnFamily(made.build())
+    if endpoint:
+        table.setCoprocessor(ENDPOINT)
+    for setter, value in options.items():
+        getattr(table, setter)(value)
+    admin = calls.client().connection.getAdmin()
+    admin.createTable(table.build())
+    admin.close()
+
+
+def test_tables_that_percola_made_are_taken_as_they_are(hbase: HBase) -> None:
+    first = hbase.store()
+    for store in (first, hbase.store(first.place.namespace)):
+        store.create_tables(["t", "u"])
+        store.create_tables(["t"])
+        assert store.mutate([RowMutation("t", b"r", (), [lock(b"c", 5)])]) == [True]
+
+
+def test_a_table_that_another_made_in_the_same_way_is_taken(hbase: HBase) -> None:
+    store = hbase.store()
+    make_table(store)
+    store.create_tables(["t"])
+    assert store.mutate([RowMutation("t", b"r", [ABSENT], [lock(b"c", 5)])]) == [True]
+
+
+def test_many_that_make_the_same_tables_do_not_disturb_each_other(hbase: HBase) -> None:
+    namespace = hbase.place().namespace
+    stores = [hbase.store(namespace) for _ in range(4)]
+    results = all_at_once([lambda s=s: s.create_tables(["t1", "t2"]) for s in stores])
+    assert results == [None] * 4
+
+
+@pytest.mark.parametrize("lacking", ["d", "l", "c"])
+def test_a_table_without_one_of_the_families_is_refused(hbase: HBase, lacking: str) -> None:
+    store = hbase.store()
+    make_table(store, without=lacking)
+    with pytest.raises(StoreError, match=f":t' has no column family '{lacking}'"):
+        store.create_tables(["t"])
+
+
+def test_a_table_without_the_coprocessor_is_refused_and_writes_nothing(hbase: HBase) -> None:
+    store = hbase.store()
+    make_table(store, endpoint=False)
+    with pytest.raises(StoreError, match=r"alter '.*:t', METHOD => 'table_att'"):
+        store.create_tables(["t"])
+    # As where servers forbid it.
+    with pytest.raises(StoreError, match=r"hbase\.coprocessor\.user\.enabled") as caught:
+        store.mutate([RowMutation("t", b"r", [ABSENT], [lock(b"c", 5)])])
+    assert not isinstance(caught.value, OutcomeUnknownError)
+    assert store.scan_kind(Kind.LOCK, "t") == ([], None)
+
+
+def test_a_table_that_may_lose_what_was_committed_is_refused(hbase: HBase) -> None:
+    store = hbase.store()
+    store.create_tables([])
+    durability = java_class(CLIENT + "Durability").ASYNC_WAL
+    make_table(store, setDurability=durability)
+    with pytest.raises(StoreError, match="DURABILITY ASYNC_WAL"):
+        store.create_tables(["t"])
+
+
+@pytest.mark.parametrize(
+    ("family", "setter", "value", "words"),
+    [
+        ("w", "setMaxVersions", 3, r"VERSIONS 3.*VERSIONS => '2147483647'"),
+        ("l", "setMaxVersions", 2, r"VERSIONS 2.*VERSIONS => '1'"),
+        ("d", "setTimeToLive", 86_400, r"TTL 86400.*TTL => 'FOREVER'"),
+        ("n", "setNewVersionBehavior", False, r"NEW_VERSION_BEHAVIOR False.*=> 'true'"),
+    ],
+)
+def test_a_family_that_drops_or_hides_entries_is_refused(
+    hbase: HBase, family: str, setter: str, value: object, words: str
+) -> None:
+    store = hbase.store()
+    store.create_tables(["t"])
+    Admin(store).alter("t", family, **{setter: value})
+    with pytest.raises(StoreError, match=f"'{family}'.*{words}"):
+        hbase.store(store.place.namespace).create_tables(["t"])
+
+
+def test_a_table_that_is_deleted_under_our_hands_is_unknown(hbase: HBase) -> None:
+    store = hbase.store(patience_seconds=5)
+    store.create_tables(["t"])
+    assert store.mutate([RowMutation("t", b"r", [ABSENT], [lock(b"c", 5)])]) == [True]
+    calls = store._calls
+    admin = calls.client().connection.getAdmin()
+    admin.disableTable(calls.name("t"))
+    with pytest.raises(StoreError, match="t") as caught:
+        store.mutate([RowMutation("t", b"q", [ABSENT], [lock(b"c", 5)])])
+    assert not isinstance(caught.value, OutcomeUnknownError)
+    admin.deleteTable(calls.name("t"))
+    for use in (lambda: store.tablets("t"), lambda: store.read([CELL], 5)):
+        with pytest.raises(UnknownTableError, match="'t'"):
+            use()
+
+
+def test_a_timestamp_that_does_not_fit_is_refused_with_nothing_written(hbase: HBase) -> None:
+    store = hbase.store()
+    store.create_tables(["t"])
+    batch = [
+        RowMutation("t", b"a", (), [lock(b"c", 5)]),
+        RowMutation("t", b"b", (), [lock(b"c", 2**63 - 1)]),
+    ]
+    with pytest.raises(StoreError, match=str(2**63 - 2)):
+        store.mutate(batch)
+    assert store.scan_kind(Kind.LOCK, "t") == ([], None)
+
+
+def test_a_quorum_where_nobody_listens_is_an_error_within_the_patience(hbase: HBase) -> None:
+    # The port of the region server speaks another language than ZooKeeper's.
+    for quorum in ("127.0.0.1:9", f"127.0.0.1:{hbase.cluster.process('regionserver-1').port}"):
+        store = HBaseStore(Place(quorum, "nowhere"), request_seconds=2, patience_seconds=2)
+        began = time.monotonic()
+        with pytest.raises(StoreError, match=f"HBase at {quorum}.*does not answer"):
+            store.create_tables(["t"])
+        assert time.monotonic() - began < 2 * DEADLINE
+        store.close()

@@ -1,0 +1,318 @@
+"""HBase's store without a server: addresses, what is sent, what comes back, what failures mean."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from percola.cells import MAX_TS, Kind
+from percola.errors import DamagedRecordError, RepositoryClosedError, StoreError, UsageError
+from percola.store.base import Condition, Delete, Put, RowMutation
+from percola.store.hbase import HBaseStore, open_hbase, place_of
+from percola.store.hbase_calls import Failure, Meaning, Place
+from percola.store.hbase_jvm import JARS, client_jars
+from percola.store.hbase_wire import (
+    MAX_STORED_TS,
+    Ask,
+    Change,
+    Entry,
+    conditions,
+    get,
+    lock_check,
+    lock_of,
+    mutations,
+    rows_of,
+    stored_lock,
+    varint,
+)
+from percola.store.hbase_writing import plan
+from percola.testing.ground import lock, written
+
+# --- Addresses --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "place"),
+    [
+        ("hbase://a/ns", Place("a:2181", "ns")),
+        (
+            "hbase://a:2182,b.example,10.0.0.3:2183/my_ns/",
+            Place("a:2182,b.example:2181,10.0.0.3:2183", "my_ns"),
+        ),
+        ("hbase://zk-1/p?oracle=h:7070&zookeeper=z:2181", Place("zk-1:2181", "p")),
+    ],
+)
+def test_an_address_names_the_quorum_and_a_namespace(address: str, place: Place) -> None:
+    assert place_of(address) == place
+    assert open_hbase(address).place == place
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("hbase://a", "not the address"),
+        ("hbase:///ns", "'' in"),
+        ("hbase://a,/ns", "'' in"),
+        ("hbase://a:0/ns", "'a:0' in"),
+        ("hbase://a:99999/ns", "'a:99999' in"),
+        ("hbase://a b/ns", "'a b' in"),
+        ("hbase://a/", "'' in .* namespace"),
+        ("hbase://a/n-s", "'n-s' in"),
+        ("hbase://a/hbase", "its own"),
+        ("hbase://a/ns?x=1", "unknown option 'x'"),
+        ("hbase://a/ns?zzz", "unknown option 'zzz'"),
+        ("hbase://a/ns#f", "not the address"),
+    ],
+)
+def test_a_malformed_address_is_refused_in_words(address: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        open_hbase(address)
+
+
+def test_a_deadline_that_would_let_calls_arrive_too_late_is_refused() -> None:
+    for seconds in (0, -1, 61):
+        with pytest.raises(UsageError, match=r"0 to 60 s"):
+            HBaseStore(Place("a:2181", "n"), request_seconds=seconds)
+
+
+def test_percolas_own_tables_have_names_that_hbase_allows_and_users_do_not_take() -> None:
+    place = Place("a:2181", "ns")
+    assert place.table("@percola") == "ns:0-percola"
+    assert place.table("docs") == "ns:docs"
+
+
+def test_opening_starts_no_java_and_a_closed_store_says_so(tmp_path: Path) -> None:
+    program = (
+        "import jpype\n"
+        "from percola.store.hbase import open_hbase\n"
+        "store = open_hbase('hbase://a/ns')\n"
+        "store.close()\n"
+        "assert not jpype.isJVMStarted()"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    store = open_hbase("hbase://a/ns")
+    store.close()
+    with pytest.raises(RepositoryClosedError):
+        store.mutate([])
+
+
+# --- Jars -------------------------------------------------------------------------------
+
+
+def test_without_jars_an_error_says_how_to_get_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv(JARS, raising=False)
+    with pytest.raises(StoreError, match=r"scripts/hbase_jars\.sh install client"):
+        client_jars()
+    monkeypatch.setenv(JARS, str(tmp_path))
+    with pytest.raises(StoreError, match=f"not in {tmp_path}, which {JARS} names"):
+        client_jars()
+    jar = tmp_path / "hbase-shaded-client-2.6.4.jar"
+    jar.touch()
+    (tmp_path / "other.jar").touch()
+    assert client_jars() == [jar, tmp_path / "other.jar"]
+
+
+# --- What is sent -----------------------------------------------------------------------
+
+
+def fields(data: bytes) -> list[tuple[int, bytes | int]]:
+    """The fields of a message: (number, bytes or number)."""
+    found: list[tuple[int, bytes | int]] = []
+    at = 0
+
+    def number() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = data[at]
+            at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while at < len(data):
+        tag = number()
+        if tag & 7 == 0:
+            found.append((tag >> 3, number()))
+        else:
+            size = number()
+            found.append((tag >> 3, data[at : at + size]))
+            at += size
+    return found
+
+
+@given(st.integers(0, 2**63 - 1))
+def test_a_number_is_read_as_it_was_written(number: int) -> None:
+    assert fields(b"\x08" + varint(number)) == [(1, number)]
+
+
+@given(
+    st.binary(min_size=1, max_size=300), st.binary(max_size=20_000), st.integers(0, MAX_STORED_TS)
+)
+def test_puts_and_deletes_are_two_messages_for_the_row(row: bytes, value: bytes, ts: int) -> None:
+    changes = [
+        Change(b"w", b"c", ts, value),
+        Change(b"d", b"c", 5, None),
+        Change(b"w", b"e", 7, b"v"),
+    ]
+    puts, deletes = (fields(one) for number, one in fields(mutations(row, changes)))  # type: ignore[arg-type]
+    assert puts[:2] == [(1, row), (2, 2)]
+    assert deletes[:2] == [(1, row), (2, 3)]
+    [(_, columns)] = puts[2:]
+    assert isinstance(columns, bytes)
+    entries = [fields(one) for number, one in fields(columns)[1:] if isinstance(one, bytes)]
+    assert entries == [[(1, b"c"), (2, value), (3, ts)], [(1, b"e"), (2, b"v"), (3, 7)]]
+
+
+def test_a_request_asks_for_families_columns_and_times() -> None:
+    asked = [Ask(b"l", [b"a", b"b"]), Ask(b"w", None, 0, 9), Ask(b"d", [b"a"], 3, MAX_TS)]
+    found = fields(get(b"row", asked, 2))
+    assert [number for number, _ in found] == [1, 2, 2, 2, 6, 13, 13]
+    ranges = [fields(one)[1] for number, one in found if number == 13 and isinstance(one, bytes)]
+    assert [fields(one) for _, one in ranges if isinstance(one, bytes)] == [
+        [(1, 0), (2, 10)],
+        [(1, 3), (2, 2**63 - 1)],
+    ]
+
+
+# --- Locks ------------------------------------------------------------------------------
+
+
+@given(st.integers(0, MAX_STORED_TS), st.binary(max_size=50))
+def test_a_lock_stands_in_its_place_with_its_timestamp(ts: int, record: bytes) -> None:
+    assert lock_of(stored_lock(ts, record)) == (ts, record)
+
+
+def test_an_empty_place_is_no_lock_and_half_a_lock_is_damage() -> None:
+    assert lock_of(b"") is None
+    with pytest.raises(DamagedRecordError, match="where a lock should"):
+        lock_of(b"half")
+
+
+ANY = Condition(False, Kind.LOCK, b"c", 0, MAX_TS)
+HELD = Condition(True, Kind.LOCK, b"c", 5, 5)
+
+
+@pytest.mark.parametrize(
+    ("given_conditions", "changes", "looks"),
+    [
+        ([ANY], [lock(b"c", 5)], False),
+        ([HELD], [*written(b"c", 7, b"v", 5), Delete(Kind.LOCK, b"c", 5)], False),
+        ([HELD], [lock(b"c", 5)], False),
+        ([], [lock(b"c", 5)], False),
+        ([], [Put(Kind.NOTIFY, b"c", 5, b""), Delete(Kind.NOTIFY, b"d", 5)], False),
+        ([], [], False),
+        # What the lock was is not known, or cannot be asked for, or there is nothing to change.
+        ([], [Delete(Kind.LOCK, b"c", 5)], True),
+        ([HELD], [Delete(Kind.LOCK, b"d", 5)], True),
+        ([HELD._replace(present=False)], [lock(b"d", 5)], True),
+        ([ANY._replace(present=True)], [lock(b"d", 5)], True),
+        ([HELD], [], True),
+        ([ANY], [Delete(Kind.LOCK, b"c", 5)], True),
+    ],
+)
+def test_a_row_is_looked_at_first_only_where_the_conditions_do_not_say_enough(
+    given_conditions: list[Condition], changes: list[Put | Delete], looks: bool
+) -> None:
+    made = plan(RowMutation("t", b"r", given_conditions, changes), False)
+    assert (made.mutation is not None) is looks
+    assert not (looks and made.request)
+
+
+def test_a_released_lock_leaves_an_empty_place_and_no_marker() -> None:
+    mutation = RowMutation("t", b"r", [HELD], [Delete(Kind.LOCK, b"c", 5)])
+    empty = mutations(b"r", [Change(b"l", b"c", 1, b"")])
+    expected = conditions(b"r", [lock_check(b"c", 5)]) + empty
+    assert plan(mutation, False).request == expected
+
+
+def test_a_feed_lists_puts_and_deletes_of_users_columns() -> None:
+    changes = [*written(b"c", 5, b"v"), *written(b"@ack:o:c", 5, b"1")]
+    plain = plan(RowMutation("t", b"r", (), changes), False).request
+    listed = plan(RowMutation("t", b"r", (), changes), True).request
+    entry = mutations(b"r", [Change(b"c", b"c", 5, b"\1")])
+    [(_, columns)] = fields(fields(entry)[0][1])[2:]  # type: ignore[arg-type]
+    assert isinstance(columns, bytes)
+    assert columns in listed and columns not in plain
+
+
+@pytest.mark.parametrize("ts", [-1, MAX_STORED_TS + 1])
+def test_a_timestamp_that_does_not_fit_is_refused(ts: int) -> None:
+    with pytest.raises(StoreError, match="does not fit"):
+        plan(RowMutation("t", b"r", (), [lock(b"c", ts)]), False)
+
+
+# --- What comes back --------------------------------------------------------------------
+
+
+def block(row: bytes, entry: Entry) -> bytes:
+    """A cell as HBase writes it in a block."""
+    family, column, ts, value = entry
+    key = struct.pack(">h", len(row)) + row + bytes([len(family)]) + family + column
+    key += struct.pack(">qB", ts, 4)
+    cell = struct.pack(">ii", len(key), len(value)) + key + value
+    return struct.pack(">i", len(cell)) + cell
+
+
+ENTRIES = st.builds(
+    Entry, st.sampled_from((b"d", b"w")), st.binary(max_size=5), st.integers(0, 99), st.binary()
+)
+
+
+@given(st.dictionaries(st.binary(min_size=1, max_size=4), st.lists(ENTRIES, min_size=1)))
+def test_rows_are_told_apart_in_a_block_of_cells(rows: dict[bytes, list[Entry]]) -> None:
+    data = b"".join(block(row, entry) for row, entries in rows.items() for entry in entries)
+    assert list(rows_of(data)) == list(rows.items())
+
+
+# --- Failures ---------------------------------------------------------------------------
+
+_HBASE = "org.apache.hadoop.hbase."
+
+
+@pytest.mark.parametrize(
+    ("names", "text", "meaning"),
+    [
+        (("RegionMoved", _HBASE + "NotServingRegionException"), "", Meaning.NOT_DONE),
+        (("java.net.ConnectException",), "refused", Meaning.NOT_DONE),
+        ((_HBASE + "DoNotRetryIOException",), "Requested row out of range 'x'", Meaning.NOT_DONE),
+        ((_HBASE + "ipc.CallTimeoutException",), "", Meaning.UNKNOWN),
+        ((_HBASE + "DoNotRetryIOException",), "who knows", Meaning.UNKNOWN),
+        (("java.io.IOException",), "Connection reset", Meaning.UNKNOWN),
+        ((_HBASE + "TableNotFoundException",), "t", Meaning.REFUSED),
+        ((_HBASE + "security.AccessDeniedException",), "", Meaning.REFUSED),
+    ],
+)  # fmt: skip
+def test_only_what_certainly_had_no_effect_is_sent_again(
+    names: tuple[str, ...], text: str, meaning: Meaning
+) -> None:
+    assert Failure(names, text).meaning is meaning
+
+
+def test_java_that_does_not_start_is_an_error_that_names_the_options(tmp_path: Path) -> None:
+    program = (
+        "from percola.errors import PercolaError\n"
+        "from percola.store import hbase_jvm\n"
+        "try:\n"
+        "    hbase_jvm.start()\n"
+        "except PercolaError as error:\n"
+        "    print(error)\n"
+    )
+    (tmp_path / "hbase-shaded-client-2.jar").touch()
+    environment = {**os.environ, JARS: str(tmp_path), "PERCOLA_HBASE_JVM_OPTIONS": "-Xnonsense"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment, capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert "-Xnonsense" in done.stdout
