@@ -89,8 +89,8 @@ def portable(address: str | os.PathLike[str]) -> str:
     text = os.fspath(address)
     if is_memory(text):
         raise NotARepositoryError(
-            "A memory repository lives in one process, and this needs others to reach it: use a "
-            "folder."
+            "A memory repository exists in one process only, and this needs others to reach it: "
+            "use a folder."
         )
     return text if network_address(text) is not None else str(folder_of(text).absolute())
 

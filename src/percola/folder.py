@@ -37,8 +37,8 @@ def folder_of(address: str) -> Path:
         return Path(address).expanduser()
     if match[1] != "lmdb" or not match[2]:
         raise NotARepositoryError(
-            f"{address!r} names no store that this version has: use a folder, lmdb:FOLDER or "
-            "memory:."
+            f"{address!r} names no store that this version has: use a folder, lmdb:FOLDER, "
+            "memory:, hbase://… or bigtable://…."
         )
     return Path(match[2]).expanduser()
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
-from hbase import Admin, HBase, hbase
+from hbase import Admin, HBase, empty, hbase
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,28 +24,29 @@ from percola.testing.store_model import Comparison, Operation, looks, mutations
 __all__ = ["hbase"]
 
 WaitUntil = Callable[..., object]
+NAMESPACE: Final = f"conformance_{os.getpid()}"
 
 
 class TestHBaseStore(StoreConformance):
-    # A namespace serves until a test has raised its safe point: making one takes seconds.
-    namespace = ""
-
+    # All tests share a namespace and most of them a table, for making one takes a second and leaves
+    # the server less memory.
     @pytest.fixture(autouse=True)
     def in_the_cluster(self, hbase: HBase) -> Iterator[None]:
         self.hbase = hbase
         yield
-        kind = type(self)
-        with_one = hbase.store(kind.namespace)
-        if with_one.safe_point():
-            kind.namespace = ""
-        with_one.close()
+        cleaner = hbase.store(NAMESPACE)
+        empty(cleaner)
+        cleaner.close()
 
     def make_store(self, folder: Path) -> HBaseStore:
-        kind = type(self)
-        store = self.hbase.store(kind.namespace)
-        kind.namespace = store.place.namespace
+        store = self.hbase.store(NAMESPACE)
         store.create_tables([])
         return store
+
+    @pytest.fixture
+    def table(self, store: Store) -> str:
+        store.create_tables(["rows"])
+        return "rows"
 
     def test_a_long_value_is_that_of_the_visible_write_whatever_data_is_newer(
         self, store: Store, table: str
