@@ -47,8 +47,6 @@ _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
 _CHANCE: Final = random.Random()
 _CONNECT_SECONDS: Final = 3.0
-_BLOCK_BYTES: Final = 2 * 1024 * 1024
-_MIN_VERSION: Final = (2, 5)
 
 
 class Place(NamedTuple):
