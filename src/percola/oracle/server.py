@@ -22,6 +22,7 @@ import math
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple, NoReturn
@@ -163,7 +164,10 @@ class OracleServer:
         self.stop()
 
     def start(self) -> OracleServer:
-        """Begin to answer, and to take part. Raises StoreError if the store refuses."""
+        """Begin to answer, and to take part; returns once the record was seen, or a lease later.
+
+        Raises StoreError if the store refuses.
+        """
         self._server.start()
         try:
             self._store.create_tables([ORACLE_TABLE])
@@ -171,6 +175,10 @@ class OracleServer:
             self._server.stop(None).wait(_GRACE)  # Lets go of the port.
             raise
         self._keeper.start()
+        # Who is told that it runs opens the repository next, which needs the record to be there.
+        until = time.monotonic() + self._lease
+        while not self.ranges.source and time.monotonic() < until:
+            self._stopping.wait(0.01)
         return self
 
     def stop(self) -> None:

@@ -9,10 +9,10 @@ from percola.spark.configure import configure
 from percola.spark.fleet import Fleet, FleetError
 from percola.spark.fleet_start import run_workers
 from percola.spark.fleet_status import WorkerStatus
+from percola.spark.interrupts import interrupts_held
 from percola.spark.session import (
     JavaMissingError,
     SparkStartError,
-    interrupts_held,
     spark_context,
     spark_session,
 )

@@ -37,7 +37,7 @@ from percola.repository import Repository
 from percola.spark.fleet_board import Board, Order
 from percola.spark.fleet_status import Place, WorkerStatus
 from percola.spark.fleet_task import Ending, Task, run_task
-from percola.spark.session import interrupts_held
+from percola.spark.interrupts import interrupts_held
 
 log = logging.getLogger("percola.fleet")
 

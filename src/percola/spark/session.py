@@ -21,7 +21,6 @@ import logging
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -37,6 +36,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from percola.errors import PercolaError
+from percola.spark.interrupts import interrupts_held, interrupts_kept
 
 OLDEST_JAVA: Final = 17
 ATTEMPTS: Final = 3
@@ -117,14 +117,15 @@ def spark_context(
         yield there
         return
     started: _Started | None = None
-    try:
-        with interrupts_held():
-            started = _Started(master, app, config or {})
-        yield started.context
-    finally:
-        if started is not None:
+    with interrupts_kept():
+        try:
             with interrupts_held():
-                started.stop()
+                started = _Started(master, app, config or {})
+            yield started.context
+        finally:
+            if started is not None:
+                with interrupts_held():
+                    started.stop()
 
 
 def find_java() -> Path:
@@ -163,34 +164,6 @@ def _java_version(java: Path) -> int | None:
     # "1.8.0_402" is Java 8.
     match = re.search(r'version "(?:1\.)?(\d+)', said.stderr + said.stdout)
     return int(match[1]) if match and said.returncode == 0 else None
-
-
-@contextlib.contextmanager
-def interrupts_held() -> Iterator[threading.Event]:
-    """Hold Ctrl-C back until the end of the block; the event says that it has come.
-
-    Py4J writes a traceback when it is interrupted in a call, and Spark replaces the handler of the
-    signal for good: both end here. A second Ctrl-C acts at once.
-    """
-    interrupted = threading.Event()
-    before = signal.getsignal(signal.SIGINT)
-    # Only the main thread can set handlers, and only Python's can be put back.
-    if threading.current_thread() is not threading.main_thread() or before is None:
-        yield interrupted
-        return
-
-    def hold(number: int, frame: object) -> None:
-        interrupted.set()
-        signal.signal(signal.SIGINT, before)
-
-    if before is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, hold)
-    try:
-        yield interrupted
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if interrupted.is_set():
-        raise KeyboardInterrupt
 
 
 class _Started:
