@@ -1,4 +1,4 @@
-"""Ctrl-C in a program that uses Spark: when it acts, and that it does not get lost.
+"""§2.4: Ctrl-C in a program that uses Spark: when it acts, and that it does not get lost.
 
 Py4J and Spark both stand in its way. Py4J writes a traceback when it is interrupted in a call; what
 is raised in its callbacks, which run whenever a Java object is collected, Python swallows; and
