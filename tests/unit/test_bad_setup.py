@@ -191,7 +191,7 @@ def test_a_place_where_nothing_can_be_created_is_told() -> None:
         percola.open("/proc/percola", schema=TABLES)
 
 
-@pytest.mark.parametrize("address", ["hbase://host", "bigtable://p/i", "lmdb:", "postgres://x"])
+@pytest.mark.parametrize("address", ["ftp://host", "cassandra://p/i", "lmdb:", "postgres://x"])
 def test_an_address_of_no_known_store_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:

@@ -256,7 +256,7 @@ def test_help_names_every_command() -> None:
     answer = run("--help")
     for name in (
         "init", "get", "set", "delete", "scan", "history", "locks", "notifications", "failed",
-        "status", "worker", "gc", "check", "backup", "restore",
+        "status", "worker", "oracle", "gc", "check", "backup", "restore",
     ):  # fmt: skip
         assert f"\n  {name} " in answer.out
     assert "..." not in answer.out.split("Commands:")[1], "a sentence was cut"

@@ -78,9 +78,9 @@ def oracle(
     metrics_port: int | None,
     metrics_host: str,
 ) -> None:
-    """Hand out the timestamps of a repository on a network store, until SIGTERM or Ctrl-C.
+    """Hand out timestamps until SIGTERM or Ctrl-C.
 
-    Start two or more of them, on different machines: one hands out, the others take over when it
+    For a repository on a store that many machines share. Start two or more of them, on different machines: one hands out, the others take over when it
     is gone. Programs find them by ?oracle=HOST:PORT,HOST:PORT in the repository's address.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
