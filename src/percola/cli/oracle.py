@@ -80,8 +80,9 @@ def oracle(
 ) -> None:
     """Hand out timestamps until SIGTERM or Ctrl-C.
 
-    For a repository on a store that many machines share. Start two or more of them, on different machines: one hands out, the others take over when it
-    is gone. Programs find them by ?oracle=HOST:PORT,HOST:PORT in the repository's address.
+    For a repository on a store that many machines share. Start two or more of them, on different
+    machines: one hands out, the others take over when it is gone. Programs find them by
+    ?oracle=HOST:PORT,HOST:PORT in the repository's address.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     where = session.where()
