@@ -19,6 +19,9 @@ from percola import PercolaError
 
 NAMES: Final = {
     "fig8_lmdb": "figure 8: single-cell reads and writes, Percola and raw LMDB in turn",
+    "fig8_network": "figure 8 on HBase and on Bigtable's emulator, with an oracle and ZooKeeper",
+    "fig10_faults": "figure 10: a bank on HBase while servers, oracles and programs are killed",
+    "calls": "§2.5: calls to a network store that a document takes, with cache and prefetch",
     "chain": "the web index: pages a second, share by stage, latency, memory",
     "index": "the web index at the size of a crawl: stages, latencies, growth, a recrawl",
     "spark_read": "spark.read: rows a second of a snapshot, beside batches that are there already",

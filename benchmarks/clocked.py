@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -233,10 +233,11 @@ class Clocked(Observer[Any]):
         rows: Iterable[tuple[bytes, Sequence[int]]],
         most: int,
         is_abandoned: Callable[[], bool] = lambda: False,
+        ahead: Collection[bytes] = (),
     ) -> list[bytes]:
         """As an observer does."""
         inner = super().run_batch
-        return self.clock.timed(self.name, lambda: inner(services, rows, most, is_abandoned))
+        return self.clock.timed(self.name, lambda: inner(services, rows, most, is_abandoned, ahead))
 
 
 def observed(one: Observer[Any], clock: Clock) -> Clocked:

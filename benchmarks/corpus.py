@@ -18,6 +18,10 @@ from webindex.warc import Capture, read_captures
 SMALL: Final = 3000
 """Captures of the part of a crawl whose cost a page that of the whole is compared with."""
 
+_RUN: Final = 500
+"""Captures that follow each other in the part: most links lead to neighbours, and a part of pages
+from all over would be one whose links lead nowhere, and cost less."""
+
 _BESIDE: Final = 50
 
 
@@ -32,7 +36,7 @@ class Corpus:
     Attributes:
         name: what it is called in the tables.
         crawl: the crawl.
-        small: a part of it, evenly chosen; None if the whole is small itself.
+        small: runs of captures, evenly chosen; None if the whole is small itself.
         recrawl: a later crawl of pages of it.
         real: whether the later crawl is one that sites really had.
         beside: another crawl, of hosts that the first one does not have.
@@ -70,7 +74,7 @@ def given(crawl: Path, folder: Path) -> Corpus:
         (
             one
             for number, one in enumerate(record for file in files for record in read_captures(file))
-            if number % step == 0 and isinstance(one, Capture)
+            if number // _RUN % step == 0 and isinstance(one, Capture)
         ),
     )
     return Corpus(f"crawl {crawl.name}", files, _beside(folder, 15), small, recrawl, real=True)

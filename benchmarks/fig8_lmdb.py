@@ -13,28 +13,23 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import groupby
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import lmdb
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
-from rich.table import Table as Grid
 from rich.text import Text
 
 import percola
+from benchmarks.fig8_shown import Line, plot, table
 from benchmarks.lockstep import Lockstep, Measured, Player
 from benchmarks.measure import (
     OUTPUT,
-    Comparison,
-    compare,
     conditions,
     conditions_line,
     output_name,
     temporary_folder,
-    throughput,
     write_json,
 )
 from percola import Table
@@ -44,8 +39,6 @@ VALUE: Final = b"v" * 100
 CELLS: Final = 5
 RENEWED: Final = 1_000
 """Reads that share a snapshot, where they share one."""
-
-PAPER: Final = {"read": 0.94, "write": 0.23}
 
 _table = Table("cells")
 _column = _table.column("value")
@@ -79,25 +72,18 @@ OPERATIONS: Final = {
 }
 
 
-@dataclass(slots=True)
-class Line:
-    """What was measured of an operation with a durability and a number of processes."""
-
-    operation: str
-    durability: str
-    processes: int
-    compared: Comparison = field(default_factory=Comparison)
-
-    @property
-    def aim(self) -> float | None:
-        """The ratio aimed at, if there is one."""
-        return OPERATIONS[self.operation].aims.get(self.durability)
-
-    @property
-    def paper(self) -> float | None:
-        """The paper's ratio, if the operation is in its figure."""
-        figure = OPERATIONS[self.operation].figure
-        return PAPER[figure] if figure else None
+def line_of(operation: str, durability: str, processes: int) -> Line:
+    """The line of an operation with a durability and a number of processes."""
+    what = OPERATIONS[operation]
+    together = "1 process" if processes == 1 else f"{processes} processes"
+    return Line(
+        what.name,
+        f"{durability}, {together}",
+        what.figure,
+        what.aims.get(durability),
+        f"{durability}, {together}" if what.writes else together,
+        {"durability": durability if what.writes else None, "processes": processes},
+    )
 
 
 # --- What runs in the measured processes --------------------------------------------------
@@ -264,115 +250,13 @@ def measure(folder: Path, console: Console, *, quick: bool) -> list[Line]:
                 for name, operation in OPERATIONS.items():
                     # Durability is nothing to a read.
                     if operation.writes or durability == "relaxed":
-                        line = Line(name, durability, processes)
-                        _measure_line(line, players, pairs, seconds)
+                        line = line_of(name, durability, processes)
+                        players.compare(f"raw {name}", name, pairs, seconds, line.compared)
                         lines.append(line)
     return lines
 
 
-def _measure_line(line: Line, players: Lockstep, pairs: int, seconds: float) -> None:
-    def rate(task: str, length: float = seconds) -> float:
-        return throughput(players.run(task, length))
-
-    raw = f"raw {line.operation}"
-    for task in (raw, line.operation):
-        rate(task, seconds / 4)
-    compare(pairs, lambda: rate(raw), lambda: rate(line.operation), line.compared)
-
-
 # --- What is shown ------------------------------------------------------------------------
-
-
-def table(lines: Sequence[Line]) -> Grid:
-    """The table: rates, ratios, and beside them the paper's ratio and the aim."""
-    grid = Grid(
-        title="Figure 8 on LMDB: operations a second, by durability and processes",
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-    grid.add_column("", no_wrap=True)
-    for name in ("Raw LMDB", "Percola", "Ratio", "Half in", "Paper", "Aim"):
-        grid.add_column(name, justify="right", no_wrap=True)
-    for (durability, processes), group in groupby(lines, lambda x: (x.durability, x.processes)):
-        grid.add_section()
-        together = "1 process" if processes == 1 else f"{processes} processes"
-        grid.add_row(Text(f"{durability}, {together}", style="bold"))
-        for line in group:
-            found = line.compared.to_json()
-            style = ""
-            if line.aim is not None:
-                style = "green" if found["ratio"] >= line.aim else "yellow"
-            grid.add_row(
-                OPERATIONS[line.operation].name,
-                f"{found['raw_per_second']:,.0f}",
-                f"{found['percola_per_second']:,.0f}",
-                Text(f"{found['ratio']:.2f}", style=style),
-                "–".join(f"{one:.2f}" for one in found["middle_half"]),
-                "" if line.paper is None else f"{line.paper:.2f}",
-                "" if line.aim is None else f"{line.aim:.2f}",
-            )
-    return grid
-
-
-def plot(lines: Sequence[Line], path: Path) -> None:
-    """Ratios with their spread, the paper's ratios and the aims beside; and the rates."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    labels = [
-        f"{OPERATIONS[one.operation].name}\n"
-        + (f"{one.durability}, " if OPERATIONS[one.operation].writes else "")
-        + ("1 process" if one.processes == 1 else f"{one.processes} processes")
-        for one in lines
-    ]
-    places = [-float(place) for place in range(len(lines))]
-    found = [one.compared.to_json() for one in lines]
-    figure, (left, right) = pyplot.subplots(
-        1, 2, figsize=(12, 0.42 * len(lines) + 1.6), sharey=True, layout="constrained"
-    )
-    ratios = [one["ratio"] for one in found]
-    spread = [
-        [one["ratio"] - one["middle_half"][0] for one in found],
-        [one["middle_half"][1] - one["ratio"] for one in found],
-    ]
-    left.barh(places, ratios, xerr=spread, height=0.6, color="#4c78a8", ecolor="#999999")
-    for values, marker, colour, name in (
-        ([one.paper for one in lines], "D", "#f58518", "paper, on Bigtable"),
-        ([one.aim for one in lines], "|", "#d62728", "aim"),
-    ):
-        known = [(value, at) for value, at in zip(values, places, strict=True) if value is not None]
-        left.scatter(
-            [value for value, _ in known],
-            [at for _, at in known],
-            marker=marker,
-            s=40 if marker == "D" else 300,
-            color=colour,
-            label=name,
-            zorder=3,
-        )
-    left.set_xlabel("Percola / raw LMDB (median of the pairs, middle half)")
-    left.set_xlim(0, 1.2)
-    left.set_ylim(min(places) - 0.6, 0.6)
-    left.set_yticks(places, labels, fontsize=8)
-    left.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, fontsize=8, markerscale=0.5)
-    for name, shift, colour in (("raw", 0.18, "#bbbbbb"), ("percola", -0.18, "#4c78a8")):
-        right.barh(
-            [at + shift for at in places],
-            [one[f"{name}_per_second"] for one in found],
-            height=0.34,
-            color=colour,
-            label={"raw": "raw LMDB", "percola": "Percola"}[name],
-        )
-    right.set_xscale("log")
-    right.set_xlabel("operations a second (logarithmic)")
-    right.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, fontsize=8)
-    figure.suptitle("Figure 8 on LMDB", x=0.02, horizontalalignment="left")
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
 
 
 def run(console: Console, *, quick: bool) -> None:
@@ -384,22 +268,14 @@ def run(console: Console, *, quick: bool) -> None:
         lines = measure(folder, console, quick=quick)
     name = output_name("fig8_lmdb", quick=quick)
     picture = OUTPUT / f"{name}.png"
-    plot(lines, picture)
-    figures = [
-        {
-            "operation": OPERATIONS[one.operation].name,
-            "durability": one.durability if OPERATIONS[one.operation].writes else None,
-            "processes": one.processes,
-            "paper": one.paper,
-            "aim": one.aim,
-            **one.compared.to_json(),
-        }
-        for one in lines
-    ]
+    plot("Figure 8 on LMDB", "LMDB", lines, picture)
+    figures = [one.to_json() for one in lines]
     path = write_json(name, {"conditions": found, "rows": ROWS, "figures": figures})
     console.print(
         Group(
-            table(lines),
+            table(
+                "Figure 8 on LMDB: operations a second, by durability and processes", "LMDB", lines
+            ),
             Text(f"On {conditions_line(found)}."),
             Text(
                 "Ratio: the median of the pairs' ratios, half of which lie in the range beside "

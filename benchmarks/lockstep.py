@@ -16,6 +16,8 @@ from multiprocessing.synchronize import Barrier
 from types import TracebackType
 from typing import Any, Final, Self
 
+from benchmarks.measure import Comparison, compare, throughput
+
 Measured = tuple[int, float, float]
 """Operations done, and when they began and ended, by the clock that all processes share."""
 
@@ -84,6 +86,16 @@ class Lockstep:
             return [end.recv() for end in self._ends]
         except (EOFError, OSError):
             raise LockstepError(f"A process failed in the block {task!r}.") from None
+
+    def compare(self, raw: str, ours: str, pairs: int, seconds: float, into: Comparison) -> None:
+        """Measure two tasks in turn, after a short block of each to warm up."""
+
+        def rate(task: str, length: float = seconds) -> float:
+            return throughput(self.run(task, length))
+
+        for task in (raw, ours):
+            rate(task, seconds / 4)
+        compare(pairs, lambda: rate(raw), lambda: rate(ours), into)
 
 
 def _play(

@@ -17,7 +17,7 @@ from children import hear, say
 
 from percola.coordination import advice_wire as wire
 from percola.coordination.advice_client import NetworkAdvice
-from percola.coordination.advice_server import AdviceService, advice_handlers
+from percola.coordination.advice_server import AdviceService
 
 PATIENT: Final = 10.0
 """Seconds that `try_lock` waits where a test is about locks, and not about what it does without a
@@ -59,7 +59,7 @@ def serve(pipe: Connection, address: str = "127.0.0.1:0") -> None:
     server = grpc.server(
         ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0), *wire.SERVER_OPTIONS]
     )
-    server.add_generic_rpc_handlers((advice_handlers(lambda: True),))
+    server.add_generic_rpc_handlers((AdviceService(lambda: True).handlers(),))
     port = server.add_insecure_port(address)
     server.start()
     say(pipe, f"127.0.0.1:{port}")

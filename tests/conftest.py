@@ -16,7 +16,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 INTEGRATION = "tests/integration/"
 NO_SPARK = tuple(
-    f"{INTEGRATION}test_{what}_" for what in ("store", "oracle", "hbase", "histories", "site")
+    f"{INTEGRATION}test_{what}_"
+    for what in ("store", "oracle", "hbase", "histories", "site", "webindex")
 )
 SPARK = INTEGRATION + "test_spark_"
 T = TypeVar("T")

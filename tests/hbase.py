@@ -10,6 +10,7 @@ start while working on a test, PERCOLA_TEST_CLUSTER names the folder of a cluste
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import subprocess
@@ -93,13 +94,20 @@ def empty(store: HBaseStore) -> None:
 @pytest.fixture(scope="session")
 def hbase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HBase]:
     """The session's cluster: one region server, not to be killed."""
+    with running_cluster(tmp_path_factory.mktemp("hbase") / "cluster") as cluster:
+        yield HBase(cluster)
+
+
+@contextlib.contextmanager
+def running_cluster(folder: Path) -> Iterator[Cluster]:
+    """A small cluster of one region server, or that which PERCOLA_TEST_CLUSTER names."""
     require_jars()
     running = os.environ.get("PERCOLA_TEST_CLUSTER")
     if running:
-        yield HBase(Cluster(running))
+        yield Cluster(running)
         return
-    with Cluster.small(tmp_path_factory.mktemp("hbase") / "cluster") as cluster:
-        yield HBase(cluster)
+    with Cluster.small(folder) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 import time
+from typing import Final
+
+_ELAPSED: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock:
@@ -26,3 +29,8 @@ def backoff(random_: random.Random, attempt: int, *, first: float, most: float) 
     """Seconds to wait before attempt `attempt` (from 1): exponential, with full jitter."""
     ceiling = min(most, first * 2.0 ** min(attempt - 1, 30))
     return ceiling * (0.1 + 0.9 * random_.random())
+
+
+def elapsed() -> float:
+    """Seconds by a clock that never goes back and goes on while the machine sleeps."""
+    return time.clock_gettime(_ELAPSED)

@@ -167,6 +167,16 @@ def locks(repo: Repository) -> Iterator[HeldLock]:
         )
 
 
+def settle_the_dead(repo: Repository) -> int:
+    """Finish or undo what dead processes have left locked; how many locks went.
+
+    Whoever meets such a lock does so (§2.2); this does it for those that nobody may ever meet. What
+    a snapshot shows does not change by it. Locks of those that live are left alone.
+    """
+    resolver = repo.services.resolver
+    return sum(resolver.try_resolve(*entry) for entry in _entries(repo, Kind.LOCK))
+
+
 # --- Notifications and failures (§2.4) --------------------------------------------------
 
 

@@ -6,12 +6,18 @@ that serves metrics passes `WorkerMetrics.registry` to prometheus_client's expos
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0)
+
+
+Counted: TypeAlias = Mapping[tuple[str, str], Sequence[int]]
+"""Calls of a network store, by caller and kind: how many, the rows and cells that they named."""
 
 
 class WorkerMetrics:
@@ -22,7 +28,9 @@ class WorkerMetrics:
     `split` into single runs because they did not; `conflicts` with other transactions;
     `failures`, and how often one was `set_aside`; `seconds` that a transaction took; `teleports`
     of scanners that met another one. `gc_removed`, by what was removed, and `gc_safe_point`: what
-    the worker's garbage collection did.
+    the worker's garbage collection did. On a network store also `store_calls`, `store_rows` and
+    `store_cells`, by caller and kind, and the `prefetched_cells`, and how many of them were
+    `used` (§2.5): of all that uses the repository object that the worker has.
     """
 
     def __init__(self) -> None:
@@ -102,13 +110,51 @@ class WorkerMetrics:
         for what, number in removed.items():
             self.gc_removed.labels(what).inc(number)
 
+    def watch_store(
+        self, calls: Callable[[], Counted], prefetched: Callable[[], tuple[int, int]]
+    ) -> None:
+        """Tell of a repository's calls to its store as well, whenever somebody asks.
+
+        `prefetched` gives how many cells came ahead, and how many of them were read.
+        """
+        self.registry.register(_StoreMetrics(calls, prefetched))
+
     def counts(self) -> dict[str, dict[str, float]]:
-        """The counters as plain numbers: metric → label → count."""
+        """The counters as plain numbers: metric → label → count; several labels with / between."""
         found: dict[str, dict[str, float]] = {}
         for metric in self.registry.collect():
             for sample in metric.samples:
                 if sample.name.endswith("_total"):
                     name = sample.name.removeprefix("percola_").removesuffix("_total")
-                    label = next(iter(sample.labels.values()), "")
+                    label = "/".join(sample.labels.values())
                     found.setdefault(name, {})[label] = sample.value
         return found
+
+
+class _StoreMetrics(Collector):
+    """What `percola.calls` and `percola.prefetch` have counted, when it is asked for."""
+
+    def __init__(
+        self, calls: Callable[[], Counted], prefetched: Callable[[], tuple[int, int]]
+    ) -> None:
+        self._calls = calls
+        self._prefetched = prefetched
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        labels = ["caller", "kind"]
+        families = (
+            CounterMetricFamily("percola_store_calls", "Calls to the store", labels=labels),
+            CounterMetricFamily("percola_store_rows", "Rows that calls named", labels=labels),
+            CounterMetricFamily(
+                "percola_store_cells", "Cells that calls named or found", labels=labels
+            ),
+        )
+        for labelled, counts in self._calls().items():
+            for family, count in zip(families, counts, strict=True):
+                family.add_metric(list(labelled), count)
+        yield from families
+        guessed, used = self._prefetched()
+        yield CounterMetricFamily("percola_prefetched_cells", "Cells that came ahead", guessed)
+        yield CounterMetricFamily(
+            "percola_prefetched_cells_used", "Cells that came ahead and were then read", used
+        )

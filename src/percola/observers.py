@@ -17,7 +17,7 @@ After the commit, and only then, the notify entries at or below start_ts are rem
 on a store with one-step commit, in the same step). A notify entry is a hint: if one is left
 over, the acknowledgment says that nothing is to be done.
 
-A weak column's observer may answer several dirty rows in one transaction:
+An observer may answer several dirty rows of its column in one transaction:
 
     @observer(inlinks_changed, batch=32)
 
@@ -32,13 +32,20 @@ An observer that many changes lead to, and whose result nobody waits for, may st
 While a worker finds other work, it looks at such a column only every so many seconds: a hundred
 changes of one row are then answered once, not dozens of times. When there has been nothing else
 to do for a moment, it looks.
+
+An observer that waits for something outside, such as a search index, would have the others wait
+with it. It may run apart:
+
+    @observer(outbox_ready, apart=True)
+
+One worker of the repository runs it, on a thread that does nothing else; the others stand by.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic
 
@@ -67,6 +74,7 @@ class Observer(Generic[R]):
         batch: how many rows it may answer in one transaction at most; see `observer`.
         defer: seconds for which it may be put off while there is other work; see `observer`.
         share: of a worker's time, how much it may take while there is other work, up to 1.
+        apart: whether one worker runs it, on a thread of its own; see `observer`.
     """
 
     column: Column[R, Any] | WeakColumn[R]
@@ -75,6 +83,7 @@ class Observer(Generic[R]):
     batch: int = 1
     defer: float = 0.0
     share: float = 1.0
+    apart: bool = False
 
     def __post_init__(self) -> None:
         check_name("an observer", self.name)
@@ -103,11 +112,10 @@ class Observer(Generic[R]):
                 f"The observer {self.name!r} cannot have a share of {self.share!r}: it is a part "
                 "of a worker's time, above 0 and up to 1."
             )
-        if self.batch > 1 and not self.is_weak:
+        if self.apart and self.defer:
             raise ObserverError(
-                f"The observer {self.name!r} cannot have a batch of {self.batch}: {self.column!r} "
-                "is not a weak column, and each of its changes is answered in a transaction of "
-                "its own."
+                f"The observer {self.name!r} cannot both run apart and be deferred: on a thread of "
+                "its own it is in nobody's way. Leave out one of the two."
             )
 
     def __call__(self, transaction: Transaction, row: R) -> object:
@@ -133,6 +141,7 @@ class Observer(Generic[R]):
         """
         table, column = self.column.table, self.column
         transaction = Transaction(services)
+        transaction.expect((row,))
         cell = Cell(table.name, row, column.key)
         key = table.decode_row(row)
         runs = True
@@ -157,25 +166,29 @@ class Observer(Generic[R]):
         rows: Iterable[tuple[bytes, Sequence[int]]],
         most: int,
         is_abandoned: Callable[[], bool] = lambda: False,
+        ahead: Collection[bytes] = (),
     ) -> list[bytes]:
-        """Run for dirty rows of its weak column, one after the other, in one transaction.
+        """Run for dirty rows of its column, one after the other, in one transaction.
 
         `rows` hands out each row, and the timestamps of its notify entries, when it is its turn.
         None is asked for after `most` of them, nor once the transaction is large or has gone on
         for 50 ms: whoever waits for its rows, or writes what it writes, shall not wait long.
-        Returns the rows that the commit has answered; raises as `run` does.
+        `ahead` are rows that will probably be handed out, more and more of them: what is read of
+        one may be read of all. Returns the rows that the commit has answered; raises as `run` does.
         """
         column = self.column
         clock = services.clock
         until = clock.monotonic() + _BATCH_SECONDS
         transaction = _Batch(services)
+        transaction.expect(ahead)
         start_ts = transaction.start_ts
         answered: list[bytes] = []
         for row, notified in rows:
             seen = [ts for ts in notified if ts <= start_ts]
             if seen:  # Else it was notified since this began: a run would answer nothing.
-                self.function(transaction, column.table.decode_row(row))
                 cell = Cell(column.table.name, row, column.key)
+                if self.is_weak or self._acknowledge(transaction, cell):
+                    self.function(transaction, column.table.decode_row(row))
                 for ts in seen:
                     transaction.answer(Kind.NOTIFY, cell, ts)
                 answered.append(row)
@@ -243,11 +256,12 @@ def observer(
     batch: int = 1,
     defer: float = 0.0,
     share: float = 1.0,
+    apart: bool = False,
 ) -> Callable[[ObserverFunction[R]], Observer[R]]:
     """Make an `Observer` of a function: `@observer(column)`; its name is the function's.
 
     Args:
-        batch: for a weak column, how many dirty rows one transaction may answer. The function is
+        batch: how many dirty rows of the column one transaction may answer. The function is
             called for one row after the other, with the same transaction: each sees the same
             snapshot, and what the rows before it have written. They commit together. If that
             fails, whatever the reason, each runs again in a transaction of its own, so the
@@ -259,6 +273,11 @@ def observer(
             run of a second with a share of 0.2, its column is left alone for four, and what
             changes meanwhile is answered together. Worth it where a run costs much however
             little it does. Where several observers share a column, the largest counts.
+        apart: run it on a thread of its own, and in one worker at a time: the others stand by,
+            and one of them takes over when that worker ends, however it ends. Worth it for what
+            waits for something outside, or keeps something open there. It is no lock: now and
+            then two may run, as is so of any two runs. Where several observers share a column,
+            all run apart if one does. Its share is of that thread's time, while others are busy.
 
     Raises ObserverError for a column that is not observed, and for a batch that is none or not
     possible; SchemaError for an unusable name.
@@ -266,7 +285,7 @@ def observer(
 
     def bind(function: ObserverFunction[R]) -> Observer[R]:
         own = str(getattr(function, "__name__", ""))
-        return Observer(column, function, name or own, batch, defer, share)
+        return Observer(column, function, name or own, batch, defer, share, apart)
 
     return bind
 
@@ -313,7 +332,11 @@ class Observers:
         longest = {
             address: min(one.defer for one in group) for address, group in self._by_column.items()
         }
-        return {address: seconds for address, seconds in longest.items() if seconds}
+        return {
+            address: seconds
+            for address, seconds in longest.items()
+            if seconds and address not in self.apart
+        }
 
     @functools.cached_property
     def sharing(self) -> Mapping[tuple[str, bytes], float]:
@@ -324,9 +347,16 @@ class Observers:
         return {address: share for address, share in largest.items() if share < 1}
 
     @functools.cached_property
+    def apart(self) -> frozenset[tuple[str, bytes]]:
+        """The columns that one worker looks after, on a thread of its own."""
+        return frozenset(
+            address for address, group in self._by_column.items() if any(one.apart for one in group)
+        )
+
+    @functools.cached_property
     def prompt(self) -> frozenset[tuple[str, bytes]]:
-        """The columns that may not be put off."""
-        return frozenset(self._by_column.keys() - self.deferred.keys())
+        """The columns that the worker's common threads look after, and may not put off."""
+        return frozenset(self._by_column.keys() - self.deferred.keys() - self.apart)
 
     @property
     def announcement(self) -> dict[str, list[str]]:

@@ -23,6 +23,7 @@ from typing import Any, Self, TypeVar
 
 from percola import holds, retry
 from percola.addresses import is_memory, network_address
+from percola.calls import CountedStore, StoreCalls, calling_for
 from percola.catalog import columns_of, create_schema, has_schema, keep_feeds, reconcile
 from percola.cells import Cell, Kind, Op, decode_write
 from percola.clock import Clock
@@ -45,6 +46,7 @@ from percola.locks import LockResolver
 from percola.network import NetworkPlace
 from percola.oracle.base import Oracle
 from percola.oracle.embedded import EmbeddedOracle
+from percola.prefetch import Prefetch
 from percola.schema import Column, R, Schema, Table
 from percola.snapshot import Services, Snapshot
 from percola.store.base import OneStepStore, Store
@@ -59,6 +61,10 @@ class Repository:
     """An open repository; `percola.open` makes one. Safe to use from many threads.
 
     It may be used on both sides of a `fork`: the child opens what it needs afresh.
+
+    Args:
+        caches_reads: whether a transaction keeps what it reads, where a call is dear (§2.5).
+        prefetches: whether it keeps that, and reads along what past ones have read next.
 
     Attributes:
         address: where it is, as it was opened.
@@ -78,6 +84,8 @@ class Repository:
         random_: random.Random | None = None,
         lock_ttl_seconds: float = 10.0,
         lock_wait_seconds: float = 60.0,
+        caches_reads: bool = False,
+        prefetches: bool = False,
         close: Callable[[], None] | None = None,
     ) -> None:
         self.address = address
@@ -103,6 +111,9 @@ class Repository:
             ttl_ms=int(lock_ttl_seconds * 1000),
             changed=coordination.ring,
             leases=leases_of(coordination),
+            caches_reads=caches_reads or prefetches,
+            prefetch=Prefetch() if prefetches else None,
+            calls=store.calls if isinstance(store, CountedStore) else None,
         )
 
     def __repr__(self) -> str:
@@ -166,7 +177,10 @@ class Repository:
         Returns what the function returned. It may run several times, so it should have no
         effect but through its transaction. Raises RetriesExhaustedError after `attempts`.
         """
-        return retry.run(function, self.transaction, self._clock, self._random, attempts)
+        if self._services.prefetch is None and self._services.calls is None:
+            return retry.run(function, self.transaction, self._clock, self._random, attempts)
+        with calling_for(getattr(function, "__qualname__", type(function).__name__)):
+            return retry.run(function, self.transaction, self._clock, self._random, attempts)
 
     def pending(self) -> dict[str, int]:
         """How many cells wait for an observer, by `table.column`; costs what is dirty (N6)."""
@@ -384,12 +398,13 @@ def open(
                 )
             return Repository(
                 text,
-                place.store,
+                CountedStore(place.store, StoreCalls()),
                 place.oracle,
                 place.coordination,
                 tables,
                 lock_ttl_seconds=lock_ttl_seconds,
                 lock_wait_seconds=lock_wait_seconds,
+                prefetches=True,
                 close=place.release,
             )
         except BaseException:

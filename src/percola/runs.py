@@ -8,7 +8,7 @@ no longer commit.
 Where several observers have one column, the last of them answers the notify entry, once every
 other has run or been set aside. The paper avoids the case; here none answers for another.
 
-A batch, of the rows of a weak column, is one transaction. If it conflicts or one of its rows
+A batch, of several rows of a column, is one transaction. If it conflicts or one of its rows
 raises, nothing of it was committed, and each of its rows is run alone, with all that is said
 above: no row fails, or is set aside, for another. A row joins no batch until that has gone well,
 and an observer whose batches conflict has smaller ones for a while.
@@ -21,11 +21,12 @@ import random
 import sys
 import threading
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, Flag, auto
 from typing import Any, Final, Self
 
+from percola.calls import calling_for
 from percola.cells import MAX_TS, Cell, Kind
 from percola.clock import backoff
 from percola.errors import (
@@ -43,6 +44,9 @@ from percola.snapshot import Services
 _CONFLICTS: Final = 8
 _SMALLEST: Final = 2
 _REMEMBERED: Final = 10_000
+_TOGETHER: Final = 64
+_FIRST_REACHED: Final = 16
+_CROWD: Final = 8
 
 Row = tuple[str, bytes]
 """A table's name and an encoded row."""
@@ -176,6 +180,7 @@ class Runs:
         # Cells that are to run alone for now; and how many rows an observer's batch may have.
         self._alone: set[Cell] = set()
         self._most: dict[str, int] = {}
+        self._reached: dict[str, int] = {}  # And how many its last batch had.
         self.stopping = False
         self.patience = Patience(
             services,
@@ -240,9 +245,10 @@ class Runs:
                     run.began, run.called = began, True
                     self._running[id(run)] = run
                 try:
-                    ran = one.run(
-                        self._services, cell.row, answered, lambda: self._is_abandoned(run)
-                    )
+                    with calling_for(one.name):
+                        ran = one.run(
+                            self._services, cell.row, answered, lambda: self._is_abandoned(run)
+                        )
                 except TransientError:
                     if self._is_abandoned(run):
                         raise GivenUpError from None
@@ -286,16 +292,18 @@ class Runs:
 
     def takes_batches(self, cell: Cell) -> bool:
         """Whether a cell's observer may answer it together with others of its column."""
-        return self._observers.of(cell)[0].batch > 1 and cell not in self._alone
+        group = self._observers.of(cell)
+        return len(group) == 1 and group[0].batch > 1 and cell not in self._alone
 
     def work_batch(self, cells: Iterable[Cell], held: list[Row]) -> set[Cell]:
-        """Run the observer of a weak column for several of its dirty cells in one transaction.
+        """Run a column's only observer for several of its dirty cells in one transaction.
 
         `cells` hands them out one by one, when it is a cell's turn, and has added the row's
         advisory lock to `held` by then. Returns those that were answered. If it is none, those
         that were handed out take no batches until each has run alone.
         """
-        dirty = ((cell, notified) for cell in cells if (notified := self._notified(cell)))
+        ahead: list[bytes] = []
+        dirty = self._still_dirty(cells, ahead)
         first = next(dirty, None)
         if first is None:
             return set()
@@ -319,7 +327,10 @@ class Runs:
         with self._guard:
             self._running[id(run)] = run
         try:
-            rows = one.run_batch(self._services, turns(), most, lambda: self._is_abandoned(run))
+            with calling_for(one.name):
+                rows = one.run_batch(
+                    self._services, turns(), most, lambda: self._is_abandoned(run), ahead
+                )
         except ObserverTimeoutError:
             raise GivenUpError from None
         except GivenUpError:
@@ -335,6 +346,7 @@ class Runs:
         else:
             self._metrics.committed(one.name, len(rows), self._clock.monotonic() - began)
             self._most[one.name] = min(one.batch, most + 1)
+            self._reached[one.name] = max(1, len(rows))
             return {Cell(table, row, column) for row in rows}
         finally:
             with self._guard:
@@ -343,6 +355,45 @@ class Runs:
         for cell in joined:
             self._keep_alone(cell)
         return set()
+
+    def _still_dirty(
+        self, cells: Iterable[Cell], ahead: list[bytes]
+    ) -> Iterator[tuple[Cell, list[int]]]:
+        """The cells that have notify entries once their rows are locked, and these entries.
+
+        Where a call is dear, many are locked and then looked at in one call; `ahead` gets the
+        rows of those that are dirty.
+        """
+        calls_are_dear = self._services.prefetch is not None
+        waiting = iter(cells)
+        for cell in waiting:
+            most = 1
+            if calls_are_dear:
+                # Where a batch ends after a few rows, no more than that are looked at in vain.
+                [one] = self._observers.of(cell)
+                most = min(_TOGETHER, 2 * self._reached.get(one.name, _FIRST_REACHED))
+            group = [cell, *itertools.islice(waiting, most - 1)]
+            if len(group) == 1:
+                found = {group[0]: self._notified(group[0])}
+            else:
+                found = self._all_notified(group)
+            dirty = [(cell, notified) for cell in group if (notified := found.get(cell))]
+            ahead += [cell.row for cell, _ in dirty]
+            yield from dirty
+
+    def _all_notified(self, cells: Sequence[Cell]) -> dict[Cell, list[int]]:
+        """The notify entries of cells of one column, in one call but for those of a crowd."""
+        rows = [cell.row for cell in cells]
+        found: dict[Cell, list[int]] = {cell: [] for cell in cells}
+        entries, following = self._services.store.scan_kind(
+            Kind.NOTIFY, cells[0].table, min(rows), max(rows) + b"\0", _CROWD * len(cells)
+        )
+        for cell, ts, _ in entries:
+            if cell in found:
+                found[cell].append(ts)
+        if following is not None:
+            found.update({one: self._notified(one) for one in cells if one.row >= following})
+        return found
 
     def _keep_alone(self, cell: Cell) -> None:
         """Keep a cell out of batches until it has run."""

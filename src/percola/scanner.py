@@ -7,11 +7,20 @@
       │
       ▼
     the row's observers (`percola.runs`)
+      │
+      ▼
+    two seconds of work are over ───────▶  another table's turn; this one goes on where it was
+
+A random key is one of all that could be, and rows are few of these: most fall before the first row
+of a tablet, or behind the last. Where there is always more to do than can be done, beginning anew
+each time would leave the rest of a tablet to itself.
 
 Columns whose observers may be put off (`Observer.defer`) are left out, but for a pass over them
 alone when that time is over, or when the others have been clean for a quarter of a second: a gap
 in a stream of changes is no rest. One whose observer may take only a share of the time
-(`Observer.share`) rests after each run, but for as long as nothing else is found to do.
+(`Observer.share`) rests after each run, but for as long as nothing else is found to do. Those that
+run apart (`Observer.apart`) are left to a scanner of their own, in the worker that was first to
+claim them by an advisory lock.
 
 A pass that finds nothing looks for the locks of the dead now and then: a transaction that died
 past its commit point owes its notify entries to whoever rolls it forward (rule N1).
@@ -41,6 +50,7 @@ log = logging.getLogger("percola.worker")
 
 _CHUNK: Final = 64
 _STINT: Final = 2.0  # seconds
+_SHORT_STINT: Final = 0.2
 _QUIET: Final = 0.25  # seconds
 _BUSY_WAIT: Final = 0.02
 _TELEPORTS: Final = 4
@@ -74,6 +84,8 @@ class Sweep:
         self._deferred = dict.fromkeys(observers.deferred, self._swept)
         self._worked = -math.inf
         self._rested: dict[Address, float] = {}
+        self._busy: set[Scanner] = set()
+        self._claims: set[Address] = set()
         self.ending = False
 
     def is_idle(self) -> bool:
@@ -120,12 +132,43 @@ class Sweep:
             return 0.0
         return max(0.0, self._worked + _QUIET - self._services.clock.monotonic())
 
+    def note_busy(self, scanner: Scanner, *, busy: bool) -> None:
+        """Whether a scanner found something to do when it went round last."""
+        with self._guard:
+            (self._busy.add if busy else self._busy.discard)(scanner)
+
+    def claimed(self) -> frozenset[Address]:
+        """The columns of observers that run apart which are this worker's to look after.
+
+        A worker takes what no other has, and keeps it until it stops: the others stand by.
+        """
+        for address in self._observers.apart - self._claims:
+            if self._services.coordination.try_lock(*_claim(address)):
+                self._claims.add(address)
+        return frozenset(self._claims)
+
+    def disclaim(self) -> None:
+        """Leave what runs apart to other workers; idempotent."""
+        while self._claims:
+            self._services.coordination.unlock(*_claim(self._claims.pop()))
+
     def note_run(self, address: Address, seconds: float) -> None:
         """The observers of a column that may take only a share of the time took so many."""
         share = self._observers.sharing[address]
         rested = self._services.clock.monotonic() + seconds * (1 / share - 1)
         with self._guard:
             self._rested[address] = max(rested, self._rested.get(address, rested))
+
+    def rests_for(self, columns: frozenset[Address]) -> float:
+        """Seconds until one of some columns may take more of the time; 0 if one may at once.
+
+        They all may while no other scanner of this worker finds anything to do.
+        """
+        if self.ending or not self._busy or not columns <= self.resting():
+            return 0.0
+        now = self._services.clock.monotonic()
+        with self._guard:
+            return max(0.0, min(self._rested.get(one, now) for one in columns) - now)
 
     def resting(self) -> frozenset[Address]:
         """The columns that have taken their share of the time for now."""
@@ -165,6 +208,7 @@ class Scanner:
         runs: runs the observers; shared by the worker's scanners, as `sweep` is. While
             `runs.stopping` is set, a pass ends at the next row.
         chance: where to begin, and where to jump to.
+        apart: look after what runs apart, and nothing else; without it, after all else.
     """
 
     def __init__(
@@ -176,15 +220,19 @@ class Scanner:
         runs: Runs,
         sweep: Sweep,
         chance: random.Random,
+        *,
+        apart: bool = False,
     ) -> None:
         self._services = services
         self._observers = observers
         self._metrics = metrics
+        self._apart = apart
         self._options = options
         self._runs = runs
         self._sweep = sweep
         self._chance = chance
         self._misfortunes = 0
+        self._left: dict[str, bytes] = {}
         # A batch is of rows that were found together.
         self._chunk = max([_CHUNK, *(one.batch for one in observers)])
 
@@ -199,19 +247,27 @@ class Scanner:
             StoreError: the store has failed `WorkerOptions.attempts` times in a row.
         """
         try:
-            found = self._passes()
-            if Found.RAN not in found and self._sweep.is_due() and self._sweep.finish_the_dead():
-                found |= Found.RAN  # Its notify entries, if it had any, stand there now.
+            if self._apart:
+                found, rest = self._pass_apart()
+            else:
+                found, rest = self._passes(), 0.0
+                if Found.RAN not in found and self._sweep.is_due():
+                    # Notify entries, if its settling brought any, stand there now.
+                    found |= Found.RAN if self._sweep.finish_the_dead() else Found.NOTHING
+                self._sweep.note_busy(self, busy=Found.RAN in found)
             self._misfortunes = 0
+        except GivenUpError:
+            self._sweep.note_busy(self, busy=False)
+            raise
         except StoreError as error:
             self._misfortunes += 1
             log.warning("scanning failed: %s", error)
             if self._misfortunes >= self._options.attempts:
                 raise
-            found = Found.NOTHING
+            found, rest = Found.NOTHING, 0.0
         if Found.RAN in found:
             return 0.0
-        wait = self._options.rescan
+        wait = rest or self._options.rescan
         if Found.HELD in found:
             wait = min(wait, _BUSY_WAIT)
         if self._observers.deferred:
@@ -219,6 +275,16 @@ class Scanner:
         if Found.LATER in found:
             wait = min(wait, max(_BUSY_WAIT, self._runs.patience.until_due()))
         return wait
+
+    def _pass_apart(self) -> tuple[Found, float]:
+        """Go round what runs apart and is this worker's; and seconds for which it may not."""
+        columns = self._sweep.claimed()
+        if not columns:
+            return Found.NOTHING, 0.0
+        rest = self._sweep.rests_for(columns)
+        if rest:
+            return Found.NOTHING, rest
+        return self._pass(columns - self._sweep.resting() or columns), 0.0
 
     def _passes(self) -> Found:
         """Go round what may not be put off, or is not any longer; if that is clean, the rest."""
@@ -232,11 +298,12 @@ class Scanner:
         if deferred and found & (Found.RAN | Found.HELD):
             self._sweep.note_work()
         elif deferred and not self._sweep.quiet_in() and not self._runs.stopping:
-            found |= self._pass(frozenset(deferred))
+            # Not for long: what comes meanwhile, and may not be put off, shall not wait for it.
+            found |= self._pass(frozenset(deferred), _SHORT_STINT)
         return found
 
-    def _pass(self, columns: frozenset[Address]) -> Found:
-        """Go once round the tables from a random place, and run what is dirty in these columns.
+    def _pass(self, columns: frozenset[Address], stint: float = _STINT) -> Found:
+        """Go once round the tables from a random one, and run what is dirty in these columns.
 
         Where another scanner is met, it jumps to another random place; having done so a few
         times for nothing, it goes round once more, past the others.
@@ -245,7 +312,7 @@ class Scanner:
         tables = sorted({table for table, _ in columns})
         if not tables:
             return found
-        until = self._services.clock.monotonic() + _STINT
+        until = self._services.clock.monotonic() + stint
         for jump in range(_TELEPORTS + 1):
             first = self._chance.randrange(len(tables))
             stop_at_others = jump < _TELEPORTS
@@ -257,11 +324,11 @@ class Scanner:
                     met = stop_at_others and Found.HELD in outcome
                     if met or self._runs.stopping:
                         break
+                    if Found.RAN in found and self._services.clock.monotonic() > until:
+                        # The next stint may be another table's: none waits for another's end.
+                        return found
                 if met or self._runs.stopping:
                     break
-                if Found.RAN in found and self._services.clock.monotonic() > until:
-                    # The next stint begins elsewhere: no table waits for another to be clean.
-                    return found
             if not met or self._runs.stopping:
                 return found
             self._metrics.teleports.inc()
@@ -270,9 +337,11 @@ class Scanner:
         return found
 
     def _ranges(self, table: str) -> list[tuple[bytes, bytes]]:
-        """The whole table, beginning at a random key of a random tablet, and round."""
-        tablet = self._chance.choice(self._services.store.tablets(table))
-        start = _random_key(tablet.start, tablet.end, self._chance)
+        """The whole table and round: from where a stint has ended, else from a random key."""
+        start = self._left.pop(table, None)
+        if start is None:
+            tablet = self._chance.choice(self._services.store.tablets(table))
+            start = _random_key(tablet.start, tablet.end, self._chance)
         return [(start, b""), (b"", start)] if start else [(b"", b"")]
 
     def _scan_range(
@@ -299,6 +368,7 @@ class Scanner:
                 if not dirty:
                     continue
                 if Found.RAN in found and self._services.clock.monotonic() > until:
+                    self._left[table] = row
                     return found
                 if not coordination.try_lock(table, row):
                     found |= Found.HELD
@@ -371,6 +441,12 @@ class Scanner:
     def _give_back(self, rows: Iterable[Row]) -> None:
         for table, row in rows:
             self._services.coordination.unlock(table, row)
+
+
+def _claim(address: Address) -> Row:
+    """The advisory lock that says which worker looks after a column apart: no row's."""
+    table, column = address
+    return table, b"\0apart\0" + column
 
 
 def _random_key(start: bytes, end: bytes, chance: random.Random) -> bytes:

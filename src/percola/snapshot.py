@@ -19,11 +19,13 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, overload
 
 from percola.batching import ReadCache
+from percola.calls import StoreCalls
 from percola.cells import Cell, Op
 from percola.clock import Clock
 from percola.codecs import V
 from percola.coordination.base import Coordination
 from percola.errors import (
+    DamagedRecordError,
     TransactionUsedUpError,
     UnknownColumnError,
     UnknownTableError,
@@ -32,6 +34,7 @@ from percola.errors import (
 from percola.leases import Leases
 from percola.locks import LockResolver
 from percola.oracle.base import Oracle
+from percola.prefetch import Prefetch
 from percola.schema import Column, Family, R, Table, WeakColumn
 from percola.store.base import BLOCKED, CellState, OneStepStore, Reader, Store
 
@@ -50,6 +53,8 @@ class Services:
             True, False, or None for a weak column. Families by `name:`.
         ttl_ms: how long a lock may go without a refresh before it may be taken for dead.
         caches_reads: whether transactions keep what they read (§2.5).
+        prefetch: what past transactions read next (§2.5), where what is read is kept; or None.
+        calls: the count of calls to the store, where they are counted; or None.
         changed: called after a commit that notified somebody.
         leases: where those that read now stand, for garbage collection to wait for.
         readers: the store's readers of single columns, made as they are needed.
@@ -64,9 +69,15 @@ class Services:
     columns: Mapping[tuple[str, bytes], bool | None]
     ttl_ms: int = 10_000
     caches_reads: bool = False
+    prefetch: Prefetch | None = None
+    calls: StoreCalls | None = None
     changed: Callable[[], None] = field(default=lambda: None)
     leases: Leases = field(default_factory=Leases)
     readers: dict[tuple[str, bytes], Reader] = field(default_factory=dict)
+
+    def new_cache(self) -> ReadCache:
+        """The cache of a transaction that begins now."""
+        return ReadCache(None if self.prefetch is None else self.prefetch.begin())
 
 
 class Row(Generic[R]):
@@ -155,7 +166,7 @@ class Snapshot:
         self._services = services
         self._columns = services.columns
         self._readers = services.readers
-        self._cache = ReadCache() if services.caches_reads else None
+        self._cache = services.new_cache() if services.caches_reads else None
         self._used_up: str | None = None
         # A snapshot writes nothing; a transaction's reads look here first.
         self._writes: Writes = {}
@@ -167,6 +178,8 @@ class Snapshot:
             # Those that have ended have said so.
             if self._used_up is None:
                 self._services.leases.drop(id(self))
+                if self._cache is not None:
+                    self._cache.end()
         except AttributeError:
             return  # It got no timestamp, and never began.
 
@@ -186,7 +199,13 @@ class Snapshot:
     def close(self) -> None:
         """Read no more, and hold nothing back from garbage collection any longer."""
         self._used_up = self._used_up or "has been closed"
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Nothing more is read."""
         self._services.leases.drop(id(self))
+        if self._cache is not None:
+            self._cache.end()
 
     # --- Addresses ----------------------------------------------------------------------
 
@@ -244,7 +263,10 @@ class Snapshot:
     def _read(self, cells: Sequence[Cell]) -> list[CellState]:
         """Figure 6, lines 8–25: the cells' states, with no lock in the way."""
         services = self._services
-        states = services.store.read(cells, self.start_ts)
+        if self._cache is None:
+            states = services.store.read(cells, self.start_ts)
+        else:
+            states = self._read_ahead(cells, self._cache)
         for i, cell in enumerate(cells):
             while (lock := states[i][0]) is not None:
                 # BackoffAndMaybeCleanupLock, line 14; then everything is read again (P10).
@@ -254,6 +276,32 @@ class Snapshot:
                 self._cache.keep(cell, states[i])
         return states
 
+    def _read_ahead(self, cells: Sequence[Cell], cache: ReadCache) -> list[CellState]:
+        """The cells' states, locked or not; what will probably be read next comes along (§2.5)."""
+        store = self._services.store
+        guessed = cache.guess(cells, self._writes)
+        if not guessed:
+            return store.read(cells, self.start_ts)
+        try:
+            states = store.read([*cells, *guessed], self.start_ts)
+        except DamagedRecordError:
+            return store.read(cells, self.start_ts)  # It may be one that nobody has asked for.
+        for cell, state in zip(guessed, states[len(cells) :], strict=True):
+            # A lock matters only to whoever reads the cell.
+            if state[0] is None:
+                cache.keep(cell, state, asked=False)
+        return states[: len(cells)]
+
+    def _states(self, cells: Sequence[Cell]) -> list[CellState]:
+        """The cells' states, from the cache as far as they are there."""
+        if self._cache is None:
+            return self._read(cells)
+        known = {c: state for c in cells if (state := self._cache.look_up(c)) is not None}
+        missing = [cell for cell in cells if cell not in known]
+        if missing:
+            known.update(zip(missing, self._read(missing), strict=True))
+        return [known[cell] for cell in cells]
+
     def _visible(self, cell: Cell) -> bytes | None:
         """What this transaction sees in a cell: its own write, or the snapshot's value."""
         if self._writes:
@@ -261,7 +309,7 @@ class Snapshot:
             if own is not None and own[0] != _LOCK_ONLY:
                 return own[1]
         if self._cache is not None:
-            state = self._cache.get(cell)
+            state = self._cache.look_up(cell)
             if state is not None:
                 return state[2]
         return self._read((cell,))[0][2]
@@ -424,7 +472,7 @@ class Snapshot:
         """The commit timestamp of the cell's newest put or delete here; 0 if there is none."""
         self._check_usable()
         cell = self._cell(column, row)
-        return self._read((cell,))[0][1]
+        return self._states((cell,))[0][1]
 
 
 def after_prefix(prefix: bytes) -> bytes:

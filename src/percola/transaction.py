@@ -14,7 +14,7 @@ it, which closes write skew where a program needs that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from types import TracebackType
 from typing import Any, Final
 
@@ -172,13 +172,18 @@ class Transaction(Snapshot):
         """Give the transaction up. Nothing of it has reached the store."""
         if self._used_up is None:
             self._used_up = "was rolled back"
-        self._services.leases.drop(id(self))
+        self._let_go()
 
     # --- What §2.4 needs beyond columns of the schema -----------------------------------
 
+    def expect(self, rows: Collection[bytes]) -> None:
+        """Say of which rows, encoded, this will read; more may be added to them (§2.5)."""
+        if self._cache is not None and self._cache.ahead is not None:
+            self._cache.ahead.expect(rows)
+
     def observe(self, cell: Cell, ack: Cell) -> tuple[int, bytes | None]:
         """When an observed cell last changed (its newest commit_ts, or 0), and its c:ack_O."""
-        states = self._read((cell, ack))
+        states = self._states((cell, ack))
         return states[0][1], states[1][2]
 
     def put(self, cell: Cell, raw: bytes) -> None:
@@ -204,12 +209,14 @@ class Transaction(Snapshot):
         if not (self._writes or self._notifications or self._answers):
             self._used_up = "has committed"
             services.leases.drop(id(self))
+            if self._cache is not None:
+                self._cache.end()
             return self.start_ts
         self._used_up = "has tried to commit and failed"
         try:
             commit_ts = self._commit(services)
         finally:
-            services.leases.drop(id(self))
+            self._let_go()
         self._used_up = "has committed"
         return commit_ts
 

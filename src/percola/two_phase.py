@@ -19,8 +19,8 @@ locks are refreshed while a commit takes long (P8).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, TypeAlias
 
 from percola.batching import batches
 from percola.cells import (
@@ -48,6 +48,9 @@ from percola.store.base import Condition, Delete, Put, RowMutation
 _ATTEMPTS: Final = 8
 _LOCK: Final = int(Op.LOCK)
 
+_Row: TypeAlias = tuple[str, bytes]
+"""A table's name and an encoded row."""
+
 
 class TwoPhaseCommit:
     """One run of figure 6's Commit(): prewrite, commit_primary, commit_secondaries."""
@@ -62,17 +65,22 @@ class TwoPhaseCommit:
         self._primary = next(changing, next(iter(writes), None))
         self._locked: list[Cell] = []
         self._uncertain = False
+        # Notify and failed entries that go once this has committed.
+        self._answered: dict[_Row, list[Put | Delete]] = {}
         # The oldest timestamp at which anything was locked that is committed here.
         self._oldest_ts = start_ts
 
     def run(self, notifications: Iterable[Cell], answers: Sequence[tuple[Kind, Cell, int]]) -> int:
         services, primary = self._services, self._primary
         notifies = False
+        groups: list[list[Cell]] = []
+        for kind, (table, row, column), ts in answers:
+            self._answered.setdefault((table, row), []).append(Delete(kind, column, ts))
         if primary is None:
             commit_ts = services.oracle.timestamp()
             notifies = self._notify(notifications, commit_ts)
         else:
-            rows: dict[tuple[str, bytes], list[Cell]] = {(primary.table, primary.row): []}
+            rows: dict[_Row, list[Cell]] = {(primary.table, primary.row): []}
             for cell in self._writes:
                 rows.setdefault((cell.table, cell.row), []).append(cell)
             groups = list(rows.values())
@@ -93,14 +101,11 @@ class TwoPhaseCommit:
             except BaseException:
                 self.undo(primary)
                 raise
-            self.commit_primary(groups[0], primary, commit_ts)
+            if self.commit_primary(groups[0], primary, commit_ts):
+                self._answered.pop((primary.table, primary.row), None)
             notifies |= any(self._observed(cell) for cell in self._writes)
-            self.commit_secondaries(groups[1:], commit_ts)
-        if answers:
-            by_row: dict[tuple[str, bytes], list[Put | Delete]] = {}
-            for kind, (table, row, column), ts in answers:
-                by_row.setdefault((table, row), []).append(Delete(kind, column, ts))
-            self._tolerantly([RowMutation(*row, (), changes) for row, changes in by_row.items()])
+            groups = groups[1:]
+        self.commit_secondaries(groups, commit_ts)
         if notifies:
             services.changed()
         return commit_ts
@@ -265,17 +270,21 @@ class TwoPhaseCommit:
 
     # --- Phase two ----------------------------------------------------------------------
 
-    def commit_primary(self, cells: Sequence[Cell], primary: Cell, commit_ts: int) -> None:
-        """The commit point: the primary's whole row, under the condition that its lock holds."""
+    def commit_primary(self, cells: Sequence[Cell], primary: Cell, commit_ts: int) -> bool:
+        """The commit point: the primary's whole row, under the condition that its lock holds.
+
+        What it answers in this row goes with it. False if somebody else may have committed it:
+        then these entries may still be there.
+        """
         services, start_ts = self._services, self._start_ts
         mutation = self._commit_point(cells, primary, commit_ts)
         unknown = False
         for _ in range(_ATTEMPTS):
             try:
                 if services.store.mutate([mutation])[0]:
-                    return
+                    return True
                 if self._has_committed(primary, commit_ts):
-                    return
+                    return False
                 if unknown and services.store.safe_point() > start_ts:
                     # Garbage collection may have removed the record: nobody can tell any more.
                     raise CommitUnknownError(primary, start_ts, commit_ts)
@@ -296,6 +305,7 @@ class TwoPhaseCommit:
         """The one mutation that commits: a joint transaction's has more in it."""
         held = Condition(True, Kind.LOCK, primary.column, self._start_ts, self._start_ts)
         changes = self._commit_row(cells, commit_ts)
+        changes += self._answered.get((primary.table, primary.row), ())
         return RowMutation(primary.table, primary.row, [held], changes)
 
     def _has_committed(self, primary: Cell, commit_ts: int) -> bool:
@@ -303,26 +313,39 @@ class TwoPhaseCommit:
         return any(decode_write(raw).start_ts == self._start_ts for _, raw in records)
 
     def commit_secondaries(self, groups: Sequence[Sequence[Cell]], commit_ts: int) -> None:
-        """Everything else; the transaction has committed, so a failure here is not its."""
-        start_ts = self._start_ts
+        """Everything else, and what has been answered, in one call.
+
+        The transaction has committed, so a failure here is not its.
+        """
+        start_ts, removed = self._start_ts, self._answered
+        standing = dict(removed)
 
         def commit_of(cells: Sequence[Cell]) -> RowMutation:
+            row = cells[0].table, cells[0].row
             held = [Condition(True, Kind.LOCK, c.column, start_ts, start_ts) for c in cells]
-            return RowMutation(
-                cells[0].table, cells[0].row, held, self._commit_row(cells, commit_ts)
-            )
+            changes = self._commit_row(cells, commit_ts)
+            # A row is changed once: two changes of one are made one after the other.
+            return RowMutation(*row, held, changes + standing.pop(row, []))
 
-        mutations = (commit_of(cells) for cells in groups)
-        refused = {(m.table, m.row) for m in self._tolerantly(mutations)}
+        def mutations() -> Iterator[RowMutation]:
+            yield from map(commit_of, groups)
+            yield from (RowMutation(*row, (), changes) for row, changes in standing.items())
+
+        refused = {(m.table, m.row) for m in self._tolerantly(mutations())}
+        if not refused:
+            return
         assert self._primary is not None
         with contextlib.suppress(StoreError):
             for cells in groups:
-                if (cells[0].table, cells[0].row) not in refused:
+                at = cells[0].table, cells[0].row
+                if at not in refused:
                     continue
                 # Somebody rolled a cell of the row forward meanwhile: finish the others.
                 for cell in cells:
                     lock = self._lock(cell, self._primary)
                     self._services.resolver.settle(cell, start_ts, lock, Fate(commit_ts))
+                if at in removed:
+                    self._services.store.mutate([RowMutation(*at, (), removed[at])])
 
     def _commit_row(self, cells: Sequence[Cell], commit_ts: int) -> list[Put | Delete]:
         assert self._primary is not None

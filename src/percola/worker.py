@@ -33,6 +33,7 @@ from percola.errors import (
 from percola.gc import GarbageCollector
 from percola.metrics import WorkerMetrics
 from percola.observers import Observer, Observers
+from percola.prefetch import Prefetch
 from percola.repository import Repository
 from percola.runs import GivenUpError, Runs, WorkerOptions
 from percola.scanner import Scanner, Sweep
@@ -90,8 +91,12 @@ class Worker:
         for one in self._observers:
             repo.table(one.column.table.name).resolve(one.column.name)
         self.metrics = WorkerMetrics()
+        if (calls := self._services.calls) is not None:
+            prefetch = self._services.prefetch or Prefetch()
+            self.metrics.watch_store(calls.counts, prefetch.counts)
         self._shared = _Shared()
         self._threads: list[threading.Thread] = []
+        self._apart: threading.Thread | None = None
         self._chance = random.Random()
         self._runs = Runs(
             self._services, self._observers, self.metrics, self._options, self._chance
@@ -127,6 +132,8 @@ class Worker:
             self._begin(thread)
         for _ in range(self._options.threads):
             self._start_thread()
+        if self._observers.apart:
+            self._start_thread(apart=True)
 
     def stop(self, *, wait: bool = True) -> None:
         """Let running observers finish, run no more; with `wait`, return when all have ended.
@@ -145,6 +152,7 @@ class Worker:
                 if thread is not threading.current_thread():
                     thread.join(max(0.0, deadline - time.monotonic()))
             self._threads = [thread for thread in self._threads if thread.is_alive()]
+            self._sweep.disclaim()
             if self._unlisten is not None:
                 self._unlisten()
                 self._unlisten = None
@@ -215,10 +223,15 @@ class Worker:
 
     # --- Scanning -----------------------------------------------------------------------
 
-    def _start_thread(self) -> None:
+    def _start_thread(self, *, apart: bool = False) -> None:
         thread = threading.Thread(
-            target=self._scan_forever, name=f"percola-scan-{next(self._numbers)}", daemon=True
+            target=self._scan_forever,
+            args=(apart,),
+            name=f"percola-{'apart' if apart else 'scan'}-{next(self._numbers)}",
+            daemon=True,
         )
+        if apart:
+            self._apart = thread
         self._begin(thread)
 
     def _begin(self, thread: threading.Thread) -> None:
@@ -232,7 +245,7 @@ class Worker:
             self._shared.rings += 1
             self._shared.changed.notify_all()
 
-    def _scan_forever(self) -> None:
+    def _scan_forever(self, apart: bool) -> None:
         chance = random.Random(self._chance.getrandbits(64))
         scanner = Scanner(
             self._services,
@@ -242,6 +255,7 @@ class Worker:
             self._runs,
             self._sweep,
             chance,
+            apart=apart,
         )
         while not self._runs.stopping:
             rings = self._shared.rings
@@ -274,7 +288,7 @@ class Worker:
                     self._threads.remove(thread)
                     for table, row in rows:
                         self._services.coordination.unlock(table, row)
-                    self._start_thread()
+                    self._start_thread(apart=thread is self._apart)
             except Exception as error:
                 self._end_with(error)
                 return

@@ -23,7 +23,7 @@ EXPORT_BATCH: Final = 500
 
 EXPORT_SHARE: Final = 0.3
 """A durable write of the search index takes 20 to 100 ms however small it is, beside a load: it
-gets a part of a worker's time, so that it comes a few times a second."""
+gets a part of its thread's time while others work, so that it comes a few times a second."""
 
 
 def export_to(index: ServingIndex) -> Observer[str]:
@@ -34,20 +34,21 @@ def export_to(index: ServingIndex) -> Observer[str]:
     it is idempotent by cluster and epoch: a crash in between only makes it happen again.
     """
 
-    @observer(tables.outbox_ready, name="export", share=EXPORT_SHARE)
+    @observer(tables.outbox_ready, name="export", share=EXPORT_SHARE, apart=True)
     def export(t: Transaction, window: str) -> None:
         puts: dict[str, ServingDocument] = {}
         deletes: dict[str, int] = {}
         loaded: list[int] = []
-        taken = 0
-        for (key, cluster, epoch), loaded_ms in outbox.entries(t, window):
-            if taken >= EXPORT_BATCH:
+        taken: list[outbox.Entry] = []
+        for entry, loaded_ms in outbox.entries(t, window):
+            if len(taken) >= EXPORT_BATCH:
                 t.notify(tables.outbox_ready, window)
                 break
-            taken += 1
+            taken.append(entry)
             loaded += loaded_ms
-            t.delete(tables.entry, key)
-            shown = t.get(tables.document, cluster)
+            t.delete(tables.entry, entry.key)
+        documents = t.get_many((tables.document, entry.cluster) for entry in taken)
+        for (_, cluster, epoch), shown in zip(taken, documents, strict=True):
             if shown is None:
                 deletes[cluster] = max(deletes.get(cluster, 0), epoch)
             else:

@@ -44,7 +44,7 @@ of a popular page thousands of times, each count reads them all, and each that d
 exports a document. At 28,000 pages a round of it is worth twenty seconds of two cores."""
 
 
-@observer(tables.capture)
+@observer(tables.capture, batch=tables.BATCH)
 def parse(t: Transaction, row: str) -> None:
     """Parse a new capture: text, links, and what the page is known by."""
     found = t.get(tables.capture, row)
@@ -96,7 +96,7 @@ def _withdraw(t: Transaction, row: str) -> None:
             t.delete(column, row)
 
 
-@observer(tables.links)
+@observer(tables.links, batch=tables.BATCH)
 def invert(t: Transaction, row: str) -> None:
     """Bring the targets' in-links to what the page's links are now."""
     wanted = {url: (anchors, rel) for url, anchors, rel in t.get(tables.links, row) or []}

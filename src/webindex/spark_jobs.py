@@ -31,6 +31,7 @@ __all__ = [
     "Progress",
     "Show",
     "SparkJobError",
+    "for_tasks",
     "progress_bar",
     "reachable",
     "running_context",
@@ -46,6 +47,9 @@ _CONFIG: Final = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     "spark.python.daemon.module": "webindex.spark_daemon",
 }
+_FOR_TASKS: Final = re.compile(
+    "PERCOLA_.*|WEBINDEX_.*|BIGTABLE_EMULATOR_HOST|GOOGLE_APPLICATION_CREDENTIALS"
+)
 _WORKER_DIED: Final = (
     "Python worker exited unexpectedly",
     "Python worker failed to connect back",
@@ -86,6 +90,18 @@ def reachable(repo: Repository) -> str:
     return place if re.match(r"[a-z][a-z0-9+.-]+:", place) else os.path.abspath(place)
 
 
+def for_tasks() -> dict[str, str]:
+    """Spark properties that hand tasks on a cluster what this process's environment says.
+
+    It is where things are, and the files of credentials: what they hold is in no property.
+    """
+    return {
+        f"spark.executorEnv.{name}": value
+        for name, value in os.environ.items()
+        if _FOR_TASKS.fullmatch(name)
+    }
+
+
 @contextmanager
 def running_context(
     spark: SparkSession | SparkContext | None, master: str | None, app: str
@@ -95,7 +111,7 @@ def running_context(
     Raises SparkJobError for a Spark Connect session, PercolaError if Spark cannot be started.
     """
     if spark is None:
-        with spark_context(master or "local[*]", app=app, config=_CONFIG) as context:
+        with spark_context(master or "local[*]", app=app, config=_CONFIG | for_tasks()) as context:
             yield context
         return
     if isinstance(spark, SparkContext):
@@ -120,7 +136,7 @@ def running_session(
     Starting it takes two seconds longer.
     """
     if spark is None:
-        with spark_session(master or "local[*]", app=app, config=_CONFIG) as session:
+        with spark_session(master or "local[*]", app=app, config=_CONFIG | for_tasks()) as session:
             yield session
         return
     with running_context(spark, master, app):

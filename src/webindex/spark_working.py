@@ -13,7 +13,7 @@ from typing import Final
 from percola import Repository
 from percola.spark import Fleet, JavaMissingError, run_workers, spark_context
 from webindex.errors import WorkingError
-from webindex.spark_jobs import reachable
+from webindex.spark_jobs import for_tasks, reachable
 from webindex.working import THREADS
 
 _CONFIG: Final = {
@@ -40,7 +40,11 @@ def running_on_spark(
     with ExitStack() as stack:
         try:
             context = stack.enter_context(
-                spark_context(master or f"local[{count}]", app="webindex work", config=_CONFIG)
+                spark_context(
+                    master or f"local[{count}]",
+                    app="webindex work",
+                    config=_CONFIG | for_tasks(),
+                )
             )
         except JavaMissingError as error:
             raise WorkingError(f"{error} Without it: --processes {count}.") from error

@@ -275,7 +275,7 @@ SCENARIOS: Final = [
         "a worker in two phases",
         work,
         observed_exactly_once,
-        [*TWO_PHASES, "answer"],
+        TWO_PHASES,
         [(begin, None), (place_orders, None)],
         one_step=False,
     ),

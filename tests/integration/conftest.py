@@ -1,18 +1,39 @@
-"""The one Spark session that the tests of this folder share: starting one takes seconds."""
+"""The one Spark session that the tests of this folder share: starting one takes seconds.
+
+Its tasks have the environment that it begins with, so Bigtable's emulator, where there is one,
+begins before it.
+"""
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from emulator import ROOT, Emulator
 from pyspark.sql import SparkSession
 
 from percola.spark import spark_session
 
 
 @pytest.fixture(scope="session")
-def spark(java_home: Path) -> Iterator[SparkSession]:
+def emulator_of_spark() -> Iterator[Emulator | None]:
+    """The emulator that the session's tasks know; None where there is none."""
+    script = ROOT / "scripts" / "bigtable_emulator.sh"
+    if subprocess.run([script, "find"], capture_output=True, check=False).returncode:
+        yield None
+        return
+    with Emulator() as emulator:
+        yield emulator
+
+
+@pytest.fixture(scope="session")
+def spark(java_home: Path, emulator_of_spark: Emulator | None) -> Iterator[SparkSession]:
     """A local session with two cores, whose JVM ends with the tests."""
-    with spark_session("local[2]", app="tests") as session:
-        yield session
+    with pytest.MonkeyPatch.context() as patch:
+        if emulator_of_spark is not None:
+            patch.setenv("BIGTABLE_EMULATOR_HOST", emulator_of_spark.address)
+        with spark_session("local[2]", app="tests") as session:
+            patch.undo()
+            yield session

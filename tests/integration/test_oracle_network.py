@@ -10,7 +10,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -19,8 +18,9 @@ from typing import Any, Final
 
 import pytest
 from children import Child, hear, say
-from commands import command, environment, run
+from commands import run
 from emulator import Emulator
+from servers import Oracle
 from zookeeper import ZooKeeper
 
 import percola
@@ -40,7 +40,6 @@ from percola.network import open_store
 
 WaitUntil = Callable[..., Any]
 
-LEASE: Final = 1.0
 ACCOUNTS: Final = 6
 EACH: Final = 100
 
@@ -55,31 +54,6 @@ length = words.column("length", int)
 def measure(t: Transaction, row: str) -> None:
     """How long the word is."""
     t.set(length, row, len(t.get(word, row) or ""))
-
-
-class Oracle:
-    """A process of `percola oracle`."""
-
-    def __init__(self, store: str, listen: str = "127.0.0.1:0", *options: str) -> None:
-        arguments = ["--repo", store, "--json", "oracle", "--listen", listen]
-        self.process = subprocess.Popen(
-            command(*arguments, "--lease", str(LEASE), *options),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment(),
-            text=True,
-        )
-        assert self.process.stdout is not None
-        said = self.process.stdout.readline()
-        assert said, "the oracle ended at once"
-        self.address: str = json.loads(said)["address"]
-
-    def end(self, number: int = signal.SIGKILL) -> str:
-        """Send it a signal, and return what it still said."""
-        self.process.send_signal(number)
-        said, _ = self.process.communicate(timeout=30)
-        return said
 
 
 @pytest.fixture(scope="module")
@@ -110,10 +84,7 @@ def store(emulator: Emulator, request: pytest.FixtureRequest) -> str:
 
 def start(stack: ExitStack, store: str, listen: str = "127.0.0.1:0", *options: str) -> Oracle:
     """Start an oracle that ends with the test."""
-    one = Oracle(store, listen, *options)
-    stack.callback(one.process.wait)
-    stack.callback(one.process.kill)
-    return one
+    return stack.enter_context(Oracle(store, listen, *options))
 
 
 def address_of(store: str, zookeeper: ZooKeeper, *oracles: Oracle) -> str:

@@ -9,64 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Final
 
 import pytest
+from borrowed import MORE, protocol
 from emulator import Emulator
 from stores import Ground
 
 from percola.coordination.memory import MemoryCoordination
 from percola.oracle.embedded import EmbeddedOracle
-from percola.store import bigtable_shared
+from percola.store import shared_row
 from percola.store.memory import MemoryStore
-from tests.anomalies import (
-    test_dirty_read,
-    test_dirty_write,
-    test_long_fork,
-    test_lost_update,
-    test_phantoms,
-    test_predicate_write_skew,
-    test_read_only_anomaly,
-    test_read_skew,
-    test_write_skew,
-)
-from tests.paper import (
-    test_2_1_garbage_collection,
-    test_2_2_joint,
-    test_2_2_locks,
-    test_2_2_lost_replies,
-    test_2_2_reads,
-    test_2_2_retry,
-    test_2_2_transactions,
-    test_2_4_failures,
-    test_2_4_notifications,
-    test_2_4_observers,
-    test_feed,
-)
-
-MODULES: Final = (
-    test_2_1_garbage_collection,
-    test_2_2_joint,
-    test_2_2_locks,
-    test_2_2_lost_replies,
-    test_2_2_reads,
-    test_2_2_retry,
-    test_2_2_transactions,
-    test_2_4_failures,
-    test_2_4_notifications,
-    test_2_4_observers,
-    test_dirty_read,
-    test_dirty_write,
-    test_feed,
-    test_long_fork,
-    test_lost_update,
-    test_phantoms,
-    test_predicate_write_skew,
-    test_read_only_anomaly,
-    test_read_skew,
-    test_write_skew,
-)
 
 
 class BigtableGround(Ground):
@@ -94,27 +46,9 @@ def emulator() -> Iterator[Emulator]:
 def ground(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
     """As `stores.ground`, on Bigtable."""
     # All processes must agree on it; here there is one.
-    monkeypatch.setattr(bigtable_shared, "LEASE", 0.02)
+    monkeypatch.setattr(shared_row, "LEASE", 0.02)
     with ExitStack() as stack:
         yield BigtableGround(emulator, tmp_path, stack)
 
 
-def on_bigtable(module: ModuleType) -> type:
-    """The module's tests as a class, with its fixtures `repo` and `pair` on Bigtable."""
-
-    @pytest.fixture
-    def repo(self: object, ground: Ground) -> Any:
-        return ground.repo(module.TABLES)
-
-    @pytest.fixture
-    def pair(self: object, ground: Ground) -> Any:
-        return module.pair.__wrapped__(ground)
-
-    tests = {name: staticmethod(one) for name, one in vars(module).items() if name[:5] == "test_"}
-    assert tests, f"{module.__name__} has no tests"
-    return type("Test", (), {**tests, "repo": repo, "pair": pair, "__doc__": module.__doc__})
-
-
-for _module in MODULES:
-    _name = _module.__name__.rpartition(".")[2].removeprefix("test_")
-    globals()["Test_" + _name] = on_bigtable(_module)
+globals().update(protocol(MORE))

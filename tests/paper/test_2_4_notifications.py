@@ -178,26 +178,43 @@ def test_n2_a_run_that_does_not_commit_leaves_the_notify_cell(
     assert notified(ground) == before
 
 
-def test_n2_a_crash_between_commit_and_removal_does_not_run_the_observer_again(
-    ground: Ground,
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_n2_the_notify_cell_goes_with_the_commit_wherever_a_crash_comes(
+    ground: Ground, at: int
 ) -> None:
-    """The notify cell is a hint: the acknowledgment says that nothing is to be done."""
+    """Prewrite and commit of the one row are all there is: both have happened, or neither."""
     alive: set[str] = set()
     write(ground.repo(TABLES), "a", "x")
-    # Prewrite and commit of the one row, then the removal of its notify cell.
-    store = CrashingStore(ground.store, at=3)
+    store = CrashingStore(ground.store, at=at)
     dying = ground.repo(
         TABLES, store=store, coordination=ScriptedCoordination("dying", alive), one_step=False
     )
     store.armed = True
-    with pytest.raises(Crashed):
-        run(dying, count_words, ground)
+    if at <= 2:
+        with pytest.raises(Crashed):
+            run(dying, count_words, ground)
+    else:
+        assert run(dying, count_words, ground), "these were all steps"
     alive.clear()
-    assert len(notified(ground)) == 1
+    assert len(notified(ground)) == (1 if at <= 2 else 0)
     other = ground.repo(TABLES, coordination=ScriptedCoordination("other", alive))
+    assert other.snapshot().get(runs, "a") == (None if at <= 2 else 1)
+    drain(other, count_words)
     assert other.snapshot().get(runs, "a") == 1
-    assert run(other, count_words, ground) is False
-    assert other.snapshot().get(runs, "a") == 1
+    assert notified(ground) == []
+
+
+def test_n2_a_notify_cell_that_is_left_over_does_not_run_the_observer_again(
+    ground: Ground, repo: Repository
+) -> None:
+    """The notify cell is a hint: the acknowledgment says that nothing is to be done."""
+    write(repo, "a", "x")
+    [changed] = notified(ground)
+    assert run(repo, count_words, ground)
+    entry = Put(Kind.NOTIFY, cell_of(contents, "a").column, changed, b"")
+    ground.store.mutate([RowMutation("docs", b"a", (), [entry])])
+    assert run(repo, count_words, ground) is False
+    assert repo.snapshot().get(runs, "a") == 1
     assert notified(ground) == [], "the hint is answered now"
 
 

@@ -18,7 +18,15 @@ from stores import (
     in_thread,
 )
 
-from percola import ObserverMismatchError, Repository, Table, Transaction, Worker, observer
+from percola import (
+    ObserverMismatchError,
+    Repository,
+    Table,
+    Transaction,
+    Worker,
+    observer,
+    scanner,
+)
 from percola.cells import Cell, Kind
 from percola.coordination.memory import MemoryCoordination
 from percola.inspection import failures
@@ -29,6 +37,7 @@ contents = docs.column("contents", str, observed=True)
 size = docs.column("size", int)
 other = Table("other")
 text = other.column("text", str, observed=True)
+again = other.weak_column("again")
 TABLES = [docs, other]
 
 
@@ -231,6 +240,56 @@ def test_n7_scanners_begin_at_random_places(ground: Ground) -> None:
     tablets = ground.store.tablets("docs")
     hit = {max(i for i, tablet in enumerate(tablets) if tablet.start <= key) for key in starts}
     assert len(hit) > len(tablets) / 2
+
+
+class SplitStore(PassingStore):
+    """A store whose tables are split at these rows."""
+
+    cuts: Sequence[bytes] = ()
+
+    def tablets(self, table: str) -> list[Tablet]:
+        return [
+            Tablet(low, high)
+            for low, high in zip((b"", *self.cuts), (*self.cuts, b""), strict=True)
+        ]
+
+
+@pytest.mark.parametrize("tablets", [1, 6])
+def test_n7_where_there_is_always_more_to_do_every_tablet_and_row_gets_its_turn(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, tablets: int
+) -> None:
+    # A stint is one row: so it is the stints that show, however quick the store is.
+    monkeypatch.setattr(scanner, "_STINT", 0.0)
+    parts, rows, turns = 6, 20, 12
+    served: list[str] = []
+    enough = threading.Event()
+
+    @observer(again)
+    def serve(t: Transaction, row: str) -> None:
+        t.notify(again, row)  # Never clean.
+        served.append(row)
+        if len(served) >= turns * parts * rows:
+            enough.set()
+
+    store = SplitStore(ground.store)
+    if tablets > 1:
+        store.cuts = [f"{part}/".encode() for part in range(1, parts)]
+    repo = ground.repo(TABLES, store=store)
+    with repo.transaction() as t:
+        for part in range(parts):
+            for number in range(rows):
+                t.notify(again, f"{part}/{number:02}")
+    worker = Worker(repo, [serve], threads=4)
+    worker.start()
+    try:
+        assert enough.wait(DEADLINE)
+    finally:
+        worker.stop()
+    by_row = Counter(served)
+    by_part = Counter(row[0] for row in served)
+    assert len(by_row) == parts * rows, f"{parts * rows - len(by_row)} rows were never served"
+    # Scanners that began near each other serve the same rows soon one after the other.
+    assert max(by_part.values()) <= 3 * turns * rows, by_part
 
 
 def test_n7_no_two_scanners_of_a_repository_run_one_row_at_the_same_time(

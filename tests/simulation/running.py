@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import Final
 
-from percola.testing.simulation import FaultKind, Result, Simulation, shrink_run, tell
+from percola.testing.simulation import READ_AHEAD, FaultKind, Result, Simulation, shrink_run, tell
 from tests.simulation.workloads import WORKLOADS
+from tests.simulation.workloads.ahead import ReadingAhead
 from tests.simulation.workloads.aside import ASIDE
 from tests.simulation.workloads.batches import BATCHED
 from tests.simulation.workloads.collapsing import COLLAPSED
@@ -29,6 +30,7 @@ EXPECTED: Final = {
     "batches": BATCHED,
     "garbage": COLLECTED,
     "joint": JOINED,
+    ReadingAhead.name: READ_AHEAD,
 }
 """What each workload is there to see happen; never seen, the simulation shows nothing."""
 

@@ -24,7 +24,7 @@ LAYERS: Final = (
     ("cells", "codecs", "errors", "schema", "clock", "metrics"),
     ("store",),
     ("oracle", "coordination"),
-    ("batching", "catalog", "garbage", "leases", "holds"),
+    ("calls", "prefetch", "batching", "catalog", "garbage", "leases", "holds"),
     ("locks",),
     ("snapshot",),
     ("two_phase",),

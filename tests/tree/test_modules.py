@@ -27,6 +27,8 @@ SECTIONS: Final = {
     "oracle": {"2.3"},
     "coordination": {"2.2", "2.4"},
     "batching": {"2.5"},
+    "calls": {"2.5"},
+    "prefetch": {"2.5"},
     "locks": {"2.2"},
     "snapshot": {"2.2"},
     "transaction": {"2.2"},

@@ -210,10 +210,11 @@ def test_a_later_crawl_changes_all_bytes_and_every_so_many_texts(pages: list[Cap
     assert changed == [number % 4 == 0 for number in range(12)]
 
 
-def test_a_part_of_a_crawl_is_taken_from_all_over_it(
+def test_a_part_of_a_crawl_is_runs_of_neighbours_from_all_over_it(
     pages: list[Capture], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("benchmarks.corpus.SMALL", 20)
+    monkeypatch.setattr("benchmarks.corpus._RUN", 5)
     monkeypatch.setattr("benchmarks.corpus._beside", lambda folder, copies: folder / "beside")
     crawl, folder = tmp_path / "crawl", tmp_path / "made"
     crawl.mkdir()
@@ -226,7 +227,8 @@ def test_a_part_of_a_crawl_is_taken_from_all_over_it(
     assert [one.name for one in found.crawl] == ["crawl-000.warc.gz", "crawl-001.warc.gz"]
     assert found.small is not None
     small = [one.url for one in read_captures(found.small) if isinstance(one, Capture)]
-    assert small == [one.url for one in pages[:80:4]]
+    runs = [pages[start : start + 5] for start in range(0, 80, 4 * 5)]
+    assert small == [one.url for run in runs for one in run]
 
 
 def test_a_folder_without_a_crawl_or_its_later_crawl_is_refused_in_a_sentence(

@@ -211,6 +211,29 @@ def test_locks_says_whose_owner_has_ended_and_how_old_they_are(ground: Ground) -
         assert found.age_seconds == pytest.approx(90, abs=0.01)
 
 
+@pytest.mark.parametrize(("after", "joe"), [(2, 2), (3, 9)])
+def test_what_the_dead_left_locked_is_undone_or_finished_though_nobody_reads_it(
+    ground: Ground, after: int, joe: int
+) -> None:
+    """Dead before its commit point, and after it."""
+    write(ground.repo(TABLES), bal, "Joe", 2)
+    abandon(ground, after=after)
+    ((start_ts, raw),) = ground.entries(bal, "Joe", Kind.LOCK)
+    owner = decode_lock(raw).owner
+
+    def settled_with(alive: set[str]) -> int:
+        coordination = ScriptedCoordination("operator", alive)
+        return inspection.settle_the_dead(ground.repo(TABLES, coordination=coordination))
+
+    if after == 2:
+        assert settled_with({owner}) == 0, "it may yet commit"
+        assert ground.lock_holders(bal, "Joe") == [start_ts]
+    assert settled_with(set()) == 4 - after
+    assert ground.left_over(bank, Kind.LOCK) == []
+    assert ground.repo(TABLES).snapshot().get(bal, "Joe") == joe
+    assert settled_with(set()) == 0
+
+
 def test_a_killed_process_shows_as_ended(tmp_path: Path) -> None:
     folder = tmp_path / "repo"
     with percola.open(folder, schema=[crash_table()]):

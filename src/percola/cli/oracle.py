@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -14,6 +15,7 @@ from percola.addresses import network_address
 from percola.cli.session import Session, common
 from percola.cli.worker import metrics_options, serve_metrics
 from percola.errors import ConflictingOptionsError, UsageError
+from percola.oracle.record import ORACLE_TABLE
 
 if TYPE_CHECKING:
     from percola.oracle.server import OracleServer
@@ -115,11 +117,22 @@ def oracle(
     token = ""
     if token_file:
         token = network.one_line(network.read_file(token_file, "--token-file"), "--token-file")
+    # To make a table takes a busy store longer than a lease lasts.
+    with contextlib.closing(network.open_store(address)) as patient:
+        patient.create_tables([ORACLE_TABLE])
     # A call that hangs keeps the lease from being renewed: it is given up early.
     store = network.open_store(address, request_seconds=min(60, lease / 3), patience_seconds=lease)
     try:
         server = OracleServer(
-            store, listen, name=name, lease=lease, size=size, above=above, tls=tls, token=token
+            store,
+            listen,
+            name=name,
+            lease=lease,
+            size=size,
+            above=above,
+            tls=tls,
+            token=token,
+            create=False,
         )
         port = serve_metrics(server.metrics.registry, metrics_host, metrics_port)
 

@@ -232,19 +232,6 @@ class AdviceService:
             _abort(context, grpc.StatusCode.FAILED_PRECONDITION, _NOT_HERE)
 
 
-def advice_handlers(
-    holds: Callable[[], bool],
-    admit: Callable[[grpc.ServicerContext], None] = lambda context: None,
-) -> grpc.GenericRpcHandler:
-    """The service for a gRPC server, which is to be made with `SERVER_OPTIONS` as well.
-
-    Args:
-        holds: whether this process holds the oracle's lease; asked with every call.
-        admit: ends a call (`context.abort`) that may not be made.
-    """
-    return AdviceService(holds, admit).handlers()
-
-
 class _NonBlocking:
     """Marks a handler as one that returns at once and sends later, as gRPC's health service does.
 

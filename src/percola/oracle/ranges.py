@@ -47,6 +47,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from percola.clock import elapsed
 from percola.errors import StoreError, UsageError
 from percola.oracle.record import ORACLE_TABLE, Record, newest, replacement
 from percola.store.base import Store
@@ -62,13 +63,6 @@ RATE: Final = 1.1
 
 _LOOK_SECONDS: Final = 0.5
 """A standby looks at the record at least this often: a clean stop is noticed soon."""
-
-_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-def elapsed() -> float:
-    """Seconds by a clock that never goes back and goes on while the machine sleeps."""
-    return time.clock_gettime(_CLOCK)
 
 
 class Refused(NamedTuple):
@@ -102,7 +96,7 @@ class Ranges:
         lease: seconds for which it may hand out without having renewed the record.
         size: how many timestamps are reserved at a time; so many are lost when it is killed.
         above: begin above this timestamp, whatever the record says.
-        clock: seconds that only go up; see `elapsed`.
+        clock: seconds that only go up; see `percola.clock.elapsed`.
 
     Raises UsageError for numbers that cannot work.
     """

@@ -89,6 +89,7 @@ class OracleServer:
         lease, size, above: see `Ranges`.
         tls: serve with TLS; else in the clear.
         token: clients must show it; empty: they need none.
+        create: make the record's table first; False: it is there.
 
     Raises UsageError for options that cannot work, StoreError if it cannot listen there or the
     store refuses the table of the record.
@@ -105,6 +106,7 @@ class OracleServer:
         above: int = 0,
         tls: Tls | None = None,
         token: str = "",
+        create: bool = True,
     ) -> None:
         host, colon, port = listen.rpartition(":")
         if not (colon and host and port.isdigit() and int(port) < 2**16):
@@ -114,6 +116,7 @@ class OracleServer:
         if not token.isprintable() or not token.isascii() or token != token.strip():
             raise UsageError("The oracle's token must be printable ASCII, with no blank around it.")
         self._lease = lease
+        self._create = create
         self._expected = f"Bearer {token}".encode() if token else b""
         self._server = grpc.server(ThreadPoolExecutor(_THREADS), options=_OPTIONS)
         self.advice = AdviceService(lambda: self.ranges.holds, self._admit)
@@ -170,7 +173,8 @@ class OracleServer:
         """
         self._server.start()
         try:
-            self._store.create_tables([ORACLE_TABLE])
+            if self._create:
+                self._store.create_tables([ORACLE_TABLE])
         except BaseException:
             self._server.stop(None).wait(_GRACE)  # Lets go of the port.
             raise

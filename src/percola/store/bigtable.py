@@ -31,6 +31,7 @@ from typing import Final
 from urllib.parse import parse_qsl
 
 from percola.cells import Cell, Kind
+from percola.clock import elapsed
 from percola.errors import (
     RepositoryClosedError,
     RowTooLongError,
@@ -52,8 +53,9 @@ from percola.store.bigtable_filters import FAMILIES, family, nothing
 from percola.store.bigtable_reading import Reading
 from percola.store.bigtable_rows import RowStream, StoredRow
 from percola.store.bigtable_settings import check_app_profile, create_tables
-from percola.store.bigtable_shared import SHARED_TABLE, Shared, now
+from percola.store.bigtable_shared import Shared
 from percola.store.bigtable_writing import Writing, plan
+from percola.store.shared_row import SHARED_TABLE
 
 _COLUMN_BYTES: Final = 16_000
 _ROW_CHANGE_BYTES: Final = 96 * 1024 * 1024
@@ -157,7 +159,7 @@ class BigtableStore(Store):
     # --- Writing ------------------------------------------------------------------------
 
     def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
-        moment = now()
+        moment = elapsed()
         for mutation in batch:
             self._check_table(mutation.table)
         self.check_sizes(batch)

@@ -18,12 +18,13 @@ from itertools import islice
 from typing import Final
 
 from percola.cells import Cell
+from percola.clock import elapsed
 from percola.errors import NoFeedError
 from percola.store.base import ChangedRow
 from percola.store.bigtable_calls import Calls, MutateRowsRequest
 from percola.store.bigtable_filters import CHANGES, Filter, chain, column, family, stamps
 from percola.store.bigtable_rows import RowStream, StoredRow
-from percola.store.bigtable_shared import Shared, now
+from percola.store.bigtable_shared import Shared
 from percola.store.bigtable_writing import Plan, Writing, delete
 
 _ENTRIES: Final = 4096
@@ -65,7 +66,7 @@ class Feeds:
 
     def _check(self, table: str, first: int) -> None:
         """NoFeedError or SnapshotTooOldError if what was listed until now may be incomplete."""
-        if table not in self._shared.view(now()).feeds:
+        if table not in self._shared.view(elapsed()).feeds:
             raise NoFeedError(f"The table {table!r} keeps no feed of its changes.")
         self._shared.check(first - 1)
 
@@ -77,7 +78,7 @@ class Feeds:
 
     def forget(self, table: str, upto: int, limit: int) -> int:
         """See `Store.forget_changes`."""
-        if table not in self._shared.view(now()).feeds:
+        if table not in self._shared.view(elapsed()).feeds:
             return 0
         stream = RowStream(self._calls, table, _between(0, upto), limit=limit)
         gone = list(islice(_entries(stream), limit))

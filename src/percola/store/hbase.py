@@ -33,6 +33,7 @@ from typing import Final
 from urllib.parse import parse_qsl
 
 from percola.cells import Cell, Kind
+from percola.clock import elapsed
 from percola.errors import (
     RowTooLongError,
     UnknownTableError,
@@ -52,9 +53,10 @@ from percola.store.hbase_calls import Calls, Place
 from percola.store.hbase_feeds import Feeds
 from percola.store.hbase_reading import Reading, StoredRow
 from percola.store.hbase_settings import check_version, create_tables, exists
-from percola.store.hbase_shared import SHARED_TABLE, Shared, now
+from percola.store.hbase_shared import Shared
 from percola.store.hbase_wire import FAMILIES, Ask
 from percola.store.hbase_writing import Writing, plan
+from percola.store.shared_row import SHARED_TABLE
 
 _COLUMN_BYTES: Final = 16_000
 _ROW_CHANGE_BYTES: Final = 64 * 1024 * 1024
@@ -155,7 +157,7 @@ class HBaseStore(Store):
     # --- Writing ------------------------------------------------------------------------
 
     def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
-        moment = now()
+        moment = elapsed()
         self._calls.check_open()
         for mutation in batch:
             self._check_table(mutation.table)

@@ -16,11 +16,12 @@ import heapq
 from collections.abc import Iterable, Iterator, Sequence
 
 from percola.cells import Cell
+from percola.clock import elapsed
 from percola.errors import NoFeedError
 from percola.store.base import ChangedRow
 from percola.store.hbase_calls import Calls
 from percola.store.hbase_reading import Reading, StoredRow
-from percola.store.hbase_shared import Shared, now
+from percola.store.hbase_shared import Shared
 from percola.store.hbase_wire import CHANGES, MAX_STORED_TS, Ask, get, rows_of
 from percola.store.hbase_writing import Writing, removal
 
@@ -77,7 +78,7 @@ class Feeds:
 
     def _check(self, table: str, first: int) -> None:
         """NoFeedError or SnapshotTooOldError if what was listed until now may be incomplete."""
-        if table not in self._shared.view(now()).feeds:
+        if table not in self._shared.view(elapsed()).feeds:
             raise NoFeedError(f"The table {table!r} keeps no feed of its changes.")
         self._shared.check(first - 1)
 
@@ -90,7 +91,7 @@ class Feeds:
 
     def forget(self, table: str, upto: int, limit: int) -> int:
         """See `Store.forget_changes`."""
-        if table not in self._shared.view(now()).feeds:
+        if table not in self._shared.view(elapsed()).feeds:
             return 0
         plans = []
         count = 0

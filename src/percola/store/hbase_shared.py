@@ -1,164 +1,37 @@
-"""§2.1, rule P12: what all processes on an HBase repository must know: safe point, feeds.
-
-Both stand in one row. Asking for it with every call would double the calls, so each process goes
-by what it has seen for up to LEASE seconds, and whoever changes something waits for that long
-before it counts:
-
-    announce     put the new value; everyone who looks from now on goes by it
-    wait         LEASE seconds and a tenth: nobody goes by the old one any more
-    in force     put it once more: `raise_safe_point` and `keep_feed` return
-
-Why that is enough. A reader finishes reading at a moment A by its own clock, and then checks. It
-goes by what it has asked for at a moment Q if A - Q < LEASE, else it asks now. Had it missed a
-value that was announced at W, then its look was before W, so A < W + LEASE, which is before the
-value came into force, and before anything was removed on the strength of it: what it read was all
-there. If it asked after A, its look was after A: the same. A writer looks whether the table keeps a
-feed at a moment A, when the commit_ts that it is about to write has been drawn; had it missed
-the feed, then that commit_ts is older than the moment at which the feed came into force, and so
-below the timestamp from which on the catalog says that the feed is complete.
-
-A process compares durations by its own clock only, one that goes on while the machine sleeps. The
-tenth is room for clocks that run at different speeds. A committing transaction does not rely on
-any of this: `safe_point` asks the server (§2.2: after its last prewrite).
-
-A safe point or feed whose announcer died is announced for good and comes into force when the
-next one raises it or asks for it; a reader heeds it from its announcement on.
-"""
+"""§2.1, rule P12: the shared row (`percola.store.shared_row`) as it stands in HBase."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 from percola.cells import Kind
-from percola.errors import OutcomeUnknownError, SnapshotTooOldError
+from percola.errors import OutcomeUnknownError
 from percola.store.hbase_calls import Calls
 from percola.store.hbase_wire import FAMILIES, Ask, Change, get, mutations, rows_of, stored
 from percola.store.hbase_writing import Plan, Writing
+from percola.store.shared_row import ROW, SHARED_TABLE, SharedRow
 
-SHARED_TABLE: Final = "@percola-store"
-"""The table of the row; users' names do not begin like that."""
-
-LEASE: Final = 1.0
-"""Seconds for which a process goes by what it has seen. All processes must agree on it."""
-
-_ROW: Final = b"repository"
 _FAMILY: Final = FAMILIES[Kind.DATA]
-_SAFE_POINT: Final = b"safe-point:"
-_FEED: Final = b"feed:"
-_ANNOUNCED: Final = b"announced"
-_IN_FORCE: Final = b"in-force"
-_KEPT: Final = 1
+_EVERYTHING: Final = Ask(_FAMILY, None)
 
 
-class View(NamedTuple):
-    """The row as this process saw it.
+class Shared(SharedRow):
+    """The shared row in an HBase table of its own."""
 
-    Attributes:
-        asked: when it asked, by `now`.
-        announced: the safe point that readers heed.
-        in_force: the safe point that everyone heeds.
-        feeds: the tables that keep a feed, or are about to.
-        feeds_in_force: those of them of which every writer knows.
-    """
-
-    asked: float
-    announced: int
-    in_force: int
-    feeds: frozenset[str]
-    feeds_in_force: frozenset[str]
-
-
-_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-def now() -> float:
-    """Seconds by a clock that never goes back and goes on while the machine sleeps."""
-    return time.clock_gettime(_CLOCK)
-
-
-class Shared:
-    """The shared row, as one process goes by it."""
-
-    def __init__(self, calls: Calls, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, calls: Calls) -> None:
+        super().__init__()
         self._calls = calls
-        self._sleep = sleep
-        self._guard = threading.Lock()
-        self._view: View | None = None
 
-    def view(self, moment: float) -> View:
-        """What whoever finished at `moment` must go by; asks the server only if it has to."""
-        view = self._view
-        if view is not None and moment - view.asked < LEASE:
-            return view
-        with self._guard:
-            # Another thread may have asked meanwhile: one call for all.
-            view = self._view
-            if view is None or moment - view.asked >= LEASE:
-                view = self.look()
-            return view
-
-    def look(self) -> View:
-        """Ask the server."""
-        asked = now()
+    def _read(self) -> dict[bytes, int]:
         row: dict[bytes, int] = {}
-        for _, entries in rows_of(self._calls.get(SHARED_TABLE, [get(_ROW, [_EVERYTHING], 1)])):
+        for _, entries in rows_of(self._calls.get(SHARED_TABLE, [get(ROW, [_EVERYTHING], 1)])):
             row = {entry.column: entry.ts for entry in entries}
-        view = View(
-            asked,
-            row.get(_SAFE_POINT + _ANNOUNCED, 0),
-            row.get(_SAFE_POINT + _IN_FORCE, 0),
-            _feeds(row, _ANNOUNCED),
-            _feeds(row, _IN_FORCE),
-        )
-        current = self._view
-        if current is None or current.asked <= asked:
-            self._view = view
-        return view
-
-    def check(self, ts: int) -> None:
-        """SnapshotTooOldError if what was read at `ts` until now may be incomplete."""
-        view = self.view(now())
-        if ts < view.announced:
-            raise SnapshotTooOldError(ts, view.announced)
-
-    def raise_safe_point(self, ts: int) -> None:
-        """Raise it, and return when no process reads below it any more."""
-        if ts <= self.look().in_force:
-            return
-        self._establish(_SAFE_POINT, ts)
-
-    def keep_feed(self, table: str) -> None:
-        """Note that the table keeps a feed, and return when every writer knows."""
-        if table in self.look().feeds_in_force:
-            return
-        self._establish(_FEED + table.encode() + b":", _KEPT)
-
-    def _establish(self, name: bytes, ts: int) -> None:
-        self._put(name + _ANNOUNCED, ts)
-        self._sleep(LEASE * 1.1)
-        self._put(name + _IN_FORCE, ts)
-        self.look()
+        return row
 
     def _put(self, column: bytes, ts: int) -> None:
-        """Put an entry: the newest counts, so it may be sent again."""
-        request = mutations(_ROW, [Change(_FAMILY, column, ts, stored(b""))])
-        plan = Plan(SHARED_TABLE, _ROW, request)
+        request = mutations(ROW, [Change(_FAMILY, column, ts, stored(b""))])
+        plan = Plan(SHARED_TABLE, ROW, request)
         try:
             Writing(self._calls).apply([plan])
         except OutcomeUnknownError:
             Writing(self._calls).apply([plan])
-
-
-_EVERYTHING: Final = Ask(_FAMILY, None)
-
-
-def _feeds(columns: Iterable[bytes], state: bytes) -> frozenset[str]:
-    ending = b":" + state
-    return frozenset(
-        column[len(_FEED) : -len(ending)].decode()
-        for column in columns
-        if column.startswith(_FEED) and column.endswith(ending)
-    )

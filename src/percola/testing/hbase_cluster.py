@@ -57,6 +57,9 @@ class Cluster:
         data_nodes: likewise.
         heap: MiB of heap for each process of a kind, instead of `hbase_cluster_settings.HEAP`.
         first_port: the first of its 40 ports; None: what is free, below 32,000.
+        host: the address of this machine on which everything listens; None: 127.0.0.1.
+        away: region servers that run in network namespaces (`ip netns`) of their own, from which
+            `host` can be reached: {"regionserver-2": (address there, name of the namespace)}.
 
     Raises:
         ClusterError: the folder holds a cluster of another shape, or cannot hold one.
@@ -70,6 +73,8 @@ class Cluster:
         data_nodes: int | None = None,
         heap: Mapping[str, int] | None = None,
         first_port: int | None = None,
+        host: str | None = None,
+        away: Mapping[str, tuple[str, str]] | None = None,
     ) -> None:
         self.folder = Path(folder).resolve()
         if wrong := re.search(r"[^\w./+@-]", str(self.folder)):
@@ -79,7 +84,7 @@ class Cluster:
             )
         if not hasattr(os, "pidfd_open") or not Path("/proc/self/stat").exists():
             raise ClusterError("A development cluster needs Linux, which this is not.")
-        self.layout = _layout(self.folder, region_servers, data_nodes, heap, first_port)
+        self.layout = _layout(self.folder, region_servers, data_nodes, heap, first_port, host, away)
         self._processes = Processes(self.folder, self.layout)
 
     @classmethod
@@ -90,7 +95,7 @@ class Cluster:
     @property
     def quorum(self) -> str:
         """Where ZooKeeper listens, and all clients begin: `127.0.0.1:PORT`."""
-        return f"{HOST}:{self.layout.ports('zookeeper')[0]}"
+        return f"{self.layout.host}:{self.layout.ports('zookeeper')[0]}"
 
     @property
     def address(self) -> str:
@@ -100,7 +105,7 @@ class Cluster:
     @property
     def web(self) -> str:
         """The master's pages about tables, regions and servers."""
-        return f"http://{HOST}:{self.layout.ports('master')[1]}/master-status"
+        return f"http://{self.layout.host}:{self.layout.ports('master')[1]}/master-status"
 
     @property
     def logs(self) -> Path:
@@ -268,7 +273,8 @@ class Cluster:
 
     def _zookeeper_is_ready(self) -> bool:
         try:
-            with socket.create_connection((HOST, self.layout.ports("zookeeper")[0]), 5) as server:
+            address = self.layout.host, self.layout.ports("zookeeper")[0]
+            with socket.create_connection(address, 5) as server:
                 server.sendall(b"ruok")
                 return server.recv(16) == b"imok"
         except OSError:
@@ -279,7 +285,9 @@ class Cluster:
 
     def _figures(self, name: str, bean: str) -> dict[str, Any] | None:
         """What a process serves about itself; None if it does not answer yet."""
-        connection = http.client.HTTPConnection(HOST, self.layout.ports(name)[1], timeout=5)
+        connection = http.client.HTTPConnection(
+            self.layout.host, self.layout.ports(name)[1], timeout=5
+        )
         try:
             connection.request("GET", f"/jmx?qry={bean}")
             found = json.loads(connection.getresponse().read())["beans"]
@@ -327,6 +335,8 @@ def _layout(
     data_nodes: int | None,
     heap: Mapping[str, int] | None,
     first_port: int | None,
+    host: str | None,
+    away: Mapping[str, tuple[str, str]] | None,
 ) -> Layout:
     """The layout of the folder's cluster, or, where there is none, one as it is asked for."""
     kept = Layout.load(folder)
@@ -336,12 +346,16 @@ def _layout(
             3 if data_nodes is None else data_nodes,
             first_port or settings.choose_ports(folder),
             dict(heap or settings.HEAP),
+            host or HOST,
+            {name: list(where) for name, where in (away or {}).items()},
         )
     wanted = {
         "region_servers": region_servers,
         "data_nodes": data_nodes,
         "heap": None if heap is None else dict(heap),
         "first_port": first_port,
+        "host": host,
+        "away": None if away is None else {name: list(where) for name, where in away.items()},
     }
     for name, value in wanted.items():
         if value is not None and getattr(kept, name) != value:

@@ -126,8 +126,10 @@ class Processes:
     def check_ports(self, names: Iterable[str]) -> None:
         """Raise ClusterError if a process of these could not listen on its ports."""
         for name in names:
+            if name in self.layout.away:
+                continue  # Its ports are those of another network.
             for port in self.layout.ports(name):
-                if not settings.becomes_free(port):
+                if not settings.becomes_free(port, host=self.layout.host):
                     raise ClusterError(
                         f"Port {port}, on which {name} of the cluster in {self.folder} listens, "
                         f"is taken by another process: end that (`ss -ltnp 'sport = {port}'` "
@@ -203,7 +205,7 @@ class Server:
 
     @property
     def port(self) -> int:
-        """Where its clients reach it, on 127.0.0.1."""
+        """Where its clients reach it, on its address."""
         return self._processes.layout.ports(self.name)[0]
 
     @property

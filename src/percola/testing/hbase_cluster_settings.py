@@ -2,8 +2,9 @@
 
 A `Layout` says how many processes there are, on which ports, with how much memory; it is kept in
 the cluster's folder, so that another shell finds the same cluster. Everything listens on 127.0.0.1
-only. The ports of a cluster follow one another, below those that the kernel gives to outgoing
-connections: a port whose server was killed is still free when it comes back.
+only, unless it is said: a test of networks puts processes into namespaces of their own, where each
+has another address. The ports of a cluster follow one another, below those that the kernel gives
+to outgoing connections: a port whose server was killed is still free when it comes back.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import shutil
 import socket
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
@@ -117,12 +118,16 @@ class Layout:
         data_nodes: how many HDFS DataNodes, 1 to 7; up to three of them hold each block.
         first_port: the lowest port; ZooKeeper's.
         heap: MiB of heap for each process of a kind; the kinds are the keys of `HEAP`.
+        host: the address on which everything listens.
+        away: of region servers in network namespaces of their own: (address, namespace) by name.
     """
 
     region_servers: int
     data_nodes: int
     first_port: int
     heap: Mapping[str, int] = field(default_factory=lambda: dict(HEAP))
+    host: str = HOST
+    away: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("region_servers", "data_nodes"):
@@ -131,6 +136,11 @@ class Layout:
                     f"A development cluster has 1 to {MOST} {name.replace('_', ' ')}, not "
                     f"{getattr(self, name)}."
                 )
+        if unknown := {name for name in self.away if kind_of(name)[0] != "regionserver"}:
+            raise ClusterError(
+                f"Only region servers can be in a network namespace of their own, not "
+                f"{', '.join(sorted(unknown))}."
+            )
         if unknown := set(self.heap) ^ set(HEAP):
             raise ClusterError(
                 f"The heap is said in MiB for each of {', '.join(HEAP)}; of these, or beside "
@@ -160,6 +170,10 @@ class Layout:
             "regionserver": (base + 4 + number,),
             "datanode": tuple(base + 4 + MOST + 4 * (number - 1) + i for i in range(1, 5)),
         }[kind]
+
+    def host_of(self, name: str) -> str:
+        """The address on which a process listens."""
+        return self.away[name][0] if name in self.away else self.host
 
     def save(self, folder: Path) -> None:
         """Keep it in the cluster's folder."""
@@ -195,25 +209,25 @@ def kind_of(name: str) -> tuple[str, int]:
 # --- Ports ----------------------------------------------------------------------------------
 
 
-def is_free(port: int) -> bool:
-    """Whether a server can listen on this port of 127.0.0.1 now."""
+def is_free(port: int, host: str = HOST) -> bool:
+    """Whether a server can listen on this port of this machine now."""
     with socket.socket() as probe:
         # As Java does it: connections of a server that was killed are no obstacle.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((HOST, port))
+            probe.bind((host, port))
             probe.listen(1)
         except OSError:
             return False
     return True
 
 
-def becomes_free(port: int, seconds: float = 1.0) -> bool:
+def becomes_free(port: int, seconds: float = 1.0, host: str = HOST) -> bool:
     """The same, if need be a moment later: the kernel lets go of a killed server's port after it
     has said that the server is gone.
     """
     end = time.monotonic() + seconds
-    while not (free := is_free(port)) and time.monotonic() < end:
+    while not (free := is_free(port, host)) and time.monotonic() < end:
         time.sleep(0.005)
     return free
 
@@ -250,7 +264,7 @@ def write_files(folder: Path, layout: Layout, name: str) -> Path:
     if kind == "zookeeper":
         (conf / "zoo.cfg").write_text(
             f"tickTime=1000\ndataDir={data}\nclientPort={layout.ports(name)[0]}\n"
-            f"clientPortAddress={HOST}\nadmin.enableServer=false\nmaxClientCnxns=0\n"
+            f"clientPortAddress={layout.host}\nadmin.enableServer=false\nmaxClientCnxns=0\n"
             "4lw.commands.whitelist=ruok,srvr,cons,mntr\n"
         )
         return conf
@@ -277,7 +291,7 @@ def _xml(settings: Mapping[str, object]) -> Iterator[str]:
 
 
 def _core(layout: Layout) -> dict[str, object]:
-    return {"fs.defaultFS": f"hdfs://{HOST}:{layout.ports('namenode')[0]}"}
+    return {"fs.defaultFS": f"hdfs://{layout.host}:{layout.ports('namenode')[0]}"}
 
 
 def _hdfs(layout: Layout, name: str, data: Path) -> dict[str, object]:
@@ -299,8 +313,8 @@ def _hdfs(layout: Layout, name: str, data: Path) -> dict[str, object]:
         rpc, http = layout.ports("namenode")
         settings |= {
             "dfs.namenode.name.dir": f"file://{data.with_name('namenode')}",
-            "dfs.namenode.rpc-address": f"{HOST}:{rpc}",
-            "dfs.namenode.http-address": f"{HOST}:{http}",
+            "dfs.namenode.rpc-address": f"{layout.host}:{rpc}",
+            "dfs.namenode.http-address": f"{layout.host}:{http}",
             "dfs.namenode.datanode.registration.ip-hostname-check": False,
             "dfs.namenode.safemode.extension": 0,
             "dfs.namenode.safemode.min.datanodes": 1,
@@ -310,10 +324,10 @@ def _hdfs(layout: Layout, name: str, data: Path) -> dict[str, object]:
         blocks, ipc, http, proxy = layout.ports(name)
         settings |= {
             "dfs.datanode.data.dir": f"file://{data}",
-            "dfs.datanode.hostname": HOST,
-            "dfs.datanode.address": f"{HOST}:{blocks}",
-            "dfs.datanode.ipc.address": f"{HOST}:{ipc}",
-            "dfs.datanode.http.address": f"{HOST}:{http}",
+            "dfs.datanode.hostname": layout.host,
+            "dfs.datanode.address": f"{layout.host}:{blocks}",
+            "dfs.datanode.ipc.address": f"{layout.host}:{ipc}",
+            "dfs.datanode.http.address": f"{layout.host}:{http}",
             "dfs.datanode.http.internal-proxy.port": proxy,
             "dfs.datanode.handler.count": 5,
         }
@@ -323,21 +337,24 @@ def _hdfs(layout: Layout, name: str, data: Path) -> dict[str, object]:
 def _hbase(layout: Layout, name: str, scratch: Path) -> dict[str, object]:
     """HBase: a killed region server is noticed after its session, six seconds."""
     kind, _ = kind_of(name)
+    host = layout.host_of(name)
     settings: dict[str, object] = {
-        "hbase.rootdir": f"hdfs://{HOST}:{layout.ports('namenode')[0]}/hbase",
+        "hbase.rootdir": f"hdfs://{layout.host}:{layout.ports('namenode')[0]}/hbase",
         "hbase.cluster.distributed": True,
-        "hbase.zookeeper.quorum": HOST,
+        "hbase.zookeeper.quorum": layout.host,
         "hbase.zookeeper.property.clientPort": layout.ports("zookeeper")[0],
         "zookeeper.session.timeout": 6000,
         "hbase.tmp.dir": scratch,
-        "hbase.unsafe.regionserver.hostname": HOST,
-        "hbase.master.hostname": HOST,
-        "hbase.master.ipc.address": HOST,
-        "hbase.regionserver.ipc.address": HOST,
+        "hbase.unsafe.regionserver.hostname": host,
+        "hbase.master.hostname": layout.host,
+        "hbase.master.ipc.address": layout.host,
+        "hbase.regionserver.ipc.address": host,
         "hbase.regionserver.info.port": -1,
         "hbase.regionserver.msginterval": 1000,
         # A lost server's log is closed by HDFS after a heartbeat or two, not four seconds.
         "hbase.lease.recovery.first.pause": 1000,
+        # How long the master waits for a server that no packet reaches any more, not a minute.
+        "hbase.rpc.timeout": 10000,
         "hbase.regionserver.handler.count": 20,
         # Tables are many and small here: 2 MB for each family of each region would fill the heap.
         "hbase.hregion.memstore.mslab.chunksize": 256 * 1024,
@@ -352,7 +369,7 @@ def _hbase(layout: Layout, name: str, scratch: Path) -> dict[str, object]:
         settings |= {
             "hbase.master.port": rpc,
             "hbase.master.info.port": http,
-            "hbase.master.info.bindAddress": HOST,
+            "hbase.master.info.bindAddress": layout.host,
         }
     if kind == "regionserver":
         settings["hbase.regionserver.port"] = layout.ports(name)[0]
@@ -368,7 +385,9 @@ def command(folder: Path, layout: Layout, name: str, java: Path) -> list[str]:
     conf, logs = folder / "conf" / name, folder / "logs"
     heap = layout.heap["namenode" if kind == "format" else kind]
     main = [word.format(conf=conf) for word in MAINS[kind]]
+    within = ["ip", "netns", "exec", layout.away[name][1]] if name in layout.away else []
     return [
+        *within,
         str(java),
         f"-Xmx{heap}m",
         f"-Xms{heap // 4}m",

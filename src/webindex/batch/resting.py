@@ -12,7 +12,12 @@ from webindex.batch.verdict import Judged
 
 
 def judge_rest(repo: Repository) -> tuple[Judged, list[str]]:
-    """Look at what waits now; also in sentences."""
+    """Look at what waits now; also in sentences.
+
+    What a killed process has left locked is settled first, as anybody does who reads it: not all of
+    it is ever read.
+    """
+    inspection.settle_the_dead(repo)
     judged = Judged(11)
     sentences = []
     for part, found, sentence in _left(repo):

@@ -19,28 +19,51 @@ from webindex.serving.base import BusyIndexError
 _FIRST_LOOK = 0.001
 _LONGEST_LOOK = 0.02
 
+_TURNSTILE = ".turnstile.lock"
 
-@contextmanager
-def only_writer(folder: Path, timeout: float) -> Iterator[None]:
-    """Hold the folder's writer lock.
+
+class WriterLock:
+    """The folder's writer lock, held from the beginning until `release`.
 
     Writers pass a turnstile one by one: whoever waits for the lock holds it, so that a writer
-    with batch after batch cannot snatch the lock again between two looks of the one that waits.
+    with batch after batch cannot snatch the lock again between two looks of the one that waits,
+    and one that keeps the lock sees that somebody waits.
 
     Raises:
         BusyIndexError: others held the lock for `timeout` seconds.
         OSError: the lock's file cannot be opened.
     """
-    deadline = time.monotonic() + timeout
-    turnstile = _locked(folder / ".turnstile.lock", deadline, timeout)
-    try:
-        writer = _locked(folder / ".writer.lock", deadline, timeout)
-    finally:
-        _unlock(turnstile)
+
+    def __init__(self, folder: Path, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        self._turnstile = folder / _TURNSTILE
+        turnstile = _locked(self._turnstile, deadline, timeout)
+        try:
+            self._held = _locked(folder / ".writer.lock", deadline, timeout)
+        finally:
+            _unlock(turnstile)
+
+    def is_awaited(self) -> bool:
+        """Whether another writer waits for the lock now."""
+        try:
+            _unlock(_locked(self._turnstile, time.monotonic(), 0.0))
+        except BusyIndexError:
+            return True
+        return False
+
+    def release(self) -> None:
+        """Let go; once."""
+        _unlock(self._held)
+
+
+@contextmanager
+def only_writer(folder: Path, timeout: float) -> Iterator[None]:
+    """Hold the folder's writer lock for the length of a block; raises as `WriterLock` does."""
+    lock = WriterLock(folder, timeout)
     try:
         yield
     finally:
-        _unlock(writer)
+        lock.release()
 
 
 def _locked(path: Path, deadline: float, timeout: float) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from percola.cells import Cell, Kind
+from percola.cells import Cell, Kind, ack_column, encode_ts
 from percola.observers import Observer
 from percola.runs import Row, Runs
 from percola.scanner import Scanner
@@ -47,6 +47,20 @@ def batch_answers_what_it_did_not_run(seams: Seams) -> None:
                 self.function(t, row)
 
         return original(replace(self, function=function), services, *args)
+
+
+@BATCHING.mutant("batch-acknowledges-commit", "N2", Batches)
+def batch_acknowledges_commit(seams: Seams) -> None:
+    """A batch acknowledges changes up to a later timestamp than the one at which it reads: those in
+    between are taken for seen."""
+
+    @seams.replaces(Observer, "_acknowledge")
+    def acknowledge(original: Any, self: Any, transaction: Transaction, cell: Cell) -> bool:
+        runs: bool = original(self, transaction, cell)
+        if runs and self.batch > 1:
+            ack = Cell(cell.table, cell.row, ack_column(self.name, cell.column))
+            transaction.put(ack, encode_ts(transaction.start_ts + 30))
+        return runs
 
 
 @BATCHING.mutant("batch-answers-newer", "N2", Batches)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from percola.batching import ReadCache
 from percola.cells import MAX_TS, Cell, Kind
+from percola.snapshot import Services, Snapshot
 from percola.store.base import CellState
 from percola.testing.simulation import SimulatedStore
 from percola.testing.simulation.faults import Call
 from tests.simulation.mutants.mutant import TWO_PHASE, WITH_LOCKS, Collection, Seams
 from tests.simulation.mutants.workloads import MILD, Patient
+from tests.simulation.workloads.ahead import ReadingAhead
 from tests.simulation.workloads.appends import Appends
 from tests.simulation.workloads.bank import Bank
 from tests.simulation.workloads.large import Large
@@ -68,3 +72,45 @@ def waits_for_later_locks(seams: Seams) -> None:
     class AllLocks(SimulatedStore):
         def _lock(self, cell: Cell, ts: int) -> tuple[int, bytes] | None:
             return super()._lock(cell, MAX_TS)
+
+
+@READING.mutant("keeps-what-a-lock-hides", "P9", ReadingAhead, modes=WITH_LOCKS)
+def keeps_what_a_lock_hides(seams: Seams) -> None:
+    """What comes ahead is kept though it is locked: as it was before whoever holds the lock."""
+
+    @seams.replaces(Snapshot, "_read_ahead")
+    def read_ahead(
+        original: Any, self: Any, cells: Sequence[Cell], cache: ReadCache
+    ) -> list[CellState]:
+        store: Any = self._services.store
+        for cell in cache.guess(cells, self._writes):
+            cache.keep(cell, store._written(cell, self.start_ts), asked=False)
+        return list(store.read(cells, self.start_ts))
+
+
+@READING.mutant("reads-ahead-of-its-time", "P9", ReadingAhead)
+def reads_ahead_of_its_time(seams: Seams) -> None:
+    """What comes ahead is the newest that there is, and not what it was at start_ts."""
+
+    @seams.replaces(Snapshot, "_read_ahead")
+    def read_ahead(
+        original: Any, self: Any, cells: Sequence[Cell], cache: ReadCache
+    ) -> list[CellState]:
+        store: Any = self._services.store
+        guessed = cache.guess(cells, self._writes)
+        newest = self._services.oracle.read_timestamp()
+        for cell, state in zip(guessed, store.read(guessed, newest), strict=True):
+            if state[0] is None:
+                cache.keep(cell, state, asked=False)
+        return list(store.read(cells, self.start_ts))
+
+
+@READING.mutant("cache-outlives-its-transaction", "P9", ReadingAhead)
+def cache_outlives_its_transaction(seams: Seams) -> None:
+    """What one transaction has read is what the next one sees."""
+
+    kept: dict[int, ReadCache] = {}
+
+    @seams.replaces(Services, "new_cache")
+    def new_cache(original: Any, self: Any) -> ReadCache:
+        return kept.setdefault(id(self), original(self))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from percola.testing.simulation import Workload
+from tests.simulation.workloads.ahead import ReadingAhead
 from tests.simulation.workloads.appends import Appends
 from tests.simulation.workloads.aside import Aside
 from tests.simulation.workloads.bank import Bank
@@ -35,5 +36,6 @@ WORKLOADS: dict[str, type[Workload]] = {
         Aside,
         Collecting,
         Joint,
+        ReadingAhead,
     )
 }

@@ -64,7 +64,7 @@ extra `testing`), pytest and Hypothesis.
 from percola.testing.simulation.clients import Attempt, Client, SimulatedWorker
 from percola.testing.simulation.faults import Call, Fault, FaultKind, parse_faults
 from percola.testing.simulation.shrinking import shrink, shrink_run
-from percola.testing.simulation.simulation import Result, Simulation
+from percola.testing.simulation.simulation import READ_AHEAD, Result, Simulation
 from percola.testing.simulation.store import SimulatedStore
 from percola.testing.simulation.story import draw, tell
 from percola.testing.simulation.surroundings import (
@@ -76,6 +76,7 @@ from percola.testing.simulation.workload import Mode, Sizes, Workload
 from percola.testing.simulation.world import ClaimViolatedError, Event, Process, World
 
 __all__ = [
+    "READ_AHEAD",
     "Attempt",
     "Call",
     "ClaimViolatedError",

@@ -14,6 +14,7 @@ from percola.cells import Kind
 from percola.errors import PercolaError, SnapshotTooOldError
 from percola.metrics import WorkerMetrics
 from percola.observers import Observers
+from percola.prefetch import Prefetch
 from percola.repository import Repository
 from percola.scanner import Sweep
 from percola.testing.history import Outcome, Recorded, merge
@@ -33,6 +34,9 @@ from percola.testing.simulation.world import ClaimViolatedError, Event, Process,
 _LIVES: Final = 4
 _LONGEST: Final = 600.0
 _LOCK_WAIT: Final = 3.0
+_PREFETCHING: Final = 0.5
+READ_AHEAD: Final = "a cell that came ahead was read"
+"""What is seen in runs that prefetch."""
 
 
 @dataclass(slots=True)
@@ -69,6 +73,8 @@ class Simulation:
         sizes: instead of those that the seed would draw, as far as given.
         faults: these and no others happen, instead of those that the seed would draw.
         kinds: what may go wrong at all.
+        prefetches: whether what past transactions read next comes along (§2.5), instead of what
+            the workload or the seed says.
         watches_steps: whether every row mutation is checked, or only what comes of them.
         make_store: makes a process's way to the store, and so on: what a test replaces to
             put a fault of its own into the protocol's surroundings.
@@ -90,6 +96,7 @@ class Simulation:
         faults: Sequence[Fault] | None = None,
         mode: Mode | None = None,
         kinds: Sequence[FaultKind] = tuple(FaultKind),
+        prefetches: bool | None = None,
         watches_steps: bool = True,
         make_store: Callable[[Process], SimulatedStore] = SimulatedStore,
         make_oracle: Callable[[Process], SimulatedOracle] = SimulatedOracle,
@@ -102,6 +109,11 @@ class Simulation:
         self.sizes = {name: chance.randint(*ranges[name]) for name in sorted(ranges)}
         self.sizes.update(sizes or {})
         self.seed = seed
+        # Not from the chance above: the seed's other runs stay what they were.
+        drawn = random.Random(f"{workload.name}/{seed}/reads").random() < _PREFETCHING
+        wanted = workload.prefetches if prefetches is None else prefetches
+        self.prefetches = drawn if wanted is None else wanted
+        self._prefetches: list[Prefetch] = []
         possible = [kind for kind in kinds if kind in workload.kinds]
         self.world = World(
             f"{workload.name}/{seed}", listed=faults, kinds=possible, watches_steps=watches_steps
@@ -146,6 +158,8 @@ class Simulation:
         result.counts = self.world.counts
         for metric, by_observer in self.metrics.counts().items():
             self.world.counts[metric] += int(sum(by_observer.values()))
+        if used := sum(one.used for one in self._prefetches):
+            self.world.sightings[READ_AHEAD] += used
         result.sightings = self.world.sightings
         result.trace = self.world.trace
         result.world = self.world
@@ -166,7 +180,7 @@ class Simulation:
                 one_step = process.chance.random() < 0.7
         process.opens = True
         try:
-            return Repository(
+            repo = Repository(
                 "simulated",
                 self._make_store(process),
                 self._make_oracle(process),
@@ -177,9 +191,13 @@ class Simulation:
                 random_=process.chance,
                 lock_ttl_seconds=self._kind.lock_ttl_seconds,
                 lock_wait_seconds=_LOCK_WAIT,
+                prefetches=self.prefetches,
             )
         finally:
             process.opens = False
+        if repo.services.prefetch is not None:
+            self._prefetches.append(repo.services.prefetch)
+        return repo
 
     def _start_client(self, number: int, life: int, turns: list[int]) -> None:
         name = f"client {number}" if life == 1 else f"client {number}.{life}"

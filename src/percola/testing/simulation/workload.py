@@ -58,6 +58,8 @@ class Workload(ABC):
         kinds: what may go wrong in it.
         lock_ttl_seconds: the time to live of its locks.
         options: for its workers.
+        prefetches: whether what past transactions read next comes along (§2.5); None: as the seed
+            says.
     """
 
     name: ClassVar[str]
@@ -67,6 +69,7 @@ class Workload(ABC):
     pause: ClassVar[float] = 0.01
     kinds: ClassVar[Sequence[FaultKind]] = tuple(FaultKind)
     lock_ttl_seconds: ClassVar[float] = 0.15
+    prefetches: ClassVar[bool | None] = None
     options: ClassVar[WorkerOptions] = WorkerOptions(
         threads=2, attempts=3, first_wait=0.02, longest_wait=0.1, timeout=1e4, rescan=0.5, sweep=0.5
     )

@@ -1,0 +1,331 @@
+"""Figure 10: a bank on HBase while region servers, oracles, ZooKeeper and clients are killed.
+
+The paper kills a third of the tablet servers and shows the throughput fall and come back. Here the
+load is a bank (`fig10_bank`), so that besides the curve there is a verdict: after all of it the sum
+is right, the recorded history is one of snapshot isolation, `percola check` finds nothing, and no
+lock is left once every account has been read.
+
+    regionserver    the one that serves a third of the accounts and nothing of HBase's or Percola's
+                    own, where there is such a one; later the one that serves hbase:meta
+    oracle          the one that hands out timestamps; the other takes over
+    zookeeper       all liveness tokens and HBase's own sessions hang on it
+    client          dies with whatever it has locked
+
+Each is killed with -9 and started again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group
+from rich.table import Table as Grid
+from rich.text import Text
+
+from benchmarks.fig10_load import Bank, BankError, Event
+from benchmarks.measure import (
+    OUTPUT,
+    conditions,
+    conditions_line,
+    output_name,
+    temporary_folder,
+    write_json,
+)
+from benchmarks.servers import OracleProcess, leader, require
+from percola.testing.hbase_cluster import Cluster
+
+# --- The plan -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Something to do, and for how long the clients work before it."""
+
+    seconds: float
+    happen: Callable[[], None]
+
+
+class Faults:
+    """What is killed and started again, of a bank on a cluster with two oracles."""
+
+    def __init__(self, bank: Bank, cluster: Cluster, oracles: list[OracleProcess]) -> None:
+        self.bank = bank
+        self.cluster = cluster
+        self.oracles = oracles
+        self.placed: dict[str, list[str]] = {}
+        """What the region servers served when one was last chosen."""
+        self._down: list[str] = []
+
+    def kill_region_server(self, *, of_meta: bool) -> None:
+        """Kill the one that serves hbase:meta, or one that serves accounts and as little else."""
+        self.placed = self.bank.placement(self.cluster)
+        with_accounts = [one for one, tables in self.placed.items() if "accounts" in tables]
+        if of_meta:
+            [chosen] = [one for one, tables in self.placed.items() if "hbase:meta" in tables]
+        else:
+            chosen = min(with_accounts, key=lambda one: _others(self.placed[one]))
+        served = Counter(self.placed[chosen])
+        told = ", ".join(f"{table} ({count})" for table, count in served.items())
+        # Looking took a while: what counts begins now.
+        self.bank.note(f"{chosen} killed: {told}")
+        self.cluster.process(chosen).kill()
+        self._down.append(chosen)
+
+    def start_region_servers(self) -> None:
+        """Start those again that were killed."""
+        while self._down:
+            self.cluster.process(self._down.pop()).start()
+
+    def kill_oracle(self) -> None:
+        """Kill the oracle that hands out."""
+        chosen = leader(self.oracles)
+        self.bank.note(f"oracle {chosen.address} killed, which handed out")
+        chosen.kill()
+
+    def start_oracles(self) -> None:
+        """Start those again that were killed, at their addresses."""
+        for at, one in enumerate(self.oracles):
+            if one.process.poll() is not None:
+                again = OracleProcess(self.cluster.address, one.address)
+                self.oracles[at] = again
+
+    def kill_zookeeper(self) -> None:
+        """Kill it; all its sessions go on if it is back soon."""
+        self.bank.note("zookeeper killed")
+        self.cluster.process("zookeeper").kill()
+
+    def start_zookeeper(self) -> None:
+        """Start it again."""
+        self.cluster.process("zookeeper").start()
+
+    def kill_client(self) -> None:
+        """Kill a client."""
+        self.bank.note("client killed")
+        self.bank.kill_client()
+
+
+def _others(tables: Sequence[str]) -> int:
+    return sum(table != "accounts" for table in tables)
+
+
+@contextmanager
+def arena(folder: Path, *, clients: int, threads: int = 2) -> Iterator[Faults]:
+    """A cluster of three region servers, two oracles, and a bank that works on them."""
+    require("hbase_jars.sh", "install")
+    with ExitStack() as stack:
+        cluster = stack.enter_context(Cluster(folder / "cluster"))
+        oracles = [OracleProcess(cluster.address) for _ in range(2)]
+        stack.callback(_kill_all, oracles)
+        address = f"{cluster.address}?oracle={','.join(one.address for one in oracles)}"
+        bank = Bank(folder / "histories", address, clients=clients, threads=threads)
+        yield Faults(stack.enter_context(bank), cluster, oracles)
+
+
+def _kill_all(oracles: Sequence[OracleProcess]) -> None:
+    # Whichever processes are there by then.
+    for one in oracles:
+        one.kill()
+
+
+def plan(faults: Faults, unit: float) -> list[Step]:
+    """The whole benchmark's; `unit` is the time between two faults, in seconds."""
+
+    def again(what: Callable[[], None], name: str) -> Callable[[], None]:
+        def happen() -> None:
+            faults.bank.note(name, is_fault=False)
+            what()
+
+        return happen
+
+    def new_client() -> None:
+        faults.bank.start_client().hear()
+
+    return [
+        Step(unit, lambda: faults.kill_region_server(of_meta=False)),
+        Step(unit, again(faults.start_region_servers, "region server started")),
+        Step(unit, faults.kill_oracle),
+        Step(unit / 2, again(faults.start_oracles, "oracle started")),
+        Step(unit / 2, faults.kill_zookeeper),
+        Step(3, again(faults.start_zookeeper, "zookeeper started")),
+        Step(unit, faults.kill_client),
+        Step(unit, again(new_client, "client started")),
+        Step(unit / 2, lambda: faults.kill_region_server(of_meta=True)),
+        Step(unit, again(faults.start_region_servers, "region server started")),
+        Step(unit, lambda: None),
+    ]
+
+
+# --- What is shown ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a fault did to the bank.
+
+    Attributes:
+        name: the fault.
+        at: seconds after the load began.
+        without: the longest time without any commit until the next fault, in seconds.
+        before: commits a second in the ten seconds before it.
+        lowest: commits in the worst second after it.
+        after: commits a second in the ten seconds before the next fault.
+    """
+
+    name: str
+    at: float
+    without: float
+    before: float
+    lowest: float
+    after: float
+
+
+_AROUND: Final = 10.0
+
+
+def effects(events: Sequence[Event], commits: Sequence[int]) -> list[Effect]:
+    """What each fault did, told by the moments of commits (both in ns, in order)."""
+    first = commits[0]
+    found = []
+    faults = [one for one in events if one.is_fault]
+    ends = [one.at for one in faults[1:]] + [events[-1].at]
+    for one, end in zip(faults, ends, strict=True):
+        within = [one.at, *(at for at in commits if one.at <= at < end), end]
+        gaps = [later - earlier for earlier, later in itertools.pairwise(within)]
+        seconds = [
+            _rate(commits, at, at + 10**9)
+            for at in range(one.at, max(one.at + 1, end - 10**9), 10**9)
+        ]
+        around = int(_AROUND * 1e9)
+        found.append(
+            Effect(
+                one.name,
+                (one.at - first) / 1e9,
+                max(gaps) / 1e9,
+                _rate(commits, max(first, one.at - around), one.at),
+                min(seconds),
+                _rate(commits, max(one.at, end - around), end),
+            )
+        )
+    return found
+
+
+def _rate(commits: Sequence[int], start: int, end: int) -> float:
+    """Commits a second between two moments; 0 if they are one."""
+    if start >= end:
+        return 0.0
+    return (bisect_left(commits, end) - bisect_left(commits, start)) / (end - start) * 1e9
+
+
+def table(found: Sequence[Effect]) -> Grid:
+    """A line for each fault."""
+    grid = Grid(
+        title="Figure 10 on HBase: commits a second around each fault",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    grid.add_column("")
+    for name in ("At s", "Before", "Worst second", "After", "Seconds without any"):
+        grid.add_column(name, justify="right", no_wrap=True)
+    for one in found:
+        grid.add_row(
+            one.name,
+            f"{one.at:.0f}",
+            f"{one.before:.0f}",
+            f"{one.lowest:.0f}",
+            f"{one.after:.0f}",
+            f"{one.without:.1f}",
+        )
+    return grid
+
+
+def plot(events: Sequence[Event], commits: Sequence[int], path: Path) -> None:
+    """Commits a second over time, with a line for each event."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    first = commits[0]
+    seconds = range(int((events[-1].at - first) / 1e9) + 1)
+    rates = [_rate(commits, first + at * 10**9, first + (at + 1) * 10**9) for at in seconds]
+    figure, axes = pyplot.subplots(figsize=(12, 4.5), layout="constrained")
+    axes.step(seconds, rates, where="post", color="#4c78a8")
+    axes.fill_between(seconds, rates, step="post", color="#4c78a8", alpha=0.2)
+    top = max(rates) * 1.05
+    for one in events:
+        at = (one.at - first) / 1e9
+        colour = "#d62728" if one.is_fault else "#2ca02c"
+        axes.axvline(at, color=colour, linewidth=1)
+        axes.text(
+            at, top, f" {one.name.partition(':')[0]}", color=colour, fontsize=7, rotation=90,
+            verticalalignment="top", horizontalalignment="right",
+        )  # fmt: skip
+    axes.set_xlabel("seconds")
+    axes.set_ylabel("transfers committed in a second")
+    axes.set_ylim(0, top)
+    axes.set_xlim(0, seconds[-1] if seconds else 1)
+    figure.suptitle("Figure 10 on HBase", x=0.02, horizontalalignment="left")
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+def run(console: Console, *, quick: bool) -> None:
+    """Run the bank through all faults, print what they did, draw the curve, give the verdict."""
+    circumstances = conditions()
+    unit, clients = (12.0, 2) if quick else (25.0, 4)
+    with temporary_folder() as folder:
+        console.log("Figure 10: starting HBase, two oracles and the bank …")
+        with arena(folder, clients=clients) as faults:
+            for step in plan(faults, unit):
+                faults.bank.work(step.seconds)
+                known = len(faults.bank.events)
+                step.happen()
+                for event in faults.bank.events[known:]:
+                    console.log(f"Figure 10: {event.name}")
+            console.log("Figure 10: reading the last, and judging the history …")
+            events = faults.bank.events
+            verdict = faults.bank.close()
+    commits = verdict.commits()
+    found = effects(events, commits)
+    name = output_name("fig10_faults", quick=quick)
+    picture = OUTPUT / f"{name}.png"
+    plot(events, commits, picture)
+    figures = {
+        "conditions": circumstances,
+        "clients": clients,
+        "events": [{"name": one.name, "at": (one.at - commits[0]) / 1e9} for one in events],
+        "effects": [asdict(one) for one in found],
+        "outcomes": dict(verdict.outcomes),
+        "errors": verdict.errors,
+        "broken": verdict.broken(),
+        "commits": [(at - commits[0]) / 1e9 for at in commits],
+    }
+    path = write_json(name, figures)
+    told = Counter(one["error"] for one in verdict.errors)
+    outcomes = ", ".join(f"{count:,} {what}" for what, count in verdict.outcomes.items())
+    errors = ", ".join(f"{count} {what}" for what, count in told.items()) or "nothing"
+    console.print(
+        Group(
+            table(found),
+            Text(f"Transactions: {outcomes}. Clients were told of {errors}."),
+            Text(
+                f"Locks before the last reader: {verdict.locks_left}. The sum is "
+                f"{verdict.total}, the history is judged, percola check has run: "
+                + ("; ".join(verdict.broken()) or "nothing is broken."),
+            ),
+            Text(f"On {conditions_line(circumstances)}; the servers are on the same cores."),
+            Text(f"Plot: {picture}   Figures: {path}", style="dim"),
+        )
+    )
+    if verdict.broken():
+        raise BankError("; ".join(verdict.broken()))

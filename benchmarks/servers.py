@@ -1,0 +1,169 @@
+"""What a benchmark starts beside itself: oracles, ZooKeeper, Bigtable's emulator, HBase's jars.
+
+Each is a process of its own, as a user starts it, and ends with its `with` block.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import percola
+from percola import StoreError
+from percola.oracle.client import NetworkOracle
+from percola.testing.hbase_cluster import Cluster
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+_DEADLINE: Final = 60.0
+
+
+class ServerError(percola.PercolaError):
+    """A server that a benchmark needs is not there, or does not start."""
+
+
+def require(script: str, *arguments: str) -> str:
+    """What a script of ours prints that fetches something; ServerError with its words if not."""
+    done = subprocess.run(
+        [ROOT / "scripts" / script, *arguments], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise ServerError(done.stderr.strip() or f"scripts/{script} failed.")
+    return done.stdout.strip()
+
+
+class OracleProcess:
+    """A process of `percola oracle`; a context manager that ends it.
+
+    Args:
+        store: the address of the store alone.
+        listen: HOST:PORT; port 0 for a free one, which `address` then tells.
+        lease: seconds.
+        prefix: what the command begins with: to run it somewhere else.
+
+    Raises:
+        ServerError: it ended at once.
+    """
+
+    def __init__(
+        self,
+        store: str,
+        listen: str = "127.0.0.1:0",
+        *,
+        lease: float = 3.0,
+        prefix: tuple[str, ...] = (),
+    ) -> None:
+        command = [*prefix, sys.executable, "-m", "percola.cli", "--repo", store, "--json"]
+        source = str(Path(percola.__file__).parents[1])
+        self.process = subprocess.Popen(
+            [*command, "oracle", "--listen", listen, "--lease", str(lease)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": source},
+            text=True,
+        )
+        assert self.process.stdout is not None
+        said = self.process.stdout.readline()
+        told = json.loads(said or "{}")
+        if "address" not in told:
+            self.kill()
+            raise ServerError(f"The oracle at {listen} of {store} ended at once: {told}")
+        self.address: str = told["address"]
+
+    def __enter__(self) -> OracleProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """End it as kill -9 does; harmless if it has ended."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+    @property
+    def hands_out(self) -> bool:
+        """Whether it hands out timestamps now, and is not on standby."""
+        oracle = NetworkOracle([self.address], patience_seconds=0.05, request_seconds=2.0)
+        try:
+            oracle.timestamp()
+        except StoreError:
+            return False
+        finally:
+            oracle.close()
+        return True
+
+
+def leader(oracles: list[OracleProcess]) -> OracleProcess:
+    """The one that hands out timestamps; waits until one does."""
+    end = time.monotonic() + _DEADLINE
+    while time.monotonic() < end:
+        for one in oracles:
+            if one.process.poll() is None and one.hands_out:
+                return one
+        time.sleep(0.05)  # Another process's state: there is nothing here to wait on.
+    raise ServerError(f"None of the oracles has handed out a timestamp for {_DEADLINE:.0f} s.")
+
+
+@contextmanager
+def zookeeper(folder: Path) -> Iterator[str]:
+    """ZooKeeper by itself: that of a development cluster of which nothing else runs; HOST:PORT."""
+    require("hbase_jars.sh", "install")
+    cluster = Cluster.small(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    server = cluster.process("zookeeper")
+    server.start()
+    try:
+        _await_port(server.port)
+        yield cluster.quorum
+    finally:
+        server.kill()
+
+
+@contextmanager
+def emulator(host: str = "127.0.0.1") -> Iterator[str]:
+    """Bigtable's emulator, named to all clients by the environment; HOST:PORT."""
+    program = require("bigtable_emulator.sh")
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        port = int(probe.getsockname()[1])
+    process = subprocess.Popen(
+        [program, "-host", host, "-port", str(port)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    before = os.environ.get("BIGTABLE_EMULATOR_HOST")
+    os.environ["BIGTABLE_EMULATOR_HOST"] = f"{host}:{port}"
+    try:
+        _await_port(port, host)
+        yield f"{host}:{port}"
+    finally:
+        if before is None:
+            del os.environ["BIGTABLE_EMULATOR_HOST"]
+        else:
+            os.environ["BIGTABLE_EMULATOR_HOST"] = before
+        process.kill()
+        process.wait()
+
+
+def _await_port(port: int, host: str = "127.0.0.1") -> None:
+    end = time.monotonic() + _DEADLINE
+    while True:
+        with suppress(OSError), socket.create_connection((host, port), timeout=1):
+            return
+        if time.monotonic() > end:
+            raise ServerError(f"Nothing listens on port {port} after {_DEADLINE:.0f} s.")
+        time.sleep(0.02)  # Nothing tells when a server begins to listen.

@@ -1,0 +1,213 @@
+"""§2.5 Calls: how often the store is asked, for what, and by whom.
+
+Behind a network a call costs what thousands of look-ups in memory cost, so what a document costs
+is counted in calls: the paper's is "around 50 individual Bigtable operations". `CountedStore`
+stands between a repository and a network store and counts, by kind and by caller:
+
+    read      cells at a timestamp, one or many
+    scan      a range of rows at a timestamp
+    mutate    row mutations, one or many
+    entries   what stands in one cell: locks, write records
+    look      notify and other entries in a range: work to do, locks of the dead
+    other     the safe point, tablets, feeds, what collectors walk through
+
+A call is what its caller waits for once. How many requests it becomes is the store's affair: one
+for each row that is changed under conditions on Bigtable, one for each region on HBase.
+
+The caller is a name that a thread goes by for a while (`calling_for`): an observer's, or that of
+the function that `Repository.run` runs. What a lock costs, or looking whether an observer is set
+aside, counts for whoever ran into it. On an embedded store nothing stands in between.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextvars import ContextVar
+from typing import Final, NamedTuple
+
+from percola.cells import Cell, Kind
+from percola.store.base import CellState, ChangedRow, ColumnScan, RowMutation, Store, Tablet
+
+READ: Final = "read"
+SCAN: Final = "scan"
+MUTATE: Final = "mutate"
+ENTRIES: Final = "entries"
+LOOK: Final = "look"
+OTHER: Final = "other"
+
+
+_caller: Final[ContextVar[str]] = ContextVar("caller", default="")
+
+
+def current_caller() -> str:
+    """The name that this thread goes by now; empty for none."""
+    return _caller.get()
+
+
+class calling_for:  # noqa: N801
+    """Have this thread go by a name for the length of a block."""
+
+    __slots__ = ("_name", "_token")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._token = _caller.set(self._name)
+
+    def __exit__(self, *_: object) -> None:
+        _caller.reset(self._token)
+
+
+class Count(NamedTuple):
+    """What one caller's calls of one kind came to.
+
+    Attributes:
+        calls: how many.
+        rows: rows that they named; 0 for ranges.
+        cells: cells that they named, or found in ranges; of mutations, the changes.
+    """
+
+    calls: int = 0
+    rows: int = 0
+    cells: int = 0
+
+
+class StoreCalls:
+    """The counts of a process's calls to one store; safe to use from many threads."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._counts: dict[tuple[str, str], list[int]] = {}
+
+    def note(self, kind: str, rows: int, cells: int) -> None:
+        """Count a call of this thread's caller."""
+        with self._guard:
+            count = self._counts.setdefault((_caller.get(), kind), [0, 0, 0])
+            count[0] += 1
+            count[1] += rows
+            count[2] += cells
+
+    def counts(self) -> dict[tuple[str, str], Count]:
+        """All counts by (caller, kind)."""
+        with self._guard:
+            return {key: Count(*count) for key, count in self._counts.items()}
+
+
+class CountedStore(Store):
+    """Hands every call on to another store and counts it. It commits in two phases only."""
+
+    def __init__(self, inner: Store, calls: StoreCalls) -> None:
+        self.inner = inner
+        self.calls = calls
+        self.limits = inner.limits
+        self.latest_arrival = inner.latest_arrival
+
+    def create_tables(self, names: Iterable[str]) -> None:
+        self.inner.create_tables(names)
+
+    def check_row(self, table: str, row: bytes) -> None:
+        self.inner.check_row(table, row)
+
+    def check_sizes(self, batch: Sequence[RowMutation]) -> None:
+        self.inner.check_sizes(batch)
+
+    def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
+        self.calls.note(MUTATE, len(batch), sum(len(one.changes) for one in batch))
+        return self.inner.mutate(batch)
+
+    def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
+        self.calls.note(READ, len({(table, row) for table, row, _ in cells}), len(cells))
+        return self.inner.read(cells, ts)
+
+    def entries(
+        self, cell: Cell, kind: Kind, low: int, high: int, limit: int | None = None
+    ) -> list[tuple[int, bytes]]:
+        self.calls.note(ENTRIES, 1, 1)
+        return self.inner.entries(cell, kind, low, high, limit)
+
+    def scan(
+        self,
+        table: str,
+        start: bytes,
+        end: bytes,
+        ts: int,
+        *,
+        columns: Sequence[tuple[bytes, bool]] | None = None,
+        limit: int = 256,
+    ) -> tuple[list[tuple[Cell, CellState]], bytes | None]:
+        found = self.inner.scan(table, start, end, ts, columns=columns, limit=limit)
+        self.calls.note(SCAN, 0, len(found[0]))
+        return found
+
+    def scan_columns(
+        self,
+        table: str,
+        start: bytes,
+        end: bytes,
+        ts: int,
+        columns: Sequence[bytes],
+        limit: int = 8192,
+    ) -> ColumnScan:
+        found = self.inner.scan_columns(table, start, end, ts, columns, limit)
+        self.calls.note(SCAN, 0, len(found.rows) * len(columns))
+        return found
+
+    def scan_kind(
+        self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+    ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
+        found = self.inner.scan_kind(kind, table, start, end, limit)
+        self.calls.note(OTHER if kind is Kind.DATA else LOOK, 0, len(found[0]))
+        return found
+
+    def versions(
+        self, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+    ) -> tuple[list[tuple[Cell, list[tuple[int, bytes]]]], bytes | None]:
+        found = self.inner.versions(table, start, end, limit)
+        self.calls.note(OTHER, 0, len(found[0]))
+        return found
+
+    def safe_point(self) -> int:
+        self.calls.note(OTHER, 1, 0)
+        return self.inner.safe_point()
+
+    def raise_safe_point(self, ts: int) -> None:
+        self.calls.note(OTHER, 1, 0)
+        self.inner.raise_safe_point(ts)
+
+    def keep_feed(self, table: str) -> None:
+        self.calls.note(OTHER, 1, 0)
+        self.inner.keep_feed(table)
+
+    def changes(
+        self, table: str, start: tuple[int, bytes], upto: int, limit: int = 1024
+    ) -> tuple[list[ChangedRow], tuple[int, bytes] | None]:
+        found = self.inner.changes(table, start, upto, limit)
+        self.calls.note(OTHER, 0, len(found[0]))
+        return found
+
+    def walk_changes(
+        self, table: str, after: int, upto: int, *, limit: int = 1024
+    ) -> Iterator[ChangedRow]:
+        self.calls.note(OTHER, 0, 0)
+        return self.inner.walk_changes(table, after, upto, limit=limit)
+
+    def lists_change(self, cell: Cell, commit_ts: int) -> bool:
+        self.calls.note(OTHER, 1, 1)
+        return self.inner.lists_change(cell, commit_ts)
+
+    def forget_changes(self, table: str, upto: int, limit: int = 4096) -> int:
+        self.calls.note(OTHER, 0, 0)
+        return self.inner.forget_changes(table, upto, limit)
+
+    def tablets(self, table: str) -> list[Tablet]:
+        self.calls.note(OTHER, 0, 0)
+        return self.inner.tablets(table)
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def statistics(self) -> dict[str, int]:
+        """What the store itself can tell."""
+        return self.inner.statistics()

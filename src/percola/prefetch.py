@@ -1,0 +1,230 @@
+"""§2.5 Prefetch: what past transactions read next comes with the first read.
+
+"Percolator attempts to predict, each time a column is read, what other columns in a row will be
+read later in the transaction": two values of a row cost about as much as one, and a call to a
+store behind a network costs more than either.
+
+    a transaction reads    pages.capture of row R              a call
+    past ones read then    R's body, fingerprint, text    ──▶  come with it, into the read cache
+    and never              R's rank
+
+What is learnt is a *habit*, by caller (an observer, or the function that `Repository.run` runs) and
+by the column that it reads first in a row: for each other column, the share of the transactions
+that read it later, recent ones counting most. A column that is read in a fifth of them comes along;
+one that is not read any more stays away after six in vain. So does one whose values are large for
+how seldom they are read: what is fetched in vain may cost what a call costs, and no more. Habits,
+columns a habit, rows and cells a call are all bounded.
+
+An observer says which rows it was called for (`ReadAhead.expect`): its own row, or all rows of its
+batch. What past runs read of their own rows comes for all of these in one call, also in other
+tables whose rows have the same key: this is the paper's delaying of reads to form batches, without
+the delay, for the rows are known.
+
+It changes no result. What comes ahead is a cell's state at the transaction's own start_ts; it is
+kept only if no lock is in the way, and a state that no lock hides never changes (rule P9). Nobody
+waits for a lock on a cell that he has not asked for, or has it resolved: if the cell is asked for,
+it is read again. Nor does damage to such a cell reach anybody.
+
+Columns of families are not guessed: their names are data. Departure from the paper: its
+prediction is within a row of one table.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Container, Iterable, Sequence
+from typing import Final, TypeAlias
+
+from percola.calls import current_caller
+from percola.cells import SYSTEM_MARK, Cell
+from percola.store.base import CellState
+
+Address: TypeAlias = tuple[str, bytes]
+"""A column: its table's name, and its key."""
+
+HABITS: Final = 1_000
+"""Habits that are remembered at most; beyond them, all are learnt anew."""
+
+COLUMNS: Final = 32
+"""Columns that a habit has at most."""
+
+CELLS: Final = 512
+"""Cells that come ahead with one call at most."""
+
+BYTES: Final = 1 << 20
+"""Bytes that come ahead with one call at most, as far as past values tell."""
+
+WORTH: Final = 32 * 1024
+"""Bytes that may be fetched in vain for each call that is saved: about what a call costs."""
+
+LIKELY: Final = 0.2
+"""The least share of past transactions that read a column for it to come along."""
+
+_NEWEST: Final = 0.25
+_GONE: Final = 0.01
+_ROWS: Final = 4_096
+_SIZES: Final = 10_000
+
+_Key: TypeAlias = tuple[str, Address | None]
+"""A habit's name: the caller, and the column it reads first; None for an observer's own rows."""
+
+
+class Prefetch:
+    """The habits of a repository's transactions in one process; safe to use from many threads.
+
+    Attributes:
+        guessed: cells that came ahead.
+        used: how many of them were then read.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._habits: dict[_Key, dict[Address, float]] = {}
+        self._sizes: dict[Address, float] = {}
+        self.guessed = 0
+        self.used = 0
+
+    def begin(self) -> ReadAhead:
+        """Follow a transaction of this thread's caller."""
+        return ReadAhead(self, current_caller())
+
+    def likely(self, key: _Key) -> list[tuple[Address, float]]:
+        """The columns that are worth fetching after a first read, and how large they are."""
+        with self._guard:
+            found = []
+            for address, share in self._habits.get(key, {}).items():
+                size = self._sizes.get(address, 0.0)
+                if share >= LIKELY and size * (1 - share) <= WORTH * share:
+                    found.append((address, size))
+            return found
+
+    def counts(self) -> tuple[int, int]:
+        """How many cells came ahead, and how many of them were then read."""
+        with self._guard:
+            return self.guessed, self.used
+
+    def learn(
+        self,
+        visits: Iterable[tuple[_Key, Collection[Address]]],
+        sizes: Iterable[tuple[Address, int]],
+        guessed: int,
+        used: int,
+    ) -> None:
+        """Take in what a transaction has read of each row, and how large values were."""
+        with self._guard:
+            self.guessed += guessed
+            self.used += used
+            for key, read in visits:
+                if key not in self._habits and len(self._habits) >= HABITS:
+                    self._habits.clear()
+                habit = self._habits.setdefault(key, {})
+                for address in habit:
+                    habit[address] *= 1 - _NEWEST
+                for address in read:
+                    if address in habit or len(habit) < COLUMNS:
+                        habit[address] = habit.get(address, 0.0) + _NEWEST
+                for address in [one for one, share in habit.items() if share < _GONE]:
+                    del habit[address]
+            for address, size in sizes:
+                if address not in self._sizes and len(self._sizes) >= _SIZES:
+                    self._sizes.clear()
+                before = self._sizes.get(address, float(size))
+                self._sizes[address] = before + (size - before) * _NEWEST
+
+
+class ReadAhead:
+    """What one transaction reads, row by row, and what should come along."""
+
+    __slots__ = (
+        "_caller",
+        "_expected",
+        "_fetched",
+        "_guessed",
+        "_prefetch",
+        "_sizes",
+        "_unread",
+        "_used",
+        "_visits",
+    )
+
+    def __init__(self, prefetch: Prefetch, caller: str) -> None:
+        self._prefetch = prefetch
+        self._caller = caller
+        # By row key: the habit, and the columns that were read.
+        self._visits: dict[bytes, tuple[_Key, dict[Address, None]]] = {}
+        self._expected: Collection[bytes] = ()
+        self._fetched: set[bytes] = set()
+        self._unread: set[Cell] = set()
+        self._sizes: dict[Address, int] = {}
+        self._guessed = 0
+        self._used = 0
+
+    def expect(self, rows: Collection[bytes]) -> None:
+        """Say which rows the transaction is about; more may be added to them later."""
+        self._expected = rows
+
+    def guess(self, cells: Sequence[Cell], written: Container[Cell]) -> list[Cell]:
+        """The cells to read together with `cells`, but for those that are written."""
+        asked = set(cells)
+        found: dict[Cell, None] = {}
+        left = float(BYTES)
+        for row, first in self._first_reads(cells):
+            if row in self._expected:
+                rows = [row, *(one for one in self._expected if self._is_new(one))]
+                likely = self._prefetch.likely((self._caller, None))
+            else:
+                rows, likely = [row], self._prefetch.likely((self._caller, first))
+            for key in dict.fromkeys(rows):
+                for (table, column), size in likely:
+                    cell = Cell(table, key, column)
+                    if cell in asked or cell in found or cell in written:
+                        continue
+                    left -= size
+                    if len(found) >= CELLS or left < 0:
+                        return list(found)
+                    found[cell] = None
+                self._fetched.add(key)
+        return list(found)
+
+    def _first_reads(self, cells: Sequence[Cell]) -> list[tuple[bytes, Address]]:
+        """The rows of which nothing has been read before, and what is read of them first."""
+        found: dict[bytes, Address] = {}
+        for table, row, column in cells:
+            if self._is_new(row):
+                found.setdefault(row, (table, column))
+        return list(found.items())
+
+    def _is_new(self, row: bytes) -> bool:
+        return row not in self._visits and row not in self._fetched
+
+    def came(self, cell: Cell, state: CellState) -> None:
+        """A cell has come ahead, with no lock in the way."""
+        self._guessed += 1
+        self._unread.add(cell)
+        self._note_size(cell, state)
+
+    def read(self, cell: Cell, state: CellState) -> None:
+        """The transaction has read a cell, wherever it came from."""
+        table, row, column = cell
+        if cell in self._unread:
+            self._unread.discard(cell)
+            self._used += 1
+        if b":" in column and not column.startswith(SYSTEM_MARK):
+            return
+        visit = self._visits.get(row)
+        if visit is None:
+            if len(self._visits) >= _ROWS:
+                return
+            first = None if row in self._expected else (table, column)
+            visit = self._visits[row] = ((self._caller, first), {})
+        if visit[0][1] != (table, column):
+            visit[1][table, column] = None
+        self._note_size(cell, state)
+
+    def _note_size(self, cell: Cell, state: CellState) -> None:
+        self._sizes[cell.table, cell.column] = len(state[2] or b"")
+
+    def end(self) -> None:
+        """The transaction has ended: learn from it. Once."""
+        self._prefetch.learn(self._visits.values(), self._sizes.items(), self._guessed, self._used)
+        self._visits, self._sizes, self._guessed, self._used = {}, {}, 0, 0

@@ -1,0 +1,138 @@
+"""The writer of a Tantivy folder, kept open from one batch to the next.
+
+A batch is a segment, and Tantivy merges segments: after every seventh batch or so it rewrites
+most of an index of some thousand documents, for a second or two, in threads of its own. A writer
+that is dropped forgets its merges: 400 small batches then leave 400 segments. One that waits for
+them after each batch keeps the next batch waiting as long. So the writer stays open while batches
+come, merges go on beside them, and what waits for merges is its closing:
+
+    a batch ─▶ open, with the folder's lock ─▶ batch, batch, …
+                     ▲                             │ nothing for some seconds, or
+                     │                             ▼ another writer waits for the lock
+                  closed ◀── wait for merges, let go of the lock
+
+A process that dies has lost its unfinished merges, which the next writer begins again, and no
+batch that was committed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import tantivy
+
+from webindex.serving.base import BusyIndexError
+from webindex.serving.lock import WriterLock
+
+# Tantivy's least for one thread. More would only make fewer, larger segments of a huge batch.
+_HEAP_BYTES: Final = 15_000_000
+_IDLE_SECONDS: Final = 5.0
+_LOOK_SECONDS: Final = 0.01
+
+
+class KeptWriter:
+    """One process's writer of a folder; for any of its threads, one at a time.
+
+    Args:
+        open_writer: opens Tantivy's writer; called with the folder's lock held.
+        timeout: seconds that a batch waits for other writers, of this process or others.
+    """
+
+    def __init__(
+        self, folder: Path, open_writer: Callable[[int], tantivy.IndexWriter], timeout: float
+    ) -> None:
+        self._folder = folder
+        self._open_writer = open_writer
+        self._timeout = timeout
+        self._guard = threading.Lock()
+        self._lock: WriterLock | None = None
+        self._writer: tantivy.IndexWriter | None = None
+        self._keeper: tuple[threading.Thread, threading.Event] | None = None
+        self._used = 0.0
+
+    @contextmanager
+    def batch(self) -> Iterator[Callable[[], tantivy.IndexWriter]]:
+        """Hold the folder's lock for a block, and what opens or hands out the writer.
+
+        If the block fails, nothing of it that it has not committed is written.
+
+        Raises BusyIndexError if others held the lock for too long; OSError, ValueError.
+        """
+        if not self._guard.acquire(timeout=self._timeout):
+            raise BusyIndexError(
+                f"Other threads wrote to the search index in {self._folder} for "
+                f"{self._timeout:g} seconds. Nothing was written; try again."
+            )
+        try:
+            if self._lock is None:
+                self._lock = WriterLock(self._folder, self._timeout)
+                self._start_keeper(self._lock)
+            try:
+                yield self._opened
+            except BaseException:
+                # It is dropped, and with it what it has not committed.
+                self._writer = None
+                self._let_go()
+                raise
+            self._used = time.monotonic()
+        finally:
+            self._guard.release()
+
+    def close(self) -> None:
+        """Wait for merges, and let go of the folder; idempotent. A later batch opens it again."""
+        with self._guard:
+            self._end()
+            keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            # A thread that is still waiting when Python ends holds on to what it should let go.
+            thread, wake = keeper
+            wake.set()
+            thread.join()
+
+    def _opened(self) -> tantivy.IndexWriter:
+        if self._writer is None:
+            self._writer = self._open_writer(_HEAP_BYTES)
+        return self._writer
+
+    def _end(self) -> None:
+        writer, self._writer = self._writer, None
+        try:
+            # A merge that fails leaves its batches durable, and the segments to the next one.
+            if writer is not None:
+                with suppress(ValueError):
+                    writer.wait_merging_threads()
+        finally:
+            del writer
+            self._let_go()
+
+    def _let_go(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
+
+    def _start_keeper(self, lock: WriterLock) -> None:
+        wake = threading.Event()
+        thread = threading.Thread(
+            target=self._keep, args=(lock, wake), name="webindex-writer", daemon=True
+        )
+        self._keeper = thread, wake
+        thread.start()
+
+    def _keep(self, lock: WriterLock, wake: threading.Event) -> None:
+        """Close the writer when it has had nothing to do, or somebody else waits for the folder."""
+        while not wake.wait(_LOOK_SECONDS):
+            with self._guard:
+                if self._lock is not lock:
+                    return
+                try:
+                    due = time.monotonic() - self._used > _IDLE_SECONDS or lock.is_awaited()
+                except OSError:
+                    due = True  # The folder is gone, or cannot be used: the next batch says so.
+                if due:
+                    self._end()
+                    return

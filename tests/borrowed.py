@@ -1,0 +1,98 @@
+"""Tests of other modules on another ground: on a store of servers, what was written for a folder.
+
+    globals().update(protocol())
+    Test_read = borrow(test_spark_read, ["test_…"], folder=…, repo=…)
+
+The tests say what they claim where they stand. Here they become a class, with the fixtures of their
+module but for those that are replaced; pytest then finds the others where it finds the class.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import pytest
+from stores import Ground
+
+TESTS: Final = Path(__file__).parent
+
+_PAPER: Final = (
+    "2_1_garbage_collection",
+    "2_2_joint",
+    "2_2_locks",
+    "2_2_lost_replies",
+    "2_2_reads",
+    "2_2_retry",
+    "2_2_transactions",
+    "2_4_failures",
+    "2_4_notifications",
+    "2_4_observers",
+    "feed",
+)
+
+MORE: Final = ("2_1_cells", "2_1_holds", "2_1_old_versions", "2_2_joint_attempts")
+"""For a store that is quick: these say less of it."""
+
+
+def protocol(more: Iterable[str] = ()) -> dict[str, type]:
+    """The protocol on a `ground`, by names of classes: all anomalies, transactions, observers."""
+    anomalies = sorted(path.stem for path in (TESTS / "anomalies").glob("test_*.py"))
+    names = [f"tests.anomalies.{one}" for one in anomalies if one != "test_table"]
+    names += [f"tests.paper.test_{one}" for one in (*_PAPER, *more)]
+    found = {}
+    for name in names:
+        module = importlib.import_module(name)
+        found["Test_" + name.rpartition(".")[2].removeprefix("test_")] = borrow(
+            module, repo=_repo_of(module)
+        )
+    return found
+
+
+def _repo_of(module: ModuleType) -> Any:
+    @pytest.fixture
+    def repo(self: object, ground: Ground) -> Any:
+        return ground.repo(module.TABLES)
+
+    return repo
+
+
+def borrow(module: ModuleType, only: Iterable[str] = (), **fixtures: Any) -> type:
+    """A module's tests as a class, or only some of them.
+
+    Args:
+        fixtures: those that replace the module's own, by name: functions of `self` and others, or
+            None for one that pytest is to find elsewhere.
+    """
+    wanted = set(only)
+    members: dict[str, Any] = {name: one for name, one in fixtures.items() if one is not None}
+    found = set()
+    for name, one in vars(module).items():
+        if isinstance(one, _FIXTURE):
+            if name not in fixtures and one.__wrapped__.__module__ == module.__name__:
+                members[name] = _fixture_of(name, one.__wrapped__)
+        elif name.startswith("test_") and (not wanted or name in wanted):
+            members[name] = staticmethod(one)
+            found.add(name)
+    assert found and (not wanted or found == wanted), f"{module.__name__} has no {wanted - found}"
+    if marks := getattr(module, "pytestmark", None):
+        members["pytestmark"] = marks
+    return type("Test", (), {**members, "__doc__": module.__doc__})
+
+
+_FIXTURE: Final = type(pytest.fixture(lambda: None))
+
+
+def _fixture_of(name: str, made: Callable[..., Any]) -> Any:
+    """A fixture of a module, as one of a class."""
+    assert not inspect.isgeneratorfunction(made), f"{name} would not be ended: replace it"
+    wanted = list(inspect.signature(made).parameters)
+
+    def method(self: object, request: pytest.FixtureRequest) -> Any:
+        return made(**{one: request.getfixturevalue(one) for one in wanted})
+
+    return pytest.fixture(name=name)(method)

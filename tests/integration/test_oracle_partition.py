@@ -1,0 +1,126 @@
+"""An oracle whose network is cut: it hands out nothing that another one hands out as well."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from namespaces import Namespace, Network, require_namespaces
+from oracle_schedules import Event, broken_promises
+
+from benchmarks.servers import OracleProcess, emulator
+from percola import StoreError
+from percola.oracle.client import NetworkOracle
+
+WaitUntil = Callable[..., Any]
+
+LEASE = 2.0
+STORE = "bigtable://project/partition"
+
+
+class Drawing:
+    """Draws from some oracles without end in a thread of its own, and notes what was answered."""
+
+    def __init__(self, stack: ExitStack, number: int, *addresses: str) -> None:
+        self.events: list[Event] = []
+        self.refused: list[str] = []
+        self.longest = 0.0
+        self._number = number
+        self._oracle = NetworkOracle(addresses, patience_seconds=2.0, request_seconds=0.5)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._draw)
+        self._thread.start()
+        stack.callback(self._oracle.close)
+        stack.callback(self.stop)
+
+    def _draw(self) -> None:
+        while not self._stop.is_set():
+            began = time.monotonic_ns()
+            try:
+                ts = self._oracle.timestamp()
+            except StoreError as error:
+                self.refused.append(str(error))
+            else:
+                self.events.append(Event(began, time.monotonic_ns(), ts, ts, True, self._number))
+            self.longest = max(self.longest, (time.monotonic_ns() - began) / 1e9)
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as held:
+        yield held
+
+
+def test_a_leader_cut_off_from_the_store_and_not_from_clients_repeats_nothing_and_never_goes_down(
+    stack: ExitStack, wait_until: WaitUntil
+) -> None:
+    require_namespaces()
+    # Stores are on one network, clients on the other; the leader has a cable to both.
+    stores, clients = stack.enter_context(Network()), stack.enter_context(Network())
+    far: Namespace = clients.namespace()
+    far.join(stores)
+    stack.enter_context(emulator(stores.address))
+    old = OracleProcess(STORE, f"{far.address}:0", lease=LEASE, prefix=far.prefix)
+    stack.callback(old.kill)
+    new = stack.enter_context(OracleProcess(STORE, lease=LEASE))
+    of_old = [Drawing(stack, number, old.address) for number in range(2)]
+    of_both = [Drawing(stack, number, old.address, new.address) for number in range(2, 4)]
+    of_new = [Drawing(stack, 4, new.address)]
+    everyone = [*of_old, *of_both, *of_new]
+
+    def progress(drawing: list[Drawing], more: int = 50) -> None:
+        counts = [len(one.events) for one in drawing]
+        wait_until(
+            lambda: all(
+                len(one.events) >= count + more for one, count in zip(drawing, counts, strict=True)
+            ),
+            what="timestamps",
+        )
+
+    progress(of_old + of_both)
+    wait_until(lambda: of_new[0].refused, what="the standby to refuse")
+    assert not of_new[0].events and not any(one.refused for one in of_old + of_both)
+
+    # Shorter than a lease: nobody else takes over, and nobody is refused.
+    before = [len(one.refused) for one in of_old + of_both]
+    far.cut(stores)
+    cut = time.monotonic()
+    wait_until(lambda: time.monotonic() > cut + LEASE / 4)
+    far.mend(stores)
+    progress(of_old + of_both)
+    assert before == [len(one.refused) for one in of_old + of_both]
+    assert not of_new[0].events
+
+    far.cut(stores)
+    progress(of_new + of_both)
+    # The old one is still reached, and says that it hands out nothing.
+    counts = [len(one.refused) for one in of_old]
+    wait_until(
+        lambda: all(len(one.refused) > was for one, was in zip(of_old, counts, strict=True)),
+        what="the old leader to refuse",
+    )
+    drawn = [len(one.events) for one in of_old]
+    taken_over = min(event.low for event in of_new[0].events)
+    assert max(event.high for one in of_old for event in one.events) < taken_over
+    progress(of_new)
+    assert drawn == [len(one.events) for one in of_old], "handed out by two oracles at once"
+    assert "could not renew its lease in the store" in of_old[0].refused[-1]
+
+    # It comes back as standby, and takes over in its turn when the other one is gone.
+    far.mend(stores)
+    progress(of_new)
+    new.kill()
+    progress(of_old + of_both)
+    for one in everyone:
+        one.stop()
+    assert max(one.longest for one in everyone) < 10
+    events = [event for one in everyone for event in one.events]
+    assert broken_promises(events) == []

@@ -1,0 +1,130 @@
+"""HBase with networks that are cut, between a client and everything, and around a region server.
+
+Java runs in the bank's own processes only, not in this one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hbase import require_jars
+from namespaces import Namespace, Network, require_namespaces
+
+from benchmarks.fig10_load import Bank, errors
+from benchmarks.servers import OracleProcess
+from percola.testing.hbase_cluster import Cluster
+from percola.testing.hbase_cluster_settings import SMALL_HEAP
+
+WaitUntil = Callable[..., Any]
+
+PATIENCE = 4.0
+NEAR, FAR = "c1", "c2"
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as held:
+        yield held
+
+
+@pytest.fixture
+def network(stack: ExitStack) -> Network:
+    require_namespaces()
+    require_jars()
+    return stack.enter_context(Network())
+
+
+def open_bank(
+    stack: ExitStack, folder: Path, network: Network, away: dict[str, Namespace]
+) -> tuple[Cluster, Bank]:
+    """Two region servers, one data node, one oracle, and a client that is not away."""
+    cluster = stack.enter_context(
+        Cluster(
+            folder / "cluster",
+            region_servers=2,
+            data_nodes=1,
+            heap=SMALL_HEAP,
+            host=network.address,
+            away={name: (one.address, one.name) for name, one in away.items()},
+        )
+    )
+    oracle = stack.enter_context(OracleProcess(cluster.address, f"{network.address}:0"))
+    address = f"{cluster.address}?oracle={oracle.address}"
+    bank = Bank(folder / "histories", address, clients=1, patience=PATIENCE)
+    return cluster, stack.enter_context(bank)
+
+
+@pytest.mark.timeout(600)  # HBase's start, and waits as long as sessions last.
+def test_a_client_that_is_cut_off_waits_fails_in_words_and_tears_nothing(
+    stack: ExitStack, network: Network, tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    far = network.namespace()
+    _, bank = open_bank(stack, tmp_path, network, {})
+    bank.start_client(far.prefix).hear()
+    bank.await_commits(20, FAR)
+
+    # Shorter than any time-out: it costs time and nothing else.
+    far.cut(network)
+    bank.work(PATIENCE / 8)
+    far.mend(network)
+    bank.await_commits(20, FAR)
+    assert errors(bank.folder, FAR) == []
+
+    # Longer: each thread is told, once its patience is at its end.
+    began = time.monotonic_ns()
+    far.cut(network)
+    bank.note("cut")
+    notes = [bank.folder / f"{FAR}.{thread + 1}.errors" for thread in range(bank.threads)]
+    wait_until(lambda: all(one.stat().st_size for one in notes), seconds=120)
+    told = errors(bank.folder, FAR)
+    # Others go on, whatever it has locked: once its session has ended at the latest.
+    at = bank.commits(FAR)
+    bank.await_commits(50, NEAR)
+    assert bank.commits(FAR) == at
+    far.mend(network)
+    bank.await_commits(50, FAR)
+    for one in told:
+        assert one["ended"] > began
+        assert one["ended"] - one["began"] < 45e9, one
+        assert one["says"].endswith(".") or one["says"].endswith("?"), one
+        assert "\n" not in one["says"] and "Traceback" not in one["says"], one
+    verdict = bank.close()
+    assert verdict.broken() == []
+
+
+@pytest.mark.timeout(600)
+def test_a_region_server_that_is_cut_off_is_replaced_and_what_it_still_thinks_changes_nothing(
+    stack: ExitStack, network: Network, tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    far = network.namespace()
+    cluster, bank = open_bank(stack, tmp_path, network, {"regionserver-2": far})
+    server = cluster.process("regionserver-2")
+    assert "accounts" in bank.placement(cluster)["regionserver-2"]
+    bank.await_commits(20)
+
+    # Shorter than its session: nobody else takes its regions.
+    far.cut(network)
+    bank.work(1.0)
+    far.mend(network)
+    bank.await_commits(50)
+    assert "accounts" in bank.placement(cluster)["regionserver-2"]
+
+    far.cut(network)
+    bank.note("cut")
+    wait_until(lambda: cluster.region_servers() == ["regionserver-1"], seconds=60)
+    assert server.runs, "it was not the network that took it away"
+    bank.await_commits(50)
+    assert bank.placement(cluster)["regionserver-1"].count("accounts") == bank.regions
+    far.mend(network)
+    bank.note("mended", is_fault=False)
+    wait_until(lambda: not server.runs, seconds=60, what="the server to give itself up")
+    server.start()
+    cluster.await_ready()
+    bank.await_commits(50)
+    verdict = bank.close()
+    assert verdict.broken() == []

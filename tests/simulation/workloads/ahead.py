@@ -1,0 +1,108 @@
+"""Rows of several columns, read one by one: what came ahead is what a read would have found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
+
+from percola import Observer, Repository, Table, Transaction, observer
+from percola.testing.history import RecordedTransaction
+from percola.testing.simulation import Client, Sizes, Workload
+
+people = Table("people")
+cash = people.column("cash", int)
+bank = people.column("bank", int)
+debt = people.column("debt", int)
+check = people.weak_column("check")
+sheets = Table("sheets")
+worth = sheets.column("worth", int)
+
+COLUMNS: Final = (cash, bank, debt)
+FIRST: Final = 100
+
+
+class ReadingAhead(Workload):
+    """Clients move money between people and between what each has, and count all of it; an
+    observer balances the sheets of those whose money moved, several in one transaction. Nobody
+    asks for two cells in one call: what comes together came ahead."""
+
+    name = "reading-ahead"
+    tables = (people, sheets)
+    sizes: ClassVar[Sizes] = {"people": (2, 5), "turns": (4, 10), "batch": (1, 5)}
+    prefetches = True
+
+    def names(self) -> list[str]:
+        return ["Ann", "Bob", "Cid", "Dot", "Eve"][: self.size("people")]
+
+    def observers(self) -> Sequence[Observer[Any]]:
+        @observer(check, batch=self.size("batch"))
+        def balance(t: Transaction, name: str) -> None:
+            found = sum(t.get(column, name) or 0 for column in COLUMNS)
+            if t.get(worth, name) != found:
+                t.set(worth, name, found)
+
+        return [balance]
+
+    def set_up(self, client: Client) -> None:
+        def pay_in(t: RecordedTransaction) -> None:
+            for name in self.names():
+                for column in COLUMNS:
+                    t.set(column, name, FIRST)
+                t.notify(check, name)
+
+        client.transact(pay_in)
+
+    def turn(self, client: Client, number: int) -> None:
+        if client.chance.random() < 0.4:
+            self.count(client)
+        else:
+            self.move(client)
+
+    def move(self, client: Client) -> None:
+        chance = client.chance
+        payer, payee = chance.sample(self.names(), 2)
+        given, taken = chance.choice(COLUMNS), chance.choice(COLUMNS)
+        amount = chance.randint(1, 10)
+
+        def pay(t: RecordedTransaction) -> None:
+            had = {column: t.get(column, payer) or 0 for column in COLUMNS}
+            got = {column: t.get(column, payee) or 0 for column in COLUMNS}
+            t.set(given, payer, had[given] - amount)
+            t.set(taken, payee, got[taken] + amount)
+            t.notify(check, payer)
+            t.notify(check, payee)
+
+        client.transact(pay)
+
+    def count(self, client: Client) -> None:
+        def read(t: RecordedTransaction) -> list[int]:
+            return [t.get(column, name) or 0 for name in self.names() for column in COLUMNS]
+
+        attempt = client.transact(read)
+        if attempt:
+            self.check_total(
+                attempt.value, f"{client.process.name}, reading at {attempt.start_ts},"
+            )
+
+    def at_rest(self, repo: Repository) -> None:
+        now = repo.snapshot()
+        self.check_total(
+            [now.get(column, name) or 0 for name in self.names() for column in COLUMNS],
+            "A reader at rest",
+        )
+        for name in self.names():
+            has = sum(now.get(column, name) or 0 for column in COLUMNS)
+            if now.get(worth, name) != has:
+                self.violate(
+                    f"{name} has {has}, and the sheet says {now.get(worth, name)}.",
+                    (worth, name),
+                    *((column, name) for column in COLUMNS),
+                )
+
+    def check_total(self, found: list[int], who: str) -> None:
+        expected = FIRST * len(COLUMNS) * len(self.names())
+        if sum(found) != expected:
+            self.violate(
+                f"{who} saw {found}: {sum(found)} in all, and not {expected}.",
+                *((column, name) for name in self.names() for column in COLUMNS),
+            )

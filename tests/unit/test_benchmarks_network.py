@@ -1,0 +1,121 @@
+"""The arithmetic of the benchmarks on servers: what a fault did, what each call was for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.fig8_network import _steps
+from benchmarks.fig10_bank import amount_of
+from benchmarks.fig10_faults import effects
+from benchmarks.fig10_load import Bank, Event, Verdict
+from percola.testing.hbase_cluster import Cluster, ClusterError
+
+SECOND = 10**9
+
+
+def test_a_fault_is_told_by_the_longest_silence_after_it_and_by_the_rates_around_it() -> None:
+    # Ten commits a second for 20 s, none for 4, then five a second for 20.
+    before = [at * SECOND // 10 for at in range(200)]
+    after = [24 * SECOND + at * SECOND // 5 for at in range(100)]
+    events = [Event("killed", 20 * SECOND), Event("end", 44 * SECOND, is_fault=False)]
+    [found] = effects(events, before + after)
+    assert (found.name, found.at, found.lowest) == ("killed", 20.0, 0.0)
+    assert found.without == pytest.approx(4.0)
+    assert found.before == pytest.approx(10.0)
+    assert found.after == pytest.approx(5.0)
+
+
+def test_a_silence_that_lasts_until_the_end_counts_and_one_before_the_fault_does_not() -> None:
+    events = [Event("killed", 5 * SECOND), Event("end", 9 * SECOND, is_fault=False)]
+    [found] = effects(events, [0, 4 * SECOND, 6 * SECOND])
+    assert found.without == pytest.approx(3.0)
+
+
+def test_each_fault_has_the_time_until_the_next_one_and_what_is_mended_ends_nothing() -> None:
+    events = [
+        Event("one", 0),
+        Event("mended", 1 * SECOND, is_fault=False),
+        Event("two", 4 * SECOND),
+        Event("end", 8 * SECOND, is_fault=False),
+    ]
+    one, two = effects(events, [0, 3 * SECOND, 5 * SECOND])
+    assert one.without == pytest.approx(3.0)
+    assert two.without == pytest.approx(3.0)
+
+
+def test_the_calls_of_a_transaction_are_named_by_their_places() -> None:
+    assert _steps(
+        ["timestamp", "mutate", "mutate", "safe_point", "timestamp", "mutate", "rest"]
+    ) == [
+        "start_ts",
+        "prewrite, primary",
+        "prewrite, others",
+        "safe point",
+        "commit_ts",
+        "commit, primary",
+        "Python",
+    ]
+    assert _steps(["read_timestamp", "read", "rest"]) == ["start_ts", "read", "Python"]
+
+
+def test_a_balance_is_the_number_before_its_mark() -> None:
+    assert [amount_of(one) for one in ("93 c1.2-17", "-4 x", None)] == [93, -4, 0]
+
+
+def test_commits_are_counted_by_client_as_files_grow_and_not_before_a_line_has_its_end(
+    tmp_path: Path,
+) -> None:
+    bank = Bank(tmp_path, "nowhere", clients=0)
+    with open(tmp_path / "c1.1.jsonl", "w") as one, open(tmp_path / "c2.1.jsonl", "w") as two:
+        one.write('{"outcome":"committed"}\n{"outcome":"aborted"}\n{"outcome":"comm')
+        two.write('{"outcome":"committed"}\n')
+        one.flush(), two.flush()
+        assert (bank.commits(), bank.commits("c1")) == (2, 1)
+        one.write('itted"}\n')
+        one.flush()
+        assert (bank.commits(), bank.commits("c1")) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"total": 5999}, "come to 5999"),
+        ({"violations": "T1 read"}, "none of snapshot isolation"),
+        ({"locks": 1}, "1 locks are left"),
+        ({"checked": {"sound": False}}, "percola check"),
+        ({"checked": {}}, "percola check"),
+    ],
+)
+def test_a_promise_that_is_not_kept_is_named(wrong: dict[str, object], said: str) -> None:
+    from collections import Counter
+
+    good: dict[str, object] = {
+        "total": 6000,
+        "violations": "",
+        "locks_left": 3,
+        "locks": 0,
+        "checked": {"sound": True},
+        "outcomes": Counter(),
+        "errors": [],
+        "history": [],
+    }
+    assert Verdict(**good).broken() == []  # type: ignore[arg-type]
+    [found] = Verdict(**{**good, **wrong}).broken()  # type: ignore[arg-type]
+    assert said in found
+
+
+def test_a_cluster_remembers_where_its_servers_are(tmp_path: Path) -> None:
+    away = {"regionserver-2": ("10.0.0.3", "far")}
+    cluster = Cluster(tmp_path, region_servers=2, host="10.0.0.1", away=away, first_port=21_000)
+    assert cluster.quorum == "10.0.0.1:21000"
+    cluster.layout.save(tmp_path)
+    again = Cluster(tmp_path, away=away)
+    assert again.layout == cluster.layout
+    hosts = [again.layout.host_of(name) for name in ("regionserver-1", "regionserver-2", "master")]
+    assert hosts == ["10.0.0.1", "10.0.0.3", "10.0.0.1"]
+    with pytest.raises(ClusterError, match="host"):
+        Cluster(tmp_path, host="127.0.0.1")
+    with pytest.raises(ClusterError, match="Only region servers"):
+        Cluster(tmp_path / "other", away={"master": ("10.0.0.3", "far")})

@@ -1,0 +1,59 @@
+"""The unit files in `deploy/systemd`: systemd takes them, and percola takes what they run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from percola.cli import cli
+
+FOLDER = Path(__file__).parents[2] / "deploy" / "systemd"
+UNITS = sorted(FOLDER.glob("*.service"))
+INSTALLED = "/opt/percola/.venv/bin/percola"
+
+
+def settings(text: str) -> dict[str, str]:
+    """NAME=VALUE of an environment file, those as well that are offered behind a #."""
+    return dict(re.findall(r"^#?([A-Z_]+)=(.*)$", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_systemd_takes_the_unit(unit: Path, tmp_path: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("there is no systemd-analyze here to read unit files with")
+    here = tmp_path / unit.name
+    text = unit.read_text()
+    assert INSTALLED in text
+    here.write_text(text.replace(INSTALLED, str(Path(sys.executable).with_name("percola"))))
+    found = subprocess.run([analyze, "verify", here], capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_percola_knows_the_command_and_the_example_names_what_it_takes(unit: Path) -> None:
+    known = settings((FOLDER / "percola.env.example").read_text())
+    [command] = re.findall(rf"^ExecStart={INSTALLED} (.*)$", unit.read_text(), re.MULTILINE)
+    names = re.findall(r"\$\{(\w+)\}", command)
+    assert set(names) <= known.keys()
+    name, *words = shlex.split(re.sub(r"\$\{(\w+)\}", lambda one: known[one[1]], command))
+    context = cli.commands[name].make_context(name, words, resilient_parsing=False)
+    assert context.params
+    assert CliRunner().invoke(cli, [name, "--help"]).exit_code == 0
+
+
+def test_every_setting_of_the_example_is_one_that_percola_reads() -> None:
+    sources = (Path(__file__).parents[2] / "src" / "percola").rglob("*.py")
+    read = "".join(path.read_text() for path in sources) + "JAVA_HOME"
+    read += "".join(unit.read_text() for unit in UNITS)
+    # Names are put together there: PERCOLA_ORACLE_ and CA.
+    for name in settings((FOLDER / "percola.env.example").read_text()):
+        prefix, _, last = name.rpartition("_")
+        assert name in read or (f"{prefix}_" in read and f'"{last}"' in read), name

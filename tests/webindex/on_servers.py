@@ -1,0 +1,181 @@
+"""The web index on a store of servers: a life of it, by its commands alone.
+
+`test_webindex_bigtable` and `test_webindex_hbase` live it. Whatever opens the repository is a
+process of its own: a test's has no Java in it, and everything is as where a user types it. Spark
+jobs share one such process, for starting a session takes seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final
+
+from children import Child, say
+from click.testing import CliRunner
+from commands import Answer, command, environment
+from servers import Servers
+
+from webindex.main import cli
+from webindex.sample import CHANGED_URL, CHANGED_WORDS, recrawl_path, sample_path
+from webindex.spark_jobs import running_session
+from webindex.urls import page_row
+
+SECONDS: Final = 600.0
+OBSERVERS: Final = "webindex.main:observers"
+RUNS: Final = "percola_observer_runs_total"
+
+WaitUntil = Callable[..., Any]
+
+
+class WebIndex:
+    """A web index on servers, and the processes that use it."""
+
+    def __init__(self, servers: Servers, name: str, folder: Path, stack: ExitStack) -> None:
+        self.address = servers.address(name, stack)
+        self.variables = servers.variables | {"WEBINDEX_SEARCH": str(folder / f"search-{name}")}
+        self.environment = environment(**self.variables)
+
+    def percola(self, *arguments: object) -> Answer:
+        """Run `percola` on the repository."""
+        return self._run(command("--repo", self.address, *arguments))
+
+    def webindex(self, word: str, *arguments: object) -> Answer:
+        """Run a command of `webindex` on it."""
+        line = [sys.executable, "-m", "webindex.main", word, "--repo", self.address]
+        return self._run([*line, *map(str, arguments)])
+
+    def _run(self, line: Sequence[str]) -> Answer:
+        done = subprocess.run(
+            line, env=self.environment, capture_output=True, timeout=SECONDS, check=False
+        )
+        return Answer(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def pending(self) -> dict[str, int]:
+        """How many cells wait for an observer, by column."""
+        return dict(self.percola("--json", "status").json["notifications"])
+
+    @contextmanager
+    def worker(self) -> Iterator[PercolaWorker]:
+        """A `percola worker` with the web index's observers, once it has begun."""
+        options = ("--threads", 1, "--metrics-port", 0)
+        process = subprocess.Popen(
+            command("--repo", self.address, "--json", "worker", OBSERVERS, *options),
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        with process:
+            try:
+                assert process.stdout is not None
+                started = json.loads(process.stdout.readline())
+                yield PercolaWorker(process, started["metrics_port"])
+            finally:
+                process.kill()
+
+    @contextmanager
+    def spark(self) -> Iterator[SparkJobs]:
+        """A process with a Spark session, for the length of a block."""
+        with Child(_run_jobs, self.address, self.variables) as child:
+            yield SparkJobs(child)
+
+
+@dataclass
+class PercolaWorker:
+    """A worker process, which says how much it has done."""
+
+    process: subprocess.Popen[str]
+    port: int
+
+    def runs(self) -> float:
+        """How often its observers have run."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=60) as said:
+            lines = said.read().decode().splitlines()
+        return sum(float(one.split()[-1]) for one in lines if one.startswith(RUNS))
+
+
+class SparkJobs:
+    """Commands of `webindex` that run in one process, on one Spark session of two cores."""
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+
+    def __call__(self, word: str, *arguments: object) -> Answer:
+        """Run one."""
+        self._child.tell([word, *map(str, arguments)])
+        assert self._child.speaks_within(SECONDS), f"{word} takes for ever"
+        return Answer(*self._child.hear())
+
+
+def _run_jobs(pipe: Connection, address: str, variables: dict[str, str]) -> None:
+    os.environ.update(variables)
+    with running_session(None, "local[2]", "the web index on servers"):
+        while True:
+            word, *arguments = pipe.recv()
+            result = CliRunner().invoke(cli, [word, "--repo", address, *arguments])
+            if result.exception is not None and not isinstance(result.exception, SystemExit):
+                raise result.exception
+            say(pipe, (result.exit_code, result.stdout, result.stderr))
+
+
+# --- A life -------------------------------------------------------------------------------
+
+
+def live(web: WebIndex, wait_until: WaitUntil) -> None:
+    """Loaded, worked off by workers of which one is killed, ranked, crawled again; verified."""
+    with web.spark() as spark:
+        loaded = spark("load", "--json", sample_path())
+        assert loaded.code == 0, loaded
+        _work_off_with_a_kill(web, wait_until)
+        summary = web.webindex("work", "--until-idle", "--processes", 1, "--json").json
+        assert (summary["pages"], summary["clusters"], summary["set_aside"]) == (204, 183, 0)
+
+        ranked = spark("rank", "--json")
+        assert ranked.code == 0 and ranked.json["written"] > 0, ranked
+        # On Spark this time, in tasks that go on until all is done.
+        assert spark("work", "--until-idle", "--workers", 1, "--json").code == 0
+        _verified(spark)
+
+        assert spark("load", "--json", recrawl_path()).json["loaded"]["written"] == 1
+        assert web.webindex("work", "--until-idle", "--processes", 1).code == 0
+        _verified(spark)
+        found = web.webindex("search", "--json", CHANGED_WORDS).json
+        assert [hit["url"] for hit in found["hits"]] == [CHANGED_URL]
+
+        # Nobody observes this column, and so nobody mends it.
+        row = page_row(CHANGED_URL)
+        assert web.percola("set", row, "pages.text", "Not what was captured.").code == 0
+        wrong = spark("verify", "--json")
+        assert wrong.code == 1, wrong
+        broken = [one for one in wrong.json["invariants"] if one["differing"]]
+        assert [one["invariant"] for one in broken] == [1], broken
+
+
+def _work_off_with_a_kill(web: WebIndex, wait_until: WaitUntil) -> None:
+    """Two workers, of which one is killed in the middle; the other is told to end."""
+    with ExitStack() as stack:
+        victim, survivor = (stack.enter_context(web.worker()) for _ in range(2))
+        wait_until(lambda: victim.runs() > 20, seconds=SECONDS, what="some pages to be parsed")
+        victim.process.kill()
+        victim.process.wait()
+        assert web.pending(), "the kill should fall in the middle of the work"
+        survivor.process.send_signal(signal.SIGTERM)
+        assert survivor.process.wait(SECONDS) == 0
+
+
+def _verified(spark: SparkJobs) -> None:
+    verdict = spark("verify", "--json")
+    assert verdict.code == 0, verdict
+    assert all(one["checked"] for one in verdict.json["invariants"])
+    assert verdict.json["live"] == 204

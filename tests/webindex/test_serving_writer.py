@@ -1,0 +1,200 @@
+"""The writer of a search index that stays open from batch to batch."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from webindex.serving import BusyIndexError, IndexWriteError, ServingDocument, TantivyIndex
+from webindex.serving import tantivy as serving
+from webindex.serving import tantivy_writer as kept
+
+
+def document(cluster: str, epoch: int = 1) -> ServingDocument:
+    url = f"https://example.org/{cluster}"
+    return ServingDocument(cluster, epoch, url, "", "word", "en", "example.org", (), (), 0)
+
+
+def is_held(folder: Path) -> bool:
+    """Whether somebody holds the folder, found out without waiting for it."""
+    with (folder / ".writer.lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Every writer that is opened."""
+    found: list[object] = []
+    before = kept.KeptWriter._opened
+
+    def noting(self: Any) -> Any:
+        fresh = self._writer is None
+        writer = before(self)
+        if fresh:
+            found.append(self)
+        return writer
+
+    monkeypatch.setattr(kept.KeptWriter, "_opened", noting)
+    return found
+
+
+def test_batches_that_follow_each_other_have_one_writer(
+    tmp_path: Path, opened: list[object]
+) -> None:
+    with TantivyIndex(tmp_path) as index:
+        for n in range(30):
+            assert index.apply([document(f"c{n}")]) == 1
+            assert index.search("word", limit=100).total == n + 1
+        assert len(opened) == 1
+        assert is_held(tmp_path)
+    assert not is_held(tmp_path)
+
+
+def test_merges_are_waited_for_when_it_closes_and_not_after_each_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They go on beside the batches, and what is left of them is done by the end."""
+    waits: list[int] = []
+
+    class Noting:
+        def __init__(self, writer: Any) -> None:
+            self.writer = writer
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.writer, name)
+
+        def wait_merging_threads(self) -> None:
+            waits.append(applied)
+            self.writer.wait_merging_threads()
+
+    before = kept.KeptWriter._opened
+
+    def noting(self: Any) -> Any:
+        fresh = self._writer is None
+        writer = before(self)
+        if fresh:
+            self._writer = writer = Noting(writer)
+        return writer
+
+    monkeypatch.setattr(kept.KeptWriter, "_opened", noting)
+    applied = 0
+    with TantivyIndex(tmp_path) as index:
+        for applied in range(1, 61):
+            index.apply([document(f"c{applied}")])
+        assert waits == []
+    assert waits == [60]
+    segments = json.loads((tmp_path / "meta.json").read_text())["segments"]
+    assert len(segments) < 16
+    assert sum(one["max_doc"] for one in segments) == 60
+
+
+def test_one_that_has_nothing_to_do_lets_go_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_until: Callable[..., object]
+) -> None:
+    monkeypatch.setattr(kept, "_IDLE_SECONDS", 0.05)
+    with TantivyIndex(tmp_path) as index:
+        index.apply([document("a")])
+        wait_until(lambda: not is_held(tmp_path))
+        assert index.apply([document("b")]) == 1, "and opens another one"
+        assert index.count() == 2
+
+
+def test_another_writer_gets_its_turn_between_two_batches(tmp_path: Path) -> None:
+    with TantivyIndex(tmp_path) as one, TantivyIndex(tmp_path, lock_timeout=20.0) as other:
+        ended, writing = threading.Event(), threading.Event()
+
+        def write() -> None:
+            n = 0
+            while not ended.is_set():
+                n += 1
+                one.apply([document("a", n)])
+                writing.set()
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        try:
+            assert writing.wait(60)
+            for n in range(3):
+                began = time.monotonic()
+                assert other.apply([document(f"b{n}")]) == 1
+                assert time.monotonic() - began < 20
+        finally:
+            ended.set()
+            thread.join()
+        assert {name for name, _ in other.clusters()} == {"a", "b0", "b1", "b2"}
+
+
+def test_one_with_nothing_to_do_makes_room_for_another_writer(tmp_path: Path) -> None:
+    """It would else keep the folder for seconds, and the other one gives up sooner."""
+    with TantivyIndex(tmp_path) as one, TantivyIndex(tmp_path, lock_timeout=2.0) as other:
+        one.apply([document("a")])
+        assert is_held(tmp_path)
+        assert other.apply([document("b")]) == 1
+
+
+@pytest.mark.filterwarnings("error")
+def test_it_ends_when_its_folder_is_gone(tmp_path: Path, wait_until: Callable[..., object]) -> None:
+    with TantivyIndex(tmp_path / "index") as index:
+        index.apply([document("a")])
+        shutil.rmtree(tmp_path / "index")
+        wait_until(lambda: not [one for one in threading.enumerate() if "webindex-w" in one.name])
+
+
+def test_a_batch_that_fails_gives_the_writer_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: list[object]
+) -> None:
+    """What it has added and not committed must not come with the next batch."""
+    with TantivyIndex(tmp_path) as index:
+        index.apply([document("a")])
+        before = serving._commit
+
+        def failing(writer: Callable[[], Any], changes: Any) -> None:
+            for change in changes.values():
+                writer().add_document(change)
+            raise ValueError("the disk is full")
+
+        monkeypatch.setattr(serving, "_commit", failing)
+        with pytest.raises(IndexWriteError, match="the disk is full"):
+            index.apply([document("lost")])
+        assert not is_held(tmp_path)
+        monkeypatch.setattr(serving, "_commit", before)
+        assert index.apply([document("b")]) == 1
+        assert {name for name, _ in index.clusters()} == {"a", "b"}
+        assert len(opened) == 2
+
+
+def test_threads_of_one_process_wait_for_each_other_no_longer_than_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TantivyIndex(tmp_path, lock_timeout=0.05) as index:
+        waits, go_on = threading.Event(), threading.Event()
+        before = serving._commit
+
+        def slow(writer: Callable[[], Any], changes: Any) -> None:
+            waits.set()
+            assert go_on.wait(60)
+            before(writer, changes)
+
+        monkeypatch.setattr(serving, "_commit", slow)
+        thread = threading.Thread(target=index.apply, args=([document("a")],))
+        thread.start()
+        try:
+            assert waits.wait(60)
+            with pytest.raises(BusyIndexError, match=r"Other threads .* 0\.05 seconds"):
+                index.apply([document("b")])
+        finally:
+            go_on.set()
+            thread.join()
+        assert {name for name, _ in index.clusters()} == {"a"}
