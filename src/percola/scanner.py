@@ -11,9 +11,10 @@
       ▼
     two seconds of work are over ───────▶  another table's turn; this one goes on where it was
 
-A random key is one of all that could be, and rows are few of these: most fall before the first row
-of a tablet, or behind the last. Where there is always more to do than can be done, beginning anew
-each time would leave the rest of a tablet to itself.
+Rows are few of all the keys that could be, and most of these fall before the first row of a tablet
+or behind the last: so a random key is one between rows that this scanner has seen dirty, once it
+has seen any. Where there is always more to do than can be done, beginning anew each time would
+leave the rest of a tablet to itself.
 
 Columns whose observers may be put off (`Observer.defer`) are left out, but for a pass over them
 alone when that time is over, or when the others have been clean for a quarter of a second: a gap
@@ -233,6 +234,7 @@ class Scanner:
         self._chance = chance
         self._misfortunes = 0
         self._left: dict[str, bytes] = {}
+        self._seen: dict[str, tuple[bytes, bytes]] = {}  # The first dirty row, and the last.
         # A batch is of rows that were found together.
         self._chunk = max([_CHUNK, *(one.batch for one in observers)])
 
@@ -341,7 +343,11 @@ class Scanner:
         start = self._left.pop(table, None)
         if start is None:
             tablet = self._chance.choice(self._services.store.tablets(table))
-            start = _random_key(tablet.start, tablet.end, self._chance)
+            low, high = tablet.start, tablet.end
+            if seen := self._seen.get(table):
+                first, last = max(low, seen[0]), min(high or seen[1], seen[1])
+                low, high = (first, last) if first < last else (low, high)
+            start = _random_key(low, high, self._chance)
         return [(start, b""), (b"", start)] if start else [(b"", b"")]
 
     def _scan_range(
@@ -361,6 +367,9 @@ class Scanner:
             entries, position = store.scan_kind(Kind.NOTIFY, table, position, end, self._chunk)
             cells = [cell for cell, _, _ in entries if (cell.table, cell.column) in columns]
             ahead = dict.fromkeys(cells)  # What is dirty from here on, in order.
+            if cells:
+                first, last = self._seen.get(table, (cells[0].row, cells[0].row))
+                self._seen[table] = min(first, cells[0].row), max(last, cells[-1].row)
             for row, group in itertools.groupby(cells, key=lambda cell: cell.row):
                 if self._runs.stopping:
                     return found
