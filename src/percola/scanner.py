@@ -18,7 +18,8 @@ leave the rest of a tablet to itself.
 
 Columns whose observers may be put off (`Observer.defer`) are left out, but for a pass over them
 alone when that time is over, or when the others have been clean for a quarter of a second: a gap
-in a stream of changes is no rest. One whose observer may take only a share of the time
+in a stream of changes is no rest. Then they get some seconds, in short passes with a look at the
+others between them: what these find is mostly what the deferred ones have changed. One whose observer may take only a share of the time
 (`Observer.share`) rests after each run, but for as long as nothing else is found to do. Those that
 run apart (`Observer.apart`) are left to a scanner of their own, in the worker that was first to
 claim them by an advisory lock.
@@ -52,7 +53,8 @@ log = logging.getLogger("percola.worker")
 _CHUNK: Final = 64
 _STINT: Final = 2.0  # seconds
 _SHORT_STINT: Final = 0.2
-_QUIET: Final = 0.25  # seconds
+_QUIET: Final = 0.25
+_QUIET_LASTS: Final = 4.0
 _BUSY_WAIT: Final = 0.02
 _TELEPORTS: Final = 4
 
@@ -84,6 +86,7 @@ class Sweep:
         self._swept = services.clock.monotonic()
         self._deferred = dict.fromkeys(observers.deferred, self._swept)
         self._worked = -math.inf
+        self._quiet_until = -math.inf
         self._rested: dict[Address, float] = {}
         self._busy: set[Scanner] = set()
         self._claims: set[Address] = set()
@@ -129,9 +132,16 @@ class Sweep:
 
     def quiet_in(self) -> float:
         """Seconds until what was put off may be done, if nothing else comes; 0 for at once."""
-        if self.ending:
+        now = self._services.clock.monotonic()
+        if self.ending or now < self._quiet_until:
             return 0.0
-        return max(0.0, self._worked + _QUIET - self._services.clock.monotonic())
+        return max(0.0, self._worked + _QUIET - now)
+
+    def note_quiet(self) -> None:
+        """What was put off is begun: it may go on for a while, though it makes work for others."""
+        now = self._services.clock.monotonic()
+        if now >= self._quiet_until:
+            self._quiet_until = now + _QUIET_LASTS
 
     def note_busy(self, scanner: Scanner, *, busy: bool) -> None:
         """Whether a scanner found something to do when it went round last."""
@@ -301,6 +311,7 @@ class Scanner:
             self._sweep.note_work()
         elif deferred and not self._sweep.quiet_in() and not self._runs.stopping:
             # Not for long: what comes meanwhile, and may not be put off, shall not wait for it.
+            self._sweep.note_quiet()
             found |= self._pass(frozenset(deferred), _SHORT_STINT)
         return found
 
