@@ -17,12 +17,12 @@ has seen any. Where there is always more to do than can be done, beginning anew 
 leave the rest of a tablet to itself.
 
 Columns whose observers may be put off (`Observer.defer`) are left out, but for a pass over them
-alone when that time is over, or when the others have been clean for a quarter of a second: a gap
-in a stream of changes is no rest. Then they get some seconds, in short passes with a look at the
-others between them: what these find is mostly what the deferred ones have changed. One whose observer may take only a share of the time
-(`Observer.share`) rests after each run, but for as long as nothing else is found to do. Those that
-run apart (`Observer.apart`) are left to a scanner of their own, in the worker that was first to
-claim them by an advisory lock.
+alone when that time is over, or when the others have been clean for a quarter of a second: a gap in
+a stream of changes is no rest. Then they get some seconds, in short passes with a look at the
+others between them: what these find is mostly what the deferred ones have changed. One whose
+observer may take only a share of the time (`Observer.share`) rests after each run, but for as long
+as nothing else is found to do. Those that run apart (`Observer.apart`) are left to a scanner of
+their own, in the worker that was first to claim them by an advisory lock.
 
 A pass that finds nothing looks for the locks of the dead now and then: a transaction that died
 past its commit point owes its notify entries to whoever rolls it forward (rule N1).
