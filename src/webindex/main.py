@@ -1,4 +1,4 @@
-"""The command line `webindex`: load, work, search, explain, serve, rank, verify, rebuild."""
+"""The command line `webindex`: load, work, search, explain, serve, rank, verify, rebuild, …"""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from webindex.errors import WebindexError
 from webindex.explain import LISTED, print_story, story_json
 from webindex.options import console, grid, json_option, master_option, repo_option
 from webindex.ranking.command import rank_command
+from webindex.reindexing import reindex_command
 from webindex.serving.base import Runs, SearchResults, ServingError
 from webindex.story import tell
 from webindex.summary import summarise
@@ -379,6 +380,7 @@ cli.command("crawl-docs")(crawl_docs)
 cli.add_command(rank_command)
 cli.add_command(verify_command)
 cli.add_command(rebuild_command)
+cli.add_command(reindex_command)
 
 
 def main() -> None:

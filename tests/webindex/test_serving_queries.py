@@ -219,7 +219,7 @@ def test_an_index_of_another_format_is_refused_in_one_sentence_and_left_as_it_is
         with pytest.raises(NotAnIndexError, match="made by another program or version") as caught:
             TantivyIndex(tmp_path, create=create)
         assert f"format is {documents.FORMAT}" in str(caught.value)
-        assert "rebuild the index from the repository" in str(caught.value)
+        assert "'webindex reindex'" in str(caught.value)
     monkeypatch.setattr(documents, "FORMAT", documents.FORMAT - 1)
     with TantivyIndex(tmp_path, create=False) as old:
         assert old.search("words").total == 1

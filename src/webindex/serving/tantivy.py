@@ -293,8 +293,8 @@ class TantivyIndex(ServingIndex):
             if "schema" in str(error).lower():
                 raise NotAnIndexError(
                     f"The index in {folder} was made by another program or version (this one's "
-                    f"format is {FORMAT}). Name another folder, or remove this one, and rebuild "
-                    "the index from the repository."
+                    f"format is {FORMAT}). Remove the folder and export everything anew from the "
+                    "repository: 'webindex reindex' does that."
                 ) from error
             raise self._damaged(error) from error
 
@@ -320,7 +320,7 @@ class TantivyIndex(ServingIndex):
     def _damaged(self, reason: object) -> DamagedIndexError:
         return DamagedIndexError(
             f"The search index in {self._folder} is damaged: {reason}. Remove the folder and "
-            "rebuild the index from the repository."
+            "export everything anew from the repository: 'webindex reindex' does that."
         )
 
     def _searcher(self) -> tantivy.Searcher:

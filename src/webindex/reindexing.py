@@ -1,0 +1,75 @@
+"""§3: every document to the search index once more: `webindex reindex`.
+
+A search index that was lost, damaged or made by another version is no loss: the repository has all
+that stands in it. Each document is entered in the outbox as if it had changed, some hundreds a
+transaction, and the exporter does the rest as it always does, beside whatever changes meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import islice
+from typing import Final
+
+import click
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from percola import Repository
+from webindex import outbox, tables
+from webindex.batch.halfway import refuse_half_built
+from webindex.options import console, json_option, repo_option
+from webindex.wording import count
+from webindex.working import open_index, open_repository
+
+__all__ = ["reindex", "reindex_command"]
+
+_AT_ONCE: Final = 500
+
+
+def reindex(repo: Repository, note: Callable[[int], None] = lambda entered: None) -> int:
+    """Enter every document that the index has now in the outbox; return how many there are.
+
+    Safe at any time, beside loaders and workers. If it is ended early, those that it has entered
+    are exported; run it again for the others. `note` is told how many have been entered so far.
+
+    Raises:
+        RebuildError: the index is only half built.
+    """
+    refuse_half_built(repo)
+    entered = 0
+    with repo.snapshot() as now:
+        shown = (row.key for row in now.scan(tables.clusters, columns=[tables.document]))
+        while some := list(islice(shown, _AT_ONCE)):
+            with repo.transaction() as t:
+                for cluster in some:
+                    outbox.enter(t, cluster)
+            entered += len(some)
+            note(entered)
+    return entered
+
+
+@click.command("reindex")
+@repo_option
+@json_option
+def reindex_command(repo: str, as_json: bool) -> None:
+    """Export every document anew, for a search index that was lost or is refused.
+
+    Remove what is left of its folder first. The workers then write the index from the repository:
+    those that run, or 'webindex work'.
+    """
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    # Opened first, so that a folder that cannot hold the index is refused before anything is done.
+    with open_repository(repo) as opened, open_index(opened, create=True):
+        shown = console.is_terminal and not as_json
+        with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
+            task = progress.add_task("Entering documents …")
+
+            def note(entered: int) -> None:
+                progress.update(task, description=f"{count(entered, 'document')} entered")
+
+            entered = reindex(opened, note)
+    if as_json:
+        click.echo(json.dumps({"documents": entered}))
+    else:
+        console.print(f"{count(entered, 'document')} to export: the workers write them to search.")

@@ -1,0 +1,99 @@
+"""A search index that was lost comes back from the repository: `webindex reindex`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from chains import Chain, chain
+from click.testing import CliRunner
+from from_scratch import gone, sample
+
+from percola import Repository
+from webindex import tables
+from webindex.main import cli
+from webindex.reindexing import reindex
+from webindex.sample import CHANGED_URL
+from webindex.serving import TantivyIndex
+from webindex.working import open_repository, search_folder
+
+__all__ = ["chain"]
+
+
+def shown(index: TantivyIndex) -> list[tuple[str, int, float]]:
+    """All that a search for common words says."""
+    hits = index.search("the OR a OR of", limit=1000).hits
+    return sorted((hit.url, hit.inlinks, round(hit.score, 4)) for hit in hits)
+
+
+def documents(repo: Repository) -> int:
+    return sum(1 for _ in repo.snapshot().scan(tables.clusters, columns=[tables.document]))
+
+
+def test_what_is_lost_comes_back_as_it_was_and_once(chain: Chain) -> None:
+    before, folder = shown(chain.index), search_folder(chain.repo.address)
+    assert len(before) > 100
+    chain.index.close()
+    shutil.rmtree(folder)
+    chain.index = TantivyIndex(folder)
+    assert shown(chain.index) == []
+    entered: list[int] = []
+    assert reindex(chain.repo, entered.append) == documents(chain.repo) == entered[-1]
+    assert set(chain.work()) == {"export"}
+    assert [url for url, *_ in shown(chain.index)] == [url for url, *_ in before]
+    chain.check()
+    # Nothing is entered twice over, and what is there already may come again.
+    reindex(chain.repo)
+    chain.work()
+    assert [url for url, *_ in shown(chain.index)] == [url for url, *_ in before]
+    chain.check()
+
+
+def test_documents_that_change_or_go_meanwhile_are_exported_as_they_are_then(
+    chain: Chain,
+) -> None:
+    # Entered, and only then removed: the exporter finds no document of that cluster any more.
+    reindex(chain.repo)
+    [captured] = [one for one in sample() if one.url == CHANGED_URL]
+    assert any(url == CHANGED_URL for url, *_ in shown(chain.index))
+    chain.load([gone(captured)])
+    chain.work()
+    assert all(url != CHANGED_URL for url, *_ in shown(chain.index))
+    chain.check()
+
+
+def test_the_command_says_how_many_and_a_half_built_index_is_refused(
+    worked_off: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "repo"
+    shutil.copytree(worked_off, folder)
+    shutil.rmtree(folder / "serving")
+    runner = CliRunner(env={"WEBINDEX_REPO": None, "COLUMNS": "100"})
+    said = runner.invoke(cli, ["reindex", "--repo", str(folder), "--json"])
+    assert (said.exit_code, json.loads(said.stdout)) == (0, {"documents": 183})
+    said = runner.invoke(cli, ["reindex", "--repo", str(folder)])
+    assert said.stdout == "183 documents to export: the workers write them to search.\n"
+    with open_repository(str(folder)) as repo, repo.transaction() as t:
+        t.set(tables.report, "rebuild", {"state": "failed", "pid": 1})
+    said = runner.invoke(cli, ["reindex", "--repo", str(folder)])
+    assert said.exit_code == 1 and "half built" in said.stderr
+    said = runner.invoke(cli, ["reindex", "--repo", str(tmp_path / "nowhere")])
+    assert said.exit_code == 1 and "There is no repository" in said.stderr
+
+
+@pytest.mark.parametrize("left", ["nothing of meta", "another format"])
+def test_an_index_that_is_refused_is_named_with_the_way_out(
+    worked_off: Path, tmp_path: Path, left: str
+) -> None:
+    folder = tmp_path / "repo"
+    shutil.copytree(worked_off, folder)
+    meta = folder / "serving" / "meta.json"
+    if left == "nothing of meta":
+        meta.unlink()
+    else:
+        meta.write_text(meta.read_text().replace("format_2", "format_1"))
+    runner = CliRunner(env={"WEBINDEX_REPO": None, "COLUMNS": "100"})
+    said = runner.invoke(cli, ["search", "--repo", str(folder), "word"])
+    assert said.exit_code == 1 and "'webindex reindex'" in said.stderr
