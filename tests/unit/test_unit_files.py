@@ -21,7 +21,8 @@ INSTALLED = "/opt/percola/.venv/bin/percola"
 
 def settings(text: str) -> dict[str, str]:
     """NAME=VALUE of an environment file, those as well that are offered behind a #."""
-    return dict(re.findall(r"^#?([A-Z_]+)=(.*)$", text, re.MULTILINE))
+    found = re.findall(r"^#?([A-Z_]+)=(.*)$", text, re.MULTILINE)
+    return {name: " ".join(shlex.split(value)) for name, value in found}
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
