@@ -125,9 +125,9 @@ def _weight(revisited: Mapping[str, Any]) -> tuple[bool, str, str]:
 def describe(one: Capture, url: str, file: str) -> dict[str, Any]:
     """What the `capture` column says of a capture: what observers read, and where it stands.
 
-    `date` is in UTC, to the microsecond. `location` is there for a status 300 to 399, several
-    joined by newlines as in `robots`; `link` if the `Link` header names a canonical page;
-    `payload` is the payload digest of the WARC record. What is not there is None.
+    `date` is in UTC, to the microsecond. `location` is there for a status 300 to 399 and `refresh`
+    below that, several joined by newlines as in `robots`; `link` if the `Link` header names a
+    canonical page; `payload` is the payload digest of the WARC record. What is not there is None.
     """
     link = one.headers.get("link")
     return {
@@ -138,6 +138,7 @@ def describe(one: Capture, url: str, file: str) -> dict[str, Any]:
         "robots": one.headers.get("x-robots-tag"),
         "location": one.headers.get("location") if 300 <= one.status < 400 else None,
         "link": link if link and names_canonical(link) else None,
+        "refresh": one.headers.get("refresh") if one.status < 300 else None,
         "language": one.headers.get("content-language"),
         "digest": blake2b(one.body, digest_size=16).hexdigest(),
         "payload": one.payload_digest,
@@ -162,8 +163,9 @@ def last_seen(capture: Mapping[str, Any], revisited: Mapping[str, Any] | None) -
 def age(capture: Mapping[str, Any]) -> tuple[str, ...]:
     """Of two captures of a page, the one with the larger age counts. Equal ones are the same."""
     # All that observers read: a server may answer twice in a second, both times with no body.
-    rest = ("digest", "status", "content_type", "robots", "location", "link", "language")
-    return capture["date"], *(str(capture[name]) for name in rest)
+    rest = ["digest", "status", "content_type", "robots", "location", "link", "language", "refresh"]
+    # Captures of earlier versions were described without some of it.
+    return capture["date"], *(str(capture.get(name)) for name in rest)
 
 
 def _date(date: datetime) -> str:

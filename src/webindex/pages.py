@@ -11,7 +11,7 @@ by the observers; here it is only read. `parse_capture` does the same for a row 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,7 +34,7 @@ MAX_TITLE: Final = 300
 """Characters kept of a title."""
 
 MAX_REFRESH_SECONDS: Final = 10.0
-"""A meta refresh that waits longer is no redirect but a page that shows itself anew."""
+"""A refresh that waits longer is no redirect but a page that shows itself anew."""
 
 _LANGUAGE_SAMPLE = 8_000
 _HTML_TYPES = frozenset({"text/html", "application/xhtml+xml"})
@@ -75,7 +75,8 @@ class Page:
     host; None if absent or contradictory. It may be the page itself."""
 
     refresh: str | None
-    """Target of a meta refresh within `MAX_REFRESH_SECONDS` to another page."""
+    """Target of a refresh within `MAX_REFRESH_SECONDS` to another page: by the HTTP header, else by
+    ``<meta http-equiv=refresh>``."""
 
     links: tuple[Link, ...]
     text_hash: str
@@ -92,6 +93,7 @@ def parse(
     x_robots_tag: str | None = None,
     link_header: str | None = None,
     content_language: str | None = None,
+    refresh_header: str | None = None,
 ) -> Page:
     """Parse the body of a response, decoded from its transfer and content encodings.
 
@@ -104,6 +106,7 @@ def parse(
             commas, as long as none of them names a robot).
         link_header: value of the `Link` header, several joined by commas: see `link_header`.
         content_language: value of the `Content-Language` header; several languages say nothing.
+        refresh_header: value of the `Refresh` header; several joined by newlines.
 
     Raises:
         BadUrlError: `url` is not an absolute http or https URL. Nothing else.
@@ -112,10 +115,14 @@ def parse(
     noindex, nofollow = _header_directives(x_robots_tag or "")
     from_header = canonical_of(link_header, url) if link_header else None
     language = _code(content_language) if content_language and "," not in content_language else None
+    refreshes = [(one, url) for one in (refresh_header or "").split("\n")]
     kind = _media_type(body, content_type)
     if kind not in _HTML_TYPES:
         text = collapse(decode(body, content_type)) if kind == "text/plain" else ""
-        return _page(body, url, "", text, language, noindex, nofollow, canonical=from_header)
+        refresh = _refresh(refreshes, url)
+        return _page(
+            body, url, "", text, language, noindex, nofollow, canonical=from_header, refresh=refresh
+        )
 
     markup = decode(body, content_type)
     # Without mutation events parsing takes a fifth of the time; nothing here listens to them.
@@ -129,6 +136,11 @@ def parse(
             nofollow |= not said.isdisjoint({"nofollow", "none"})
 
     base = _base(tree, url)
+    refreshes += [
+        (attributes.get("content") or "", base)
+        for attributes in metas
+        if (attributes.get("http-equiv") or "").strip().lower() == "refresh"
+    ]
     relations = [a for a in _children(head, "link") if a.get("rel") and a.get("href")]
     return _page(
         body,
@@ -139,7 +151,7 @@ def parse(
         noindex,
         nofollow,
         canonical=_canonical(relations, base, from_header),
-        refresh=_refresh(metas, base, url),
+        refresh=_refresh(refreshes, url),
         links=extract_links(
             tree, base, url, nofollow=nofollow, alternates=_alternates(relations, base)
         ),
@@ -158,6 +170,7 @@ def parse_capture(capture: Mapping[str, Any], body: bytes) -> Page:
         capture["robots"],
         capture.get("link"),
         capture.get("language"),
+        capture.get("refresh"),
     )
 
 
@@ -260,11 +273,10 @@ def _alternates(relations: list[dict[str, str | None]], base: str) -> list[str]:
     return [target for target in found if target is not None]
 
 
-def _refresh(metas: list[dict[str, str | None]], base: str, url: str) -> str | None:
-    for attributes in metas:
-        if (attributes.get("http-equiv") or "").strip().lower() != "refresh":
-            continue
-        match = _REFRESH.match(attributes.get("content") or "")
+def _refresh(said: Iterable[tuple[str, str]], url: str) -> str | None:
+    """Where the first refresh leads that can be read; each with what it is relative to."""
+    for content, base in said:
+        match = _REFRESH.match(content)
         if match is None:
             continue
         delay = float(match[1] or 0)

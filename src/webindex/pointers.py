@@ -1,7 +1,7 @@
 """Which page a page names in its place, and whether it is a page to be read itself.
 
 A page points to another one in two ways. A *redirect* sends every visitor there: by its status and
-`Location`, or by its markup (`Page.refresh`). A *canonical* page is named by one that can be read
+`Location`, or by a refresh (`Page.refresh`). A *canonical* page is named by one that can be read
 itself, as the address under which it would rather be known. A redirect may lead anywhere; who is
 canonical only the owner of a domain can say, for its own pages.
 
@@ -55,7 +55,7 @@ def pointer_of(
         location: value of the `Location` header: relative or absolute, with or without a
             fragment, repeated headers joined by newlines. One that is malformed, contradicts
             itself or leads to another scheme points nowhere, as does one back to the page itself.
-        refresh: normalised target of a meta refresh (`Page.refresh`).
+        refresh: normalised target of a refresh (`Page.refresh`).
         canonical: normalised canonical URL (`Page.canonical`), on whichever host; one outside the
             page's own registrable domain is no pointer.
 

@@ -56,12 +56,13 @@ MAX_BODY = 2 << 20
 _ROOM_FOR_HEADERS = 256 << 10
 _HTML = {"text/html", "application/xhtml+xml"}
 # Each with what joins repeated ones. Lines of X-Robots-Tag may be for one robot each, and of
-# Location only one can be meant: those must stay apart.
+# Location and Refresh only one can be meant: those must stay apart.
 _KEPT_HEADERS = {
     "content-type": ", ",
     "content-language": ", ",
     "link": ", ",
     "location": "\n",
+    "refresh": "\n",
     "x-robots-tag": "\n",
 }
 _SNIFFED_HTML = re.compile(

@@ -78,7 +78,16 @@ def compute(captures: Iterable[Capture], ranks: Mapping[str, float] | None = Non
             continue  # It says nothing about the page.
         seen = described(one, url)
         # The later capture; of two at one moment, whichever: but always the same.
-        rest = ("digest", "status", "content_type", "robots", "location", "link", "language")
+        rest = [
+            "digest",
+            "status",
+            "content_type",
+            "robots",
+            "location",
+            "link",
+            "language",
+            "refresh",
+        ]
         age = seen["date"], *(str(seen[name]) for name in rest)
         if url not in newest or newest[url][0] < age:
             newest[url] = age, seen, one.body
@@ -92,7 +101,7 @@ def compute(captures: Iterable[Capture], ranks: Mapping[str, float] | None = Non
         cells["pages", row, "body"] = body
         page = None
         if 200 <= seen["status"] < 300:
-            headers = ("content_type", "robots", "link", "language")
+            headers = ("content_type", "robots", "link", "language", "refresh")
             page = parse(body, url, *(seen[name] for name in headers))
         pointer = pointer_of_capture(seen, page)
         if pointer is not None:

@@ -129,9 +129,10 @@ def test_versions_in_other_languages_are_links_without_words() -> None:
 
 def test_a_capture_is_parsed_with_all_of_its_headers() -> None:
     capture = {"url": URL, "content_type": HTML, "robots": "noindex"}
-    more = {"link": "</a>; rel=canonical", "language": "ko"}
+    more = {"link": "</a>; rel=canonical", "language": "ko", "refresh": "1; /b"}
     page = parse_capture({**capture, **more}, b"<p>ok")
-    assert page == parse(b"<p>ok", URL, HTML, "noindex", "</a>; rel=canonical", "ko")
+    assert page == parse(b"<p>ok", URL, HTML, "noindex", "</a>; rel=canonical", "ko", "1; /b")
+    assert page.refresh == "https://shop.example.org/b"
     assert (page.noindex, page.canonical, page.language) == (
         True,
         "https://shop.example.org/a",
@@ -158,6 +159,21 @@ def test_a_capture_is_parsed_with_all_of_its_headers() -> None:
 )
 def test_a_meta_refresh_to_another_page(content: str, target: str | None) -> None:
     assert read(f'<meta http-equiv="Refresh" content="{content}">').refresh == target
+
+
+def test_a_refresh_by_header_comes_first_and_knows_nothing_of_the_base_element() -> None:
+    markup = b"<base href=/root/><meta http-equiv=refresh content='0;url=by-markup'>"
+
+    def refresh(header: str | None) -> str | None:
+        return parse(markup, URL, HTML, refresh_header=header).refresh
+
+    assert refresh("0; url=by-header") == "https://shop.example.org/tea/by-header"
+    assert refresh("0; url=/first\n0; url=/second") == "https://shop.example.org/first"
+    assert refresh("60; url=/later") is None
+    for unusable in (None, "", "soon"):
+        assert refresh(unusable) == "https://shop.example.org/root/by-markup"
+    plain = parse(b"words", URL, "text/plain", refresh_header="0;/new")
+    assert plain.refresh == "https://shop.example.org/new"
 
 
 def test_the_base_element_moves_all_relative_links() -> None:

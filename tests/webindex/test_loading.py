@@ -88,6 +88,7 @@ def test_a_capture_is_described_with_all_that_observers_read() -> None:
         "location": "/never looked at",
         "link": "</a>; rel=canonical",
         "content-language": "de",
+        "refresh": "5; url=/new",
     }
     described = describe(captured(1.5, headers=headers), URL, "crawl.warc.gz")
     assert isinstance(described.pop("loaded_ms"), int)
@@ -100,6 +101,7 @@ def test_a_capture_is_described_with_all_that_observers_read() -> None:
         "location": None,
         "link": "</a>; rel=canonical",
         "language": "de",
+        "refresh": "5; url=/new",
         "digest": "3be147d0936baf6d1beb65ca7654472b",
         "payload": "sha1:words",
         "file": "crawl.warc.gz",
@@ -263,7 +265,16 @@ def expected(records: Iterable[Capture | Revisit]) -> Capture | None:
 
     def newness(one: Capture) -> tuple[Any, ...]:
         described = describe(one, URL, "")
-        names = ("digest", "status", "content_type", "robots", "location", "link", "language")
+        names = [
+            "digest",
+            "status",
+            "content_type",
+            "robots",
+            "location",
+            "link",
+            "language",
+            "refresh",
+        ]
         return one.date, *(str(described[name]) for name in names)
 
     found = [one for one in records if isinstance(one, Capture) and one.status != 503]

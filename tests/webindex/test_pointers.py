@@ -88,6 +88,7 @@ def test_a_refresh_outweighs_a_canonical_page_and_may_leave_the_domain() -> None
 
 def capture(status: int = 200, **headers: str | None) -> dict[str, Any]:
     nothing = {"location": None, "link": None, "robots": None, "language": None}
+    nothing["refresh"] = None
     return {"url": URL, "status": status, "content_type": "text/html", **nothing, **headers}
 
 
@@ -105,6 +106,8 @@ def capture(status: int = 200, **headers: str | None) -> dict[str, Any]:
             False,
         ),
         (capture(), b"<meta http-equiv=refresh content='0;url=green.html'>", None, True),
+        (capture(refresh="0;url=/new"), b"<p>words", ("redirect", NEW), False),
+        (capture(refresh="60;url=/new"), b"<p>words", None, True),
         (capture(), b"<link rel=canonical href=/new>", ("canonical", NEW), True),
         (capture(link="</new>; rel=canonical"), b"<p>words", ("canonical", NEW), True),
         (

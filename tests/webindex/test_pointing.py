@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from chains import WORDS, Chain, chain, empty, moved, of, page
 from from_scratch import again, gone
 
@@ -58,10 +61,14 @@ def test_links_to_a_redirect_count_for_the_page_that_it_leads_to(empty: Chain) -
     empty.check()
 
 
-def test_a_page_with_a_meta_refresh_is_a_redirect(empty: Chain) -> None:
+@pytest.mark.parametrize("by", ["header", "markup"])
+def test_a_page_with_a_refresh_is_a_redirect(empty: Chain, by: str) -> None:
     old, new = "https://example.org/old", "https://example.org/new"
-    refresh = f'<meta http-equiv="refresh" content="0; url={new}">'
-    empty.load([page(old, f"<head>{refresh}</head><p>{WORDS}"), page(new, f"<p>{WORDS} new")])
+    markup = f'<head><meta http-equiv="refresh" content="0; url={new}"></head><p>{WORDS}'
+    said = page(old, markup if by == "markup" else f"<p>{WORDS}")
+    if by == "header":
+        said = replace(said, headers={**said.headers, "refresh": f"0; url={new}"})
+    empty.load([said, page(new, f"<p>{WORDS} new")])
     empty.work()
     empty.check()
     assert empty.found("word7") == [new]
