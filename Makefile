@@ -28,17 +28,8 @@ demo: venv ## see real pages go from a crawl into a search index that follows a 
 	@scripts/java.sh install
 	@JAVA_HOME="$$(scripts/java.sh home)" $(BIN)/python -m webindex.demo $(ARGS)
 
-# The store on HBase has a JVM in its process: numpy has crashed in one that had tested it before.
-ifdef ARGS
 test: setup ## run every test
-	@$(BIN)/python -m pytest $(ARGS)
-else
-test: setup
-	@status=0; \
-	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder --ignore-glob='*/test_store_hbase*' || status=1; \
-	$(BIN)/python -m pytest tests/integration/test_store_hbase*.py || status=1; \
-	exit $$status
-endif
+	@$(BIN)/python -m pytest $(or $(ARGS),-n 3 --no-loadscope-reorder)
 
 check: venv ## lint, format and types
 	@status=0; \

@@ -21,6 +21,8 @@ NAMES: Final = {
     "fig8_lmdb": "figure 8: single-cell reads and writes, Percola and raw LMDB in turn",
     "fig8_network": "figure 8 on HBase and on Bigtable's emulator, with an oracle and ZooKeeper",
     "fig10_faults": "figure 10: a bank on HBase while servers, oracles and programs are killed",
+    "fig10_webindex": "figure 10: the web index on HBase follows a crawl beside such faults",
+    "tablets": "§2.4: how evenly two worker processes serve the regions of a table on HBase",
     "calls": "§2.5: calls to a network store that a document takes, with cache and prefetch",
     "chain": "the web index: pages a second, share by stage, latency, memory",
     "index": "the web index at the size of a crawl: stages, latencies, growth, a recrawl",
@@ -36,7 +38,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description="Measure, print a table and draw a plot for each benchmark.",
-        epilog="\n".join(f"{name:12} {text}" for name, text in NAMES.items()),
+        epilog="\n".join(f"{name:14} {text}" for name, text in NAMES.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="which; by default all")

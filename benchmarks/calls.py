@@ -42,9 +42,10 @@ from percola.metrics import WorkerMetrics
 from percola.observers import Observers
 from percola.oracle.embedded import EmbeddedOracle
 from percola.runs import Runs
-from percola.scanner import Scanner, Sweep
+from percola.scanner import Scanner
 from percola.store.base import CellState, RowMutation, Store
 from percola.store.memory import MemoryStore
+from percola.sweep import Sweep
 from webindex import tables
 from webindex.loading import load_captures
 from webindex.serving.tantivy import TantivyIndex
@@ -205,10 +206,12 @@ class Chain:
 def _worker(repo: Repository, observers: Sequence[Observer[Any]]) -> Callable[[], None]:
     """A worker in this thread: works off all that there is, and returns."""
     services, group, metrics = repo.services, Observers(observers), WorkerMetrics()
-    options, chance = WorkerOptions(threads=1), random.Random(1)
+    # What is looked at once a second whatever comes is not a document's.
+    options, chance = WorkerOptions(threads=1, rescan=math.inf), random.Random(1)
     runs = Runs(services, group, metrics, options, chance)
     sweep = Sweep(services, group, math.inf, lambda: None)
     sweep.ending = True
+    services.coordination.listen(sweep.note_bell)
     parts = (services, group, metrics, options, runs, sweep, chance)
     common, apart = Scanner(*parts), Scanner(*parts, apart=True)
 

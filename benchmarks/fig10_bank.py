@@ -37,7 +37,6 @@ EACH: Final = 100
 _ADD_UP_EVERY: Final = 10
 _PAUSE: Final = 0.1
 _FAILED: Final = 3
-_TABLES_OF_PERCOLA: Final = ("@percola-oracle", "@percola-store", "@percola")
 
 _EXPECTED: Final = (StoreError, TransientError, CommitUnknownError, RetriesExhaustedError)
 """What may happen to a client while servers are down; anything else ends it."""
@@ -149,7 +148,8 @@ def set_up(address: str, folder: Path, regions: int) -> None:
     """Make the accounts, on HBase in so many regions; all balances in one transaction."""
     percola.open(address, [accounts]).close()
     if address.startswith("hbase:"):
-        _cut(address, regions)
+        at = [row_of(ACCOUNTS * one // regions).encode() for one in range(1, regions)]
+        cut(address, accounts.name, at)
     with (
         percola.open(address, [accounts]) as repo,
         Recorder("set-up", path=folder / "set-up.jsonl") as recorder,
@@ -178,35 +178,38 @@ def _calls(address: str) -> Any:
     )
 
 
-def _cut(address: str, regions: int) -> None:
-    """Make the table of the accounts anew, as it was but in regions; HBase spreads them."""
+def cut(address: str, table: str, rows: list[bytes]) -> None:
+    """Make a table of HBase anew, as it was but cut at these rows; HBase spreads the regions."""
     import jpype
 
     calls = _calls(address)
     admin = calls.client().connection.getAdmin()
-    name = calls.name(accounts.name)
+    name = calls.name(table)
     described = admin.getDescriptor(name)
     admin.disableTable(name)
     admin.deleteTable(name)
-    at = [row_of(ACCOUNTS * one // regions).encode() for one in range(1, regions)]
-    admin.createTable(described, jpype.JArray(jpype.JArray(jpype.JByte))(at))
+    admin.createTable(described, jpype.JArray(jpype.JArray(jpype.JByte))(rows))
     admin.close()
     calls.close()
 
 
 def places(address: str) -> dict[str, list[str]]:
-    """Which region servers serve which tables: {"HOST,PORT,STARTED": ["accounts", …], …}."""
+    """Which region servers serve which tables: {"HOST,PORT,STARTED": ["accounts", …], …}.
+
+    Those of the repository, Percola's own, and HBase's `hbase:meta`.
+    """
     calls = _calls(address)
     client = calls.client()
     meta = client.table_name.valueOf("hbase:meta")
-    names = {accounts.name: calls.name(accounts.name), "hbase:meta": meta}
-    names |= {table: calls.name(table) for table in _TABLES_OF_PERCOLA}
     admin = client.connection.getAdmin()
+    names = {"hbase:meta": meta}
+    for name in admin.listTableNamesByNamespace(calls.place.namespace):
+        short = str(name.getQualifierAsString())
+        names["@" + short[2:] if short.startswith("0-") else short] = name
     found: dict[str, list[str]] = {}
     for table, name in names.items():
-        if admin.tableExists(name):
-            for one in client.connection.getRegionLocator(name).getAllRegionLocations():
-                found.setdefault(str(one.getServerName()), []).append(table)
+        for one in client.connection.getRegionLocator(name).getAllRegionLocations():
+            found.setdefault(str(one.getServerName()), []).append(table)
     admin.close()
     calls.close()
     return found

@@ -224,10 +224,10 @@ def _rate(commits: Sequence[int], start: int, end: int) -> float:
     return (bisect_left(commits, end) - bisect_left(commits, start)) / (end - start) * 1e9
 
 
-def table(found: Sequence[Effect]) -> Grid:
-    """A line for each fault."""
+def table(found: Sequence[Effect], what: str = "commits") -> Grid:
+    """A line for each fault, and how many commits, or what it is, there were a second."""
     grid = Grid(
-        title="Figure 10 on HBase: commits a second around each fault",
+        title=f"Figure 10 on HBase: {what} a second around each fault",
         title_justify="left",
         box=SIMPLE_HEAD,
         pad_edge=False,
@@ -248,8 +248,13 @@ def table(found: Sequence[Effect]) -> Grid:
     return grid
 
 
-def plot(events: Sequence[Event], commits: Sequence[int], path: Path) -> None:
-    """Commits a second over time, with a line for each event."""
+def plot(
+    events: Sequence[Event],
+    commits: Sequence[int],
+    path: Path,
+    what: str = "transfers committed in a second",
+) -> None:
+    """Commits, or `what` happens at these moments, a second over time; a line for each event."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -271,7 +276,7 @@ def plot(events: Sequence[Event], commits: Sequence[int], path: Path) -> None:
             verticalalignment="top", horizontalalignment="right",
         )  # fmt: skip
     axes.set_xlabel("seconds")
-    axes.set_ylabel("transfers committed in a second")
+    axes.set_ylabel(what)
     axes.set_ylim(0, top)
     axes.set_xlim(0, seconds[-1] if seconds else 1)
     figure.suptitle("Figure 10 on HBase", x=0.02, horizontalalignment="left")

@@ -84,6 +84,22 @@ class Program:
                     end.close()
 
 
+def _run(*arguments: object, log: Path) -> dict[str, Any]:
+    program = Program(*arguments, log=log)
+    try:
+        return program.hear()
+    finally:
+        program.end()
+
+
+def placement(address: str, cluster: Cluster, log: Path) -> dict[str, list[str]]:
+    """Which region server, by its name in the cluster, serves regions of which tables."""
+    found = _run("places", address, log=log)["servers"]
+    names = [one for one in cluster.names if one.startswith("regionserver")]
+    ports = {cluster.process(name).port: name for name in names}
+    return {ports[int(server.split(",")[1])]: sorted(of) for server, of in found.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """Something that was done to the servers, and when by the clock of the histories, in ns."""
@@ -143,11 +159,7 @@ class Bank:
 
     def run(self, *arguments: object) -> dict[str, Any]:
         """Run one of the other commands of `fig10_bank`; what it prints."""
-        program = Program(*arguments, log=self.folder / "log")
-        try:
-            return program.hear()
-        finally:
-            program.end()
+        return _run(*arguments, log=self.folder / "log")
 
     def start_client(self, prefix: Sequence[str] = ()) -> Program:
         """Start another client, `c1` and so on; it prints a line when it has begun.
@@ -213,10 +225,7 @@ class Bank:
 
     def placement(self, cluster: Cluster) -> dict[str, list[str]]:
         """Which region server, by its name in the cluster, serves regions of which tables."""
-        found = self.run("places", self.address)["servers"]
-        names = [one for one in cluster.names if one.startswith("regionserver")]
-        ports = {cluster.process(name).port: name for name in names}
-        return {ports[int(server.split(",")[1])]: sorted(of) for server, of in found.items()}
+        return placement(self.address, cluster, self.folder / "log")
 
     # --- The end --------------------------------------------------------------------------
 

@@ -192,7 +192,7 @@ def _tasks(raw: Raw, repo: percola.Repository) -> dict[str, Callable[[], Once]]:
 
 _TIMED: Final = {
     "oracle": ("timestamp", "read_timestamp"),
-    "store": ("mutate", "read", "safe_point"),
+    "store": ("mutate", "read"),
 }
 
 
@@ -243,7 +243,7 @@ def _trace(
         for part, methods in _TIMED.items():
             for method in methods:
                 delattr(getattr(services, part), method)
-    # A look at the shared row now and then makes a run of another shape: that is left out.
+    # What had to be tried again makes a run of another shape: that is left out.
     shapes = [tuple(called for called, _ in run) for run in runs]
     usual = max(set(shapes), key=shapes.count)
     alike = [run for run, shape in zip(runs, shapes, strict=True) if shape == usual]
@@ -267,7 +267,7 @@ def _steps(calls: Sequence[str]) -> list[str]:
                 f"{phase}, others" if f"{phase}, primary" in named else f"{phase}, primary"
             )
         else:
-            named.append({"safe_point": "safe point", "rest": "Python"}.get(call, call))
+            named.append("Python" if call == "rest" else call)
     return named
 
 

@@ -14,7 +14,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pytest
 from stores import Ground
@@ -29,14 +29,43 @@ _PAPER: Final = (
     "2_2_reads",
     "2_2_retry",
     "2_2_transactions",
+    "2_4_apart",
+    "2_4_batch_failures",
+    "2_4_batches",
+    "2_4_batches_observed",
     "2_4_failures",
+    "2_4_marked_writes",
     "2_4_notifications",
     "2_4_observers",
+    "2_4_worker",
+    "2_5_prefetch",
     "feed",
+    "feed_reach",
 )
 
-MORE: Final = ("2_1_cells", "2_1_holds", "2_1_old_versions", "2_2_joint_attempts")
+MORE: Final = (
+    "2_1_cells",
+    "2_1_holds",
+    "2_1_old_versions",
+    "2_2_joint_attempts",
+    "2_4_deferred",
+    "2_4_idle",
+    "2_5_batching",
+)
 """For a store that is quick: these say less of it."""
+
+
+Marked = TypeVar("Marked", bound=Callable[..., Any])
+
+
+def only_near(why: str) -> Callable[[Marked], Marked]:
+    """Marks a test that would say nothing of a store on a server, and says why."""
+
+    def mark(test: Marked) -> Marked:
+        vars(test)["only_near"] = why
+        return test
+
+    return mark
 
 
 def protocol(more: Iterable[str] = ()) -> dict[str, type]:
@@ -48,9 +77,21 @@ def protocol(more: Iterable[str] = ()) -> dict[str, type]:
     for name in names:
         module = importlib.import_module(name)
         found["Test_" + name.rpartition(".")[2].removeprefix("test_")] = borrow(
-            module, repo=_repo_of(module)
+            module, _on_the_ground(module), repo=_repo_of(module)
         )
     return found
+
+
+def _on_the_ground(module: ModuleType) -> list[str]:
+    """The tests that stand on the ground: the others say nothing of another one."""
+    made = {name for name, one in vars(module).items() if isinstance(one, _FIXTURE)}
+    return [
+        name
+        for name, one in vars(module).items()
+        if name.startswith("test_")
+        and not hasattr(one, "only_near")
+        and {"ground", "repo", *made} & {*inspect.signature(one).parameters}
+    ]
 
 
 def _repo_of(module: ModuleType) -> Any:

@@ -20,7 +20,11 @@ NO_SPARK = tuple(
     for what in ("store", "oracle", "hbase", "histories", "site", "webindex")
 )
 SPARK = INTEGRATION + "test_spark_"
+JAVA_WITHIN = INTEGRATION + "test_store_hbase"
 T = TypeVar("T")
+
+# Processes that live for seconds: what compiles well and collects garbage beside takes longer.
+_SHORT_LIVED_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 # No deadline for an example: how long one takes on a busy machine says nothing about the code.
 hypothesis.settings.register_profile("percola", deadline=None)
@@ -39,23 +43,38 @@ def pytest_configure() -> None:
     # Spark takes its Java from here; one of 17 or later need not be the first on PATH.
     if home := _java("home"):
         os.environ["JAVA_HOME"] = home
+    os.environ.setdefault("PERCOLA_HBASE_JVM_OPTIONS", _SHORT_LIVED_JAVA)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Two processes (`make test`). What runs Spark stays together: a session takes time to start.
+    """Three processes (`make test`). What runs Spark stays together: a session takes time to start.
 
-    Percola's own tests on Spark are one piece, the index's the other; all the rest goes by files to
-    whichever process is free.
+    Percola's own tests on Spark are one piece, the index's the other. The store on HBase has a JVM
+    in its process, and numpy has crashed in one that had tested it before: one process runs nothing
+    else, and mostly waits. All the rest goes by files to whichever process is free.
     """
     from xdist.scheduler import LoadScopeScheduling
 
     class FilesAndSessions(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
+            if file.startswith(JAVA_WITHIN):
+                return JAVA_WITHIN
             if not file.startswith(INTEGRATION) or file.startswith(NO_SPARK):
                 return file
             return SPARK if file.startswith(SPARK) else INTEGRATION
+
+        def _assign_work_unit(self, node: Any) -> None:
+            had = self.assigned_work[node]
+            if self.numnodes > 1 and (
+                JAVA_WITHIN in had or (had and {*self.workqueue} == {JAVA_WITHIN})
+            ):
+                node.shutdown()
+                return
+            if JAVA_WITHIN in self.workqueue:
+                self.workqueue.move_to_end(JAVA_WITHIN, last=bool(had))
+            super()._assign_work_unit(node)
 
     return FilesAndSessions(config, log)
 

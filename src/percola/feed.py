@@ -34,7 +34,7 @@ from typing import Any, Final, Generic, NamedTuple
 
 from percola.catalog import feed_since
 from percola.cells import Cell, Kind, Op, decode_write
-from percola.errors import NoFeedError, SnapshotTooOldError, UsageError
+from percola.errors import NoFeedError, UsageError
 from percola.repository import Repository
 from percola.schema import Column, Family, R, Table, WeakColumn
 from percola.snapshot import Row, Snapshot
@@ -172,8 +172,7 @@ def check_start(repo: Repository, table: str, after: int) -> None:
             "there, it followed another repository, or this one before it was restored from a "
             "backup: read the table whole, and follow it from there."
         )
-    if after < (safe_point := services.store.safe_point()):
-        raise SnapshotTooOldError(after, safe_point)
+    services.store.check_safe_point(after)
 
 
 # --- The changes ------------------------------------------------------------------------
@@ -330,6 +329,5 @@ def _beneath(store: Store, cell: Cell, ts: int) -> tuple[int, bytes | None]:
             continue
         break
     # After the look, as every reader does: then nothing that it needed was missing (P12).
-    if (safe_point := store.safe_point()) > ts:
-        raise SnapshotTooOldError(ts, safe_point)
+    store.check_safe_point(ts)
     return found

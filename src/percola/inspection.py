@@ -265,6 +265,7 @@ def retry_failures(
     """
     services = repo.services
     retried = 0
+    tables: set[str] = set()
     for failure in failures(repo, observer=observer, table=table, row=row):
         cell = failure.cell
         failed = Cell(cell.table, cell.row, failed_column(failure.observer, cell.column))
@@ -280,8 +281,9 @@ def retry_failures(
             changes,
         )
         retried += services.store.mutate([mutation])[0]
+        tables.add(cell.table)
     if retried:
-        services.changed()
+        services.changed(tables)
     return retried
 
 

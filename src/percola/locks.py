@@ -114,7 +114,8 @@ class LockResolver:
 
     def settle(self, cell: Cell, start_ts: int, lock: LockRecord, fate: Fate) -> None:
         """Replace a decided transaction's lock by its write record, or remove it."""
-        changes = settling_changes(cell.column, start_ts, lock, fate)
+        apart = self._store.notifies_apart
+        changes = settling_changes(cell.column, start_ts, lock, fate, apart)
         held = Condition(True, Kind.LOCK, cell.column, start_ts, start_ts)
         # If the condition fails, somebody else has done the same: just as well.
         self._store.mutate([RowMutation(cell.table, cell.row, [held], changes)])
@@ -181,27 +182,28 @@ class LockResolver:
 
 
 def commit_changes(
-    column: bytes, start_ts: int, commit_ts: int, lock: LockRecord
+    column: bytes, start_ts: int, commit_ts: int, lock: LockRecord, apart: bool = False
 ) -> list[Put | Delete]:
     """The changes that commit one locked cell, by its owner or by whoever rolls it forward.
 
-    One row mutation: the write record, the notify entry of an observed column (rule N1) and
-    the removal of the lock.
+    One row mutation: the write record, the notify entry of an observed column (rule N1) and the
+    removal of the lock. Where notify entries stand `apart`, this one has been put before the
+    commit point (`percola.store.apart`).
     """
     record = encode_write(lock.op, start_ts, lock.value)
     changes: list[Put | Delete] = [Put(Kind.WRITE, column, commit_ts, record)]
-    if lock.observed:
+    if lock.observed and not apart:
         changes.append(Put(Kind.NOTIFY, column, commit_ts, b""))
     changes.append(Delete(Kind.LOCK, column, start_ts))
     return changes
 
 
 def settling_changes(
-    column: bytes, start_ts: int, lock: LockRecord, fate: Fate
+    column: bytes, start_ts: int, lock: LockRecord, fate: Fate, apart: bool = False
 ) -> list[Put | Delete]:
     """The changes that finish a lock which is not its transaction's primary, once it is decided."""
     if fate.commit_ts is not None:
-        return commit_changes(column, start_ts, fate.commit_ts, lock)
+        return commit_changes(column, start_ts, fate.commit_ts, lock, apart)
     return [Delete(Kind.LOCK, column, start_ts), Delete(Kind.DATA, column, start_ts)]
 
 

@@ -35,7 +35,6 @@ from percola.errors import (
     ConflictingOptionsError,
     NotARepositoryError,
     RepositoryClosedError,
-    SnapshotTooOldError,
     UsageError,
 )
 from percola.folder import LocalFolder, folder_of
@@ -109,7 +108,7 @@ class Repository:
             clock=self._clock,
             columns=columns_of(self.schema),
             ttl_ms=int(lock_ttl_seconds * 1000),
-            changed=coordination.ring,
+            ring=coordination.ring,
             leases=leases_of(coordination),
             caches_reads=caches_reads or prefetches,
             prefetch=Prefetch() if prefetches else None,
@@ -167,8 +166,7 @@ class Repository:
                 f"There is no snapshot at {at!r} yet: timestamps go from 1 to {latest} by now."
             )
         snapshot = Snapshot(services, at)
-        if at < (safe_point := services.store.safe_point()):
-            raise SnapshotTooOldError(at, safe_point)
+        services.store.check_safe_point(at)
         return snapshot
 
     def run(self, function: Callable[[Transaction], T], *, attempts: int = retry.ATTEMPTS) -> T:
@@ -302,8 +300,7 @@ class Repository:
         fate = services.resolver.fate(error.primary, error.start_ts, impatient=True)
         if fate is not None and fate.commit_ts is not None:
             return True
-        if (safe_point := services.store.safe_point()) > error.start_ts:
-            raise SnapshotTooOldError(error.start_ts, safe_point)
+        services.store.check_safe_point(error.start_ts)
         return False
 
     def close(self) -> None:

@@ -381,7 +381,8 @@ class _Judge:
         notified = self._entries.notify
         changes = [ts for ts, record in self._writes.items() if record.op in _CHANGES]
         newest = max(changes, default=0)
-        if not self._unread:
+        if not (self._unread or self._entries.lock):
+            # Where notify entries stand apart, they are there before what is still locked.
             for ts in notified:
                 # Below the newest change, garbage collection may have removed the reason.
                 if ts not in self._writes and ts > newest:

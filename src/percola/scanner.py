@@ -11,10 +11,15 @@
       ▼
     two seconds of work are over ───────▶  another table's turn; this one goes on where it was
 
-Rows are few of all the keys that could be, and most of these fall before the first row of a tablet
-or behind the last: so a random key is one between rows that this scanner has seen dirty, once it
-has seen any. Where there is always more to do than can be done, beginning anew each time would
-leave the rest of a tablet to itself.
+Where little is dirty, one call finds all of a table, and a scanner begins at a random row of it.
+Elsewhere it begins at a random key of a random tablet: rows are few of all the keys that could be,
+and most of these fall before the first row of a tablet or behind the last, so that it is a key
+between rows that this scanner has seen dirty, once it has seen any. Where there is always more to
+do than can be done, beginning anew each time would leave the rest of a tablet to itself.
+
+A table in which nothing was left to do is left out until there is news of it: a commit of this
+process says in which tables it notified somebody (`percola.news.News`). When another process
+rings, and once a second whatever comes (`WorkerOptions.rescan`), all tables are looked at.
 
 Columns whose observers may be put off (`Observer.defer`) are left out, but for a pass over them
 alone when that time is over, or when the others have been clean for a quarter of a second: a gap in
@@ -25,7 +30,8 @@ as nothing else is found to do. Those that run apart (`Observer.apart`) are left
 their own, in the worker that was first to claim them by an advisory lock.
 
 A pass that finds nothing looks for the locks of the dead now and then: a transaction that died
-past its commit point owes its notify entries to whoever rolls it forward (rule N1).
+past its commit point owes its notify entries to whoever rolls it forward (rule N1). Where notify
+entries stand apart, it has put them before (`percola.store.apart`), and nothing is looked for.
 
 Nothing here waits and nothing starts a thread: `Scanner.look` goes round once and says for how
 long there is nothing to do. `percola.worker` calls it from threads, and sleeps to the bell.
@@ -37,8 +43,7 @@ import itertools
 import logging
 import math
 import random
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from percola.cells import Cell, Kind
@@ -47,169 +52,16 @@ from percola.metrics import WorkerMetrics
 from percola.observers import Observers
 from percola.runs import Found, GivenUpError, Row, Runs, WorkerOptions
 from percola.snapshot import Services
+from percola.sweep import Address, Sweep
 
 log = logging.getLogger("percola.worker")
 
 _CHUNK: Final = 64
 _STINT: Final = 2.0  # seconds
 _SHORT_STINT: Final = 0.2
-_QUIET: Final = 0.25
-_QUIET_LASTS: Final = 4.0
 _BUSY_WAIT: Final = 0.02
 _TELEPORTS: Final = 4
-
-Address = tuple[str, bytes]
-"""A column: its table's name, and its key."""
-
-_NONE: Final[frozenset[Address]] = frozenset()
-
-
-class Sweep:
-    """What is left to do on the columns that a worker observes; for all of its scanners.
-
-    Attributes:
-        ending: the worker is only waiting for the end of all work, deferred work included.
-
-    Args:
-        every: seconds between looks for the locks of the dead.
-        ring: called when settling a lock may have put a notify entry.
-    """
-
-    def __init__(
-        self, services: Services, observers: Observers, every: float, ring: Callable[[], None]
-    ) -> None:
-        self._services = services
-        self._observers = observers
-        self._every = every
-        self._ring = ring
-        self._guard = threading.Lock()
-        self._swept = services.clock.monotonic()
-        self._deferred = dict.fromkeys(observers.deferred, self._swept)
-        self._worked = -math.inf
-        self._quiet_until = -math.inf
-        self._rested: dict[Address, float] = {}
-        self._busy: set[Scanner] = set()
-        self._claims: set[Address] = set()
-        self.ending = False
-
-    def is_idle(self) -> bool:
-        """Whether no notify entry is left for these observers, in the whole repository.
-
-        An entry goes only after its observer's commit, so a run under way counts as work; so
-        does a lock on an observed cell, for its notify entry comes when it is resolved.
-        """
-        # The locks before the notify entries: a commit in between is then seen as an entry.
-        return self._services.oracle.at_one_moment(
-            lambda: not (self._is_dirty() or self.finish_the_dead() or self._is_dirty())
-        )
-
-    def is_due(self) -> bool:
-        """Whether it is time to look for the locks of the dead; true once each time."""
-        now = self._services.clock.monotonic()
-        with self._guard:
-            if now - self._swept < self._every:
-                return False
-            self._swept = now
-            return True
-
-    def overdue(self) -> frozenset[Address]:
-        """The columns that have been put off for as long as they may; true once each time."""
-        if not self._deferred:
-            return _NONE
-        now = self._services.clock.monotonic()
-        with self._guard:
-            found = [
-                address
-                for address, seconds in self._observers.deferred.items()
-                if now - self._deferred[address] >= seconds
-            ]
-            self._deferred.update(dict.fromkeys(found, now))
-        return frozenset(found)
-
-    def note_work(self) -> None:
-        """There was something to do that may not be put off."""
-        self._worked = self._services.clock.monotonic()
-
-    def quiet_in(self) -> float:
-        """Seconds until what was put off may be done, if nothing else comes; 0 for at once."""
-        now = self._services.clock.monotonic()
-        if self.ending or now < self._quiet_until:
-            return 0.0
-        return max(0.0, self._worked + _QUIET - now)
-
-    def note_quiet(self) -> None:
-        """What was put off is begun: it may go on for a while, though it makes work for others."""
-        now = self._services.clock.monotonic()
-        if now >= self._quiet_until:
-            self._quiet_until = now + _QUIET_LASTS
-
-    def note_busy(self, scanner: Scanner, *, busy: bool) -> None:
-        """Whether a scanner found something to do when it went round last."""
-        with self._guard:
-            (self._busy.add if busy else self._busy.discard)(scanner)
-
-    def claimed(self) -> frozenset[Address]:
-        """The columns of observers that run apart which are this worker's to look after.
-
-        A worker takes what no other has, and keeps it until it stops: the others stand by.
-        """
-        for address in self._observers.apart - self._claims:
-            if self._services.coordination.try_lock(*_claim(address)):
-                self._claims.add(address)
-        return frozenset(self._claims)
-
-    def disclaim(self) -> None:
-        """Leave what runs apart to other workers; idempotent."""
-        while self._claims:
-            self._services.coordination.unlock(*_claim(self._claims.pop()))
-
-    def note_run(self, address: Address, seconds: float) -> None:
-        """The observers of a column that may take only a share of the time took so many."""
-        share = self._observers.sharing[address]
-        rested = self._services.clock.monotonic() + seconds * (1 / share - 1)
-        with self._guard:
-            self._rested[address] = max(rested, self._rested.get(address, rested))
-
-    def rests_for(self, columns: frozenset[Address]) -> float:
-        """Seconds until one of some columns may take more of the time; 0 if one may at once.
-
-        They all may while no other scanner of this worker finds anything to do.
-        """
-        if self.ending or not self._busy or not columns <= self.resting():
-            return 0.0
-        now = self._services.clock.monotonic()
-        with self._guard:
-            return max(0.0, min(self._rested.get(one, now) for one in columns) - now)
-
-    def resting(self) -> frozenset[Address]:
-        """The columns that have taken their share of the time for now."""
-        if not self._rested:
-            return _NONE
-        now = self._services.clock.monotonic()
-        with self._guard:
-            for address in [one for one, rested in self._rested.items() if rested <= now]:
-                del self._rested[address]
-            return frozenset(self._rested)
-
-    def finish_the_dead(self) -> bool:
-        """Settle dead transactions' locks on observed cells; whether there were any locks."""
-        found = settled = False
-        for cell, start_ts, raw in self._observed(Kind.LOCK):
-            found = True
-            settled |= self._services.resolver.try_resolve(cell, start_ts, raw)
-        if settled:
-            self._ring()
-        return found
-
-    def _is_dirty(self) -> bool:
-        return any(True for _ in self._observed(Kind.NOTIFY))
-
-    def _observed(self, kind: Kind) -> Iterator[tuple[Cell, int, bytes]]:
-        """All entries of a kind on the columns that this worker observes."""
-        for table in self._observers.tables:
-            # Whether there is any is the usual question: the first call asks for one.
-            entries = self._services.store.walk_kind(kind, table, first=1)
-            yield from (entry for entry in entries if self._observers.of(entry[0]))
+_UNDONE: Final = Found.HELD | Found.LATER
 
 
 class Scanner:
@@ -244,6 +96,9 @@ class Scanner:
         self._chance = chance
         self._misfortunes = 0
         self._left: dict[str, bytes] = {}
+        # Where nothing was left to do, with which news (of `percola.news.News`) of the table.
+        self._done: dict[tuple[frozenset[Address], str], int] = {}
+        self._rung, self._since = 0, -math.inf
         self._seen: dict[str, tuple[bytes, bytes]] = {}  # The first dirty row, and the last.
         # A batch is of rows that were found together.
         self._chunk = max([_CHUNK, *(one.batch for one in observers)])
@@ -258,6 +113,12 @@ class Scanner:
                 place (`Runs.give_up_late`).
             StoreError: the store has failed `WorkerOptions.attempts` times in a row.
         """
+        clock, rescan = self._services.clock, self._options.rescan
+        rung = self._sweep.others_rang()
+        anew = rung != self._rung or clock.monotonic() - self._since >= rescan
+        if anew:
+            self._done.clear()
+            self._rung = rung
         try:
             if self._apart:
                 found, rest = self._pass_apart()
@@ -277,9 +138,11 @@ class Scanner:
             if self._misfortunes >= self._options.attempts:
                 raise
             found, rest = Found.NOTHING, 0.0
+        if anew:
+            self._since = clock.monotonic()
         if Found.RAN in found:
             return 0.0
-        wait = rest or self._options.rescan
+        wait = rest or min(rescan, max(_BUSY_WAIT, self._since + rescan - clock.monotonic()))
         if Found.HELD in found:
             wait = min(wait, _BUSY_WAIT)
         if self._observers.deferred:
@@ -322,26 +185,31 @@ class Scanner:
         times for nothing, it goes round once more, past the others.
         """
         found = Found.NOTHING
-        tables = sorted({table for table, _ in columns})
-        if not tables:
-            return found
+        news = self._services.news
         until = self._services.clock.monotonic() + stint
         for jump in range(_TELEPORTS + 1):
+            tables = sorted(
+                table
+                for table in {table for table, _ in columns}
+                if self._done.get((columns, table)) != news.of(table)
+            )
+            if not tables:
+                return found
             first = self._chance.randrange(len(tables))
             stop_at_others = jump < _TELEPORTS
             met = False
             for table in tables[first:] + tables[:first]:
-                for start, end in self._ranges(table):
-                    outcome = self._scan_range(columns, table, start, end, stop_at_others, until)
-                    found |= outcome
-                    met = stop_at_others and Found.HELD in outcome
-                    if met or self._runs.stopping:
-                        break
-                    if Found.RAN in found and self._services.clock.monotonic() > until:
-                        # The next stint may be another table's: none waits for another's end.
-                        return found
+                known = news.of(table)
+                outcome = self._scan_table(columns, table, stop_at_others, until)
+                found |= outcome
+                if not (outcome & _UNDONE or table in self._left or self._runs.stopping):
+                    self._done[columns, table] = known
+                met = _has_met(outcome, stop_at_others)
                 if met or self._runs.stopping:
                     break
+                if Found.RAN in found and self._services.clock.monotonic() > until:
+                    # The next stint may be another table's: none waits for another's end.
+                    return found
             if not met or self._runs.stopping:
                 return found
             self._metrics.teleports.inc()
@@ -349,55 +217,89 @@ class Scanner:
                 return found
         return found
 
-    def _ranges(self, table: str) -> list[tuple[bytes, bytes]]:
-        """The whole table and round: from where a stint has ended, else from a random key."""
+    def _scan_table(
+        self, columns: frozenset[Address], table: str, stop_at_others: bool, until: float
+    ) -> Found:
+        """Run what is dirty all round a table: from where a stint has ended, else from anywhere."""
+        how = (columns, table, stop_at_others, until)
         start = self._left.pop(table, None)
         if start is None:
-            tablet = self._chance.choice(self._services.store.tablets(table))
-            low, high = tablet.start, tablet.end
-            if seen := self._seen.get(table):
-                first, last = max(low, seen[0]), min(high or seen[1], seen[1])
-                low, high = (first, last) if first < last else (low, high)
-            start = _random_key(low, high, self._chance)
-        return [(start, b""), (b"", start)] if start else [(b"", b"")]
+            entries, more = self._services.store.scan_kind(Kind.NOTIFY, table, limit=self._chunk)
+            if more is None:
+                # Mostly little is dirty: that was all, in one call.
+                first = self._chance.choice(entries)[0].row if entries else b""
+                entries = sorted(entries, key=lambda entry: entry[0].row < first)
+                return self._work_entries(*how, entries, Found.NOTHING)
+            start = self._random_start(table)
+        found = self._scan_range(*how, start, b"")
+        if start and not (table in self._left or _has_met(found, stop_at_others)):
+            if Found.RAN in found and self._services.clock.monotonic() > until:
+                self._left[table] = b""
+            else:
+                found |= self._scan_range(*how, b"", start)
+        return found
+
+    def _random_start(self, table: str) -> bytes:
+        tablet = self._chance.choice(self._services.store.tablets(table))
+        low, high = tablet.start, tablet.end
+        if seen := self._seen.get(table):
+            first, last = max(low, seen[0]), min(high or seen[1], seen[1])
+            low, high = (first, last) if first < last else (low, high)
+        return _random_key(low, high, self._chance)
 
     def _scan_range(
         self,
         columns: frozenset[Address],
         table: str,
-        start: bytes,
-        end: bytes,
         stop_at_others: bool,
         until: float,
+        start: bytes,
+        end: bytes,
     ) -> Found:
         """Run what is dirty in a range, for a stint; on request, up to the first other scanner."""
         found = Found.NOTHING
         position: bytes | None = start
-        store, coordination = self._services.store, self._services.coordination
         while position is not None and not self._runs.stopping:
-            entries, position = store.scan_kind(Kind.NOTIFY, table, position, end, self._chunk)
-            cells = [cell for cell, _, _ in entries if (cell.table, cell.column) in columns]
-            ahead = dict.fromkeys(cells)  # What is dirty from here on, in order.
-            if cells:
-                first, last = self._seen.get(table, (cells[0].row, cells[0].row))
-                self._seen[table] = min(first, cells[0].row), max(last, cells[-1].row)
-            for row, group in itertools.groupby(cells, key=lambda cell: cell.row):
-                if self._runs.stopping:
-                    return found
-                dirty = [cell for cell in dict.fromkeys(group) if cell in ahead]
-                if not dirty:
-                    continue
-                if Found.RAN in found and self._services.clock.monotonic() > until:
-                    self._left[table] = row
-                    return found
-                if not coordination.try_lock(table, row):
-                    found |= Found.HELD
-                    if stop_at_others:
-                        return found
-                    for cell in dirty:
-                        del ahead[cell]
-                    continue
-                found |= self._work_row(table, row, dirty, ahead)
+            entries, position = self._services.store.scan_kind(
+                Kind.NOTIFY, table, position, end, self._chunk
+            )
+            found = self._work_entries(columns, table, stop_at_others, until, entries, found)
+            if table in self._left or _has_met(found, stop_at_others):
+                break
+        return found
+
+    def _work_entries(
+        self,
+        columns: frozenset[Address],
+        table: str,
+        stop_at_others: bool,
+        until: float,
+        entries: Sequence[tuple[Cell, int, bytes]],
+        found: Found,
+    ) -> Found:
+        """Run what these notify entries tell of; together with what was `found` before."""
+        cells = [cell for cell, _, _ in entries if (cell.table, cell.column) in columns]
+        ahead = dict.fromkeys(cells)  # What is dirty from here on, in order.
+        if cells:
+            known = [cell.row for cell in cells] + [*self._seen.get(table, ())]
+            self._seen[table] = min(known), max(known)
+        for row, group in itertools.groupby(cells, key=lambda cell: cell.row):
+            if self._runs.stopping:
+                break
+            dirty = [cell for cell in dict.fromkeys(group) if cell in ahead]
+            if not dirty:
+                continue
+            if Found.RAN in found and self._services.clock.monotonic() > until:
+                self._left[table] = row
+                break
+            if not self._services.coordination.try_lock(table, row):
+                found |= Found.HELD
+                if stop_at_others:
+                    break
+                for cell in dirty:
+                    del ahead[cell]
+                continue
+            found |= self._work_row(table, row, dirty, ahead)
         return found
 
     def _work_row(
@@ -463,10 +365,9 @@ class Scanner:
             self._services.coordination.unlock(table, row)
 
 
-def _claim(address: Address) -> Row:
-    """The advisory lock that says which worker looks after a column apart: no row's."""
-    table, column = address
-    return table, b"\0apart\0" + column
+def _has_met(found: Found, stop_at_others: bool) -> bool:
+    """Whether another scanner is in the way, if it is to be got out of."""
+    return stop_at_others and Found.HELD in found
 
 
 def _random_key(start: bytes, end: bytes, chance: random.Random) -> bytes:

@@ -33,6 +33,7 @@ from percola.errors import (
 )
 from percola.leases import Leases
 from percola.locks import LockResolver
+from percola.news import News
 from percola.oracle.base import Oracle
 from percola.prefetch import Prefetch
 from percola.schema import Column, Family, R, Table, WeakColumn
@@ -55,7 +56,8 @@ class Services:
         caches_reads: whether transactions keep what they read (§2.5).
         prefetch: what past transactions read next (§2.5), where what is read is kept; or None.
         calls: the count of calls to the store, where they are counted; or None.
-        changed: called after a commit that notified somebody.
+        ring: called after a commit that notified somebody, once it is noted in `news`.
+        news: in which tables this process's commits have notified somebody.
         leases: where those that read now stand, for garbage collection to wait for.
         readers: the store's readers of single columns, made as they are needed.
     """
@@ -71,9 +73,15 @@ class Services:
     caches_reads: bool = False
     prefetch: Prefetch | None = None
     calls: StoreCalls | None = None
-    changed: Callable[[], None] = field(default=lambda: None)
+    ring: Callable[[], None] = field(default=lambda: None)
+    news: News = field(default_factory=News)
     leases: Leases = field(default_factory=Leases)
     readers: dict[tuple[str, bytes], Reader] = field(default_factory=dict)
+
+    def changed(self, tables: Iterable[str]) -> None:
+        """Say, after a commit, that somebody has been notified in these tables."""
+        self.news.note(tables)
+        self.ring()
 
     def new_cache(self) -> ReadCache:
         """The cache of a transaction that begins now."""

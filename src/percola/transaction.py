@@ -233,11 +233,12 @@ class Transaction(Snapshot):
         store = services.one_step
         assert store is not None
         columns = self._columns
-        notifies = bool(self._notifications)
+        notified = {cell.table for cell in self._notifications}
         writes: list[OneStepWrite] = []
         for cell, (op, value) in self._writes.items():
             observed = columns.get((cell[0], cell[2])) is True and op != _LOCK
-            notifies = notifies or observed
+            if observed:
+                notified.add(cell[0])
             writes.append((cell, op, value, observed))
         attempt = 0
         while True:
@@ -246,8 +247,8 @@ class Transaction(Snapshot):
                 self.start_ts, writes, tuple(self._notifications), self._answers
             )
             if not isinstance(outcome, OneStepConflict):
-                if notifies:
-                    services.changed()
+                if notified:
+                    services.changed(notified)
                 return outcome
             if outcome.lock is None:
                 raise ConflictError(outcome.cell, self.start_ts, outcome.commit_ts, locked=False)

@@ -5,6 +5,7 @@ Row mutations of the store are the only synchronisation between the clients:
     prewrite             lock the primary's row, then all others in batches; each row checks
                          for newer writes and other locks in the same mutation that locks it
     commit_ts            drawn after the last prewrite was acknowledged (P2)
+    notify               weak notifications, and all others where notify entries stand apart
     commit_primary       primary's lock → write record: the commit point
     commit_secondaries   the same everywhere else; anyone who meets a lock may do it too
 
@@ -19,6 +20,7 @@ locks are refreshed while a commit takes long (P8).
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
@@ -67,18 +69,22 @@ class TwoPhaseCommit:
         self._uncertain = False
         # Notify and failed entries that go once this has committed.
         self._answered: dict[_Row, list[Put | Delete]] = {}
+        # No mutation is of both a row and its notify entries there (`percola.store.apart`).
+        self._apart = services.store.notifies_apart
         # The oldest timestamp at which anything was locked that is committed here.
         self._oldest_ts = start_ts
 
     def run(self, notifications: Iterable[Cell], answers: Sequence[tuple[Kind, Cell, int]]) -> int:
         services, primary = self._services, self._primary
-        notifies = False
+        weak = list(notifications)
+        notified = {cell.table for cell in weak}
+        notified.update(cell.table for cell in self._writes if self._observed(cell))
         groups: list[list[Cell]] = []
         for kind, (table, row, column), ts in answers:
             self._answered.setdefault((table, row), []).append(Delete(kind, column, ts))
         if primary is None:
             commit_ts = services.oracle.timestamp()
-            notifies = self._notify(notifications, commit_ts)
+            self._notify(weak, commit_ts)
         else:
             rows: dict[_Row, list[Cell]] = {(primary.table, primary.row): []}
             for cell in self._writes:
@@ -87,27 +93,24 @@ class TwoPhaseCommit:
             try:
                 self.prewrite(groups[:1], primary)
                 self.prewrite(groups[1:], primary)
-                # After the last lock is in place: either this sees a new safe point, or the
-                # collector, which looks for locks after it has raised it, sees ours (P12).
-                safe_point = services.store.safe_point()
-                if safe_point > self._oldest_ts:
-                    raise SnapshotTooOldError(self._oldest_ts, safe_point)
+                # After the last lock is in place: either this sees a new safe point, or all that
+                # the locks could conflict with was still there (P12, `percola.gc`).
+                services.store.check_safe_point(self._oldest_ts)
                 commit_ts = services.oracle.timestamp()
                 # Before the commit point: a crash cannot lose them, and one for a transaction
                 # that does not commit only costs a look (N4).
-                notifies = self._notify(notifications, commit_ts)
+                self._notify(weak, commit_ts)
             except CommitUnknownError:
                 raise
             except BaseException:
                 self.undo(primary)
                 raise
-            if self.commit_primary(groups[0], primary, commit_ts):
+            if self.commit_primary(groups[0], primary, commit_ts) and not self._apart:
                 self._answered.pop((primary.table, primary.row), None)
-            notifies |= any(self._observed(cell) for cell in self._writes)
             groups = groups[1:]
         self.commit_secondaries(groups, commit_ts)
-        if notifies:
-            services.changed()
+        if notified:
+            services.changed(notified)
         return commit_ts
 
     # --- Phase one ----------------------------------------------------------------------
@@ -242,14 +245,31 @@ class TwoPhaseCommit:
         if not alive:
             raise self._rolled_back()
 
-    def _notify(self, notifications: Iterable[Cell], commit_ts: int) -> bool:
-        mutations = [
-            RowMutation(table, row, (), [Put(Kind.NOTIFY, column, commit_ts, b"")])
-            for table, row, column in notifications
-        ]
+    def _to_notify(self, notifications: Iterable[Cell]) -> Iterable[Cell]:
+        """The cells whose notify entries are put before the commit point, row by row."""
+        observed = [cell for cell in self._writes if self._apart and self._observed(cell)]
+        return sorted([*notifications, *observed])
+
+    def _notify(self, notifications: Iterable[Cell], commit_ts: int) -> None:
+        """Put notify entries; again if no answer comes, for one too many costs a look (N4)."""
+        mutations = (
+            RowMutation(
+                table, row, (), [Put(Kind.NOTIFY, cell.column, commit_ts, b"") for cell in group]
+            )
+            for (table, row), group in itertools.groupby(
+                self._to_notify(notifications), key=lambda cell: (cell.table, cell.row)
+            )
+        )
         for batch in batches(mutations):
-            self._services.store.mutate(batch)
-        return bool(mutations)
+            for attempt in range(1, _ATTEMPTS + 1):
+                try:
+                    self._services.store.mutate(batch)
+                    break
+                except OutcomeUnknownError:
+                    if attempt == _ATTEMPTS:
+                        raise
+            if self._primary is not None:
+                self._refresh_if_due(self._primary)
 
     def undo(self, primary: Cell) -> None:
         """Give the transaction up: a rollback record on the primary, then the locks (P4).
@@ -273,8 +293,8 @@ class TwoPhaseCommit:
     def commit_primary(self, cells: Sequence[Cell], primary: Cell, commit_ts: int) -> bool:
         """The commit point: the primary's whole row, under the condition that its lock holds.
 
-        What it answers in this row goes with it. False if somebody else may have committed it:
-        then these entries may still be there.
+        What it answers in this row goes with it, if that does not stand apart. False if somebody
+        else may have committed it: then these entries may still be there.
         """
         services, start_ts = self._services, self._start_ts
         mutation = self._commit_point(cells, primary, commit_ts)
@@ -285,10 +305,12 @@ class TwoPhaseCommit:
                     return True
                 if self._has_committed(primary, commit_ts):
                     return False
-                if unknown and services.store.safe_point() > start_ts:
-                    # Garbage collection may have removed the record: nobody can tell any more.
-                    raise CommitUnknownError(primary, start_ts, commit_ts)
+                if unknown:
+                    services.store.check_safe_point(start_ts)
                 raise self._rolled_back()
+            except SnapshotTooOldError as error:
+                # Garbage collection may have removed the record: nobody can tell any more.
+                raise CommitUnknownError(primary, start_ts, commit_ts) from error
             except OutcomeUnknownError:
                 # Committed or not? The same mutation again is safe either way (P6, P7).
                 unknown = True
@@ -305,7 +327,8 @@ class TwoPhaseCommit:
         """The one mutation that commits: a joint transaction's has more in it."""
         held = Condition(True, Kind.LOCK, primary.column, self._start_ts, self._start_ts)
         changes = self._commit_row(cells, commit_ts)
-        changes += self._answered.get((primary.table, primary.row), ())
+        if not self._apart:
+            changes += self._answered.get((primary.table, primary.row), ())
         return RowMutation(primary.table, primary.row, [held], changes)
 
     def _has_committed(self, primary: Cell, commit_ts: int) -> bool:
@@ -324,8 +347,10 @@ class TwoPhaseCommit:
             row = cells[0].table, cells[0].row
             held = [Condition(True, Kind.LOCK, c.column, start_ts, start_ts) for c in cells]
             changes = self._commit_row(cells, commit_ts)
-            # A row is changed once: two changes of one are made one after the other.
-            return RowMutation(*row, held, changes + standing.pop(row, []))
+            if not self._apart:
+                # A row is changed once: two changes of one are made one after the other.
+                changes += standing.pop(row, [])
+            return RowMutation(*row, held, changes)
 
         def mutations() -> Iterator[RowMutation]:
             yield from map(commit_of, groups)
@@ -352,7 +377,7 @@ class TwoPhaseCommit:
         changes: list[Put | Delete] = []
         for cell in cells:
             lock = self._lock(cell, self._primary)
-            changes += commit_changes(cell.column, self._start_ts, commit_ts, lock)
+            changes += commit_changes(cell.column, self._start_ts, commit_ts, lock, self._apart)
         return changes
 
     def _tolerantly(self, mutations: Iterable[RowMutation]) -> list[RowMutation]:

@@ -36,7 +36,8 @@ from percola.observers import Observer, Observers
 from percola.prefetch import Prefetch
 from percola.repository import Repository
 from percola.runs import GivenUpError, Runs, WorkerOptions
-from percola.scanner import Scanner, Sweep
+from percola.scanner import Scanner
+from percola.sweep import Sweep
 
 __all__ = ["Worker", "WorkerOptions"]
 
@@ -241,6 +242,7 @@ class Worker:
             self._threads.append(thread)
 
     def _ring(self) -> None:
+        self._sweep.note_bell()
         with self._shared.changed:
             self._shared.rings += 1
             self._shared.changed.notify_all()

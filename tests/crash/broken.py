@@ -12,9 +12,9 @@ from tests.crash.killing import KillingStore
 
 
 def _without_notify(
-    column: bytes, start_ts: int, commit_ts: int, lock: LockRecord
+    column: bytes, start_ts: int, commit_ts: int, lock: LockRecord, apart: bool
 ) -> list[Put | Delete]:
-    changes = commit_changes(column, start_ts, commit_ts, lock)
+    changes = commit_changes(column, start_ts, commit_ts, lock, apart)
     return [one for one in changes if one.kind is not Kind.NOTIFY]
 
 

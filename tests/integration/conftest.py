@@ -1,7 +1,7 @@
-"""The one Spark session that the tests of this folder share: starting one takes seconds.
+"""What the tests of this folder share: one Spark session and one HBase, which take long to start.
 
-Its tasks have the environment that it begins with, so Bigtable's emulator, where there is one,
-begins before it.
+Spark's tasks have the environment that the session begins with, so Bigtable's emulator, where there
+is one, begins before it.
 """
 
 from __future__ import annotations
@@ -9,12 +9,24 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 from emulator import ROOT, Emulator
+from hbase import hbase
 from pyspark.sql import SparkSession
+from spark_processes import QUICK_JAVA
 
 from percola.spark import spark_session
+
+# A fixture that modules import is one for each of them: here it is one for all.
+__all__ = ["hbase"]
+
+_CONFIG: Final = {
+    **QUICK_JAVA,
+    # As in the sessions that `webindex` starts: hundreds of processes import nothing by themselves.
+    "spark.python.daemon.module": "webindex.spark_daemon",
+}
 
 
 @pytest.fixture(scope="session")
@@ -34,6 +46,6 @@ def spark(java_home: Path, emulator_of_spark: Emulator | None) -> Iterator[Spark
     with pytest.MonkeyPatch.context() as patch:
         if emulator_of_spark is not None:
             patch.setenv("BIGTABLE_EMULATOR_HOST", emulator_of_spark.address)
-        with spark_session("local[2]", app="tests") as session:
+        with spark_session("local[2]", app="tests", config=_CONFIG) as session:
             patch.undo()
             yield session

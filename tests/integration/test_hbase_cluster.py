@@ -46,7 +46,8 @@ def use(pipe: Connection, folder: Path, quorum: str, *writes: int) -> list[int]:
     """A client: makes a table with the coprocessor, if there is none; writes; reads it all."""
     import jpype
 
-    jpype.startJVM(classpath=[f"{folder}/*"])
+    # It lives for a second.
+    jpype.startJVM("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", classpath=[f"{folder}/*"])
     hbase, client = (
         jpype.JPackage("org").apache.hadoop.hbase,
         jpype.JPackage("org").apache.hadoop.hbase.client,

@@ -265,7 +265,7 @@ def test_everybody_moves_to_the_process_that_holds_the_lease(wait_until: Wait) -
         assert advices[0].try_lock("t", b"r")
         assert not advices[1].try_lock("t", b"r")
         one.holds, two.holds = False, True
-        wait_until(lambda: two.service.sessions == 2, seconds=5)
+        wait_until(lambda: two.service.sessions == 2)
         assert one.service.sessions == one.service.locks == 0
         wait_until(lambda: all(advice.is_attended for advice in advices))
         for bell in bells:
@@ -295,8 +295,8 @@ def test_the_bell_is_heard_here_without_a_round_trip_and_elsewhere_at_once(
             assert len(here) == 1, "before ring() has returned"
             waits.append(child.hear() - rung)
         # Both clocks are the machine's. Usually it is a few milliseconds.
-        assert max(waits) < 2
-        assert sorted(waits)[len(waits) // 2] < 0.1
+        assert max(waits) < 20
+        assert sorted(waits)[len(waits) // 2] < 0.3
         del here[:]
         child.tell(("ring",))
         assert child.hear() is None
@@ -387,7 +387,7 @@ def test_a_thousand_that_attend_take_no_thread_from_other_calls(wait_until: Wait
             one = NetworkAdvice([server.address], lock_seconds=PATIENT)
             slowest = max(seconds(lambda n=n: one.try_lock("t", b"%d" % n)) for n in range(200))
             assert server.service.locks == 200
-            assert slowest < 2
+            assert slowest < PATIENT / 2
             one.ring()
             for number, stream in enumerate(streams):
                 # The first of them says that it is attended to, the second is the ring.

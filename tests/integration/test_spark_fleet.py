@@ -22,6 +22,7 @@ import pytest
 from children import Child, hear, say
 from fleets import executor_of, is_alive
 from pyspark.sql import SparkSession
+from spark_processes import QUICK_JAVA
 
 from percola import ConflictingOptionsError, NotARepositoryError, Repository, UsageError
 from percola.catalog import SYSTEM_TABLE
@@ -241,8 +242,7 @@ def test_a_worker_that_is_frozen_is_replaced(
 def drive(pipe: Connection, master: str, address: str, patience: float) -> object:
     """In a process of its own: two workers, and answers to the test's questions."""
     os.environ["PYSPARK_PYTHON"] = sys.executable  # A cluster's executors take it from here.
-    config = {
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    config = QUICK_JAVA | {
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",

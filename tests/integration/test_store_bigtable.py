@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from percola.cells import INLINE_BYTES, MAX_TS, Cell, Kind, Op
 from percola.errors import DamagedRecordError, SnapshotTooOldError
+from percola.store import shared_row
 from percola.store.base import Condition, Delete, Put, RowMutation, Store
 from percola.store.bigtable import BigtableStore
 from percola.store.bigtable_filters import MAX_STORED_TS
@@ -65,6 +66,8 @@ class TestBigtableStore(StoreConformance):
     def in_the_emulator(self, emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
         self.emulator = emulator
         monkeypatch.setattr(feed_claims, "_FAR", 2**52 + 1)
+        # All processes must agree on it; here there is one. `faults` has the real one.
+        monkeypatch.setattr(shared_row, "LEASE", 0.05)
 
     def make_store(self, folder: Path) -> BigtableStore:
         return self.emulator.store()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -23,7 +23,7 @@ from percola.store.bigtable_calls import (
     MutateRowsResponse,
     Place,
 )
-from percola.store.bigtable_settings import ALL_FAMILIES
+from percola.store.bigtable_settings import NOTIFY_FAMILIES, ROW_FAMILIES
 from percola.testing.ground import lock
 
 CELL = Cell("t", b"r", b"c")
@@ -35,11 +35,13 @@ def emulator() -> Iterator[Emulator]:
         yield running
 
 
-def make_table(emulator: Emulator, instance: str, families: dict[str, Any]) -> None:
-    """Make the table `t` as somebody else would have made it."""
+def make_table(
+    emulator: Emulator, instance: str, families: dict[str, Any], name: str = "t"
+) -> None:
+    """Make a table as somebody else would have made it."""
     place = emulator.place(instance)
     table = types.Table(column_families=families)
-    request = types.CreateTableRequest(parent=place.path, table_id="t", table=table)
+    request = types.CreateTableRequest(parent=place.path, table_id=name, table=table)
     with grpc.insecure_channel(emulator.address) as channel:
         create = channel.unary_unary(
             TABLE_ADMIN + "CreateTable",
@@ -71,25 +73,31 @@ def test_many_that_make_the_same_tables_do_not_disturb_each_other(emulator: Emul
     assert results == [None] * 8
 
 
-@pytest.mark.parametrize("lacking", ALL_FAMILIES)
-def test_a_table_without_one_of_the_families_is_refused(emulator: Emulator, lacking: str) -> None:
+EVERY = [("t", ROW_FAMILIES, one) for one in ROW_FAMILIES]
+EVERY += [("1-t", NOTIFY_FAMILIES, one) for one in NOTIFY_FAMILIES]
+
+
+@pytest.mark.parametrize(("name", "whole", "lacking"), EVERY)
+def test_a_table_without_one_of_the_families_is_refused(
+    emulator: Emulator, name: str, whole: Sequence[str], lacking: str
+) -> None:
     instance = f"lacks-{lacking}"
-    make_table(emulator, instance, {one: family() for one in ALL_FAMILIES if one != lacking})
+    make_table(emulator, instance, {one: family() for one in whole if one != lacking}, name)
     with pytest.raises(
-        StoreError, match=f"'t' has no column family '{lacking}'.*cbt .*createfamily"
+        StoreError, match=f"'{name}' has no column family '{lacking}'.*cbt .*createfamily"
     ):
         emulator.store(instance).create_tables(["t"])
 
 
-@pytest.mark.parametrize("ruled", ALL_FAMILIES)
+@pytest.mark.parametrize(("name", "whole", "ruled"), EVERY)
 @pytest.mark.parametrize("rule", [{"max_num_versions": 1}, {"max_age": {"seconds": 86_400}}])
 def test_a_family_that_drops_versions_is_refused(
-    emulator: Emulator, ruled: str, rule: dict[str, Any]
+    emulator: Emulator, name: str, whole: Sequence[str], ruled: str, rule: dict[str, Any]
 ) -> None:
     instance = f"rule-{ruled}-{next(iter(rule)).replace('_', '-')}"
-    families = {one: family() for one in ALL_FAMILIES} | {ruled: family(**rule)}
-    make_table(emulator, instance, families)
-    with pytest.raises(StoreError, match=f"'{ruled}'.*cbt .*setgcpolicy t {ruled} never"):
+    families = {one: family() for one in whole} | {ruled: family(**rule)}
+    make_table(emulator, instance, families, name)
+    with pytest.raises(StoreError, match=f"'{ruled}'.*cbt .*setgcpolicy {name} {ruled} never"):
         emulator.store(instance).create_tables(["t"])
 
 

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from hbase import Admin, HBase, empty, hbase
+from hbase import Admin, HBase, empty
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from percola.cells import INLINE_BYTES, MAX_TS, Cell, Kind, Op
 from percola.errors import DamagedRecordError, SnapshotTooOldError
+from percola.store import shared_row
 from percola.store.base import Condition, Delete, Put, RowMutation, Store
 from percola.store.hbase import HBaseStore
 from percola.testing import StoreConformance
@@ -21,32 +22,46 @@ from percola.testing.conformance import RANDOM
 from percola.testing.ground import COLUMN, lock, numbers, written
 from percola.testing.store_model import Comparison, Operation, looks, mutations
 
-__all__ = ["hbase"]
-
 WaitUntil = Callable[..., object]
 NAMESPACE: Final = f"conformance_{os.getpid()}"
+
+
+@pytest.fixture(scope="module")
+def cleaner(hbase: HBase) -> Iterator[HBaseStore]:
+    store = hbase.store(NAMESPACE)
+    yield store
+    store.close()
 
 
 class TestHBaseStore(StoreConformance):
     # All tests share a namespace and most of them a table, for making one takes a second and leaves
     # the server less memory.
     @pytest.fixture(autouse=True)
-    def in_the_cluster(self, hbase: HBase) -> Iterator[None]:
-        self.hbase = hbase
+    def in_the_cluster(
+        self, hbase: HBase, cleaner: HBaseStore, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[None]:
+        # All processes must agree on it; here there is one. `faults` has the real one.
+        monkeypatch.setattr(shared_row, "LEASE", 0.05)
+        self.hbase, self.made = hbase, list[HBaseStore]()
         yield
-        cleaner = hbase.store(NAMESPACE)
-        empty(cleaner)
-        cleaner.close()
+        empty(self.made, cleaner)
 
     def make_store(self, folder: Path) -> HBaseStore:
         store = self.hbase.store(NAMESPACE)
         store.create_tables([])
+        self.made.append(store)
         return store
 
     @pytest.fixture
     def table(self, store: Store) -> str:
         store.create_tables(["rows"])
         return "rows"
+
+    @pytest.fixture
+    def feed(self, store: Store) -> str:
+        store.create_tables(["fed"])
+        store.keep_feed("fed")
+        return "fed"
 
     def test_a_long_value_is_that_of_the_visible_write_whatever_data_is_newer(
         self, store: Store, table: str

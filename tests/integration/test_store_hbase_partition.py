@@ -32,39 +32,53 @@ def stack() -> Iterator[ExitStack]:
         yield held
 
 
-@pytest.fixture
-def network(stack: ExitStack) -> Network:
+@pytest.fixture(scope="module")
+def network() -> Iterator[Network]:
     require_namespaces()
     require_jars()
-    return stack.enter_context(Network())
+    with Network() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def away(network: Network) -> Namespace:
+    """Where the second region server is."""
+    return network.namespace()
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    network: Network, away: Namespace, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """Two region servers and one data node; each test leaves all of them running."""
+    with Cluster(
+        tmp_path_factory.mktemp("partition") / "cluster",
+        region_servers=2,
+        data_nodes=1,
+        heap=SMALL_HEAP,
+        host=network.address,
+        away={"regionserver-2": (away.address, away.name)},
+    ) as running:
+        yield running
 
 
 def open_bank(
-    stack: ExitStack, folder: Path, network: Network, away: dict[str, Namespace]
-) -> tuple[Cluster, Bank]:
-    """Two region servers, one data node, one oracle, and a client that is not away."""
-    cluster = stack.enter_context(
-        Cluster(
-            folder / "cluster",
-            region_servers=2,
-            data_nodes=1,
-            heap=SMALL_HEAP,
-            host=network.address,
-            away={name: (one.address, one.name) for name, one in away.items()},
-        )
-    )
-    oracle = stack.enter_context(OracleProcess(cluster.address, f"{network.address}:0"))
-    address = f"{cluster.address}?oracle={oracle.address}"
+    stack: ExitStack, folder: Path, network: Network, cluster: Cluster, namespace: str
+) -> Bank:
+    """A bank in a namespace of HBase, with one oracle, and a client that is not away."""
+    store = f"hbase://{cluster.quorum}/{namespace}"
+    oracle = stack.enter_context(OracleProcess(store, f"{network.address}:0"))
+    address = f"{store}?oracle={oracle.address}"
     bank = Bank(folder / "histories", address, clients=1, patience=PATIENCE)
-    return cluster, stack.enter_context(bank)
+    return stack.enter_context(bank)
 
 
 @pytest.mark.timeout(600)  # HBase's start, and waits as long as sessions last.
 def test_a_client_that_is_cut_off_waits_fails_in_words_and_tears_nothing(
-    stack: ExitStack, network: Network, tmp_path: Path, wait_until: WaitUntil
+    stack: ExitStack, network: Network, cluster: Cluster, tmp_path: Path, wait_until: WaitUntil
 ) -> None:
     far = network.namespace()
-    _, bank = open_bank(stack, tmp_path, network, {})
+    bank = open_bank(stack, tmp_path, network, cluster, "client")
     bank.start_client(far.prefix).hear()
     bank.await_commits(20, FAR)
 
@@ -99,28 +113,32 @@ def test_a_client_that_is_cut_off_waits_fails_in_words_and_tears_nothing(
 
 @pytest.mark.timeout(600)
 def test_a_region_server_that_is_cut_off_is_replaced_and_what_it_still_thinks_changes_nothing(
-    stack: ExitStack, network: Network, tmp_path: Path, wait_until: WaitUntil
+    stack: ExitStack,
+    network: Network,
+    away: Namespace,
+    cluster: Cluster,
+    tmp_path: Path,
+    wait_until: WaitUntil,
 ) -> None:
-    far = network.namespace()
-    cluster, bank = open_bank(stack, tmp_path, network, {"regionserver-2": far})
+    bank = open_bank(stack, tmp_path, network, cluster, "server")
     server = cluster.process("regionserver-2")
     assert "accounts" in bank.placement(cluster)["regionserver-2"]
     bank.await_commits(20)
 
     # Shorter than its session: nobody else takes its regions.
-    far.cut(network)
+    away.cut(network)
     bank.work(1.0)
-    far.mend(network)
+    away.mend(network)
     bank.await_commits(50)
     assert "accounts" in bank.placement(cluster)["regionserver-2"]
 
-    far.cut(network)
+    away.cut(network)
     bank.note("cut")
     wait_until(lambda: cluster.region_servers() == ["regionserver-1"], seconds=60)
     assert server.runs, "it was not the network that took it away"
     bank.await_commits(50)
     assert bank.placement(cluster)["regionserver-1"].count("accounts") == bank.regions
-    far.mend(network)
+    away.mend(network)
     bank.note("mended", is_fault=False)
     wait_until(lambda: not server.runs, seconds=60, what="the server to give itself up")
     server.start()

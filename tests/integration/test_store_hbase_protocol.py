@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 from borrowed import protocol
-from hbase import HBase, empty, hbase
+from hbase import HBase, empty
 from stores import Ground
 
 from percola.coordination.memory import MemoryCoordination
@@ -23,19 +23,18 @@ from percola.store import shared_row
 from percola.store.hbase import HBaseStore
 from percola.store.memory import MemoryStore
 
-__all__ = ["hbase"]
-
 NAMESPACE: Final = f"protocol_{os.getpid()}"
 
 
 class HBaseGround(Ground):
     """A namespace of a real HBase; timestamps and liveness tokens come from this process."""
 
-    def __init__(self, hbase: HBase, folder: Path, stack: ExitStack) -> None:
+    def __init__(self, hbase: HBase, cleaner: HBaseStore, folder: Path, stack: ExitStack) -> None:
         self.kind, self.one_step, self.folder = "hbase", False, folder
+        self.near, self.timeout = False, 2.0
         store = hbase.store(NAMESPACE)
-        # A store of its own, for the test may close this one.
-        stack.callback(self._clear, hbase.store(NAMESPACE))
+        # Making a namespace and its tables takes seconds: they are left to the next test.
+        stack.callback(empty, [store], cleaner)
         # No call of these tests outlives its caller, and they watch what the collector does.
         store.latest_arrival = 0.0
         self.store = store  # type: ignore[assignment]
@@ -44,20 +43,23 @@ class HBaseGround(Ground):
         stack.callback(self.coordination.close)
         self.oracle = EmbeddedOracle(MemoryStore())
 
-    @staticmethod
-    def _clear(store: HBaseStore) -> None:
-        """Leave the namespace to the next test, for making one takes seconds."""
-        empty(store)
-        store.close()
+
+@pytest.fixture(scope="module")
+def cleaner(hbase: HBase) -> Iterator[HBaseStore]:
+    store = hbase.store(NAMESPACE)
+    yield store
+    store.close()
 
 
 @pytest.fixture
-def ground(hbase: HBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
+def ground(
+    hbase: HBase, cleaner: HBaseStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Ground]:
     """As `stores.ground`, on HBase."""
     # All processes must agree on it; here there is one.
     monkeypatch.setattr(shared_row, "LEASE", 0.02)
     with ExitStack() as stack:
-        yield HBaseGround(hbase, tmp_path, stack)
+        yield HBaseGround(hbase, cleaner, tmp_path, stack)
 
 
 globals().update(protocol())

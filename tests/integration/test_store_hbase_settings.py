@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from hbase import Admin, HBase, hbase
+from hbase import Admin, HBase
 from stores import DEADLINE, all_at_once
 
 from percola.cells import Cell, Kind
@@ -18,8 +18,6 @@ from percola.store.hbase_jvm import java_class
 from percola.store.hbase_settings import ALL_FAMILIES, ENDPOINT
 from percola.store.hbase_wire import LOCK
 from percola.testing.ground import lock
-
-__all__ = ["hbase"]
 
 CLIENT = "org.apache.hadoop.hbase.client."
 CELL = Cell("t", b"r", b"c")

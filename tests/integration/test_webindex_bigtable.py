@@ -19,4 +19,4 @@ def test_the_sample_is_loaded_worked_off_beside_a_kill_ranked_crawled_again_and_
     tmp_path: Path, java_home: Path, wait_until: WaitUntil
 ) -> None:
     with on_bigtable(tmp_path, java_home) as servers, ExitStack() as stack:
-        live(WebIndex(servers, "web", tmp_path, stack), wait_until)
+        live(WebIndex(servers, "web", tmp_path, stack), wait_until, spoilt=True)

@@ -17,7 +17,8 @@ from percola.cells import Kind
 from percola.metrics import WorkerMetrics
 from percola.observers import Observers
 from percola.runs import Runs, WorkerOptions
-from percola.scanner import Scanner, Sweep
+from percola.scanner import Scanner
+from percola.sweep import Sweep
 
 pages = Table("pages")
 body = pages.column("body", int, observed=True)

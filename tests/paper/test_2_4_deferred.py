@@ -12,7 +12,8 @@ from percola import Observer, ObserverError, Repository, Table, Transaction, Wor
 from percola.metrics import WorkerMetrics
 from percola.observers import Observers
 from percola.runs import Runs, WorkerOptions
-from percola.scanner import Scanner, Sweep
+from percola.scanner import Scanner
+from percola.sweep import Sweep
 
 __all__ = ["ground"]
 

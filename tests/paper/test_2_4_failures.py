@@ -95,7 +95,7 @@ def test_n5_attempts_are_spaced_by_growing_waits_even_if_scans_are_rare(
     assert len(waits) == 3
     for wait, ceiling in zip(waits, (0.05, 0.1, 0.2), strict=True):
         assert wait >= ceiling / 10
-    assert sum(waits) < 5
+    assert sum(waits) < 20
 
 
 def test_n5_a_failure_that_passes_leaves_no_trace(ground: Ground, repo: Repository) -> None:
@@ -240,14 +240,15 @@ def test_n5_an_observer_that_never_ends_is_set_aside_and_its_late_commit_refused
 ) -> None:
     stuck = Stuck()
     write(repo, "stuck")
-    worker = Worker(repo, [stuck.observer], threads=1, timeout=0.2, rescan=60)
+    worker = Worker(repo, [stuck.observer], threads=1, timeout=ground.timeout, rescan=60)
     if how == "run":
         running = in_thread(worker.run)
     else:
         worker.start()
     wait_until(lambda: list(failures(repo)))
     [failure] = failures(repo)
-    assert failure.error.startswith("ObserverTimeoutError: stuck ran for longer than 0.2 s")
+    said = f"ObserverTimeoutError: stuck ran for longer than {ground.timeout:g} s"
+    assert failure.error.startswith(said)
     assert "go.wait" in failure.traceback, "it says where it hangs"
     # The others go on, although the only thread was lost.
     write(repo, "a", "b")
@@ -292,7 +293,7 @@ def test_n5_an_observer_that_has_begun_to_commit_is_not_set_aside_any_more(
 
 
 def test_n5_an_abandoned_thread_runs_nothing_more(
-    repo: Repository, wait_until: Callable[..., object]
+    ground: Ground, repo: Repository, wait_until: Callable[..., object]
 ) -> None:
     """Neither the next observer of the row, nor the next row."""
     stuck = Stuck()
@@ -303,7 +304,7 @@ def test_n5_an_abandoned_thread_runs_nothing_more(
         threads.append(threading.current_thread())
 
     write(repo, "stuck")
-    worker = Worker(repo, [stuck.observer, second], threads=1, timeout=0.2, rescan=60)
+    worker = Worker(repo, [stuck.observer, second], threads=1, timeout=ground.timeout, rescan=60)
     worker.start()
     wait_until(lambda: list(failures(repo)))
     write(repo, "zzz")

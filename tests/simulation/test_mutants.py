@@ -16,6 +16,7 @@ from tests.simulation.mutants.mutant import Collection, Mutant, Seams
 from tests.simulation.workloads.bank import Bank
 
 SLOW = {
+    "apart-after-the-commit-point",
     "aside-for-good",
     "batch-keeps-row-locks",
     "drops-rollback-record",

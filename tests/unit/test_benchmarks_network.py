@@ -46,13 +46,10 @@ def test_each_fault_has_the_time_until_the_next_one_and_what_is_mended_ends_noth
 
 
 def test_the_calls_of_a_transaction_are_named_by_their_places() -> None:
-    assert _steps(
-        ["timestamp", "mutate", "mutate", "safe_point", "timestamp", "mutate", "rest"]
-    ) == [
+    assert _steps(["timestamp", "mutate", "mutate", "timestamp", "mutate", "rest"]) == [
         "start_ts",
         "prewrite, primary",
         "prewrite, others",
-        "safe point",
         "commit_ts",
         "commit, primary",
         "Python",

@@ -16,7 +16,8 @@ from percola.cells import MAX_TS, Kind
 from percola.errors import DamagedRecordError, RepositoryClosedError, StoreError, UsageError
 from percola.store.base import Condition, Delete, Put, RowMutation
 from percola.store.hbase import HBaseStore, open_hbase, place_of
-from percola.store.hbase_calls import Failure, Meaning, Place
+from percola.store.hbase_calls import Place
+from percola.store.hbase_failures import Failure, Meaning
 from percola.store.hbase_jvm import JARS, client_jars
 from percola.store.hbase_wire import (
     MAX_STORED_TS,

@@ -208,7 +208,9 @@ class JointTransaction:
                 raise self._over(found)
             legs, seats = self._winners(parts)
             said = STATE.encode_value(self._said(COMMITTED, sum(part.rows for part in parts)))
-            commit = _JointCommit(self._services, t.start_ts, self._row, said, legs, seats)
+            commit = _JointCommit(
+                self._services, t.start_ts, self._row, said, legs, seats, self._tables
+            )
             try:
                 commit_ts = commit.run((), ())
             except RolledBackError:
@@ -290,7 +292,7 @@ class JointTransaction:
                 applied = self._services.store.mutate(batch)
                 for mutation in (one for one, done in zip(batch, applied, strict=True) if not done):
                     self._settle_cells(mutation)
-        self._services.changed()
+        self._services.changed(self._tables)
 
     def _settling(self, table: str) -> Iterator[RowMutation]:
         """The mutations that finish the job's locks in a table, row by row."""
@@ -309,7 +311,8 @@ class JointTransaction:
                 fate = fates[start_ts]
                 if fate is not None:
                     conditions.append(Condition(True, Kind.LOCK, cell.column, start_ts, start_ts))
-                    changes += settling_changes(cell.column, start_ts, lock, fate)
+                    apart = store.notifies_apart
+                    changes += settling_changes(cell.column, start_ts, lock, fate, apart)
             if changes:
                 yield RowMutation(table, row, conditions, changes)
 
@@ -333,10 +336,35 @@ class _JointCommit(TwoPhaseCommit):
         said: bytes,
         legs: Sequence[Marker],
         seats: Sequence[Seat],
+        tables: Iterable[str],
     ) -> None:
         super().__init__(services, start_ts, {row.state_cell: (int(Op.PUT), said)})
+        self._row, self._tables = row, tables
         self._joined: list[Marker | Seat] = [*legs, *seats]
         self._oldest_ts = min((one.start_ts for one in self._joined), default=start_ts)
+        self._seen: dict[Cell, int] = {}
+
+    def _to_notify(self, notifications: Iterable[Cell]) -> Iterator[Cell]:
+        """Where notify entries stand apart: all that the legs wrote to observed columns."""
+        yield from super()._to_notify(notifications)
+        if not self._apart:
+            return
+        store, committing = self._services.store, {one.start_ts for one in self._joined}
+        observed = {table for (table, _), is_so in self._services.columns.items() if is_so}
+        for table in (one for one in self._tables if one in observed):
+            locks = store.walk_kind(Kind.LOCK, table, first=BATCH_ROWS, limit=BATCH_ROWS)
+            for cell, start_ts, raw in locks:
+                if start_ts in committing and decode_lock(raw).observed:
+                    yield cell
+
+    def _refresh_if_due(self, primary: Cell) -> None:
+        """The markers with the state: by now no task shows them to be alive."""
+        before = self._refreshed
+        super()._refresh_if_due(primary)
+        if self._refreshed != before:
+            for run in {one.run for one in self._joined if isinstance(one, Marker)}:
+                with contextlib.suppress(StoreError):
+                    self._row.refresh(run, self._seen)
 
     def _commit_point(self, cells: Sequence[Cell], primary: Cell, commit_ts: int) -> RowMutation:
         mutation = super()._commit_point(cells, primary, commit_ts)

@@ -213,9 +213,11 @@ class Fleet:
                 for cell, _, _ in store.walk_kind(kind, table, first=1)
             )
 
-        # A commit turns its locks into notify entries: so the locks are looked for in between.
+        # A commit turns its locks into notify entries, where these do not stand apart: so the locks
+        # are looked for in between.
+        looks = [Kind.NOTIFY] if store.notifies_apart else [Kind.NOTIFY, Kind.LOCK, Kind.NOTIFY]
         return self._repo.services.oracle.at_one_moment(
-            lambda: not (is_left(Kind.NOTIFY) or is_left(Kind.LOCK) or is_left(Kind.NOTIFY))
+            lambda: not any(is_left(kind) for kind in looks)
         )
 
     # --- Keeping a worker up ------------------------------------------------------------

@@ -163,11 +163,11 @@ class TableReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Ranges of rows. The hold on the timestamp is renewed here, once for each action."""
         start, end = self._range
-        self._hold()
-        if end and start >= end:
-            return []
         options = self._options
         with options.open() as repository:
+            _hold(repository, options, self._ts, self._frame)
+            if end and start >= end:
+                return []
             store, wanted = repository.services.store, options.count("partitions")
             ranges = row_ranges(store, options.table_name, start, end, wanted)
         return [RowRanges([one]) for one in ranges]

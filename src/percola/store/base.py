@@ -12,6 +12,7 @@ Promises that every store keeps, and that `percola.testing.conformance` checks:
 
 * A `RowMutation` is applied whole or not at all; its conditions and its changes see no
   other mutation of that row in between. Rows of a batch are independent of each other.
+  Only notify entries may be another matter: `Store.notifies_apart` says so.
 * Rows and columns are any bytes but the empty ones, in byte order; columns hold no NUL. A cell
   has at most one lock at a time: the protocol's conditions see to that.
 * A mutation whose call returned is seen by every later read, and is as durable as the
@@ -34,7 +35,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from percola.cells import SYSTEM_MARK, Cell, Kind
-from percola.errors import ValueTooLargeError
+from percola.errors import SnapshotTooOldError, ValueTooLargeError
 
 _RECORD_ROOM: Final = 4096
 """Bytes that a record may add to a value that stands in it."""
@@ -165,6 +166,12 @@ class Store(ABC):
     """The contract: see the module's text for the promises behind the methods."""
 
     limits: Limits
+
+    notifies_apart: bool = False
+    """Whether notify entries stand apart from their rows, where finding them costs what is dirty
+    (rule N6) though the store cannot read one kind of entry without passing over the others. A
+    transaction puts them before its commit point then, and a mutation with other changes beside
+    them is applied in steps: `percola.store.apart` says which, and why that is safe."""
 
     latest_arrival: float = 0.0
     """How long, in seconds, a call may still take effect after its caller has given it up or
@@ -306,12 +313,22 @@ class Store(ABC):
     def safe_point(self) -> int:
         """The oldest timestamp that can be read: 0 before the first garbage collection."""
 
+    def check_safe_point(self, ts: int) -> None:
+        """SnapshotTooOldError if something that stood there at `ts` or later may be removed by now.
+
+        For whoever has looked at the store and asks afterwards whether all of it was there: a
+        reader, or a transaction that has locked what it writes (rule P12). It may cost less than
+        `safe_point`, for it need not know of one that is about to be raised.
+        """
+        if (safe_point := self.safe_point()) > ts:
+            raise SnapshotTooOldError(ts, safe_point)
+
     @abstractmethod
     def raise_safe_point(self, ts: int) -> None:
         """Raise the safe point to `ts`, durably and for all processes; it never goes down.
 
-        A read below it that begins after this has returned fails, and so does one that ends
-        after something has been removed on the strength of it.
+        A read or check below it that begins after this has returned fails, and so does one that
+        ends after something has been removed on the strength of it.
         """
 
     # --- The feed of a table's changes --------------------------------------------------

@@ -6,11 +6,15 @@ it stood at one moment: nothing of the protocol needs more. What stands in the o
     bigtable_filters     conditions and reads as request filters
     bigtable_calls       channels, deadlines, retries, words for failures
     bigtable_rows        streams of rows
-    bigtable_writing     mutations, many in flight
+    bigtable_writing     mutations, many in flight; rows and their notify entries in steps
     bigtable_reading     cells, scans
     bigtable_shared      the safe point, and which tables keep a feed
     bigtable_feeds       the feed
     bigtable_settings    tables, families, the application profile
+
+A scan of one family reads over all others of its rows, because a user cannot give families storage
+of their own. So the notify entries of a table stand in a second one, which holds nothing else:
+finding work costs what is dirty (rule N6). `percola.store.apart` says what that means for writers.
 
 `latest_arrival`: how late a call that was given up may still take effect. Bigtable has no condition
 on the time of day that could fence one off, so it is a bound on each leg. The client drops what it
@@ -49,12 +53,12 @@ from percola.store.base import (
 )
 from percola.store.bigtable_calls import Calls, Place
 from percola.store.bigtable_feeds import Feeds
-from percola.store.bigtable_filters import FAMILIES, family, nothing
+from percola.store.bigtable_filters import FAMILIES, family, nothing, table_of
 from percola.store.bigtable_reading import Reading
 from percola.store.bigtable_rows import RowStream, StoredRow
 from percola.store.bigtable_settings import check_app_profile, create_tables
 from percola.store.bigtable_shared import Shared
-from percola.store.bigtable_writing import Writing, plan
+from percola.store.bigtable_writing import apply, steps
 from percola.store.shared_row import SHARED_TABLE
 
 _COLUMN_BYTES: Final = 16_000
@@ -78,6 +82,8 @@ class BigtableStore(Store):
 
     # Bigtable's own limits are 4 KiB and 100 MiB.
     limits = Limits(row_bytes=4_000, value_bytes=64 * 1024 * 1024)
+
+    notifies_apart = True
 
     latest_arrival = 1_200.0
 
@@ -166,8 +172,8 @@ class BigtableStore(Store):
         feeds: frozenset[str] = frozenset()
         if any(one.kind is Kind.WRITE for mutation in batch for one in mutation.changes):
             feeds = self._shared.view(moment).feeds
-        plans = [plan(self._calls, one, one.table in feeds) for one in batch]
-        return Writing(self._calls).apply(plans)
+        plans = [steps(self._calls, one, one.table in feeds) for one in batch]
+        return apply(self._calls, plans)
 
     # --- Reading ------------------------------------------------------------------------
 
@@ -181,6 +187,7 @@ class BigtableStore(Store):
         self, cell: Cell, kind: Kind, low: int, high: int, limit: int | None = None
     ) -> list[tuple[int, bytes]]:
         self._check_table(cell.table)
+        cell = cell._replace(table=table_of(cell.table, kind))
         return self._reading.entries(cell, kind, low, high, limit)
 
     def scan(
@@ -208,7 +215,9 @@ class BigtableStore(Store):
                 found.extend((Cell(table, key, column), ts, value) for ts, value in ordered)
             return len(found)
 
-        following = self._reading.walk(table, family(FAMILIES[kind]), start, end, limit, take)
+        following = self._reading.walk(
+            table_of(table, kind), family(FAMILIES[kind]), start, end, limit, take
+        )
         return found, following
 
     def versions(
@@ -238,6 +247,10 @@ class BigtableStore(Store):
     def safe_point(self) -> int:
         self._check_open()
         return self._shared.look().in_force
+
+    def check_safe_point(self, ts: int) -> None:
+        self._check_open()
+        self._shared.check(ts)
 
     def raise_safe_point(self, ts: int) -> None:
         self._check_open()

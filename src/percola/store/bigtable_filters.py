@@ -40,6 +40,15 @@ FAMILIES: Final[dict[Kind, str]] = {
 }
 """The column family of each kind."""
 
+_NOTIFY_TABLE: Final = "1-"
+
+
+def table_of(table: str, kind: Kind) -> str:
+    """Where a table's entries of a kind stand: those of notifications in a table of their own."""
+    # No table of a user begins with a digit, and with these two it still fits.
+    return _NOTIFY_TABLE + table if kind is Kind.NOTIFY else table
+
+
 CHANGES: Final = "changes"
 """The family in which a table that keeps a feed lists what was put and deleted."""
 

@@ -1,8 +1,10 @@
 """§2.1: tables in Bigtable, and the settings without which the protocol is not safe.
 
 Every Percola table is a Bigtable table of its own, with a column family for each kind of entry:
-a kind is then read, scanned and limited to its newest entries without the others, and one more
-(`changes`) lists what a feed tells. No family has a garbage collection rule, for timestamps are
+a kind is then read and limited to its newest entries without the others, and one more (`changes`)
+lists what a feed tells. The family of notify entries is the only one of a second table, `1-` and
+the name of the first, so that a scan for them passes over nothing else; Percola's own tables notify
+nobody and have none. No family has a garbage collection rule, for timestamps are
 logical: an age means nothing, and which version may go is for Percola to say.
 
 Refused here, in words that say what to change:
@@ -16,18 +18,23 @@ Refused here, in words that say what to change:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
 import grpc
 from google.cloud.bigtable_admin_v2 import types
 
+from percola.cells import Kind
 from percola.errors import StoreError
 from percola.store.bigtable_calls import INSTANCE_ADMIN, TABLE_ADMIN, Calls
-from percola.store.bigtable_filters import CHANGES, FAMILIES
+from percola.store.bigtable_filters import CHANGES, FAMILIES, table_of
 
-ALL_FAMILIES: Final = (*FAMILIES.values(), CHANGES)
+NOTIFY_FAMILIES: Final = (FAMILIES[Kind.NOTIFY],)
+ROW_FAMILIES: Final = (
+    *(name for kind, name in FAMILIES.items() if kind is not Kind.NOTIFY),
+    CHANGES,
+)
 
 _Table = types.Table.pb()
 _AppProfile = types.AppProfile.pb()
@@ -42,10 +49,16 @@ _SCHEMA: Final = types.Table.View.SCHEMA_VIEW
 def create_tables(calls: Calls, names: Iterable[str]) -> None:
     """Make sure that the tables exist as they must be; StoreError in words if they cannot."""
     for name in names:
-        table = _get(calls, name) or _create(calls, name) or _get(calls, name)
-        if table is None:
-            raise StoreError(f"The table {name!r} of {calls.place} is being deleted: try later.")
-        _check(calls, name, table)
+        _create_table(calls, name, ROW_FAMILIES)
+        if not name.startswith("@"):
+            _create_table(calls, table_of(name, Kind.NOTIFY), NOTIFY_FAMILIES)
+
+
+def _create_table(calls: Calls, name: str, families: Sequence[str]) -> None:
+    table = _get(calls, name) or _create(calls, name, families) or _get(calls, name)
+    if table is None:
+        raise StoreError(f"The table {name!r} of {calls.place} is being deleted: try later.")
+    _check(calls, name, table, families)
 
 
 def _get(calls: Calls, name: str) -> Any:
@@ -61,11 +74,11 @@ def _get(calls: Calls, name: str) -> Any:
         raise calls.refusal(error, what) from error
 
 
-def _create(calls: Calls, name: str) -> Any:
+def _create(calls: Calls, name: str, families: Sequence[str]) -> Any:
     """Create the table; its settings, or None if it has appeared meanwhile."""
     path = calls.path(name)
     request = _CreateTable(parent=calls.place.path, table_id=path.rpartition("/")[2])
-    for family in ALL_FAMILIES:
+    for family in families:
         request.table.column_families[family].SetInParent()
     what = f"creating the table {name!r}"
     try:
@@ -90,17 +103,17 @@ def _ask_admin(
     return calls.ask(TABLE_ADMIN, method, request, answer, routing=routing, what=what)
 
 
-def _check(calls: Calls, name: str, table: Any) -> None:
+def _check(calls: Calls, name: str, table: Any, families: Sequence[str]) -> None:
     known = calls.path(name).rpartition("/")[2]
     cbt = f"cbt -project {calls.place.project} -instance {calls.place.instance}"
-    missing = [one for one in ALL_FAMILIES if one not in table.column_families]
+    missing = [one for one in families if one not in table.column_families]
     if missing:
         raise StoreError(
             f"The Bigtable table {known!r} has no column family {missing[0]!r}, so it is not one "
             "that Percola made. Use another instance, or add the family: "
             f"'{cbt} createfamily {known} {missing[0]}:never'."
         )
-    for family in ALL_FAMILIES:
+    for family in families:
         rule = table.column_families[family].gc_rule
         if rule.WhichOneof("rule") is not None:
             raise StoreError(

@@ -5,14 +5,15 @@
     without                rows of a table together in one request, each applied by itself
     conditions, no change  a read, judged here
 
-No write is sent twice. If one fails, no more are sent, those under way are waited for, and then
-it is an error: OutcomeUnknownError if one of them was not answered.
+What is changed of a row and of its notify entries, which stand in another table, goes in steps
+(`percola.store.apart`). No write is sent twice. If one fails, no more are sent, those under way are
+waited for, and then it is an error: OutcomeUnknownError if one of them was not answered.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import grpc
@@ -20,6 +21,7 @@ from google.cloud.bigtable_v2 import types
 
 from percola.cells import SYSTEM_MARK, Kind
 from percola.errors import OutcomeUnknownError, StoreError, UnknownTableError
+from percola.store.apart import Steps, steps_of
 from percola.store.base import Condition, Put, RowMutation
 from percola.store.bigtable_calls import (
     Calls,
@@ -36,6 +38,7 @@ from percola.store.bigtable_filters import (
     conditions_filter,
     predicate,
     stored,
+    table_of,
 )
 from percola.store.bigtable_rows import RowStream
 
@@ -120,6 +123,47 @@ def _is_listed(record: Put) -> bool:
     return record.value[:1] in _LISTED and not record.column.startswith(SYSTEM_MARK)
 
 
+def steps(calls: Calls, mutation: RowMutation, listing: bool) -> list[Plan | None]:
+    """Prepare a row mutation step by step (`percola.store.apart`); None: nothing to do there."""
+    return [
+        None if step is None else plan(calls, _placed(step), listing) for step in steps_of(mutation)
+    ]
+
+
+def _placed(step: RowMutation) -> RowMutation:
+    """A step in the Bigtable table that it is about."""
+    if any(part.kind is Kind.NOTIFY for part in (*step.conditions, *step.changes)):
+        table = table_of(step.table, Kind.NOTIFY)
+        return RowMutation(table, step.row, step.conditions, step.changes)
+    return step
+
+
+def apply(calls: Calls, prepared: Sequence[Sequence[Plan | None]]) -> list[bool]:
+    """Apply mutations, each in its steps; whether the conditions held. Raises as `Store.mutate`."""
+    results = [True] * len(prepared)
+
+    def apply_step(number: int, chosen: Sequence[int]) -> None:
+        plans = {at: one for at in chosen if results[at] and (one := prepared[at][number])}
+        if plans:
+            for at, held in zip(plans, Writing(calls).apply(list(plans.values())), strict=True):
+                results[at] = held
+
+    touched = ([(one.table, one.row) for one in mutation if one] for mutation in prepared)
+    for wave in _waves(touched):
+        *first, last = range(len(Steps._fields))
+        for number in first:
+            apply_step(number, wave)
+        try:
+            apply_step(last, wave)
+        except (StoreError, UnknownTableError) as error:
+            # The rows have been changed: nobody may take this for a refusal.
+            raise OutcomeUnknownError(
+                "What was to be changed in rows was, but notify entries that were to go with that "
+                f"may still be there: {error}"
+            ) from error
+    return results
+
+
 class Writing:
     """Sends prepared mutations and gathers what has become of them; one for a batch."""
 
@@ -135,7 +179,7 @@ class Writing:
         if len(plans) == 1 and plans[0].conditional is not None:
             return [self._send_one(plans[0])]
         try:
-            for wave in _waves(plans):
+            for wave in _waves([(one.table, one.row)] for one in plans):
                 if not self._failures:
                     self._send(wave)
                 while self._pending:
@@ -292,16 +336,15 @@ class RowFailure(grpc.RpcError):  # type: ignore[misc]
         return str(self._status.message)
 
 
-def _waves(plans: Sequence[Plan]) -> Iterator[list[int]]:
+def _waves(addresses: Iterable[Sequence[tuple[str, bytes]]]) -> Iterator[list[int]]:
     """Cut a batch so that no row is in one part twice: its mutations come one after the other."""
     wave: list[int] = []
     rows: set[tuple[str, bytes]] = set()
-    for at, one in enumerate(plans):
-        address = (one.table, one.row)
-        if address in rows:
+    for at, touched in enumerate(addresses):
+        if not rows.isdisjoint(touched):
             yield wave
             wave, rows = [], set()
         wave.append(at)
-        rows.add(address)
+        rows.update(touched)
     if wave:
         yield wave

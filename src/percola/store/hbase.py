@@ -7,6 +7,7 @@ of it: nothing of the protocol needs more. What stands in the other files:
     hbase_jvm            Java in this process: jars, forks, threads
     hbase_wire           requests and answers as bytes; what stands where
     hbase_calls          the connection, deadlines, tries, words for failures
+    hbase_failures       what a failure says about a call
     hbase_writing        mutations, put together by region
     hbase_reading        cells, scans
     hbase_shared         the safe point, and which tables keep a feed
@@ -239,6 +240,10 @@ class HBaseStore(Store):
     def safe_point(self) -> int:
         self._calls.check_open()
         return self._shared.look().in_force
+
+    def check_safe_point(self, ts: int) -> None:
+        self._calls.check_open()
+        self._shared.check(ts)
 
     def raise_safe_point(self, ts: int) -> None:
         self._calls.check_open()

@@ -21,7 +21,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from enum import Enum
 from typing import Final, NamedTuple
 
 import jpype
@@ -33,6 +32,7 @@ from percola.errors import (
     StoreError,
     UnknownTableError,
 )
+from percola.store.hbase_failures import Failure, Meaning
 from percola.store.hbase_jvm import (
     JavaObject,
     has_started,
@@ -70,113 +70,7 @@ class Place(NamedTuple):
         return f"HBase at {self.quorum}"
 
 
-class Meaning(Enum):
-    """What a failure says about a call."""
-
-    NOT_DONE = "it had no effect: try again"
-    UNKNOWN = "it may or may not have had its effect"
-    REFUSED = "it had no effect, and will have none"
-
-
 _PACKAGE: Final = "org.apache.hadoop.hbase."
-
-# The server says, or the client knows, that the call was not carried out.
-_NOT_DONE: Final = (
-    "java.net.ConnectException",
-    "java.net.NoRouteToHostException",
-    "java.net.UnknownHostException",
-    *(
-        _PACKAGE + name
-        for name in (
-            "NotServingRegionException",
-            "RegionTooBusyException",
-            "CallQueueTooBigException",
-            "CallDroppedException",
-            "PleaseHoldException",
-            "MasterNotRunningException",
-            "ZooKeeperConnectionException",
-            "quotas.RpcThrottlingException",
-            "client.NoServerForRegionException",
-            "client.RegionOfflineException",
-            "exceptions.MasterRegistryFetchException",
-            "exceptions.PreemptiveFastFailException",
-            "ipc.FailedServerException",
-            "ipc.ServerNotRunningYetException",
-            "ipc.ServerTooBusyException",
-            "regionserver.RegionServerStoppedException",
-            "regionserver.WrongRegionException",
-        )
-    ),
-)
-
-# What a group of rows gets of which one is in another region since a split.
-_ROW_ELSEWHERE: Final = "Requested row out of range"
-
-_REFUSED: Final = (
-    "javax.security.sasl.SaslException",
-    *(
-        _PACKAGE + name
-        for name in (
-            "NamespaceNotFoundException",
-            "TableNotFoundException",
-            "TableNotEnabledException",
-            "exceptions.FailedSanityCheckException",
-            "exceptions.RequestTooBigException",
-            "exceptions.UnknownProtocolException",
-            "regionserver.NoSuchColumnFamilyException",
-            "security.AccessDeniedException",
-            "ipc.FatalConnectionException",
-            "ipc.FallbackDisallowedException",
-        )
-    ),
-)
-
-
-class Failure(NamedTuple):
-    """A Java exception, as far as it matters here.
-
-    Attributes:
-        names: of its class and of those above it.
-        text: the first line of what it says.
-    """
-
-    names: tuple[str, ...]
-    text: str
-
-    @classmethod
-    def of(cls, error: JavaObject) -> Failure:
-        """Read a Java exception; of one that only wraps another, what it wraps."""
-        wrappers = ("RetriesExhausted", "ExecutionException", "UndeclaredThrowable", "Completion")
-        for _ in range(5):
-            cause = error.getCause()
-            if cause is None or not any(one in str(error.getClass().getName()) for one in wrappers):
-                break
-            error = cause
-        if hasattr(error, "unwrapRemoteException"):
-            error = error.unwrapRemoteException()
-        names = []
-        kind = error.getClass()
-        while kind is not None:
-            names.append(str(kind.getName()))
-            kind = kind.getSuperclass()
-        return cls(tuple(names), str(error.getMessage()).strip().partition("\n")[0][:300])
-
-    def is_any(self, names: Sequence[str]) -> bool:
-        """Whether it is of one of these classes."""
-        return any(name in names for name in self.names)
-
-    @property
-    def meaning(self) -> Meaning:
-        """What it says about a write. A read that was not refused may be tried again anyway."""
-        if self.is_any(_REFUSED):
-            return Meaning.REFUSED
-        if self.is_any(_NOT_DONE) or _ROW_ELSEWHERE in self.text:
-            return Meaning.NOT_DONE
-        return Meaning.UNKNOWN
-
-    def __str__(self) -> str:
-        name = self.names[0].rpartition(".")[2].removesuffix("Exception")
-        return f"{name}: {self.text.rstrip('.')}"
 
 
 class Client:
@@ -197,6 +91,7 @@ class Client:
         self.call = java_class(hbase + "client.RegionCoprocessorServiceExec")
         changing = hbase + "protobuf.generated.MultiRowMutationProtos$"
         self.rows_request = java_class(changing + "MutateRowsRequest")
+        self.no_answer = java_class(changing + "MutateRowsResponse").getDefaultInstance()
         self.change_rows = _endpoint_method()
         compare = java_class(hbase + "CompareOperator")
         no_value = java_class(hbase + "filter.BinaryComparator")(b"")
@@ -335,7 +230,8 @@ class Calls:
     def batch(self, table: str, requests: JavaObject, count: int, name: str) -> JavaObject:
         """Send requests together, one call a server; an array of answers and exceptions.
 
-        Where there is neither, what was wrong with the call as a whole stands.
+        Where there is neither, what was wrong with the call as a whole stands. HBase's client hands
+        them over to threads of its own, so for a single one there is a shorter way.
         """
         self.made[name] += 1
         answers = java_objects(count)
@@ -347,29 +243,52 @@ class Calls:
                     answers[at] = error
         return answers
 
+    def change(self, table: str, row: bytes, request: bytes) -> bytes:
+        """Send one request to change rows of the region that a row is in; the endpoint's answer.
+
+        Raises what HBase's client does.
+        """
+        client = self.client()
+        message = client.rows_request.parseFrom(request)
+        self.made["mutate"] += 1
+        channel = self.table(table).coprocessorService(row)
+        answer = channel.callBlockingMethod(client.change_rows, None, message, client.no_answer)
+        return bytes(answer.toByteArray())
+
     def get(self, table: str, gets: Sequence[bytes]) -> bytes:
         """Ask for rows: one block of cells, those of rows that have some, in the order asked."""
         client = self.client()
         tries = Tries(self, f"reading the table {table!r}", table)
         while True:
-            requests = client.array_list(len(gets))
-            for one in gets:
-                requests.add(client.protobuf.toGet(client.get.parseFrom(one)))
-            answers = self.batch(table, requests, len(gets), "get")
+            requests = [client.protobuf.toGet(client.get.parseFrom(one)) for one in gets]
             try:
-                return self.block(client.arrays.asList(answers))
-            except jpype.JException:
-                # One of them is no result.
-                failures = [one for one in answers if not hasattr(one, "rawCells")]
-                if not failures:
-                    # What had been given up has come meanwhile: HBase's client still fills it in.
-                    return self.block(client.arrays.asList(answers))
-                tries.failed(failures[0])
+                if len(requests) == 1:
+                    self.made["get"] += 1
+                    return self.block(self.table(table).get(requests[0]).cellScanner())
+                return self._get_many(table, requests)
+            except jpype.JException as error:
+                tries.failed(error)
 
-    def block(self, results: JavaObject) -> bytes:
+    def _get_many(self, table: str, gets: Sequence[JavaObject]) -> bytes:
+        arrays = self.client().arrays
+        answers = self.batch(table, arrays.asList(gets), len(gets), "get")
+        try:
+            return self.block_of(arrays.asList(answers))
+        except jpype.JException:
+            # One of them is no result.
+            failures = [one for one in answers if not hasattr(one, "rawCells")]
+            if failures:
+                raise failures[0] from None
+            # What had been given up has come meanwhile: HBase's client still fills it in.
+            return self.block_of(arrays.asList(answers))
+
+    def block_of(self, results: JavaObject) -> bytes:
         """The cells of a list of results as one block of bytes."""
+        return self.block(self.client().cell_util.createCellScanner(results))
+
+    def block(self, cells: JavaObject) -> bytes:
+        """Cells, one after the other, as one block of bytes."""
         client = self.client()
-        cells = client.cell_util.createCellScanner(results)
         found = client.blocks.buildCellBlock(client.codec, None, cells)
         return b"" if found is None else bytes(client.bytes.getBytes(found))
 

@@ -11,6 +11,7 @@ the safe point afterwards notices.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 import jpype
@@ -27,7 +28,9 @@ from percola.store.hbase_wire import (
     MAX_STORED_TS,
     Ask,
     Entry,
+    asked_for,
     get,
+    get_asked,
     lock_of,
     rows_of,
 )
@@ -73,7 +76,8 @@ class Reading:
         states: dict[Cell, CellState] = {}
         for table, rows in wanted.items():
             gets = [
-                get(row, _snapshot(sorted(columns), ts), 1) for row, columns in sorted(rows.items())
+                get_asked(row, _asked_for(tuple(sorted(columns)), ts))
+                for row, columns in sorted(rows.items())
             ]
             found = [
                 (Cell(table, row, column), entries)
@@ -260,7 +264,7 @@ class Reading:
                         results = scanner.next(left)
                         if not len(results):
                             return rows, True
-                        block = calls.block(calls.client().arrays.asList(results))
+                        block = calls.block_of(calls.client().arrays.asList(results))
                         rows += [(row, stored_row(entries)) for row, entries in rows_of(block)]
                         tries.progressed()
                 finally:
@@ -315,6 +319,12 @@ def _snapshot(columns: Sequence[bytes] | None, ts: int) -> list[Ask]:
     """
     high = min(ts, MAX_STORED_TS)
     return [Ask(LOCK, columns), Ask(_WRITE, columns, 0, high), Ask(_DATA, columns, 0, high)]
+
+
+@lru_cache(maxsize=64)
+def _asked_for(columns: tuple[bytes, ...], ts: int) -> bytes:
+    """The same, written: the reads of a snapshot or a batch mostly differ in their rows only."""
+    return asked_for(_snapshot(columns, ts), 1)
 
 
 def _state(row: StoredRow, column: bytes, ts: int) -> CellState | _DataAt | _RecordsBelow:

@@ -25,7 +25,8 @@ import jpype
 
 from percola.cells import Kind
 from percola.errors import StoreError
-from percola.store.hbase_calls import Calls, Failure, Tries
+from percola.store.hbase_calls import Calls, Tries
+from percola.store.hbase_failures import Failure
 from percola.store.hbase_jvm import JavaObject, java_class
 from percola.store.hbase_wire import CHANGES, FAMILIES, LOCK
 

@@ -206,7 +206,17 @@ class Ask(NamedTuple):
 
 def get(row: bytes, asked: Iterable[Ask], versions: int) -> bytes:
     """A request for the newest entries of a row's columns."""
-    out = [_field(1, row)]
+    return get_asked(row, asked_for(asked, versions))
+
+
+def get_asked(row: bytes, what: bytes) -> bytes:
+    """A request for what `asked_for` says of a row."""
+    return _field(1, row) + what
+
+
+def asked_for(asked: Iterable[Ask], versions: int) -> bytes:
+    """What a request asks of its row, as its fields."""
+    out = []
     ranges = []
     for family, columns, low, high in asked:
         names = b"".join(_field(2, column) for column in columns or ())

@@ -24,10 +24,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import jpype
+
 from percola.cells import SYSTEM_MARK, Kind
 from percola.errors import OutcomeUnknownError, StoreError, UnknownTableError
 from percola.store.base import Condition, Put, RowMutation
-from percola.store.hbase_calls import Calls, Failure, Meaning, Tries
+from percola.store.hbase_calls import Calls, Tries
+from percola.store.hbase_failures import Failure, Meaning
 from percola.store.hbase_wire import (
     CHANGES,
     FAMILIES,
@@ -239,14 +242,18 @@ class Writing:
 
     def _ask(self, table: str, requests: Sequence[_Request]) -> list[bool | Failure]:
         """Send requests together: for each whether it was applied, or what failed."""
+        asked = [(self._plans[one.places[0]].row, b"".join(one.fields)) for one in requests]
+        if len(asked) == 1:
+            try:
+                return [_applied(self._calls.change(table, *asked[0]))]
+            except jpype.JException as error:
+                return [Failure.of(error)]
         client = self._calls.client()
-        calls = client.array_list(len(requests))
-        for one in requests:
-            message = client.rows_request.parseFrom(b"".join(one.fields))
-            row = self._plans[one.places[0]].row
+        calls = client.array_list(len(asked))
+        for row, request in asked:
+            message = client.rows_request.parseFrom(request)
             calls.add(client.call(b"", row, client.change_rows, message))
-        answers = self._calls.batch(table, calls, len(requests), "mutate")
-        return [_answer(one) for one in answers]
+        return [_answer(one) for one in self._calls.batch(table, calls, len(asked), "mutate")]
 
     def _failed(self, failure: Failure, table: str) -> StoreError | UnknownTableError:
         what = f"changing the table {table!r}"
@@ -320,11 +327,16 @@ def _holds(condition: Condition, row: Mapping[tuple[bytes, bytes], Sequence[int]
 
 
 def _answer(answer: Any) -> bool | Failure:
-    """What the endpoint says: whether it was applied."""
+    """What has become of one of many requests."""
     if not hasattr(answer, "getValue"):
         return Failure.of(answer)
+    return _applied(bytes(answer.getValue().getValue().toByteArray()))
+
+
+def _applied(answer: bytes) -> bool:
+    """What the endpoint says: whether the changes were made."""
     # One field, the number 1 for yes; an endpoint without conditions says nothing.
-    return bytes(answer.getValue().getValue().toByteArray()) != b"\x08\x00"
+    return answer != b"\x08\x00"
 
 
 def _together(

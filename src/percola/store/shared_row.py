@@ -12,17 +12,26 @@ Why that is enough. A reader finishes reading at a moment A by its own clock, an
 goes by what it has asked for at a moment Q if A - Q < LEASE, else it asks now. Had it missed a
 value that was announced at W, then its look was before W, so A < W + LEASE, which is before the
 value came into force, and before anything was removed on the strength of it: what it read was all
-there. If it asked after A, its look was after A: the same. A writer looks whether the table keeps a
-feed at a moment A, when the commit_ts that it is about to write has been drawn; had it missed
-the feed, then that commit_ts is older than the moment at which the feed came into force, and so
-below the timestamp from which on the catalog says that the feed is complete.
+there. If it asked after A, its look was after A: the same.
+
+A committer checks when its last prewrite has been acknowledged, at A. Had it missed a safe point,
+then by the same reckoning all its prewrites were applied before anything was removed: they met all
+that they conflict with. Only then does it draw its commit_ts (P2), so that this is above any safe
+point whose collector did not see its locks (`percola.gc`). One whose prewrites came after a removal
+has A after W + LEASE, and is told. The same holds for who finds no record of its own commit: if it
+was removed, then before A.
+
+A writer looks whether the table keeps a feed at a moment A, when the commit_ts that it is about to
+write has been drawn; had it missed the feed, then that commit_ts is older than the moment at which
+the feed came into force, and so below the timestamp from which on the catalog says that the feed is
+complete.
 
 A process compares durations by its own clock only, one that goes on while the machine sleeps. The
-tenth is room for clocks that run at different speeds. A committing transaction does not rely on
-any of this: `safe_point` asks the server (§2.2: after its last prewrite).
+tenth is room for clocks that run at different speeds. The collector does not go by any of this: it
+removes what the server says is in force (`look`).
 
 A safe point or feed whose announcer died is announced for good and comes into force when the
-next one raises it or asks for it; a reader heeds it from its announcement on.
+next one raises it or asks for it; readers and committers heed it from its announcement on.
 """
 
 from __future__ import annotations
@@ -57,7 +66,7 @@ class View(NamedTuple):
 
     Attributes:
         asked: when it asked, by `elapsed`.
-        announced: the safe point that readers heed.
+        announced: the safe point that readers and committers heed.
         in_force: the safe point that everyone heeds.
         feeds: the tables that keep a feed, or are about to.
         feeds_in_force: those of them of which every writer knows.
@@ -119,7 +128,7 @@ class SharedRow(ABC):
         return view
 
     def check(self, ts: int) -> None:
-        """SnapshotTooOldError if what was read at `ts` until now may be incomplete."""
+        """SnapshotTooOldError if what was looked at for `ts` until now may be incomplete."""
         view = self.view(elapsed())
         if ts < view.announced:
             raise SnapshotTooOldError(ts, view.announced)

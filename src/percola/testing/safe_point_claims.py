@@ -68,6 +68,17 @@ class SafePointClaims(Ground):
             read(store, cell, base + 9)
         assert (caught.value.ts, caught.value.safe_point) == (base + 9, base + 10)
 
+    def test_a_check_fails_below_the_safe_point_and_not_at_it(
+        self, store: Store, table: str
+    ) -> None:
+        base = store.safe_point()
+        store.check_safe_point(base)
+        store.raise_safe_point(base + 10)
+        store.check_safe_point(base + 10)
+        with pytest.raises(SnapshotTooOldError) as caught:
+            store.check_safe_point(base + 9)
+        assert (caught.value.ts, caught.value.safe_point) == (base + 9, base + 10)
+
     def test_a_reader_made_before_the_safe_point_was_raised_heeds_it(
         self, store: Store, table: str
     ) -> None:

@@ -263,7 +263,16 @@ class Comparison:
             chosen[change.kind, change.column, change.ts] = change
         changes = list(chosen.values())
         mutation = RowMutation(self.table, row, operation.conditions, changes)
-        assert self.store.mutate([mutation]) == [self.model.mutate(mutation)]
+        applied = self.model.mutate(mutation)
+        assert self.store.mutate([mutation]) == [applied]
+        if self.store.notifies_apart and not applied:
+            # Notify entries may have been put though it was refused: they are taken back.
+            known = self.model.cells
+            for change in (one for one in changes if one.kind is Kind.NOTIFY):
+                value = known.get((row, change.column, Kind.NOTIFY), {}).get(change.ts)
+                entry = change[:3]
+                back = Delete(*entry) if value is None else Put(*entry, value)
+                self.store.mutate([RowMutation(self.table, row, (), [back])])
 
     def _look(self, look: Look) -> None:
         store, model, table, ts = self.store, self.model, self.table, look.ts

@@ -21,7 +21,7 @@ from percola.testing.simulation import FaultKind, SimulatedCoordination
 from percola.transaction import Transaction
 from percola.two_phase import TwoPhaseCommit
 from tests.simulation.mutants.mutant import WITH_LOCKS, Collection, Seams
-from tests.simulation.mutants.workloads import Archive, Bell, Diary
+from tests.simulation.mutants.workloads import APART, Archive, Bell, Diary
 from tests.simulation.workloads.aside import Aside
 from tests.simulation.workloads.chain import Chain
 from tests.simulation.workloads.collapsing import Collapsing
@@ -67,11 +67,51 @@ def notifies_later(seams: Seams) -> None:
                 return
 
 
+def to_weak_ones_only(seams: Seams) -> None:
+    """Lets what is put before the commit point be weak notifications alone."""
+
+    @seams.replaces(TwoPhaseCommit, "_to_notify")
+    def to_notify(original: Any, self: Any, notifications: Any) -> list[Cell]:
+        return sorted(notifications)
+
+
+def notify_observed(commit: Any, ts: int) -> None:
+    """Put the notify entries of what a transaction writes to observed columns."""
+    for table, row, column in [cell for cell in commit._writes if commit._observed(cell)]:
+        put = Put(Kind.NOTIFY, column, ts, b"")
+        commit._services.store.mutate([RowMutation(table, row, (), [put])])
+
+
+@NOTIFYING.mutant("apart-before-the-locks", "N1", *APART, modes=WITH_LOCKS)
+def apart_before_the_locks(seams: Seams) -> None:
+    """Where notify entries stand apart, they are put before the locks: whoever looks in between
+    finds nothing new and takes them away, and then the change comes."""
+    to_weak_ones_only(seams)
+
+    @seams.replaces(TwoPhaseCommit, "run")
+    def run(original: Any, self: Any, *args: Any) -> int:
+        notify_observed(self, self._services.oracle.timestamp())
+        return int(original(self, *args))
+
+
+@NOTIFYING.mutant("apart-after-the-commit-point", "N1", *APART, modes=WITH_LOCKS)
+def apart_after_the_commit_point(seams: Seams) -> None:
+    """Where notify entries stand apart, they are put after the commit point: a crash in between
+    loses them."""
+    to_weak_ones_only(seams)
+
+    @seams.replaces(TwoPhaseCommit, "commit_secondaries")
+    def commit_secondaries(original: Any, self: Any, groups: Any, commit_ts: int) -> None:
+        with contextlib.suppress(StoreError):
+            notify_observed(self, commit_ts)
+        original(self, groups, commit_ts)
+
+
 def notify_at_start_ts(
-    original: Any, column: bytes, start_ts: int, commit_ts: int, lock: LockRecord
+    original: Any, column: bytes, start_ts: int, commit_ts: int, lock: LockRecord, apart: bool
 ) -> list[Put | Delete]:
     """The changes of a commit, with the notify entry at the writer's start_ts."""
-    changes: list[Put | Delete] = original(column, start_ts, commit_ts, lock)
+    changes: list[Put | Delete] = original(column, start_ts, commit_ts, lock, apart)
     return [one._replace(ts=start_ts) if one.kind is Kind.NOTIFY else one for one in changes]
 
 

@@ -29,6 +29,8 @@ from percola.testing.simulation import (
 )
 from tests.simulation.workloads.appends import Appends
 from tests.simulation.workloads.bank import Bank, balance
+from tests.simulation.workloads.collapsing import Collapsing
+from tests.simulation.workloads.counters import Counters
 from tests.simulation.workloads.large import Large
 from tests.simulation.workloads.register import Register, value
 
@@ -369,3 +371,20 @@ class Diary(Bell):
                 seen = start_ts
             if changes and changes[-1] > seen:
                 self.violate(f"The last change of {row}, at {changes[-1]}, was not written down.")
+
+
+class ApartCounters(Counters):
+    """Counters on a store that keeps notify entries apart."""
+
+    name = "apart counters"
+    notifies_apart = True
+
+
+class ApartCollapsing(Collapsing):
+    """Changes answered together, on a store that keeps notify entries apart."""
+
+    name = "apart collapsing"
+    notifies_apart = True
+
+
+APART = (ApartCounters, ApartCollapsing)

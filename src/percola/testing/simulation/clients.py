@@ -13,7 +13,8 @@ from percola.metrics import WorkerMetrics
 from percola.observers import Observer, Observers
 from percola.repository import Repository
 from percola.runs import GivenUpError, Runs, WorkerOptions
-from percola.scanner import Scanner, Sweep
+from percola.scanner import Scanner
+from percola.sweep import Sweep
 from percola.testing.history import Outcome, Recorded, RecordedTransaction, Recorder
 from percola.testing.simulation.schedule import Task
 from percola.testing.simulation.world import Process
@@ -173,6 +174,7 @@ class SimulatedWorker:
         self._ring()
 
     def _ring(self) -> None:
+        self._sweep.note_bell()
         self._rings += 1
         waiting, self._waiting = self._waiting, []
         for task in waiting:

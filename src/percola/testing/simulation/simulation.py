@@ -16,7 +16,7 @@ from percola.metrics import WorkerMetrics
 from percola.observers import Observers
 from percola.prefetch import Prefetch
 from percola.repository import Repository
-from percola.scanner import Sweep
+from percola.sweep import Sweep
 from percola.testing.history import Outcome, Recorded, merge
 from percola.testing.simulation.claims import check_at_rest
 from percola.testing.simulation.clients import Client, SimulatedWorker, Unknown
@@ -35,6 +35,7 @@ _LIVES: Final = 4
 _LONGEST: Final = 600.0
 _LOCK_WAIT: Final = 3.0
 _PREFETCHING: Final = 0.5
+_APART: Final = 0.5
 READ_AHEAD: Final = "a cell that came ahead was read"
 """What is seen in runs that prefetch."""
 
@@ -114,9 +115,16 @@ class Simulation:
         wanted = workload.prefetches if prefetches is None else prefetches
         self.prefetches = drawn if wanted is None else wanted
         self._prefetches: list[Prefetch] = []
+        apart = workload.notifies_apart
+        if apart is None:
+            apart = random.Random(f"{workload.name}/{seed}/apart").random() < _APART
         possible = [kind for kind in kinds if kind in workload.kinds]
         self.world = World(
-            f"{workload.name}/{seed}", listed=faults, kinds=possible, watches_steps=watches_steps
+            f"{workload.name}/{seed}",
+            listed=faults,
+            kinds=possible,
+            notifies_apart=apart,
+            watches_steps=watches_steps,
         )
         self.histories: list[list[Recorded]] = []
         self.unknown: list[Unknown] = []

@@ -3,13 +3,16 @@
     P3   a secondary is locked only while its primary is locked, or decided
     P4   a primary's lock goes only with a write record, or a rollback record, in its place
     P5   a lock is removed only on the condition that it is that very lock
-    N1   a cell that is observed is committed with its notify entry, at commit_ts
+    N1   a cell that is observed is committed with its notify entry, at commit_ts; where these stand
+         apart, the entries of all of a transaction's cells stand there at its commit point
          a secondary is committed only where its primary has been, at the same commit_ts
 
 A rule that is broken does harm only now and then; seen here, it is found at once.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from percola.cells import MAX_TS, Cell, Kind, LockRecord, Op, decode_lock, decode_write
 from percola.store.base import Condition, Delete, Put, RowMutation, Store
@@ -18,8 +21,13 @@ Broken = tuple[str, tuple[Cell, ...]]
 """A claim that does not hold, in a sentence, and the cells that show it."""
 
 
-def broken_step(store: Store, mutation: RowMutation) -> Broken | None:
-    """What would not hold any more if the mutation took effect now, which it has not yet."""
+def broken_step(store: Store, mutation: RowMutation, apart: Sequence[str] = ()) -> Broken | None:
+    """What would not hold any more if the mutation took effect now, which it has not yet.
+
+    `apart` are all tables, if notify entries stand apart from their rows there.
+    """
+    if apart and (broken := _commits_unnoticed(store, mutation, apart)) is not None:
+        return broken
     for change in mutation.changes:
         if change.kind is not Kind.LOCK:
             continue
@@ -28,7 +36,7 @@ def broken_step(store: Store, mutation: RowMutation) -> Broken | None:
             lock = decode_lock(change.value)
             broken = _locks(store, cell, change.ts, lock, mutation)
         else:
-            broken = _unlocks(store, cell, change, mutation)
+            broken = _unlocks(store, cell, change, mutation, apart=bool(apart))
         if broken is not None:
             return broken
     return None
@@ -51,7 +59,35 @@ def _locks(
     return claim, (primary, cell)
 
 
-def _unlocks(store: Store, cell: Cell, change: Delete, mutation: RowMutation) -> Broken | None:
+def _commits_unnoticed(store: Store, mutation: RowMutation, tables: Sequence[str]) -> Broken | None:
+    """Commits a transaction before all its observed cells have their notify entries (N1)."""
+    committed: dict[tuple[Cell, int], int] = {}
+    for put in mutation.changes:
+        if isinstance(put, Put) and put.kind is Kind.WRITE:
+            record = decode_write(put.value)
+            if record.op is not Op.ROLLBACK:
+                cell = Cell(mutation.table, mutation.row, put.column)
+                committed[cell, record.start_ts] = put.ts
+    if not committed:
+        return None
+    for table in tables:
+        for cell, start_ts, raw in store.walk_kind(Kind.LOCK, table):
+            lock = decode_lock(raw)
+            commit_ts = committed.get((lock.primary, start_ts))
+            if lock.observed and commit_ts is not None:
+                stands = store.entries(cell, Kind.NOTIFY, commit_ts, commit_ts)
+                if not stands and store.entries(lock.primary, Kind.LOCK, start_ts, start_ts):
+                    claim = (
+                        f"The transaction of {start_ts} is committed at {commit_ts} before {cell}, "
+                        "which is observed, has its notify entry (N1)."
+                    )
+                    return claim, (lock.primary, cell)
+    return None
+
+
+def _unlocks(
+    store: Store, cell: Cell, change: Delete, mutation: RowMutation, *, apart: bool
+) -> Broken | None:
     start_ts = change.ts
     held = store.entries(cell, Kind.LOCK, start_ts, start_ts)
     if not held:
@@ -79,10 +115,14 @@ def _unlocks(store: Store, cell: Cell, change: Delete, mutation: RowMutation) ->
             )
             return claim, (cell,)
         return None
-    if lock.observed and not any(
-        isinstance(put, Put)
-        and (put.kind, put.column, put.ts) == (Kind.NOTIFY, cell.column, commit_ts)
-        for put in mutation.changes
+    if (
+        lock.observed
+        and not apart
+        and not any(
+            isinstance(put, Put)
+            and (put.kind, put.column, put.ts) == (Kind.NOTIFY, cell.column, commit_ts)
+            for put in mutation.changes
+        )
     ):
         return f"{cell} is observed, and committed at {commit_ts} without notifying (N1).", (cell,)
     if primary[:2] != (mutation.table, mutation.row):

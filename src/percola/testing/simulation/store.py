@@ -5,6 +5,9 @@ more. Every row of a batch goes on its own, in any order, with others in between
 read are read one after the other, and of each the lock first and the write later. A scan
 returns few rows at a time. A mutation may arrive late, twice, or never.
 
+Where it keeps notify entries apart, a mutation of them and of their row goes in steps, each of
+which may go wrong for itself (`percola.store.apart`).
+
 A commit in one step is atomic, as an embedded store's is: what can happen is that the process
 dies before or after it, or that the store refuses it.
 """
@@ -16,6 +19,7 @@ from typing import Final
 
 from percola.cells import Cell, Kind, Op, decode_write
 from percola.errors import OutcomeUnknownError, SnapshotTooOldError, StoreError
+from percola.store.apart import steps_of
 from percola.store.base import (
     NOTHING,
     CellState,
@@ -44,6 +48,7 @@ class SimulatedStore(OneStepStore):
         self._inner = process.world.store
         self.limits = self._inner.limits
         self.latest_arrival = 2 * process.world.longest_delay
+        self.notifies_apart = process.world.notifies_apart
 
     def create_tables(self, names: Iterable[str]) -> None:
         names = list(names)
@@ -59,14 +64,14 @@ class SimulatedStore(OneStepStore):
     def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
         self.check_sizes(batch)
         if len(batch) == 1:
-            return [self._send(batch[0])]
+            return [self._send_steps(batch[0])]
         order = list(range(len(batch)))
         self._process.chance.shuffle(order)
         applied = [False] * len(batch)
         unknown: OutcomeUnknownError | None = None
         for position, number in enumerate(order):
             try:
-                applied[number] = self._send(batch[number])
+                applied[number] = self._send_steps(batch[number])
             except OutcomeUnknownError as error:
                 unknown = error
             except StoreError as error:
@@ -76,6 +81,18 @@ class SimulatedStore(OneStepStore):
         if unknown is not None:
             raise unknown
         return applied
+
+    def _send_steps(self, mutation: RowMutation) -> bool:
+        """A row's mutation, in steps if it has to be."""
+        if not self.notifies_apart:
+            return self._send(mutation)
+        *first, deletes = steps_of(mutation)
+        if not all(self._send(step) for step in first if step is not None):
+            return False
+        try:
+            return deletes is None or self._send(deletes)
+        except StoreError as error:
+            raise OutcomeUnknownError(str(error)) from error
 
     def _send(self, mutation: RowMutation) -> bool:
         """One row's mutation on its way through the network."""
@@ -110,7 +127,8 @@ class SimulatedStore(OneStepStore):
     def _apply(self, mutation: RowMutation) -> bool:
         """It takes effect, or is refused; what it may not do is seen to."""
         watches = self._world.watches_steps
-        broken = broken_step(self._inner, mutation) if watches else None
+        apart = list(self._world.splits) if self.notifies_apart else []
+        broken = broken_step(self._inner, mutation, apart) if watches else None
         applied = self._inner.mutate([mutation])[0]
         if broken is not None and applied:
             self._world.schedule.fail(ClaimViolatedError.of(*broken))

@@ -72,7 +72,7 @@ class World:
         listed: the faults that happen, instead of those that the seed would draw.
         longest_delay: seconds of virtual time within which whatever is late arrives. Most of
             it arrives much sooner.
-
+        notifies_apart: whether the store keeps notify entries apart.
         watches_steps: whether every row mutation is checked (`steps`), or only the outcome.
 
     Attributes:
@@ -89,9 +89,11 @@ class World:
         listed: Sequence[Fault] | None = None,
         kinds: Sequence[FaultKind] = tuple(FaultKind),
         longest_delay: float = 2.0,
+        notifies_apart: bool = False,
         watches_steps: bool = True,
     ) -> None:
         self.seed = seed
+        self.notifies_apart = notifies_apart
         self.watches_steps = watches_steps
         self.longest_delay = longest_delay
         self.schedule = Schedule()

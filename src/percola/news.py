@@ -1,0 +1,31 @@
+"""§2.4: which tables there is news of: what this process's commits tell its own scanners."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+
+class News:
+    """Which tables the commits of this process have notified somebody in; thread-safe.
+
+    A scanner that has found nothing in a table need not look again until its count has changed, or
+    another process has rung: a bell that rings is one of ours as often as this was `told`.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._counts: dict[str, int] = {}
+        self.told = 0
+        """How often anything was noted."""
+
+    def note(self, tables: Iterable[str]) -> None:
+        """A transaction has committed and notified somebody in these tables."""
+        with self._guard:
+            for table in tables:
+                self._counts[table] = self._counts.get(table, 0) + 1
+            self.told += 1
+
+    def of(self, table: str) -> int:
+        """A number that changes with every commit that notifies somebody in the table."""
+        return self._counts.get(table, 0)

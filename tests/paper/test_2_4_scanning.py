@@ -1,0 +1,204 @@
+"""§2.4: what a scanner looks at, and when it looks again (N6, N7)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from stores import Ground, PassingStore, ScriptedClock, ground
+
+from percola import Repository, Table, Transaction, observer
+from percola.cells import Cell, Kind
+from percola.metrics import WorkerMetrics
+from percola.observers import Observers
+from percola.runs import Runs, WorkerOptions
+from percola.scanner import Scanner
+from percola.store.base import Tablet
+from percola.sweep import Sweep
+
+__all__ = ["ground"]
+
+docs = Table("docs")
+contents = docs.column("contents", str, observed=True)
+links = Table("links")
+target = links.column("target", str, observed=True)
+counts = Table("counts")
+stale = counts.weak_column("stale")
+TABLES = [docs, links, counts]
+
+
+class Noting(PassingStore):
+    """Notes in which tables notify entries were looked for, and asks for tablets."""
+
+    def __init__(self, inner: PassingStore) -> None:
+        super().__init__(inner)
+        self.looks: list[str] = []
+
+    def scan_kind(
+        self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+    ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
+        if kind is Kind.NOTIFY:
+            self.looks.append(table)
+        return self.inner.scan_kind(kind, table, start, end, limit)
+
+    def tablets(self, table: str) -> list[Tablet]:
+        self.looks.append(f"tablets of {table}")
+        return self.inner.tablets(table)
+
+
+class Stage:
+    """A scanner of three tables, looked through one look at a time."""
+
+    def __init__(self, ground: Ground, seed: int = 1) -> None:
+        self.store = Noting(ground.store)  # type: ignore[arg-type]
+        self.clock = ScriptedClock()
+        self.repo: Repository = ground.repo(TABLES, store=self.store, clock=self.clock)
+        self.ran: list[str] = []
+        self.then: Callable[[Transaction, str], None] = lambda t, row: None
+
+        def note(t: Transaction, row: str) -> None:
+            self.ran.append(row)
+            self.then(t, row)
+
+        observers = [
+            observer(contents, name="parse")(note),
+            observer(target, name="count")(note),
+            observer(stale, name="refresh")(note),
+        ]
+        mine, options, metrics = Observers(observers), WorkerOptions(threads=1), WorkerMetrics()
+        services, chance = self.repo.services, random.Random(seed)
+        runs = Runs(services, mine, metrics, options, chance)
+        sweep = Sweep(services, mine, 1e9, lambda: None)
+        services.coordination.listen(sweep.note_bell)
+        self.scanner = Scanner(services, mine, metrics, options, runs, sweep, chance)
+
+    def look(self) -> list[str]:
+        """Look round once; in which tables."""
+        self.store.looks.clear()
+        self.wait = self.scanner.look()
+        return sorted(self.store.looks)
+
+
+@pytest.fixture
+def stage(ground: Ground) -> Stage:
+    return Stage(ground)
+
+
+ALL = ["counts", "docs", "links"]
+
+
+def test_n6_what_is_clean_is_not_looked_at_again_until_there_is_news(stage: Stage) -> None:
+    assert stage.look() == ALL
+    assert stage.look() == []
+    with stage.repo.transaction() as t:
+        t.set(target, "a", "x")
+    assert stage.look() == ["links"]
+    assert stage.ran == ["a"]
+    assert stage.wait == 0.0
+    assert stage.look() == []
+    with stage.repo.transaction(two_phase=True) as t:
+        t.set(contents, "b", "x")
+        t.notify(stale, "c")
+    assert stage.look() == ["counts", "docs"]
+    assert sorted(stage.ran) == ["a", "b", "c"]
+    assert stage.look() == []
+
+
+def test_n6_what_an_observer_notifies_is_where_its_scanner_looks_next(stage: Stage) -> None:
+    def parse(t: Transaction, row: str) -> None:
+        if not row.endswith("!"):
+            t.set(target, row + "!", "x")
+
+    stage.then = parse
+    stage.look()
+    with stage.repo.transaction() as t:
+        t.set(contents, "a", "x")
+    assert stage.look() == ["docs"]
+    assert stage.look() == ["links"]
+    assert stage.look() == []
+    assert stage.ran == ["a", "a!"]
+
+
+def test_a_bell_that_another_process_rings_is_followed_by_a_look_everywhere(
+    ground: Ground, stage: Stage
+) -> None:
+    stage.look()
+    with ground.repo(TABLES).transaction() as t:
+        t.set(target, "a", "x")
+    assert stage.look() == ALL
+    assert stage.ran == ["a"]
+    assert stage.look() == []
+
+
+def test_what_nobody_rang_for_is_found_when_it_is_time_to_look_everywhere(
+    ground: Ground, stage: Stage
+) -> None:
+    stage.look()
+    assert stage.wait == pytest.approx(1.0)
+    ring, stage.repo.services.coordination.ring = stage.repo.services.coordination.ring, print  # type: ignore[method-assign]
+    try:
+        with ground.repo(TABLES).transaction() as t:
+            t.set(target, "a", "x")
+    finally:
+        stage.repo.services.coordination.ring = ring  # type: ignore[method-assign]
+    stage.clock.now += 0.9
+    with stage.repo.transaction() as t:
+        t.notify(stale, "b")
+    assert stage.look() == ["counts"]
+    assert stage.look() == []
+    assert stage.wait == pytest.approx(0.1), "the whole second counts from the last such look"
+    stage.clock.now += 0.1
+    assert stage.look() == ALL
+    assert stage.ran == ["b", "a"]
+
+
+def test_a_table_with_a_row_that_another_scanner_works_on_is_looked_at_again(
+    stage: Stage,
+) -> None:
+    stage.look()
+    with stage.repo.transaction() as t:
+        t.set(target, "a", "x")
+    coordination = stage.repo.services.coordination
+    assert coordination.try_lock("links", b"a")
+    assert set(stage.look()) == {"links"}
+    assert stage.ran == []
+    assert 0 < stage.wait < 0.1
+    coordination.unlock("links", b"a")
+    assert stage.look() == ["links"]
+    assert stage.ran == ["a"]
+
+
+def test_a_table_that_a_stint_has_left_unfinished_is_gone_on_with(stage: Stage) -> None:
+    rows = [f"{number:03}" for number in range(300)]
+    with stage.repo.transaction() as t:
+        for row in rows:
+            t.set(target, row, "x")
+
+    def slow(t: Transaction, row: str) -> None:
+        stage.clock.now += 0.3
+
+    stage.then = slow
+    looks = 0
+    while stage.look():
+        looks += 1
+        assert looks < 100
+    assert looks > 30, "a stint is two seconds of work"
+    assert sorted(stage.ran) == rows
+
+
+def test_n7_where_little_is_dirty_one_call_finds_it_and_a_random_row_begins(
+    ground: Ground,
+) -> None:
+    rows = [f"row {number}" for number in range(8)]
+    first = set()
+    for seed in range(20):
+        stage = Stage(ground, seed)
+        with stage.repo.transaction() as t:
+            for row in rows:
+                t.set(contents, row, str(seed))
+        assert stage.look() == ALL
+        at = rows.index(stage.ran[0])
+        assert stage.ran == rows[at:] + rows[:at]
+        first.add(at)
+    assert len(first) > 3
