@@ -23,11 +23,10 @@ rings, and once a second whatever comes (`WorkerOptions.rescan`), all tables are
 
 Columns whose observers may be put off (`Observer.defer`) are left out, but for a pass over them
 alone when that time is over, or when the others have been clean for a quarter of a second: a gap in
-a stream of changes is no rest. Then they get some seconds, in short passes with a look at the
-others between them: what these find is mostly what the deferred ones have changed. One whose
-observer may take only a share of the time (`Observer.share`) rests after each run, but for as long
-as nothing else is found to do. Those that run apart (`Observer.apart`) are left to a scanner of
-their own, in the worker that was first to claim them by an advisory lock.
+a stream of changes is no rest. One whose observer may take only a share of the time
+(`Observer.share`) rests after each run, but for as long as nothing else is found to do. Those that
+run apart (`Observer.apart`) are left to a scanner of their own, in the worker that was first to
+claim them by an advisory lock.
 
 A pass that finds nothing looks for the locks of the dead now and then: a transaction that died
 past its commit point owes its notify entries to whoever rolls it forward (rule N1). Where notify
@@ -58,7 +57,6 @@ log = logging.getLogger("percola.worker")
 
 _CHUNK: Final = 64
 _STINT: Final = 2.0  # seconds
-_SHORT_STINT: Final = 0.2
 _BUSY_WAIT: Final = 0.02
 _TELEPORTS: Final = 4
 _UNDONE: Final = Found.HELD | Found.LATER
@@ -173,12 +171,10 @@ class Scanner:
         if deferred and found & (Found.RAN | Found.HELD):
             self._sweep.note_work()
         elif deferred and not self._sweep.quiet_in() and not self._runs.stopping:
-            # Not for long: what comes meanwhile, and may not be put off, shall not wait for it.
-            self._sweep.note_quiet()
-            found |= self._pass(frozenset(deferred), _SHORT_STINT)
+            found |= self._pass(frozenset(deferred))
         return found
 
-    def _pass(self, columns: frozenset[Address], stint: float = _STINT) -> Found:
+    def _pass(self, columns: frozenset[Address]) -> Found:
         """Go once round the tables from a random one, and run what is dirty in these columns.
 
         Where another scanner is met, it jumps to another random place; having done so a few
@@ -186,7 +182,7 @@ class Scanner:
         """
         found = Found.NOTHING
         news = self._services.news
-        until = self._services.clock.monotonic() + stint
+        until = self._services.clock.monotonic() + _STINT
         for jump in range(_TELEPORTS + 1):
             tables = sorted(
                 table

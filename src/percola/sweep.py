@@ -16,7 +16,6 @@ from percola.observers import Observers
 from percola.snapshot import Services
 
 _QUIET: Final = 0.25  # seconds
-_QUIET_LASTS: Final = 4.0
 
 Address = tuple[str, bytes]
 """A column: its table's name, and its key."""
@@ -46,7 +45,6 @@ class Sweep:
         self._swept = services.clock.monotonic()
         self._deferred = dict.fromkeys(observers.deferred, self._swept)
         self._worked = -math.inf
-        self._quiet_until = -math.inf
         self._rested: dict[Address, float] = {}
         self._busy: set[object] = set()
         self._claims: set[Address] = set()
@@ -102,16 +100,9 @@ class Sweep:
 
     def quiet_in(self) -> float:
         """Seconds until what was put off may be done, if nothing else comes; 0 for at once."""
-        now = self._services.clock.monotonic()
-        if self.ending or now < self._quiet_until:
+        if self.ending:
             return 0.0
-        return max(0.0, self._worked + _QUIET - now)
-
-    def note_quiet(self) -> None:
-        """What was put off is begun: it may go on for a while, though it makes work for others."""
-        now = self._services.clock.monotonic()
-        if now >= self._quiet_until:
-            self._quiet_until = now + _QUIET_LASTS
+        return max(0.0, self._worked + _QUIET - self._services.clock.monotonic())
 
     def note_busy(self, scanner: object, *, busy: bool) -> None:
         """Whether a scanner found something to do when it went round last."""
