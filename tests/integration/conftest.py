@@ -9,7 +9,6 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 import pytest
 from emulator import ROOT, Emulator
@@ -21,12 +20,6 @@ from percola.spark import spark_session
 
 # A fixture that modules import is one for each of them: here it is one for all.
 __all__ = ["hbase"]
-
-_CONFIG: Final = {
-    **QUICK_JAVA,
-    # As in the sessions that `webindex` starts: hundreds of processes import nothing by themselves.
-    "spark.python.daemon.module": "webindex.spark_daemon",
-}
 
 
 @pytest.fixture(scope="session")
@@ -46,6 +39,6 @@ def spark(java_home: Path, emulator_of_spark: Emulator | None) -> Iterator[Spark
     with pytest.MonkeyPatch.context() as patch:
         if emulator_of_spark is not None:
             patch.setenv("BIGTABLE_EMULATOR_HOST", emulator_of_spark.address)
-        with spark_session("local[2]", app="tests", config=_CONFIG) as session:
+        with spark_session("local[2]", app="tests", config=QUICK_JAVA) as session:
             patch.undo()
             yield session
