@@ -83,7 +83,6 @@ def used(cluster: Cluster, *writes: int) -> list[int]:
         return found
 
 
-@pytest.mark.timeout(300)  # two servers are recovered, after the time-out of a session
 def test_a_region_server_that_is_killed_and_started_again_loses_nothing(
     tmp_path: Path, wait_until: WaitUntil
 ) -> None:
@@ -132,7 +131,6 @@ def hold(pipe: Connection, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("moment", ["format", "regionserver-1", "up"])
-@pytest.mark.timeout(180)  # a cluster comes up
 def test_a_cluster_ends_with_the_program_that_started_it(
     tmp_path: Path, moment: str, wait_until: WaitUntil
 ) -> None:
@@ -160,7 +158,6 @@ def command(*words: str) -> str:
     return done.stdout
 
 
-@pytest.mark.timeout(300)  # a cluster comes up twice
 def test_a_cluster_from_the_command_line_runs_until_it_is_taken_down_and_keeps_its_tables(
     tmp_path: Path,
 ) -> None:

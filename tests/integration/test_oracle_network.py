@@ -154,7 +154,6 @@ def sum_of(repo: Repository) -> int:
     return sum(now.get(balance, f"{one}") or 0 for one in range(ACCOUNTS))
 
 
-@pytest.mark.timeout(240)  # Two take-overs, on a machine that may be busy.
 def test_money_is_neither_made_nor_lost_while_oracles_and_programs_are_killed(
     stack: ExitStack, store: str, zookeeper: ZooKeeper, wait_until: WaitUntil
 ) -> None:

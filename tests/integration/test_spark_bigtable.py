@@ -28,7 +28,6 @@ from tests.integration import (
 )
 
 # Each process that Spark starts imports Google's client, or plans a frame, by itself.
-pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")

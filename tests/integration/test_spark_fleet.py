@@ -367,7 +367,6 @@ def test_a_fleet_whose_spark_has_died_says_so(
     assert rows_of_fleets(repo) == 0
 
 
-@pytest.mark.timeout(300)  # Executors of their own take ten seconds to start, and to come back.
 def test_executors_and_processes_killed_on_a_cluster_lose_nothing(
     repo: Repository, tmp_path: Path, java_home: Path, wait_until: Wait
 ) -> None:
@@ -452,7 +451,6 @@ def heard(process: subprocess.Popen[str], pattern: str) -> str:
     return matches[0][1]
 
 
-@pytest.mark.timeout(300)  # As above, and two servers more.
 def test_executors_and_processes_killed_on_a_standalone_cluster_lose_nothing(
     repo: Repository, tmp_path: Path, java_home: Path, wait_until: Wait
 ) -> None:

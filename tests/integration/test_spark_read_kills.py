@@ -154,7 +154,6 @@ def wait(condition: Callable[[], object]) -> None:
         pause.wait(0.02)
 
 
-@pytest.mark.timeout(300)  # A killed task is read once more, on a machine that may be busy.
 def test_a_python_worker_is_killed(folder: Path, spark: SparkSession) -> None:
     ts, rows = kill_while_it_is_read(spark, folder, lambda: python_workers(spark))
     check(folder, ts, rows)

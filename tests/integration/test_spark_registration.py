@@ -111,7 +111,6 @@ def run(command: list[str], folder: Path, java_home: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.timeout(300)  # A Spark of its own, on a machine that may be busy.
 @pytest.mark.parametrize(
     ("how", "kind"), [("master", "pyspark.sql.session"), ("remote", "pyspark.sql.connect.session")]
 )
@@ -126,7 +125,6 @@ def test_a_session_of_the_users_own_reads_writes_and_follows_classic_and_through
     assert f"{kind} {rows}" in run([sys.executable, str(program)], folder, java_home)
 
 
-@pytest.mark.timeout(300)  # It starts a Spark Connect server.
 def test_a_declarative_pipeline_reads_follows_and_writes_tables(
     folder: Path, java_home: Path
 ) -> None:

@@ -174,7 +174,6 @@ def stream_here(pipe: Connection, folder: Path) -> None:
         drain(spark, folder)
 
 
-@pytest.mark.timeout(240)  # Two sessions one after the other.
 def test_a_driver_killed_in_a_batch_is_succeeded_at_once_by_the_next_exactly_once(
     spark: SparkSession, repo: Repository, folder: Path, wait_until: Wait, java_home: Path
 ) -> None:

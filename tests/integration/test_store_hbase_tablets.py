@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-import pytest
 from hbase import HBase
 
 from benchmarks import tablets
@@ -20,7 +19,6 @@ WaitUntil = Callable[..., Any]
 REGIONS, ROWS, TURNS = 6, 8, 10
 
 
-@pytest.mark.timeout(300)  # Two processes begin, on however busy a machine.
 def test_workers_of_two_processes_serve_every_region_and_row_where_work_never_ends(
     hbase: HBase, wait_until: WaitUntil
 ) -> None:
