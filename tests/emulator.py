@@ -209,9 +209,12 @@ class Relay:
             self._open -= {source, sink}
 
     def _cuts(self, data: bytes) -> bool:
-        # Pings and window updates of the protocol are no answers.
+        # Pings and window updates of the protocol are no answers; they are short, and what comes in
+        # one piece with others may begin in the middle of a frame.
         with self._guard:
-            if self._left is None or not any(kind in (0, 1) for kind in _frames(data)):
+            if self._left is None or not (
+                len(data) > 1000 or any(kind in (0, 1) for kind in _frames(data))
+            ):
                 return False
             self._left -= 1
             if self._left >= 0:

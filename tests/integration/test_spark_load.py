@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -243,8 +244,9 @@ def killing(spark: SparkSession, repo: Repository, wait_until: Wait) -> Callable
             wait_until(lambda: over.is_set() or repo.pending().get("pages.capture", 0) > 100)
             while not over.is_set() and (always or not killed):
                 for worker in python_workers(spark):
-                    os.kill(worker, signal.SIGKILL)
-                    killed.append(worker)
+                    with suppress(ProcessLookupError):  # Spark may have ended it just now.
+                        os.kill(worker, signal.SIGKILL)
+                        killed.append(worker)
                 over.wait(0.01)
 
         killer = threading.Thread(target=kill)

@@ -439,7 +439,7 @@ def test_a_damaged_index_says_so_and_what_to_do(tmp_path: Path, damage: str) -> 
     else:
         (store,) = tmp_path.glob("*.store")
         os.truncate(store, 10)
-    with pytest.raises(DamagedIndexError, match="rebuild"):
+    with pytest.raises(DamagedIndexError, match="reindex"):
         TantivyIndex(tmp_path)
 
 
@@ -455,7 +455,7 @@ def test_an_index_that_is_damaged_while_it_is_open_says_so(
         lambda: index.apply([document("b")]),
     )
     for call in calls:
-        with pytest.raises(DamagedIndexError, match="rebuild"):
+        with pytest.raises(DamagedIndexError, match="reindex"):
             call()
 
 

@@ -354,7 +354,7 @@ def test_a_bad_url_is_one_sentence(worked_off: Path, url: str) -> None:
 def test_a_damaged_search_index_is_one_sentence(folder: Path) -> None:
     (folder / "serving" / "meta.json").write_text("{")
     for name, argument in (("search", "word"), ("work", "--until-idle")):
-        assert is_error(call(name, "--repo", folder, argument), "damaged", "rebuild")
+        assert is_error(call(name, "--repo", folder, argument), "damaged", "reindex")
 
 
 def test_files_that_cannot_be_loaded_are_one_sentence_and_make_no_repository(
