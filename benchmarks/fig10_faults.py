@@ -92,10 +92,7 @@ class Faults:
 
     def start_oracles(self) -> None:
         """Start those again that were killed, at their addresses."""
-        for at, one in enumerate(self.oracles):
-            if one.process.poll() is not None:
-                again = OracleProcess(self.cluster.address, one.address)
-                self.oracles[at] = again
+        start_again(self.oracles, self.cluster)
 
     def kill_zookeeper(self) -> None:
         """Kill it; all its sessions go on if it is back soon."""
@@ -123,14 +120,21 @@ def arena(folder: Path, *, clients: int, threads: int = 2) -> Iterator[Faults]:
     with ExitStack() as stack:
         cluster = stack.enter_context(Cluster(folder / "cluster"))
         oracles = [OracleProcess(cluster.address) for _ in range(2)]
-        stack.callback(_kill_all, oracles)
+        stack.callback(kill_all, oracles)
         address = f"{cluster.address}?oracle={','.join(one.address for one in oracles)}"
         bank = Bank(folder / "histories", address, clients=clients, threads=threads)
         yield Faults(stack.enter_context(bank), cluster, oracles)
 
 
-def _kill_all(oracles: Sequence[OracleProcess]) -> None:
-    # Whichever processes are there by then.
+def start_again(oracles: list[OracleProcess], cluster: Cluster) -> None:
+    """Put a new process at the address of each oracle that has ended."""
+    for at, one in enumerate(oracles):
+        if one.process.poll() is not None:
+            oracles[at] = OracleProcess(cluster.address, one.address)
+
+
+def kill_all(oracles: Sequence[OracleProcess]) -> None:
+    """End whichever processes are there by then."""
     for one in oracles:
         one.kill()
 

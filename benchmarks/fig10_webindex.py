@@ -30,7 +30,7 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from benchmarks.crawl import multiplied, sample, write_warc
-from benchmarks.fig10_faults import effects, plot, table
+from benchmarks.fig10_faults import effects, kill_all, plot, start_again, table
 from benchmarks.fig10_load import Event, placement
 from benchmarks.measure import (
     OUTPUT,
@@ -166,9 +166,7 @@ def _plan(
 
     def start_oracle() -> None:
         work.note("oracle started", is_fault=False)
-        for at, one in enumerate(oracles):
-            if one.process.poll() is not None:
-                oracles[at] = OracleProcess(cluster.address, one.address)
+        start_again(oracles, cluster)
 
     def kill_worker() -> None:
         work.note("worker killed")
@@ -199,12 +197,6 @@ def _environment(name: str, value: str) -> Iterator[None]:
             os.environ[name] = before
 
 
-def _kill_all(oracles: Sequence[OracleProcess]) -> None:
-    # Whichever processes are there by then.
-    for one in oracles:
-        one.kill()
-
-
 def run(console: Console, *, quick: bool) -> None:
     """Load, work off beside faults, verify; print what the faults did, and draw the curve.
 
@@ -219,7 +211,7 @@ def run(console: Console, *, quick: bool) -> None:
         console.log("Figure 10: starting HBase and two oracles …")
         cluster = stack.enter_context(Cluster(folder / "cluster"))
         oracles = [OracleProcess(cluster.address) for _ in range(2)]
-        stack.callback(_kill_all, oracles)
+        stack.callback(kill_all, oracles)
         address = f"{cluster.address}?oracle={','.join(one.address for one in oracles)}"
         write_warc(folder / "crawl.warc.gz", multiplied(sample(), copies))
         console.log("Figure 10: loading the crawl …")
