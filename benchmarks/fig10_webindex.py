@@ -103,7 +103,7 @@ class Work:
         end, more = time.monotonic() + seconds, 0
         while time.monotonic() < end:
             more += self.look()
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_LOOK_SECONDS)  # Workers only answer: nothing tells when they have run.
         return more
 
     def rest(self) -> None:
