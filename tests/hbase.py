@@ -19,20 +19,25 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from stores import Ground
 
 from percola import Repository, Table
 from percola.coordination.memory import MemoryCoordination
 from percola.oracle.base import Oracle
 from percola.oracle.embedded import EmbeddedOracle
+from percola.store import shared_row
+from percola.store.base import Store
 from percola.store.hbase import HBaseStore
 from percola.store.hbase_calls import Place
 from percola.store.hbase_jvm import java_class
+from percola.store.hbase_plans import Plan
 from percola.store.hbase_reading import Reading
 from percola.store.hbase_settings import ALL_FAMILIES
 from percola.store.hbase_shared import Shared
-from percola.store.hbase_wire import LOCK, LOCK_AT, Ask, Change, mutations
-from percola.store.hbase_writing import Plan, Writing
+from percola.store.hbase_wire import LOCK, LOCK_AT, Ask, Change
+from percola.store.hbase_writing import Writing
 from percola.store.memory import MemoryStore
+from percola.testing.ground import Ground as Claims
 from percola.testing.hbase_cluster import Cluster
 
 ROOT: Final = Path(__file__).parents[1]
@@ -49,15 +54,19 @@ def require_jars() -> None:
 
 
 class HBase:
-    """A cluster that runs, and stores in it."""
+    """A cluster that runs, and stores in it.
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
+    Args:
+        coprocessors: False: the stores' tables are made to do without them.
+    """
+
+    def __init__(self, cluster: Cluster, *, coprocessors: bool = True) -> None:
+        self.cluster, self.coprocessors = cluster, coprocessors
 
     def place(self, namespace: str = "") -> Place:
         """A namespace of this name; without a name one that nobody else has."""
         namespace = namespace or f"test_{os.getpid()}_{next(_namespaces)}"
-        return Place(self.cluster.quorum, namespace)
+        return Place(self.cluster.quorum, namespace, self.coprocessors)
 
     def store(self, namespace: str = "", **options: Any) -> HBaseStore:
         """A store in the namespace of this name; without a name in one of its own."""
@@ -87,7 +96,7 @@ def empty(used: Iterable[HBaseStore], cleaner: HBaseStore) -> None:
                 for ts, _ in entries
             ]
             if changes:
-                plans.append(Plan(table, key, mutations(key, changes)))
+                plans.append(Plan(table, key, changes))
         Writing(calls).apply(plans)
 
 
@@ -118,6 +127,75 @@ def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HBase]:
     heap = dict(Cluster.small(folder).layout.heap)
     with Cluster(folder, region_servers=2, data_nodes=1, heap=heap) as cluster:
         yield HBase(cluster)
+
+
+class InHBase(Claims):
+    """Claims of the store contract in one namespace of HBase: a class derives from it and them.
+
+    All tests share the namespace and most of them a table, for making one takes a second and leaves
+    the server less memory.
+    """
+
+    namespace: str
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def cleaner(cls, hbase: HBase) -> Iterator[HBaseStore]:
+        store = hbase.store(cls.namespace)
+        yield store
+        store.close()
+
+    @pytest.fixture(autouse=True)
+    def in_the_cluster(
+        self, hbase: HBase, cleaner: HBaseStore, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[None]:
+        # All processes must agree on it; here there is one. `faults` has the real one.
+        monkeypatch.setattr(shared_row, "LEASE", 0.05)
+        self.hbase, self.made = hbase, list[HBaseStore]()
+        yield
+        empty(self.made, cleaner)
+
+    def make_store(self, folder: Path) -> HBaseStore:
+        store = self.hbase.store(self.namespace)
+        store.create_tables([])
+        self.made.append(store)
+        return store
+
+    @pytest.fixture
+    def table(self, store: Store) -> str:
+        store.create_tables(["rows"])
+        return "rows"
+
+    @pytest.fixture
+    def feed(self, store: Store) -> str:
+        store.create_tables(["fed"])
+        store.keep_feed("fed")
+        return "fed"
+
+
+class HBaseGround(Ground):
+    """A namespace of a real HBase; timestamps and liveness tokens come from this process."""
+
+    def __init__(
+        self,
+        hbase: HBase,
+        namespace: str,
+        cleaner: HBaseStore,
+        folder: Path,
+        stack: contextlib.ExitStack,
+    ) -> None:
+        self.kind, self.one_step, self.folder = "hbase", False, folder
+        self.near, self.timeout = False, 2.0
+        store = hbase.store(namespace)
+        # Making a namespace and its tables takes seconds: they are left to the next test.
+        stack.callback(empty, [store], cleaner)
+        # No call of these tests outlives its caller, and they watch what the collector does.
+        store.latest_arrival = 0.0
+        self.store = store  # type: ignore[assignment]
+        self.coordination = MemoryCoordination()
+        stack.callback(self.store.close)
+        stack.callback(self.coordination.close)
+        self.oracle = EmbeddedOracle(MemoryStore())
 
 
 class Admin:

@@ -247,6 +247,8 @@ def close(*opened: Any) -> None:
 
 
 def _lacks(address: NetworkAddress, error: ImportError, extra: str) -> str:
+    if (error.name or "percola").partition(".")[0] == "percola":
+        return f"This installation of Percola is not whole ({error}): install it again."
     return (
         f"{address.text!r} needs the Python package {error.name}: install it with "
         f"pip install 'percola[{extra}]'."

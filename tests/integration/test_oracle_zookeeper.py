@@ -29,9 +29,9 @@ from percola.store.memory import MemoryStore
 
 Wait = Callable[..., Any]
 
-SESSION: Final = 2.0
-REQUEST: Final = 1.0
-PATIENCE: Final = 2.0
+SESSION: Final = 3.0
+REQUEST: Final = 3.0
+PATIENCE: Final = 3.0
 GONE: Final = SESSION + 2 * TICK_SECONDS + 1.0
 """Seconds after which a dead process's token has to be seen to be gone: sessions end at ticks, and
 answers are remembered for a second."""

@@ -160,9 +160,16 @@ def test_a_rebuild_that_ended_early_leaves_what_nobody_uses(
             rank(folder, spark=spark, quiet=True)
         with pytest.raises(RebuildError, match="half built"):
             serve(str(folder), "127.0.0.1", 0, say=print)
-        # Were it running, the process that is at it would be alive.
-        repo.run(lambda t: t.set(tables.report, REBUILD_ROW, {**state, "state": "running"}))
-        with pytest.raises(RebuildError, match=f"by process {os.getpid()}: wait"):
+        # Were it running, whichever machine it is on, the process that is at it would be alive.
+        token = repo.services.coordination.token
+        running = {"state": "running", "host": "far", "pid": 2**30, "token": token}
+        repo.run(lambda t: t.set(tables.report, REBUILD_ROW, {**state, **running}))
+        with pytest.raises(RebuildError, match=f"by process {2**30} on far: wait"):
+            refuse_half_built(repo)
+        # One of the same number is another process.
+        gone = {**running, "pid": os.getpid(), "token": token + "x"}
+        repo.run(lambda t: t.set(tables.report, REBUILD_ROW, {**state, **gone}))
+        with pytest.raises(RebuildError, match="half built, because a rebuild was ended early"):
             refuse_half_built(repo)
 
 

@@ -193,7 +193,8 @@ def test_a_frame_holds_garbage_collection_back_and_one_that_came_too_late_says_s
 
 def leave_locked(pipe: Connection, address: str) -> None:
     """In another process: a transaction that has locked its cell, and goes no further."""
-    with percola.open(address, SCHEMA) as repository:
+    # Readers may take their time: none may take the lock for one that was left.
+    with percola.open(address, SCHEMA, lock_ttl_seconds=600) as repository:
         store = repository.services.store
         mutate = store.mutate
 

@@ -45,9 +45,15 @@ Wait = Callable[..., object]
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def work(tmp_path: Path) -> Path:
+    """Where the stream's files and its checkpoint are, wherever the repository is."""
     (tmp_path / "in").mkdir()
-    return tmp_path / "repo"
+    return tmp_path
+
+
+@pytest.fixture
+def folder(work: Path) -> Path:
+    return work / "repo"
 
 
 @pytest.fixture
@@ -56,30 +62,30 @@ def repo(folder: Path) -> Iterator[Repository]:
         yield opened
 
 
-def put_file(folder: Path, name: str, start: int, rows: int) -> None:
+def put_file(work: Path, name: str, start: int, rows: int) -> None:
     """A file of the stream, which appears whole."""
     lines = [
         json.dumps({"row": f"row/{n:06}", "title": f"title {n}", "size": n})
         for n in range(start, start + rows)
     ]
-    (folder.parent / name).write_text("\n".join(lines))
-    (folder.parent / name).rename(folder.parent / "in" / f"{name}.json")
+    (work / name).write_text("\n".join(lines))
+    (work / name).rename(work / "in" / f"{name}.json")
 
 
-def drain(spark: Any, folder: Path, partitions: int = 2) -> None:
+def drain(spark: Any, folder: Path, work: Path, partitions: int = 2) -> None:
     """Write all files that have not been written, a batch for each."""
     in_session(spark)
     spark.dataSource.register(PercolaDataSource)
     rows = (
         spark.readStream.schema("row string, title string, size bigint")
         .option("maxFilesPerTrigger", 1)
-        .json(str(folder.parent / "in"))
+        .json(str(work / "in"))
     )
     query = (
         rows.repartition(partitions)
         .writeStream.format("percola")
         .option("table", "docs")
-        .option("checkpointLocation", str(folder.parent / "checkpoint"))
+        .option("checkpointLocation", str(work / "checkpoint"))
         .trigger(availableNow=True)
         .start(str(folder))
     )
@@ -101,52 +107,50 @@ def commit_times(repo: Repository, start: int, rows: int) -> set[int]:
 
 
 def test_each_batch_is_one_commit_and_one_that_is_repeated_is_passed_over(
-    spark: SparkSession, repo: Repository, folder: Path
+    spark: SparkSession, repo: Repository, folder: Path, work: Path
 ) -> None:
-    put_file(folder, "a", 0, 300)
-    put_file(folder, "b", 300, 300)
-    drain(spark, folder)
+    put_file(work, "a", 0, 300)
+    put_file(work, "b", 300, 300)
+    drain(spark, folder, work)
     assert_written_once(repo, 600)
     assert len(commit_times(repo, 0, 600)) == 2
     assert outcomes(folder) == {"0": "committed", "1": "committed"}
     # Spark dies after the commit and before it has noted it; the rows are spread otherwise.
-    commits = folder.parent / "checkpoint" / "commits"
+    commits = work / "checkpoint" / "commits"
     for path in (commits / "1", commits / ".1.crc"):
         path.unlink()
-    put_file(folder, "c", 600, 300)
-    drain(spark, folder, partitions=5)
+    put_file(work, "c", 600, 300)
+    drain(spark, folder, work, partitions=5)
     assert (commits / "1").exists(), "Spark did not repeat the batch"
     assert_written_once(repo, 900)
     assert len(commit_times(repo, 0, 900)) == 3
 
 
 def test_a_batch_that_fails_leaves_nothing_and_is_written_after_a_restart(
-    spark: SparkSession, repo: Repository, folder: Path
+    spark: SparkSession, repo: Repository, folder: Path, work: Path
 ) -> None:
-    put_file(folder, "a", 0, 300)
-    drain(spark, folder)
-    put_file(folder, "b", 300, 300)
+    put_file(work, "a", 0, 300)
+    drain(spark, folder, work)
+    put_file(work, "b", 300, 300)
     # A live transaction holds a row for longer than the batch waits.
     with half_way(repo, 1400):
         with pytest.raises(StreamingQueryException, match="has been locked for 1 s"):
-            impatient(spark, folder)
+            impatient(spark, folder, work)
         assert set(visible(repo)) == {f"row/{n:06}" for n in range(300)}
-    drain(spark, folder, partitions=3)
+    drain(spark, folder, work, partitions=3)
     assert_written_once(repo, 600)
     assert outcomes(folder) == {"0": "committed", "1": "committed"}
 
 
-def impatient(spark: Any, folder: Path) -> None:
-    rows = spark.readStream.schema("row string, title string, size bigint").json(
-        str(folder.parent / "in")
-    )
+def impatient(spark: Any, folder: Path, work: Path) -> None:
+    rows = spark.readStream.schema("row string, title string, size bigint").json(str(work / "in"))
     query = (
         rows.writeStream.format("percola")
         .option("table", "docs")
         .option("lockWaitSeconds", "1")
         # Of a batch that fails Spark may end the other tasks' processes before these clean up.
         .option("ttlSeconds", "10")
-        .option("checkpointLocation", str(folder.parent / "checkpoint"))
+        .option("checkpointLocation", str(work / "checkpoint"))
         .trigger(availableNow=True)
         .start(str(folder))
     )
@@ -154,11 +158,11 @@ def impatient(spark: Any, folder: Path) -> None:
 
 
 def test_python_workers_that_are_killed_in_a_batch_lose_and_double_nothing(
-    spark: SparkSession, repo: Repository, folder: Path, wait_until: Wait
+    spark: SparkSession, repo: Repository, folder: Path, work: Path, wait_until: Wait
 ) -> None:
-    put_file(folder, "a", 0, ROWS)
+    put_file(work, "a", 0, ROWS)
     with half_way(repo):
-        writing = in_thread(lambda: drain(spark, folder))
+        writing = in_thread(lambda: drain(spark, folder, work))
         wait_until(lambda: under_way(repo) or writing.done(), seconds=90, what="half of it")
         assert not writing.done(), str(writing.exception())
         killed = python_workers(spark)
@@ -170,23 +174,28 @@ def test_python_workers_that_are_killed_in_a_batch_lose_and_double_nothing(
     assert_written_once(repo)
 
 
-def stream_here(pipe: Connection, folder: Path) -> None:
+def stream_here(pipe: Connection, folder: Path, work: Path) -> None:
     with spark_session("local[2]", app="stream", config=QUICK_JAVA) as spark:
-        drain(spark, folder)
+        drain(spark, folder, work)
 
 
 def test_a_driver_killed_in_a_batch_is_succeeded_at_once_by_the_next_exactly_once(
-    spark: SparkSession, repo: Repository, folder: Path, wait_until: Wait, java_home: Path
+    spark: SparkSession,
+    repo: Repository,
+    folder: Path,
+    work: Path,
+    wait_until: Wait,
+    java_home: Path,
 ) -> None:
-    put_file(folder, "a", 0, ROWS)
-    with half_way(repo), Child(stream_here, folder) as child:
+    put_file(work, "a", 0, ROWS)
+    with half_way(repo), Child(stream_here, folder, work) as child:
         wait_until(lambda: under_way(repo), seconds=110, what="half of a batch")
         [jvm] = [pid for pid in children(child.pid) if "java" in command_of(pid)]
         workers = [one for daemon in children(jvm) for one in children(daemon)]
         child.kill()
         os.kill(jvm, signal.SIGKILL)
         assert visible(repo) == {} and workers
-    drain(spark, folder, partitions=3)
+    drain(spark, folder, work, partitions=3)
     assert_written_once(repo)
     assert outcomes(folder) == {"0": "committed"}
 
@@ -210,7 +219,7 @@ def cluster(pipe: Connection) -> None:
         while (order := hear(pipe)) is not None:
             atomicity, folder = order
             if atomicity == "stream":
-                drain(spark, folder)
+                drain(spark, folder, folder.parent)
             else:
                 save(frame_of(spark), folder, atomicity)
             say(pipe, "written")
@@ -229,9 +238,10 @@ def test_executors_that_are_killed_while_they_write_lose_and_double_nothing(
     with Child(cluster) as child:
         assert child.speaks_within(120) and child.hear() == "ready"
         for atomicity in ("row", "chunk", "job", "stream"):
-            folder = tmp_path / atomicity / "repo"
-            (folder.parent / "in").mkdir(parents=True)
-            put_file(folder, "a", 0, ROWS)
+            work = tmp_path / atomicity
+            folder = work / "repo"
+            (work / "in").mkdir(parents=True)
+            put_file(work, "a", 0, ROWS)
             with open_table(folder) as repo:
                 with half_way(repo):
                     child.tell((atomicity, folder))
@@ -248,12 +258,12 @@ def test_executors_that_are_killed_while_they_write_lose_and_double_nothing(
 
 
 def test_what_cannot_be_written_ends_the_query_and_leaves_nothing(
-    spark: SparkSession, repo: Repository, folder: Path, wait_until: Wait
+    spark: SparkSession, repo: Repository, folder: Path, work: Path, wait_until: Wait
 ) -> None:
-    put_file(folder, "a", 0, 100)
-    (folder.parent / "in" / "b.json").write_text('{"row": "", "title": "x", "size": 1}')
+    put_file(work, "a", 0, 100)
+    (work / "in" / "b.json").write_text('{"row": "", "title": "x", "size": 1}')
     with pytest.raises(StreamingQueryException, match="every row needs a key"):
-        impatient(spark, folder)
+        impatient(spark, folder, work)
 
     def is_settled() -> bool:
         # A task that was given up may lock for a moment still; whoever reads settles that.

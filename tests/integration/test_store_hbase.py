@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
-from hbase import Admin, HBase, empty
+from hbase import Admin, InHBase
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from percola.cells import INLINE_BYTES, MAX_TS, Cell, Kind, Op
 from percola.errors import DamagedRecordError, SnapshotTooOldError
-from percola.store import shared_row
 from percola.store.base import Condition, Delete, Put, RowMutation, Store
 from percola.store.hbase import HBaseStore
 from percola.testing import StoreConformance
@@ -23,45 +21,10 @@ from percola.testing.ground import COLUMN, lock, numbers, written
 from percola.testing.store_model import Comparison, Operation, looks, mutations
 
 WaitUntil = Callable[..., object]
-NAMESPACE: Final = f"conformance_{os.getpid()}"
 
 
-@pytest.fixture(scope="module")
-def cleaner(hbase: HBase) -> Iterator[HBaseStore]:
-    store = hbase.store(NAMESPACE)
-    yield store
-    store.close()
-
-
-class TestHBaseStore(StoreConformance):
-    # All tests share a namespace and most of them a table, for making one takes a second and leaves
-    # the server less memory.
-    @pytest.fixture(autouse=True)
-    def in_the_cluster(
-        self, hbase: HBase, cleaner: HBaseStore, monkeypatch: pytest.MonkeyPatch
-    ) -> Iterator[None]:
-        # All processes must agree on it; here there is one. `faults` has the real one.
-        monkeypatch.setattr(shared_row, "LEASE", 0.05)
-        self.hbase, self.made = hbase, list[HBaseStore]()
-        yield
-        empty(self.made, cleaner)
-
-    def make_store(self, folder: Path) -> HBaseStore:
-        store = self.hbase.store(NAMESPACE)
-        store.create_tables([])
-        self.made.append(store)
-        return store
-
-    @pytest.fixture
-    def table(self, store: Store) -> str:
-        store.create_tables(["rows"])
-        return "rows"
-
-    @pytest.fixture
-    def feed(self, store: Store) -> str:
-        store.create_tables(["fed"])
-        store.keep_feed("fed")
-        return "fed"
+class TestHBaseStore(InHBase, StoreConformance):
+    namespace = f"conformance_{os.getpid()}"
 
     def test_a_long_value_is_that_of_the_visible_write_whatever_data_is_newer(
         self, store: Store, table: str
@@ -155,25 +118,30 @@ class TestHBaseStore(StoreConformance):
                         done = store.mutate([RowMutation(table, row, [condition], changes)])
                         assert done == [present is inside], condition
 
-    @pytest.mark.parametrize("kind", Kind)
     @pytest.mark.parametrize("settle", ["memory", "flushed", "compacted"])
     def test_what_is_put_again_where_it_was_deleted_is_there(
-        self, store: HBaseStore, table: str, wait_until: WaitUntil, kind: Kind, settle: str
+        self, store: HBaseStore, table: str, wait_until: WaitUntil, settle: str
     ) -> None:
-        cell, admin = Cell(table, b"r", COLUMN), Admin(store)
+        admin, rows = Admin(store), {kind: b"%d" % kind for kind in Kind}
+        cells = {kind: Cell(table, row, COLUMN) for kind, row in rows.items()}
         for i in range(3):
             value = b"%d" % i
-            self.put(store, table, b"r", Put(kind, COLUMN, 7, value))
+            for kind, row in rows.items():
+                self.put(store, table, row, Put(kind, COLUMN, 7, value))
             _settle(admin, table, settle, wait_until)
-            assert store.entries(cell, kind, 0, MAX_TS) == [(7, value)]
-            assert store.scan_kind(kind, table)[0] == [(cell, 7, value)]
-            self.put(store, table, b"r", Delete(kind, COLUMN, 7))
+            for kind, cell in cells.items():
+                assert store.entries(cell, kind, 0, MAX_TS) == [(7, value)]
+                assert store.scan_kind(kind, table)[0] == [(cell, 7, value)]
+            for kind, row in rows.items():
+                self.put(store, table, row, Delete(kind, COLUMN, 7))
             _settle(admin, table, settle, wait_until)
-            assert store.entries(cell, kind, 0, MAX_TS) == []
-            assert store.scan_kind(kind, table)[0] == []
-            absent = Condition(False, kind, COLUMN, 0, MAX_TS)
-            mark = Put(Kind.FAILED if kind is Kind.NOTIFY else Kind.NOTIFY, b"d", 1, b"")
-            assert store.mutate([RowMutation(table, b"r", [absent], [mark])]) == [True]
+            absent = [Condition(False, kind, COLUMN, 0, MAX_TS) for kind in Kind]
+            for kind, row in rows.items():
+                assert store.entries(cells[kind], kind, 0, MAX_TS) == []
+                assert store.scan_kind(kind, table)[0] == []
+                mark = Put(Kind.FAILED if kind is Kind.NOTIFY else Kind.NOTIFY, b"d", 1, b"")
+                assert store.mutate([RowMutation(table, row, absent, [mark])]) == [True]
+                self.put(store, table, row, Delete(mark.kind, b"d", 1))
 
     @settings(RANDOM, max_examples=12)
     @given(

@@ -183,7 +183,7 @@ def test_a_server_that_hangs_costs_a_write_its_deadline_and_no_more(mortal: HBas
 def test_a_server_killed_amid_batches_leaves_every_row_whole_and_its_regions_come_back(
     mortal: HBase, wait_until: WaitUntil
 ) -> None:
-    store = mortal.store(patience_seconds=60)
+    store = mortal.store(patience_seconds=200)
     store.create_tables(["t"])
     both = [lock(b"a", 5), lock(b"b", 5)]
     absent = [Condition(False, Kind.LOCK, b"a", 0, MAX_TS)]
@@ -205,7 +205,7 @@ def test_a_server_killed_amid_batches_leaves_every_row_whole_and_its_regions_com
     working = in_thread(work)
     wait_until(lambda: len(applied) > 500)
     mortal.cluster.process(name).kill()
-    working.result(90)
+    working.result(220)
     assert len(failures) == 1
     found = list(store.walk_kind(Kind.LOCK, "t"))
     rows = {cell.row for cell, _, _ in found}

@@ -15,7 +15,8 @@ from percola.store.base import Condition, RowMutation
 from percola.store.hbase import HBaseStore
 from percola.store.hbase_calls import Place
 from percola.store.hbase_jvm import java_class
-from percola.store.hbase_settings import ALL_FAMILIES, ENDPOINT
+from percola.store.hbase_settings import ALL_FAMILIES
+from percola.store.hbase_ways import ENDPOINT
 from percola.store.hbase_wire import LOCK
 from percola.testing.ground import lock
 

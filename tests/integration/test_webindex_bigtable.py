@@ -15,8 +15,9 @@ WaitUntil = Callable[..., Any]
 
 
 @pytest.mark.timeout(3 * SECONDS)  # A dozen processes, one after the other.
-def test_the_sample_is_loaded_worked_off_beside_a_kill_ranked_crawled_again_and_verified(
+def test_the_sample_is_loaded_worked_off_beside_a_kill_ranked_crawled_again_verified_and_rebuilt(
     tmp_path: Path, java_home: Path, wait_until: WaitUntil
 ) -> None:
     with on_bigtable(tmp_path, java_home) as servers, ExitStack() as stack:
-        live(WebIndex(servers, "web", tmp_path, stack), wait_until, spoilt=True)
+        web, empty = (WebIndex(servers, name, tmp_path, stack) for name in ("web", "empty"))
+        live(web, wait_until, spoilt=True, empty=empty)

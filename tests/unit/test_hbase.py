@@ -19,6 +19,7 @@ from percola.store.hbase import HBaseStore, open_hbase, place_of
 from percola.store.hbase_calls import Place
 from percola.store.hbase_failures import Failure, Meaning
 from percola.store.hbase_jvm import JARS, client_jars
+from percola.store.hbase_plans import plan
 from percola.store.hbase_wire import (
     MAX_STORED_TS,
     Ask,
@@ -33,7 +34,6 @@ from percola.store.hbase_wire import (
     stored_lock,
     varint,
 )
-from percola.store.hbase_writing import plan
 from percola.testing.ground import lock, written
 
 # --- Addresses --------------------------------------------------------------------------
@@ -48,6 +48,8 @@ from percola.testing.ground import lock, written
             Place("a:2182,b.example:2181,10.0.0.3:2183", "my_ns"),
         ),
         ("hbase://zk-1/p?oracle=h:7070&zookeeper=z:2181", Place("zk-1:2181", "p")),
+        ("hbase://a/p?coprocessors=forbidden", Place("a:2181", "p", coprocessors=False)),
+        ("hbase://a/p?oracle=h:1&coprocessors=forbidden", Place("a:2181", "p", False)),
     ],
 )
 def test_an_address_names_the_quorum_and_a_namespace(address: str, place: Place) -> None:
@@ -69,6 +71,9 @@ def test_an_address_names_the_quorum_and_a_namespace(address: str, place: Place)
         ("hbase://a/hbase", "its own"),
         ("hbase://a/ns?x=1", "unknown option 'x'"),
         ("hbase://a/ns?zzz", "unknown option 'zzz'"),
+        ("hbase://a/ns?coprocessors=forbidden&x=1", "unknown option 'x'"),
+        ("hbase://a/ns?coprocessors=no", "coprocessors=no in .* it is forbidden, or left out"),
+        ("hbase://a/ns?coprocessors=", "coprocessors= in .* it is forbidden, or left out"),
         ("hbase://a/ns#f", "not the address"),
     ],
 )
@@ -227,7 +232,7 @@ def test_a_row_is_looked_at_first_only_where_the_conditions_do_not_say_enough(
     given_conditions: list[Condition], changes: list[Put | Delete], looks: bool
 ) -> None:
     made = plan(RowMutation("t", b"r", given_conditions, changes), False)
-    assert (made.mutation is not None) is looks
+    assert made.looks is looks
     assert not (looks and made.request)
 
 

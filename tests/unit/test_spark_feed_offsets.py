@@ -17,6 +17,7 @@ from percola.spark import feed_ranges, stream_reading
 from percola.spark.options import Options
 from percola.spark.partitioning import row_ranges
 from percola.spark.stream_reading import FeedReader, feed_schema, stream_reader
+from percola.store.lmdb import LmdbStore
 
 docs = Table("docs", feed=True)
 size = docs.column("size", int)
@@ -206,6 +207,32 @@ def test_looking_for_many_locks_is_not_done_all_the_time(
         query.latest(start)
         clock.now += 1
     assert 2 <= len(looks) <= 3
+
+
+def test_where_no_change_was_found_none_is_looked_for_again_and_what_comes_is_found(
+    repo: Repository, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a store of servers a look at the feed may read the whole table."""
+    looks = []
+    walk = LmdbStore.walk_changes
+
+    def slow(self: LmdbStore, *args: Any, **kwargs: Any) -> Any:
+        looks.append(clock.now)
+        clock.now += 2
+        return walk(self, *args, **kwargs)
+
+    monkeypatch.setattr(LmdbStore, "walk_changes", slow)
+    start = {"ts": put(repo, "a", 1), "stream": "s"}
+    query = Query(repo)
+    for _ in range(40):
+        with repo.transaction() as t:
+            t.set(other_size, "x", 1)
+        assert query.latest(start) == start
+        clock.now += 0.5
+    assert 2 <= len(looks) <= 4
+    ts = put(repo, "a", 2)
+    clock.now += 10
+    assert query.latest(start)["ts"] >= ts
 
 
 @pytest.mark.parametrize(

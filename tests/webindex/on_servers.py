@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,6 +22,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
+import linked_crawl
 from children import Child, say
 from click.testing import CliRunner
 from commands import Answer, command, environment
@@ -42,7 +45,8 @@ class WebIndex:
 
     def __init__(self, servers: Servers, name: str, folder: Path, stack: ExitStack) -> None:
         self.address = servers.address(name, stack)
-        self.variables = servers.variables | {"WEBINDEX_SEARCH": str(folder / f"search-{name}")}
+        self.search = folder / f"search-{name}"
+        self.variables = servers.variables | {"WEBINDEX_SEARCH": str(self.search)}
         self.environment = environment(**self.variables)
 
     def percola(self, *arguments: object) -> Answer:
@@ -85,10 +89,31 @@ class WebIndex:
                 process.kill()
 
     @contextmanager
+    def site(self) -> Iterator[str]:
+        """The address of its pages for people; SIGTERM ends `serve` at the end of the block."""
+        line = [sys.executable, "-m", "webindex.main", "serve", "--repo", self.address]
+        process = subprocess.Popen(
+            [*line, "--port", "0"],
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        with process:
+            try:
+                assert process.stdout is not None
+                yield process.stdout.readline().split()[1]
+                process.terminate()
+                assert process.wait(SECONDS) == 0
+            finally:
+                process.kill()
+
+    @contextmanager
     def spark(self) -> Iterator[SparkJobs]:
         """A process with a Spark session, for the length of a block."""
-        with Child(_run_jobs, self.address, self.variables) as child:
-            yield SparkJobs(child)
+        with Child(_run_jobs, self.variables) as child:
+            yield SparkJobs(child, self)
 
 
 @dataclass
@@ -108,22 +133,28 @@ class PercolaWorker:
 class SparkJobs:
     """Commands of `webindex` that run in one process, on one Spark session of two cores."""
 
-    def __init__(self, child: Child) -> None:
-        self._child = child
+    def __init__(self, child: Child, web: WebIndex) -> None:
+        self._child, self._web = child, web
+
+    def on(self, web: WebIndex) -> SparkJobs:
+        """The same process, for another index on the same servers."""
+        return SparkJobs(self._child, web)
 
     def __call__(self, word: str, *arguments: object) -> Answer:
         """Run one."""
-        self._child.tell([word, *map(str, arguments)])
+        line = [word, "--repo", self._web.address, *map(str, arguments)]
+        self._child.tell((self._web.variables, line))
         assert self._child.speaks_within(SECONDS), f"{word} takes for ever"
         return Answer(*self._child.hear())
 
 
-def _run_jobs(pipe: Connection, address: str, variables: dict[str, str]) -> None:
+def _run_jobs(pipe: Connection, variables: dict[str, str]) -> None:
     os.environ.update(variables)
     with running_session(None, "local[2]", "the web index on servers"):
         while True:
-            word, *arguments = pipe.recv()
-            result = CliRunner().invoke(cli, [word, "--repo", address, *arguments])
+            own, line = pipe.recv()
+            os.environ.update(own)
+            result = CliRunner().invoke(cli, line)
             if result.exception is not None and not isinstance(result.exception, SystemExit):
                 raise result.exception
             say(pipe, (result.exit_code, result.stdout, result.stderr))
@@ -132,12 +163,21 @@ def _run_jobs(pipe: Connection, address: str, variables: dict[str, str]) -> None
 # --- A life -------------------------------------------------------------------------------
 
 
-def live(web: WebIndex, wait_until: WaitUntil, *, spoilt: bool = False) -> None:
+def live(
+    web: WebIndex,
+    wait_until: WaitUntil,
+    *,
+    spoilt: bool = False,
+    empty: WebIndex | None = None,
+) -> None:
     """Loaded, worked off by workers of which one is killed, ranked, crawled again; verified.
+
+    In between its search index is lost, and made anew by `reindex`; at the end it is served.
 
     Args:
         spoilt: at the end, whether `verify` sees a cell that is not what it should be: so it would
             on every store from which it reads all that it compares.
+        empty: another index on the same servers, to be rebuilt: so it would be on every store.
     """
     with web.spark() as spark:
         loaded = spark("load", "--json", sample_path())
@@ -149,21 +189,18 @@ def live(web: WebIndex, wait_until: WaitUntil, *, spoilt: bool = False) -> None:
         ranked = spark("rank", "--json")
         assert ranked.code == 0 and ranked.json["written"] > 0, ranked
         assert spark("load", "--json", recrawl_path()).json["loaded"]["written"] == 1
+        shutil.rmtree(web.search)
+        assert web.webindex("reindex", "--json").json == {"documents": 183}
         # On Spark this time, in tasks that go on until all is done.
         assert spark("work", "--until-idle", "--workers", 1, "--json").code == 0
         _verified(spark)
         found = web.webindex("search", "--json", CHANGED_WORDS).json
         assert [hit["url"] for hit in found["hits"]] == [CHANGED_URL]
-        if not spoilt:
-            return
-
-        # Nobody observes this column, and so nobody mends it.
-        row = page_row(CHANGED_URL)
-        assert web.percola("set", row, "pages.text", "Not what was captured.").code == 0
-        wrong = spark("verify", "--json")
-        assert wrong.code == 1, wrong
-        broken = [one for one in wrong.json["invariants"] if one["differing"]]
-        assert [one["invariant"] for one in broken] == [1], broken
+        _served(web)
+        if spoilt:
+            _spoilt(spark, web)
+        if empty is not None:
+            _rebuilt(spark, empty)
 
 
 def _work_off_with_a_kill(web: WebIndex, wait_until: WaitUntil) -> None:
@@ -178,11 +215,51 @@ def _work_off_with_a_kill(web: WebIndex, wait_until: WaitUntil) -> None:
         assert survivor.process.wait(SECONDS) == 0
 
 
-def _verified(spark: SparkJobs) -> None:
+def _served(web: WebIndex) -> None:
+    """`serve` answers a search, and tells a page's story, of what was crawled last."""
+    with web.site() as site:
+        found = _page(site, q=f'"{CHANGED_WORDS}"')
+        assert f'href="{CHANGED_URL}"' in found and "1 document in" in found
+        story = _page(site + "page", url=CHANGED_URL)
+        assert "In search" in story and CHANGED_WORDS in story
+
+
+def _page(address: str, **asked: str) -> str:
+    """A page's HTML, its white space collapsed."""
+    url = f"{address}?{urllib.parse.urlencode(asked)}"
+    with urllib.request.urlopen(url, timeout=SECONDS) as said:
+        return " ".join(said.read().decode().split())
+
+
+def _spoilt(spark: SparkJobs, web: WebIndex) -> None:
+    """`verify` sees what nobody mends, as nobody observes this column."""
+    row = page_row(CHANGED_URL)
+    assert web.percola("set", row, "pages.text", "Not what was captured.").code == 0
+    wrong = spark("verify", "--json")
+    assert wrong.code == 1, wrong
+    broken = [one for one in wrong.json["invariants"] if one["differing"]]
+    assert [one["invariant"] for one in broken] == [1], broken
+
+
+def _rebuilt(spark: SparkJobs, web: WebIndex) -> None:
+    """An empty index is filled at one go, which leaves the observers nothing to do."""
+    crawl = web.search.with_suffix(".warc.gz")
+    crawl.write_bytes(linked_crawl.crawl().data)
+    on = spark.on(web)
+    built = on("rebuild", "--json", crawl)
+    assert built.code == 0, built
+    assert web.pending() == {}
+    assert (built.json["pages"], built.json["clusters"]) == (41, 13)
+    _verified(on, live=21)
+    again = on("rebuild", "--json", crawl)
+    assert again.code == 1 and "has pages already" in again.err, again
+
+
+def _verified(spark: SparkJobs, live: int = 204) -> None:
     verdict = spark("verify", "--json")
     assert verdict.code == 0, verdict
     assert all(one["checked"] for one in verdict.json["invariants"])
     # Of the eleventh there are none in the sample.
     compared = {one["invariant"]: one["compared"] for one in verdict.json["invariants"]}
     assert all(count > 5 for number, count in compared.items() if number != 11), compared
-    assert verdict.json["live"] == 204
+    assert verdict.json["live"] == live

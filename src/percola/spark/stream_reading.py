@@ -67,7 +67,8 @@ _HOLD_MOVES: Final = 1.0
 """How often, in seconds, the hold follows a stream that goes on."""
 
 _REST: Final = 4.0
-"""A look for locks is not repeated for so many times as long as it took."""
+"""A look for locks, or for changes where there were none, is not repeated for so many times as
+long as it took: on a store of servers either may read the whole table."""
 
 _BATCH_ROWS: Final = 4096
 _BATCH_BYTES: Final = 8 << 20
@@ -215,6 +216,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: int | None = None
         self._settled = 0
         self._look_again = 0.0
+        self._nothing_in: tuple[int, int] | None = None
         # When the offset last moved, what was last held back and when, and what was not since.
         self._moved = time.monotonic()
         self._held: tuple[Position, float] | None = None
@@ -287,15 +289,21 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             upto = min(upto, self._target)
         if upto <= after:
             return after
-        store = self._repository().services.store
+        now = began = time.monotonic()
         counted, whole, last = 0, after, after
-        for one in store.walk_changes(self._table_name, after, upto, limit=most or 1):
-            if one.commit_ts != last:
-                whole, last = last, one.commit_ts
-            counted += 1
-            if most is None or counted > most:
-                break
-        now = time.monotonic()
+        if (after, upto) != self._nothing_in:
+            store = self._repository().services.store
+            for one in store.walk_changes(self._table_name, after, upto, limit=most or 1):
+                if one.commit_ts != last:
+                    whole, last = last, one.commit_ts
+                counted += 1
+                if most is None or counted > most:
+                    break
+            now = time.monotonic()
+            if not counted:
+                # What is settled stays so: it is looked at again with what is settled next.
+                self._nothing_in = after, upto
+                self._rest(now - began)
         # It moves on also where nothing changes, but not for every commit to another table.
         rest = min(_IDLE_SECONDS, self._hold_seconds / 4)
         if not counted and self._target is None and now - self._moved < rest:
@@ -315,9 +323,13 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if began >= self._look_again:
             found = settled(self._repository(), self._table_name)
             self._settled = max(self._settled, found)
-            took = time.monotonic() - began
-            self._look_again = time.monotonic() + (_REST * took if took > 0.05 else 0.0)
+            self._rest(time.monotonic() - began)
         return self._settled
+
+    def _rest(self, took: float) -> None:
+        """Put off the next look for what is settled, after one that took so many seconds."""
+        rest = _REST * took if took > 0.05 else 0.0
+        self._look_again = max(self._look_again, time.monotonic() + rest)
 
     def _check(self, position: Position) -> None:
         try:

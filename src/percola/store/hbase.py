@@ -1,18 +1,22 @@
 """§2.1: the store contract on HBase: Bigtable's design, on servers of one's own.
 
 Rows are rows, kinds are column families. All conditions and changes of a row are one request to a
-coprocessor that HBase brings, and rows of one region are tried as one. A row is read from one view
-of it: nothing of the protocol needs more. What stands in the other files:
+coprocessor that HBase brings, and rows of one region are tried as one; where coprocessors are
+forbidden it takes two calls. A row is read from one view of it: nothing of the protocol needs more.
+What stands in the other files:
 
     hbase_jvm            Java in this process: jars, forks, threads
     hbase_wire           requests and answers as bytes; what stands where
     hbase_calls          the connection, deadlines, tries, words for failures
     hbase_failures       what a failure says about a call
+    hbase_plans          what a mutation checks and changes, in HBase's terms
     hbase_writing        mutations, put together by region
+    hbase_checked_rows   mutations where coprocessors are forbidden
+    hbase_ways           which of the two ways a table is written
     hbase_reading        cells, scans
     hbase_shared         the safe point, and which tables keep a feed
     hbase_feeds          the feed
-    hbase_settings       tables, families, the coprocessor
+    hbase_settings       tables, families, what is refused
 
 `latest_arrival`: how late a call that was given up may still take effect. HBase has no condition
 on the time of day that could fence one off, so it is a bound on each leg. What is in the kernel's
@@ -52,11 +56,13 @@ from percola.store.base import (
 )
 from percola.store.hbase_calls import Calls, Place
 from percola.store.hbase_feeds import Feeds
+from percola.store.hbase_plans import plan
 from percola.store.hbase_reading import Reading, StoredRow
 from percola.store.hbase_settings import check_version, create_tables, exists
 from percola.store.hbase_shared import Shared
+from percola.store.hbase_ways import FORBIDDEN, OPTION
 from percola.store.hbase_wire import FAMILIES, Ask
-from percola.store.hbase_writing import Writing, plan
+from percola.store.hbase_writing import Writing
 from percola.store.shared_row import SHARED_TABLE
 
 _COLUMN_BYTES: Final = 16_000
@@ -288,7 +294,10 @@ class HBaseStore(Store):
 _ADDRESS: Final = re.compile(r"hbase://([^/?#]*)/([^/?#]*)/?(?:\?([^#]*))?")
 _HOST: Final = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?::([0-9]{1,5}))?")
 _NAMESPACE: Final = re.compile(r"[A-Za-z0-9_]+")
-_SHAPE: Final = "'hbase://host:port/namespace' or 'hbase://host,host,host/namespace'"
+_SHAPE: Final = (
+    "'hbase://host:port/namespace' or 'hbase://host,host,host/namespace', and behind it "
+    f"'?{OPTION}={FORBIDDEN}' where they are"
+)
 _PORT: Final = 2181
 _OTHERS: Final = frozenset(("oracle", "zookeeper"))
 
@@ -317,12 +326,18 @@ def place_of(address: str) -> Place:
             f"digits and underscores, and not 'hbase', which is its own. {_SHAPE}."
         )
     options = dict(parse_qsl(query, keep_blank_values=True))
+    coprocessors = options.pop(OPTION, None)
+    if coprocessors not in (None, FORBIDDEN):
+        raise UsageError(
+            f"{OPTION}={coprocessors} in {address!r} is not one of its values: it is {FORBIDDEN}, "
+            "or left out."
+        )
     unknown = sorted(options.keys() - _OTHERS)
-    if unknown or (query and not options):
+    if unknown or (query and not options and not coprocessors):
         raise UsageError(
             f"{address!r} has an unknown option {(unknown or [query])[0]!r}: {_SHAPE}."
         )
-    return Place(",".join(servers), namespace)
+    return Place(",".join(servers), namespace, coprocessors is None)
 
 
 def open_hbase(
@@ -331,7 +346,7 @@ def open_hbase(
     request_seconds: float = REQUEST_SECONDS,
     patience_seconds: float = PATIENCE_SECONDS,
 ) -> HBaseStore:
-    """The store at `hbase://quorum-host[:port][,host…]/namespace`.
+    """The store at `hbase://quorum-host[:port][,host…]/namespace[?coprocessors=forbidden]`.
 
     Nothing is asked of a server yet, and Java does not start: `create_tables` does, and refuses
     settings that will not do. Raises UsageError for a malformed address.

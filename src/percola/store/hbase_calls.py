@@ -55,10 +55,12 @@ class Place(NamedTuple):
     Attributes:
         quorum: HOST:PORT of each of HBase's ZooKeeper servers, with commas between them.
         namespace: HBase's namespace that holds the repository's tables.
+        coprocessors: False if the address says that its tables must do without (`hbase_ways`).
     """
 
     quorum: str
     namespace: str
+    coprocessors: bool = True
 
     def table(self, table: str) -> str:
         """The full name of a table of ours in HBase."""
@@ -95,6 +97,9 @@ class Client:
         self.change_rows = _endpoint_method()
         compare = java_class(hbase + "CompareOperator")
         no_value = java_class(hbase + "filter.BinaryComparator")(b"")
+        self.mutation = java_class(hbase + "shaded.protobuf.generated.ClientProtos$MutationProto")
+        self.row_mutations = java_class(hbase + "client.RowMutations")
+        self.check_and_mutate = java_class(hbase + "client.CheckAndMutate")
         self.has_value = java_class(hbase + "filter.ValueFilter")(compare.NOT_EQUAL, no_value)
         settings = _settings(place, request_seconds, patience_seconds)
         self.blocks = java_class(hbase + "ipc.CellBlockBuilder")(settings)
@@ -162,6 +167,8 @@ class Calls:
         self.patience_seconds = patience_seconds
         self.made: Counter[str] = Counter()
         """How many calls were made, by their name."""
+        self.checked: dict[str, bool] = {}
+        """Which tables are written without the coprocessor, of those that are known."""
         self._guard = threading.Lock()
         self._closed = False
         self._pid = 0
@@ -341,7 +348,9 @@ class Calls:
             "UnknownProtocolException": (
                 "Its servers do not run the coprocessor MultiRowMutationEndpoint, which comes with "
                 "HBase: see that hbase.coprocessor.enabled and hbase.coprocessor.user.enabled are "
-                "not false in their hbase-site.xml, and that the table names the coprocessor."
+                "not false in their hbase-site.xml, and that the table names the coprocessor. "
+                "Where they are forbidden, add coprocessors=forbidden to the address. If that "
+                "was done meanwhile, open the repository again."
             ),
             "RequestTooBigException": (
                 "Write less in one row at once, or raise hbase.ipc.max.request.size."
@@ -354,6 +363,13 @@ class Calls:
         return StoreError(
             f"{self.place} does not answer: {what} was tried for {self.patience_seconds:g} s "
             f"({failure})."
+        )
+
+    def contested(self, table: str, row: bytes) -> StoreError:
+        """That a row could not be changed because others changed it meanwhile, each time."""
+        return StoreError(
+            f"The row {row[:40]!r} of the table {table!r} is changed by others all the time: it "
+            f"was tried for {self.patience_seconds:g} s."
         )
 
     def unknown(self, failure: Failure, what: str) -> OutcomeUnknownError:

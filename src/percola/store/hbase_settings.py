@@ -9,7 +9,8 @@ costs what there is of them and not what the table holds (rule N6).
     deletes         NEW_VERSION_BEHAVIOR: a delete hides what was put before it. As HBase does
                     it otherwise, it also hides what is put after it at the same timestamp, until a
                     major compaction: a failure that is noted again, a rollback record again
-    coprocessor     MultiRowMutationEndpoint, which HBase brings: see `hbase_writing`
+    coprocessor     MultiRowMutationEndpoint, which HBase brings: see `hbase_writing`; or none, and
+                    a family of states instead: see `hbase_ways`
     for speed       bloom filters by column on locks and writes; locks in memory
 
 A table that exists with other settings is refused where they would break the protocol.
@@ -28,29 +29,64 @@ from percola.errors import StoreError
 from percola.store.hbase_calls import Calls, Tries
 from percola.store.hbase_failures import Failure
 from percola.store.hbase_jvm import JavaObject, java_class
-from percola.store.hbase_wire import CHANGES, FAMILIES, LOCK
+from percola.store.hbase_ways import (
+    ENDPOINT,
+    change_over,
+    endpoint_runs,
+    forbidden,
+    has_states,
+    otherwise,
+    running,
+)
+from percola.store.hbase_wire import CHANGES, FAMILIES, LOCK, STATE
+from percola.store.shared_row import SHARED_TABLE
 
 ALL_FAMILIES: Final = (*FAMILIES.values(), CHANGES)
-ENDPOINT: Final = "org.apache.hadoop.hbase.coprocessor.MultiRowMutationEndpoint"
+"""What every table has; one that is written without the coprocessor has states besides."""
 
 _PACKAGE: Final = "org.apache.hadoop.hbase."
 _FOREVER: Final = 2**31 - 1
 _BY_COLUMN: Final = (LOCK, FAMILIES[Kind.WRITE])
+_REPLACED: Final = (LOCK, STATE)
+"""What stands there is replaced, and never deleted."""
 _OLDEST: Final = (2, 5)
 
 
 def create_tables(calls: Calls, names: Iterable[str]) -> None:
-    """Make sure that the tables exist as they must be; StoreError in words if they cannot."""
+    """Make sure that the tables exist as they must be; StoreError in words if they cannot.
+
+    The first of a repository is `SHARED_TABLE`: the others are written in the way that it is.
+    """
     client = calls.client()
     admin = client.connection.getAdmin()
     try:
         for name in names:
-            _create(calls, admin, name)
-            what = f"looking at the table {name!r}"
-            found = _ask(calls, what, partial(admin.getDescriptor, calls.name(name)))
-            check_table(calls.place.table(name), found)
+            checked = calls.checked.get(SHARED_TABLE, not calls.place.coprocessors)
+            _create(calls, admin, name, checked)
+            calls.checked[name] = _check_way(calls, admin, name)
     finally:
         admin.close()
+
+
+def _check_way(calls: Calls, admin: JavaObject, name: str) -> bool:
+    """Refuse a table that must not be written; whether it is written without the coprocessor."""
+    full, what = calls.place.table(name), f"looking at the table {name!r}"
+    look = partial(_ask, calls, what, partial(admin.getDescriptor, calls.name(name)))
+    found = look()
+    checked = has_states(full, found)
+    if not checked and not calls.place.coprocessors:
+        _check_families(full, found, ALL_FAMILIES)
+        if endpoint_runs(calls, name):
+            raise running(full)
+        change_over(calls, admin, name, _without_endpoint(found))
+        found = look()
+        checked = has_states(full, found)
+    if checked is not calls.checked.get(SHARED_TABLE, checked):
+        raise otherwise(full, checked=checked)
+    check_table(full, found)
+    if name == SHARED_TABLE and not checked and not endpoint_runs(calls, name):
+        raise forbidden(calls, full)
+    return checked
 
 
 def check_version(calls: Calls) -> None:
@@ -79,7 +115,7 @@ def exists(calls: Calls, name: str) -> bool:
         admin.close()
 
 
-def _create(calls: Calls, admin: JavaObject, name: str) -> None:
+def _create(calls: Calls, admin: JavaObject, name: str, checked: bool) -> None:
     """Create the table if it does not exist, and wait until it can be used."""
     table = calls.name(name)
     what = f"creating the table {name!r}"
@@ -87,7 +123,7 @@ def _create(calls: Calls, admin: JavaObject, name: str) -> None:
     while True:
         try:
             if not admin.tableExists(table):
-                admin.createTable(_descriptor(table))
+                admin.createTable(_descriptor(table, checked))
             if admin.isTableAvailable(table):
                 return
             if not tries.wait():
@@ -131,24 +167,39 @@ def _ask(calls: Calls, what: str, ask: Callable[[], Any]) -> Any:
             tries.failed(error)
 
 
-def _descriptor(table: JavaObject) -> JavaObject:
+def _descriptor(table: JavaObject, checked: bool) -> JavaObject:
     builder = java_class(_PACKAGE + "client.TableDescriptorBuilder").newBuilder(table)
-    bloom = java_class(_PACKAGE + "regionserver.BloomType")
-    for family in ALL_FAMILIES:
-        made = java_class(_PACKAGE + "client.ColumnFamilyDescriptorBuilder").newBuilder(family)
-        made.setMaxVersions(1 if family == LOCK else _FOREVER)
-        made.setTimeToLive(_FOREVER)
-        made.setNewVersionBehavior(family != LOCK)
-        made.setBloomFilterType(bloom.ROWCOL if family in _BY_COLUMN else bloom.ROW)
-        made.setInMemory(family == LOCK)
-        builder.setColumnFamily(made.build())
-    builder.setCoprocessor(ENDPOINT)
+    for family in (*ALL_FAMILIES, STATE) if checked else ALL_FAMILIES:
+        builder.setColumnFamily(_family(family))
+    if not checked:
+        builder.setCoprocessor(ENDPOINT)
     return builder.build()
+
+
+def _without_endpoint(table: JavaObject) -> JavaObject:
+    """A table's descriptor with states instead of the coprocessor."""
+    builder = java_class(_PACKAGE + "client.TableDescriptorBuilder").newBuilder(table)
+    if table.hasCoprocessor(ENDPOINT):
+        builder.removeCoprocessor(ENDPOINT)
+    builder.setColumnFamily(_family(STATE))
+    return builder.build()
+
+
+def _family(family: bytes) -> JavaObject:
+    bloom = java_class(_PACKAGE + "regionserver.BloomType")
+    made = java_class(_PACKAGE + "client.ColumnFamilyDescriptorBuilder").newBuilder(family)
+    made.setMaxVersions(1 if family in _REPLACED else _FOREVER)
+    made.setTimeToLive(_FOREVER)
+    made.setNewVersionBehavior(family not in _REPLACED)
+    made.setBloomFilterType(bloom.ROWCOL if family in _BY_COLUMN else bloom.ROW)
+    made.setInMemory(family in _REPLACED)
+    return made.build()
 
 
 def check_table(name: str, table: JavaObject) -> None:
     """Refuse a table's settings that would break the protocol: StoreError."""
-    if not table.hasCoprocessor(ENDPOINT):
+    checked = has_states(name, table)
+    if not checked and not table.hasCoprocessor(ENDPOINT):
         raise StoreError(
             f"The HBase table {name!r} does not run the coprocessor that Percola's conditional "
             f"changes need. Add it in 'hbase shell': alter '{name}', METHOD => 'table_att', "
@@ -161,7 +212,11 @@ def check_table(name: str, table: JavaObject) -> None:
             f"lost with a server. Change it in 'hbase shell': alter '{name}', DURABILITY => "
             "'USE_DEFAULT'"
         )
-    for family in ALL_FAMILIES:
+    _check_families(name, table, (*ALL_FAMILIES, STATE) if checked else ALL_FAMILIES)
+
+
+def _check_families(name: str, table: JavaObject, families: Iterable[bytes]) -> None:
+    for family in families:
         found = table.getColumnFamily(family)
         letter = family.decode()
         if found is None:
@@ -169,13 +224,13 @@ def check_table(name: str, table: JavaObject) -> None:
                 f"The HBase table {name!r} has no column family {letter!r}, so it is not one that "
                 "Percola made. Name another namespace in the address."
             )
-        versions = 1 if family == LOCK else _FOREVER
+        versions = 1 if family in _REPLACED else _FOREVER
         settings = {
             "VERSIONS": (int(found.getMaxVersions()), versions),
             "MIN_VERSIONS": (int(found.getMinVersions()), 0),
             "TTL": (int(found.getTimeToLive()), _FOREVER),
             "KEEP_DELETED_CELLS": (str(found.getKeepDeletedCells()), "FALSE"),
-            "NEW_VERSION_BEHAVIOR": (bool(found.isNewVersionBehavior()), family != LOCK),
+            "NEW_VERSION_BEHAVIOR": (bool(found.isNewVersionBehavior()), family not in _REPLACED),
         }
         for setting, (value, needed) in settings.items():
             if value != needed:

@@ -7,8 +7,9 @@ from typing import Final
 from percola.cells import Kind
 from percola.errors import OutcomeUnknownError
 from percola.store.hbase_calls import Calls
-from percola.store.hbase_wire import FAMILIES, Ask, Change, get, mutations, rows_of, stored
-from percola.store.hbase_writing import Plan, Writing
+from percola.store.hbase_plans import Plan
+from percola.store.hbase_wire import FAMILIES, Ask, Change, get, rows_of, stored
+from percola.store.hbase_writing import Writing
 from percola.store.shared_row import ROW, SHARED_TABLE, SharedRow
 
 _FAMILY: Final = FAMILIES[Kind.DATA]
@@ -29,8 +30,7 @@ class Shared(SharedRow):
         return row
 
     def _put(self, column: bytes, ts: int) -> None:
-        request = mutations(ROW, [Change(_FAMILY, column, ts, stored(b""))])
-        plan = Plan(SHARED_TABLE, ROW, request)
+        plan = Plan(SHARED_TABLE, ROW, [Change(_FAMILY, column, ts, stored(b""))])
         try:
             Writing(self._calls).apply([plan])
         except OutcomeUnknownError:

@@ -12,6 +12,7 @@ each in one call; and whatever comes back comes as one block of cells.
     notify    n       commit_ts  1, then the value
     failed    f       commit_ts  1, then the value
     changes   c       commit_ts  1: what a feed lists
+    state     s       always 1   changes with the row: see `hbase_checked_rows`
 
 A Percola column is a qualifier of the family. No value but that of a lock that is gone is empty,
 for HBase's checks take an empty value for none.
@@ -44,11 +45,17 @@ FAMILIES: Final[dict[Kind, bytes]] = {
 CHANGES: Final = b"c"
 """The family in which a table that keeps a feed lists what was put and deleted."""
 
+STATE: Final = b"s"
+"""The family and the column of a row's state, in tables that do without the coprocessor."""
+
 MAX_STORED_TS: Final = 2**63 - 2
 """The highest timestamp that fits in HBase: the next one means "now"."""
 
 LOCK_AT: Final = 1
 """Where every lock stands."""
+
+STATE_AT: Final = 1
+"""Where every state stands."""
 
 _FULL: Final = b"\1"
 _TS: Final = struct.Struct(">Q")
@@ -145,6 +152,11 @@ _NO_VALUE: Final = _comparator("BinaryComparator", b"")
 
 def mutations(row: bytes, changes: Iterable[Change]) -> bytes:
     """The changes of a row, as the fields of a request to change rows."""
+    return b"".join(_field(1, message) for _, message in messages(row, changes))
+
+
+def messages(row: bytes, changes: Iterable[Change]) -> Iterator[tuple[bool, bytes]]:
+    """The changes of a row as up to two messages: (whether it puts, else deletes; message)."""
     puts: dict[bytes, list[bytes]] = {}
     deletes: dict[bytes, list[bytes]] = {}
     for family, column, ts, value in changes:
@@ -154,15 +166,13 @@ def mutations(row: bytes, changes: Iterable[Change]) -> bytes:
         else:
             entry = _field(1, column) + _field(2, value) + _number(3, ts)
             puts.setdefault(family, []).append(_field(2, entry))
-    out = b""
     for what, families in ((_PUT, puts), (_DELETE, deletes)):
         if families:
             columns = [
                 _field(3, _field(1, family) + b"".join(entries))
                 for family, entries in families.items()
             ]
-            out += _field(1, _field(1, row) + what + b"".join(columns))
-    return out
+            yield what is _PUT, _field(1, row) + what + b"".join(columns)
 
 
 def conditions(row: bytes, checks: Iterable[Check]) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, Final
 
 from percola import Repository, Snapshot
@@ -26,10 +25,12 @@ def refuse_half_built(repo: Repository) -> None:
         state = rebuild_under_way(snapshot)
     if state is None:
         return
-    if state["state"] == "running" and _runs(int(state["pid"])):
+    # By its liveness token: it may run on another machine, and a number may be another process's.
+    by = state.get("token")
+    if state["state"] == "running" and by and repo.services.coordination.is_alive(by):
         raise RebuildError(
-            f"The repository {repo.address} is being rebuilt by process {state['pid']}: wait until "
-            "that has ended."
+            f"The repository {repo.address} is being rebuilt by process {state['pid']} on "
+            f"{state['host']}: wait until that has ended."
         )
     raise RebuildError(
         f"The repository {repo.address} is half built, because a rebuild was ended early: delete "
@@ -41,14 +42,3 @@ def rebuild_under_way(snapshot: Snapshot) -> dict[str, Any] | None:
     """What the journal says of a rebuild that has not come to its end; None if there is none."""
     state: dict[str, Any] | None = snapshot.get(tables.report, REBUILD_ROW)
     return state if state is not None and state["state"] != "done" else None
-
-
-def _runs(pid: int) -> bool:
-    """Whether there is such a process on this machine: good enough to word a sentence."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

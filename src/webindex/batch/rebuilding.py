@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
+from socket import gethostname
 from typing import Any, Final
 
 from pyspark import SparkContext, StorageLevel
@@ -180,11 +181,8 @@ def _begin(t: Transaction, repo: Repository, report: RebuildReport) -> int:
     # Of two rebuilds that begin at once, one conflicts, runs again, and sees the other.
     if rebuild_under_way(t) is not None:
         refuse_half_built(repo)
-    t.set(
-        tables.report,
-        REBUILD_ROW,
-        {"state": "running", "pid": os.getpid(), **report.to_json()},
-    )
+    state = {"state": "running", "token": repo.services.coordination.token, "host": gethostname()}
+    t.set(tables.report, REBUILD_ROW, {**state, "pid": os.getpid(), **report.to_json()})
     return t.start_ts
 
 

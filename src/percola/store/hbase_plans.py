@@ -1,0 +1,210 @@
+"""§2.1: a mutation of a row, in the terms of HBase: what is checked, what is changed.
+
+What a lock was before is known from a mutation's own conditions wherever the protocol changes
+one: it is the lock that the condition names, or there is none. Else the row is looked at first, and
+what is seen there decides. So it is with conditions that have nothing to change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from percola.cells import SYSTEM_MARK, Kind
+from percola.errors import StoreError
+from percola.store.base import Condition, Put, RowMutation
+from percola.store.hbase_wire import (
+    CHANGES,
+    FAMILIES,
+    LOCK,
+    LOCK_AT,
+    MAX_STORED_TS,
+    Ask,
+    Change,
+    Check,
+    Entry,
+    check,
+    conditions,
+    lock_check,
+    lock_of,
+    mutations,
+    stored,
+    stored_lock,
+)
+
+_LISTED: Final = (b"P", b"D")
+
+ALL_VERSIONS: Final = 2**31 - 1
+
+Seen: TypeAlias = Mapping[tuple[bytes, bytes], Sequence[int]]
+"""What a look at a row found: (family, column) → the timestamps of its entries, newest first."""
+
+Locks: TypeAlias = Mapping[bytes, int | None]
+"""The start_ts of the lock that each column has: None for no lock."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """A row mutation as it will be sent.
+
+    Attributes:
+        changes: what is changed if the checks hold.
+        checks: what must hold.
+        mutation: what was asked for; None where it says no more than the changes.
+        listing: what it puts and deletes goes into the table's feed.
+        looks: the row is looked at first; there are no changes and checks before that.
+    """
+
+    table: str
+    row: bytes
+    changes: Sequence[Change]
+    checks: Sequence[Check] = ()
+    mutation: RowMutation | None = None
+    listing: bool = False
+    looks: bool = False
+
+    @property
+    def request(self) -> bytes:
+        """Checks and changes as the fields of a request to the coprocessor."""
+        return conditions(self.row, self.checks) + mutations(self.row, self.changes)
+
+
+def plan(mutation: RowMutation, listing: bool) -> Plan:
+    """Prepare a row mutation; `listing`: what it puts and deletes goes into the table's feed.
+
+    Raises StoreError for a timestamp that does not fit.
+    """
+    table, row = mutation.table, mutation.row
+    known = _known_locks(mutation.conditions)
+    unlocked = {
+        one.column for one in mutation.changes if one.kind is Kind.LOCK and not isinstance(one, Put)
+    }
+    checks = _checks(mutation.conditions)
+    changes = changes_of(mutation, known, listing)
+    is_known = checks is not None and unlocked <= known.keys()
+    if is_known and (changes or not mutation.conditions):
+        return Plan(table, row, changes, checks or (), mutation, listing)
+    return Plan(table, row, (), (), mutation, listing, looks=True)
+
+
+def removal(table: str, row: bytes, entries: Sequence[tuple[bytes, bytes, int]]) -> Plan:
+    """The plan to delete entries of a row: (family, column, timestamp)."""
+    return Plan(table, row, [Change(family, column, ts, None) for family, column, ts in entries])
+
+
+def _fits(ts: int) -> bool:
+    """Whether HBase can hold the timestamp; StoreError if not."""
+    if 0 <= ts <= MAX_STORED_TS:
+        return True
+    raise StoreError(
+        f"The timestamp {ts} does not fit in HBase, which keeps those up to {MAX_STORED_TS}: the "
+        "oracle of this repository must not hand out higher ones."
+    )
+
+
+def _known_locks(conditions: Sequence[Condition]) -> dict[bytes, int | None]:
+    """The locks that columns have if the conditions hold, where those say it."""
+    return {
+        column: low if present else None
+        for present, kind, column, low, high in conditions
+        if kind is Kind.LOCK and (low == high if present else low <= 0 and high >= MAX_STORED_TS)
+    }
+
+
+def _checks(conditions: Sequence[Condition]) -> list[Check] | None:
+    """The conditions as the coprocessor can check them; None if there is one that it cannot."""
+    checks = []
+    for present, kind, column, low, high in conditions:
+        if kind is not Kind.LOCK:
+            checks.append(check(FAMILIES[kind], column, low, high, present=present))
+        elif present and low == high and 0 <= low <= MAX_STORED_TS:
+            checks.append(lock_check(column, low))
+        elif not present and low <= 0 and high >= MAX_STORED_TS:
+            checks.append(lock_check(column, None))
+        else:
+            return None
+    return checks
+
+
+def changes_of(mutation: RowMutation, locks: Locks, listing: bool) -> list[Change]:
+    """What is to be changed if columns have these locks."""
+    changes = []
+    for one in mutation.changes:
+        family, column, ts = FAMILIES[one.kind], one.column, one.ts
+        if isinstance(one, Put):
+            _fits(ts)
+            if one.kind is Kind.LOCK:
+                changes.append(Change(LOCK, column, LOCK_AT, stored_lock(ts, one.value)))
+                continue
+            changes.append(Change(family, column, ts, stored(one.value)))
+            if listing and one.kind is Kind.WRITE and _is_listed(one):
+                changes.append(Change(CHANGES, column, ts, stored(b"")))
+        elif one.kind is Kind.LOCK:
+            if locks.get(column) == ts:
+                changes.append(Change(LOCK, column, LOCK_AT, b""))
+        elif 0 <= ts <= MAX_STORED_TS:
+            changes.append(Change(family, column, ts, None))
+    return changes
+
+
+def _is_listed(record: Put) -> bool:
+    """Whether a feed lists a write record: it puts or deletes, and not in a column of ours."""
+    return record.value[:1] in _LISTED and not record.column.startswith(SYSTEM_MARK)
+
+
+# --- Looking at a row -------------------------------------------------------------------
+
+
+def asked_of(mutation: RowMutation) -> list[Ask]:
+    """What a look must ask for to decide about a mutation."""
+    asked = []
+    locks = _lock_columns(mutation)
+    if locks:
+        asked.append(Ask(LOCK, sorted(locks)))
+    for kind, family in FAMILIES.items():
+        found = [one for one in mutation.conditions if one.kind is kind]
+        if found and kind is not Kind.LOCK:
+            columns = sorted({one.column for one in found})
+            low, high = min(one.low for one in found), max(one.high for one in found)
+            asked.append(Ask(family, columns, low, high))
+    return asked
+
+
+def seen(entries: Iterable[Entry]) -> Seen:
+    """What a look found; where a lock is gone there is none."""
+    row: dict[tuple[bytes, bytes], list[int]] = {}
+    for family, column, ts, value in entries:
+        if family == LOCK:
+            lock = lock_of(value)
+            if lock is None:
+                continue
+            ts = lock[0]
+        row.setdefault((family, column), []).append(ts)
+    return row
+
+
+def all_hold(conditions: Iterable[Condition], row: Seen) -> bool:
+    """Whether a mutation's conditions hold in a row that looks like this."""
+    return all(
+        any(low <= ts <= high for ts in row.get((FAMILIES[kind], column), ())) is present
+        for present, kind, column, low, high in conditions
+    )
+
+
+def locks_of(mutation: RowMutation, row: Seen) -> Locks:
+    """The locks of the columns of which a mutation changes or checks the lock."""
+    return {
+        column: next(iter(row.get((LOCK, column), ())), None) for column in _lock_columns(mutation)
+    }
+
+
+def looked_checks(mutation: RowMutation, locks: Locks) -> list[Check]:
+    """What the coprocessor must check for a mutation that was decided by a look at the row."""
+    others = [one for one in mutation.conditions if one.kind is not Kind.LOCK]
+    return [*(_checks(others) or ()), *(lock_check(column, ts) for column, ts in locks.items())]
+
+
+def _lock_columns(mutation: RowMutation) -> set[bytes]:
+    columns = {change.column for change in mutation.changes if change.kind is Kind.LOCK}
+    return columns | {one.column for one in mutation.conditions if one.kind is Kind.LOCK}
