@@ -23,8 +23,8 @@ EXPORT_BATCH: Final = 500
 
 EXPORT_SHARE: Final = 0.5
 """A durable write of the search index takes 20 to 100 ms however small it is, beside a load: it
-gets a part of its thread's time while others work. With 0.3, nearly twice as many pages wait for more
-than a second beside a load; with 1, they wait for what the workers get of the cores instead."""
+gets a part of its thread's time while others work. With 0.3, nearly twice as many pages wait for
+more than a second beside a load; with 1, they wait for what workers get of the cores instead."""
 
 
 def export_to(index: ServingIndex) -> Observer[str]:
