@@ -29,7 +29,7 @@ from webindex.errors import WebindexError
 from webindex.explain import LISTED, print_story, story_json
 from webindex.options import console, grid, json_option, master_option, repo_option
 from webindex.ranking.command import rank_command
-from webindex.reindexing import reindex_command
+from webindex.reindexing import nothing_exported, reindex_command
 from webindex.serving.base import Runs, SearchResults, ServingError
 from webindex.story import tell
 from webindex.summary import summarise
@@ -263,6 +263,9 @@ def search(
     query = " ".join(words)
     with open_repository(repo) as opened, open_index(opened, create=True) as index:
         results = index.search(query, limit=limit, host=host, language=language)
+        lost = None if results.total else nothing_exported(opened, index)
+    if lost:
+        click.echo(lost, err=True)
     if as_json:
         click.echo(json.dumps(_results_json(query, results), ensure_ascii=False))
     else:

@@ -19,10 +19,11 @@ from percola import Repository
 from webindex import outbox, tables
 from webindex.batch.halfway import refuse_half_built
 from webindex.options import console, json_option, repo_option
+from webindex.serving.base import ServingIndex
 from webindex.wording import count
-from webindex.working import open_index, open_repository
+from webindex.working import open_index, open_repository, search_folder
 
-__all__ = ["reindex", "reindex_command"]
+__all__ = ["nothing_exported", "reindex", "reindex_command"]
 
 _AT_ONCE: Final = 500
 
@@ -47,6 +48,23 @@ def reindex(repo: Repository, note: Callable[[int], None] = lambda entered: None
             entered += len(some)
             note(entered)
     return entered
+
+
+def nothing_exported(repo: Repository, index: ServingIndex) -> str | None:
+    """What to do about an empty search index of a repository that has documents; else None.
+
+    A search of an index that was lost finds nothing, which is no answer.
+    """
+    if index.count():
+        return None
+    with repo.snapshot() as now:
+        if next(iter(now.scan(tables.clusters, columns=[tables.document])), None) is None:
+            return None
+    return (
+        f"The search index in {search_folder(repo.address)} is empty, and the repository has "
+        "documents. Workers export what has changed: 'webindex work'. If the index was lost, "
+        "'webindex reindex' enters everything anew for them."
+    )
 
 
 @click.command("reindex")

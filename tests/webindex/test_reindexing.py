@@ -71,6 +71,11 @@ def test_the_command_says_how_many_and_a_half_built_index_is_refused(
     shutil.copytree(worked_off, folder)
     shutil.rmtree(folder / "serving")
     runner = CliRunner(env={"WEBINDEX_REPO": None, "COLUMNS": "100"})
+    said = runner.invoke(cli, ["search", "--repo", str(folder), "--json", "percolator"])
+    assert said.exit_code == 0 and json.loads(said.stdout)["hits"] == []
+    assert "serving is empty" in said.stderr and "'webindex reindex'" in said.stderr
+    said = runner.invoke(cli, ["search", "--repo", str(worked_off), "nowheretobefound"])
+    assert "Nothing found" in said.stdout and said.stderr == ""
     said = runner.invoke(cli, ["reindex", "--repo", str(folder), "--json"])
     assert (said.exit_code, json.loads(said.stdout)) == (0, {"documents": 183})
     said = runner.invoke(cli, ["reindex", "--repo", str(folder)])

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 
 from webindex.batch.halfway import refuse_half_built
 from webindex.errors import WebindexError
+from webindex.reindexing import nothing_exported
 from webindex.site.app import make_app
 from webindex.site.guard import Names, is_loopback
 from webindex.working import open_index, open_repository
@@ -47,6 +48,8 @@ def serve(
         server = make_server(make_app(opened, index, Names(host, names)))
         logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(message)s")
         say(f"Search: {address}   Live view: {address}live   (Ctrl-C ends)")
+        if lost := nothing_exported(opened, index):
+            say(lost)
         if not is_loopback(host):
             say("Whoever can reach this machine can read the index: there is no password.")
         with _ends_quietly():
