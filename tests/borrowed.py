@@ -77,7 +77,7 @@ def protocol(more: Iterable[str] = ()) -> dict[str, type]:
     for name in names:
         module = importlib.import_module(name)
         found["Test_" + name.rpartition(".")[2].removeprefix("test_")] = borrow(
-            module, _on_the_ground(module), repo=_repo_of(module)
+            module, _on_the_ground(module), repo=repo_of(module)
         )
     return found
 
@@ -94,7 +94,9 @@ def _on_the_ground(module: ModuleType) -> list[str]:
     ]
 
 
-def _repo_of(module: ModuleType) -> Any:
+def repo_of(module: ModuleType) -> Any:
+    """A fixture `repo` that is a repository with a module's tables, on the ground."""
+
     @pytest.fixture
     def repo(self: object, ground: Ground) -> Any:
         return ground.repo(module.TABLES)

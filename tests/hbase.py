@@ -198,6 +198,27 @@ class HBaseGround(Ground):
         self.oracle = EmbeddedOracle(MemoryStore())
 
 
+def fixtures_in(namespace: str) -> tuple[Any, Any]:
+    """A module's fixtures `cleaner` and `ground`: as `stores.ground`, in one namespace of HBase."""
+
+    @pytest.fixture(scope="module")
+    def cleaner(hbase: HBase) -> Iterator[HBaseStore]:
+        store = hbase.store(namespace)
+        yield store
+        store.close()
+
+    @pytest.fixture
+    def ground(
+        hbase: HBase, cleaner: HBaseStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[Ground]:
+        # All processes must agree on it; here there is one.
+        monkeypatch.setattr(shared_row, "LEASE", 0.02)
+        with contextlib.ExitStack() as stack:
+            yield HBaseGround(hbase, namespace, cleaner, tmp_path, stack)
+
+    return cleaner, ground
+
+
 class Admin:
     """What an operator does to a table of a store: flush, compact, split, move its regions."""
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import pytest
-from borrowed import borrow
-from hbase import HBase, HBaseGround, InHBase
-from stores import Ground
+from borrowed import borrow, repo_of
+from hbase import HBase, InHBase, fixtures_in
 
 from percola.cells import MAX_TS, Cell, Kind
 from percola.errors import OutcomeUnknownError, StoreError
-from percola.store import shared_row
 from percola.store.base import Condition, Delete, Put, RowMutation
 from percola.store.hbase import HBaseStore
 from percola.store.hbase_jvm import java_class, java_objects
@@ -59,29 +55,7 @@ Test_rows = part(
 )
 
 
-@pytest.fixture(scope="module")
-def cleaner(hbase: HBase) -> Iterator[HBaseStore]:
-    store = hbase.store(NAMESPACE)
-    yield store
-    store.close()
-
-
-@pytest.fixture
-def ground(
-    hbase: HBase, cleaner: HBaseStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Ground]:
-    monkeypatch.setattr(shared_row, "LEASE", 0.02)
-    with ExitStack() as stack:
-        yield HBaseGround(hbase, NAMESPACE, cleaner, tmp_path, stack)
-
-
-def repo_of(module: Any) -> Any:
-    @pytest.fixture
-    def repo(self: object, ground: Ground) -> Any:
-        return ground.repo(module.TABLES)
-
-    return repo
-
+cleaner, ground = fixtures_in(NAMESPACE)
 
 Test_lost_replies = borrow(
     test_2_2_lost_replies,
