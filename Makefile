@@ -22,7 +22,7 @@ setup: venv ## install everything into .venv; Java, a C compiler, Chromium, emul
 	@scripts/cc.sh install >/dev/null || true
 	@scripts/chromium.sh install >/dev/null || true
 	@scripts/bigtable_emulator.sh >/dev/null || true
-	@scripts/hbase_jars.sh install >/dev/null || true
+	@bash src/percola/devcluster/hbase_jars.sh install >/dev/null || true
 
 demo: venv ## see real pages go from a crawl into a search index that follows a change
 	@scripts/java.sh install
@@ -58,7 +58,7 @@ corpus: setup ## load, change and verify an index of 26,000 real pages; takes ab
 	@JAVA_HOME="$$(scripts/java.sh home)" $(BIN)/python -m tests.scenarios --crawl $(CORPUS) $(ARGS)
 
 cluster: setup ## start HBase, HDFS and ZooKeeper on this machine (ARGS=status, ARGS=down)
-	@JAVA_HOME="$$(scripts/java.sh home)" $(BIN)/python -m percola.testing.hbase_cluster $(or $(ARGS),up)
+	@JAVA_HOME="$$(scripts/java.sh home)" $(BIN)/percola dev-cluster $(or $(ARGS),up)
 
 bench: setup ## measure, and print a table and draw a plot for each benchmark
 	@JAVA_HOME="$$(scripts/java.sh home)" $(BIN)/python -m benchmarks $(ARGS)

@@ -1,7 +1,7 @@
 """Figure 10's load: a bank, whose clients are processes of their own that may be killed.
 
     python -m benchmarks.fig10_bank set-up ADDRESS FOLDER REGIONS
-    python -m benchmarks.fig10_bank client ADDRESS FOLDER NAME THREADS [PATIENCE]
+    python -m benchmarks.fig10_bank client ADDRESS FOLDER NAME THREADS PAUSE [PATIENCE]
     python -m benchmarks.fig10_bank close ADDRESS FOLDER
     python -m benchmarks.fig10_bank places ADDRESS
 
@@ -58,12 +58,15 @@ def amount_of(value: str | None) -> int:
 # --- Clients ------------------------------------------------------------------------------
 
 
-def client(address: str, folder: Path, name: str, threads: int) -> None:
-    """Transfers in some threads until standard input ends; if one fails, so does the process."""
+def client(address: str, folder: Path, name: str, threads: int, pause: float) -> None:
+    """Transfers in some threads until standard input ends; if one fails, so does the process.
+
+    After each transaction a thread rests for `pause` seconds.
+    """
     ended = threading.Event()
     with percola.open(address, [accounts], create=False) as repo:
         working = [
-            threading.Thread(target=_work, args=(repo, folder, f"{name}.{one}", ended))
+            threading.Thread(target=_work, args=(repo, folder, f"{name}.{one}", pause, ended))
             for one in range(1, threads + 1)
         ]
         for thread in working:
@@ -91,7 +94,7 @@ def _be_impatient(seconds: float) -> None:
     vars(network).update(open_store=store, _oracle=oracle)
 
 
-def _work(repo: Repository, folder: Path, name: str, ended: threading.Event) -> None:
+def _work(repo: Repository, folder: Path, name: str, pause: float, ended: threading.Event) -> None:
     chance = random.Random(name)
     with (
         Recorder(name, path=folder / f"{name}.jsonl") as recorder,
@@ -123,6 +126,8 @@ def _work(repo: Repository, folder: Path, name: str, ended: threading.Event) -> 
                 # The whole client ends, and whoever started it sees that at once.
                 traceback.print_exc()
                 os._exit(_FAILED)
+            if pause:
+                ended.wait(pause)
 
 
 def _transfer(chance: random.Random, mark: str) -> Callable[[RecordedTransaction], None]:
@@ -224,10 +229,10 @@ def main(arguments: list[str]) -> int:
     match arguments:
         case ["set-up", address, folder, regions]:
             set_up(address, Path(folder), int(regions))
-        case ["client", address, folder, name, threads, *patience]:
+        case ["client", address, folder, name, threads, pause, *patience]:
             if patience:
                 _be_impatient(float(patience[0]))
-            client(address, Path(folder), name, int(threads))
+            client(address, Path(folder), name, int(threads), float(pause))
         case ["close", address, folder]:
             close(address, Path(folder))
         case ["places", address]:

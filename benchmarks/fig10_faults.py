@@ -39,8 +39,11 @@ from benchmarks.measure import (
     temporary_folder,
     write_json,
 )
-from benchmarks.servers import OracleProcess, leader, require
-from percola.testing.hbase_cluster import Cluster
+from benchmarks.servers import OracleProcess, leader, require_hbase
+from percola.devcluster import Cluster
+
+SESSION: Final = 6
+"""Seconds after which a region server that was killed is missed, as with sessions set for that."""
 
 # --- The plan -----------------------------------------------------------------------------
 
@@ -114,15 +117,22 @@ def _others(tables: Sequence[str]) -> int:
 
 
 @contextmanager
-def arena(folder: Path, *, clients: int, threads: int = 2) -> Iterator[Faults]:
-    """A cluster of three region servers, two oracles, and a bank that works on them."""
-    require("hbase_jars.sh", "install")
+def arena(
+    folder: Path, *, clients: int, threads: int = 2, session: int = SESSION, pause: float = 0.0
+) -> Iterator[Faults]:
+    """A cluster of three region servers, two oracles, and a bank that works on them.
+
+    Args:
+        session: seconds after which a silent server is missed.
+        pause: seconds for which a thread of a client rests after each transaction.
+    """
+    require_hbase()
     with ExitStack() as stack:
-        cluster = stack.enter_context(Cluster(folder / "cluster"))
+        cluster = stack.enter_context(Cluster(folder / "cluster", session=session))
         oracles = [OracleProcess(cluster.address) for _ in range(2)]
         stack.callback(kill_all, oracles)
         address = f"{cluster.address}?oracle={','.join(one.address for one in oracles)}"
-        bank = Bank(folder / "histories", address, clients=clients, threads=threads)
+        bank = Bank(folder / "histories", address, clients=clients, threads=threads, pause=pause)
         yield Faults(stack.enter_context(bank), cluster, oracles)
 
 

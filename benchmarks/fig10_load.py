@@ -17,8 +17,8 @@ from typing import Any, Final, Self
 import percola
 from benchmarks.fig10_bank import ACCOUNTS, EACH
 from benchmarks.servers import ROOT
+from percola.devcluster import Cluster
 from percola.testing.checking import check, explain
-from percola.testing.hbase_cluster import Cluster
 from percola.testing.history import Outcome, Recorded, read_folder
 
 REGIONS: Final = 6
@@ -119,6 +119,7 @@ class Bank:
         threads: of each.
         regions: in how many regions the accounts are.
         patience: for how long a client tries in vain, in seconds; None: as usual.
+        pause: seconds for which a thread rests after each transaction.
     """
 
     def __init__(
@@ -130,6 +131,7 @@ class Bank:
         threads: int = 2,
         regions: int = REGIONS,
         patience: float | None = None,
+        pause: float = 0.0,
     ) -> None:
         self.folder = folder
         self.address = address
@@ -138,6 +140,7 @@ class Bank:
         self.events: list[Event] = []
         self.regions = regions
         self.patience = patience
+        self.pause = pause
         self._started = 0
         self._stack = ExitStack()
         self._sizes: dict[Path, int] = {}
@@ -168,7 +171,7 @@ class Bank:
         """
         self._started += 1
         name = f"c{self._started}"
-        words = ["client", self.address, self.folder, name, self.threads]
+        words = ["client", self.address, self.folder, name, self.threads, self.pause]
         if self.patience is not None:
             words.append(self.patience)
         one = Program(*words, log=self.folder / f"{name}.log", prefix=prefix)

@@ -30,7 +30,7 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from benchmarks.crawl import multiplied, sample, write_warc
-from benchmarks.fig10_faults import effects, kill_all, plot, start_again, table
+from benchmarks.fig10_faults import SESSION, effects, kill_all, plot, start_again, table
 from benchmarks.fig10_load import Event, placement
 from benchmarks.measure import (
     OUTPUT,
@@ -41,9 +41,9 @@ from benchmarks.measure import (
     write_json,
 )
 from benchmarks.processes import StageError, command
-from benchmarks.servers import OracleProcess, leader, require
+from benchmarks.servers import OracleProcess, leader, require_hbase
 from benchmarks.tablets import WorkerProcess, worker
-from percola.testing.hbase_cluster import Cluster
+from percola.devcluster import Cluster
 from webindex.working import SEARCH_VARIABLE
 
 _OBSERVERS: Final = "webindex.main:observers"
@@ -204,12 +204,12 @@ def run(console: Console, *, quick: bool) -> None:
     """
     circumstances = conditions()
     copies, unit = (1, 8.0) if quick else (4, 20.0)
-    require("hbase_jars.sh", "install")
+    require_hbase()
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_folder())
         stack.enter_context(_environment(SEARCH_VARIABLE, str(folder / "search")))
         console.log("Figure 10: starting HBase and two oracles …")
-        cluster = stack.enter_context(Cluster(folder / "cluster"))
+        cluster = stack.enter_context(Cluster(folder / "cluster", session=SESSION))
         oracles = [OracleProcess(cluster.address) for _ in range(2)]
         stack.callback(kill_all, oracles)
         address = f"{cluster.address}?oracle={','.join(one.address for one in oracles)}"

@@ -40,9 +40,9 @@ from benchmarks.measure import (
     temporary_folder,
     write_json,
 )
-from benchmarks.servers import OracleProcess, emulator, require, zookeeper
+from benchmarks.servers import OracleProcess, emulator, require_hbase, zookeeper
 from percola import Table
-from percola.testing.hbase_cluster import Cluster
+from percola.devcluster import Cluster
 
 ROWS: Final = 20_000
 CELLS: Final = 5
@@ -278,7 +278,7 @@ def _steps(calls: Sequence[str]) -> list[str]:
 def servers(store: str, folder: Path) -> Iterator[str]:
     """The servers of a repository on a store of this name, and its address."""
     if store == "HBase":
-        require("hbase_jars.sh", "install")
+        require_hbase()
         with Cluster.small(folder) as cluster, OracleProcess(cluster.address) as oracle:
             yield f"{cluster.address}?oracle={oracle.address}"
         return

@@ -19,8 +19,8 @@ from typing import Final
 
 import percola
 from percola import StoreError
+from percola.devcluster import Cluster, jars
 from percola.oracle.client import NetworkOracle
-from percola.testing.hbase_cluster import Cluster
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 _DEADLINE: Final = 60.0
@@ -30,14 +30,10 @@ class ServerError(percola.PercolaError):
     """A server that a benchmark needs is not there, or does not start."""
 
 
-def require(script: str, *arguments: str) -> str:
-    """What a script of ours prints that fetches something; ServerError with its words if not."""
-    done = subprocess.run(
-        [ROOT / "scripts" / script, *arguments], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise ServerError(done.stderr.strip() or f"scripts/{script} failed.")
-    return done.stdout.strip()
+def require_hbase() -> None:
+    """Fetch the jars of HBase where they are not yet; JarsError if they cannot be had."""
+    for which in jars.SETS:
+        jars.install(which)
 
 
 class OracleProcess:
@@ -120,7 +116,7 @@ def leader(oracles: list[OracleProcess]) -> OracleProcess:
 @contextmanager
 def zookeeper(folder: Path) -> Iterator[str]:
     """ZooKeeper by itself: that of a development cluster of which nothing else runs; HOST:PORT."""
-    require("hbase_jars.sh", "install")
+    require_hbase()
     cluster = Cluster.small(folder)
     folder.mkdir(parents=True, exist_ok=True)
     server = cluster.process("zookeeper")
@@ -135,7 +131,11 @@ def zookeeper(folder: Path) -> Iterator[str]:
 @contextmanager
 def emulator(host: str = "127.0.0.1") -> Iterator[str]:
     """Bigtable's emulator, named to all clients by the environment; HOST:PORT."""
-    program = require("bigtable_emulator.sh")
+    script = ROOT / "scripts" / "bigtable_emulator.sh"
+    done = subprocess.run([script], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ServerError(done.stderr.strip() or f"{script} failed.")
+    program = done.stdout.strip()
     with socket.socket() as probe:
         probe.bind((host, 0))
         port = int(probe.getsockname()[1])

@@ -37,9 +37,9 @@ from benchmarks.measure import (
     temporary_folder,
     write_json,
 )
-from benchmarks.servers import ROOT, OracleProcess, require
+from benchmarks.servers import ROOT, OracleProcess, require_hbase
 from percola import Table, Transaction, observer
-from percola.testing.hbase_cluster import Cluster
+from percola.devcluster import Cluster
 
 REGIONS: Final = 8
 ROWS: Final = 25
@@ -171,7 +171,7 @@ def worker(
 
 def run(console: Console, *, quick: bool = False) -> None:
     """Measure, print the table, leave the figures."""
-    require("hbase_jars.sh", "install")
+    require_hbase()
     seconds = 10.0 if quick else 120.0
     found_conditions = conditions()
     with ExitStack() as stack:

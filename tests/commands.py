@@ -56,7 +56,13 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "percola.cli", *map(str, arguments)]
 
 
-def run(*arguments: object, cwd: Path | None = None, stdin: bytes = b"", **more: str) -> Answer:
+def run(
+    *arguments: object,
+    cwd: Path | None = None,
+    stdin: bytes = b"",
+    seconds: float = SECONDS,
+    **more: str,
+) -> Answer:
     """Run `percola` in a process of its own."""
     done = subprocess.run(
         command(*arguments),
@@ -64,7 +70,7 @@ def run(*arguments: object, cwd: Path | None = None, stdin: bytes = b"", **more:
         input=stdin,
         env=environment(**more),
         capture_output=True,
-        timeout=SECONDS,
+        timeout=seconds,
         check=False,
     )
     assert b"Traceback" not in done.stderr, done.stderr.decode()

@@ -14,10 +14,12 @@ import hypothesis
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+SCRIPTS = ROOT / "scripts"
+JARS = ROOT / "src" / "percola" / "devcluster" / "hbase_jars.sh"
 INTEGRATION = "tests/integration/"
 NO_SPARK = tuple(
-    f"{INTEGRATION}test_{what}_"
-    for what in ("store", "oracle", "hbase", "histories", "site", "webindex")
+    f"{INTEGRATION}test_{what}"
+    for what in ("store_", "oracle_", "devcluster", "histories_", "site_", "webindex_")
 )
 SPARK = INTEGRATION + "test_spark_"
 JAVA_WITHIN = INTEGRATION + "test_store_hbase"
@@ -34,12 +36,31 @@ if not os.environ.get("CI"):  # there Hypothesis has a profile of its own, with 
 
 def _java(question: str) -> str:
     answer = subprocess.run(
-        [ROOT / "scripts" / "java.sh", question], capture_output=True, text=True, check=False
+        [SCRIPTS / "java.sh", question], capture_output=True, text=True, check=False
     )
     return answer.stdout.strip()
 
 
-def pytest_configure() -> None:
+class AtOnce:
+    """A line for each failure when it happens: of a run that is ended early there is no summary."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._config.pluginmanager.getplugin("terminalreporter")
+        if report.failed and terminal is not None:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            said = str(crash.message if crash else report.longrepr).strip().split("\n")[0][:300]
+            terminal.ensure_newline()
+            terminal.write_line(
+                f"{report.nodeid}, {report.when}, {report.duration:.0f} s: {said}", red=True
+            )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config.option, "numprocesses") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(AtOnce(config))
     # Spark takes its Java from here; one of 17 or later need not be the first on PATH.
     if home := _java("home"):
         os.environ["JAVA_HOME"] = home
@@ -82,15 +103,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_report_header() -> list[str]:
     return [
         _java("describe") or "Java: none of version 17 or later; the Spark tests will fail",
-        _found("Bigtable's emulator", "bigtable_emulator.sh", "find"),
-        _found("HBase", "hbase_jars.sh", "find", "server"),
+        _found("Bigtable's emulator", SCRIPTS / "bigtable_emulator.sh", "find"),
+        _found("HBase", JARS, "find", "server"),
     ]
 
 
-def _found(what: str, script: str, *asked: str) -> str:
-    answer = subprocess.run(
-        [ROOT / "scripts" / script, *asked], capture_output=True, text=True, check=False
-    )
+def _found(what: str, script: Path, *asked: str) -> str:
+    answer = subprocess.run(["bash", script, *asked], capture_output=True, text=True, check=False)
     if answer.returncode == 0:
         return f"{what}: {answer.stdout.strip()}"
     why = answer.stderr.strip() or f"{what} is not here: `make setup` fetches it where it can."

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +22,7 @@ from stores import Ground
 
 from percola import Repository, Table
 from percola.coordination.memory import MemoryCoordination
+from percola.devcluster import Cluster, jars
 from percola.oracle.base import Oracle
 from percola.oracle.embedded import EmbeddedOracle
 from percola.store import shared_row
@@ -38,7 +38,6 @@ from percola.store.hbase_wire import LOCK, LOCK_AT, Ask, Change
 from percola.store.hbase_writing import Writing
 from percola.store.memory import MemoryStore
 from percola.testing.ground import Ground as Claims
-from percola.testing.hbase_cluster import Cluster
 
 ROOT: Final = Path(__file__).parents[1]
 
@@ -47,10 +46,11 @@ _namespaces = itertools.count(1)
 
 def require_jars() -> None:
     """Fetch the jars of HBase. Where they cannot be had the test is skipped, except in CI."""
-    script = ROOT / "scripts" / "hbase_jars.sh"
-    done = subprocess.run([script, "install"], capture_output=True, text=True, check=False)
-    if done.returncode:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(done.stderr.strip())
+    try:
+        for which in jars.SETS:
+            jars.install(which)
+    except jars.JarsError as error:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(str(error))
 
 
 class HBase:
@@ -58,13 +58,19 @@ class HBase:
 
     Args:
         coprocessors: False: the stores' tables are made to do without them.
+        steady: nobody ends a process of it. If one has ended all the same, each test that is left
+            says so at once, instead of waiting for it.
     """
 
-    def __init__(self, cluster: Cluster, *, coprocessors: bool = True) -> None:
-        self.cluster, self.coprocessors = cluster, coprocessors
+    def __init__(
+        self, cluster: Cluster, *, coprocessors: bool = True, steady: bool = False
+    ) -> None:
+        self.cluster, self.coprocessors, self.steady = cluster, coprocessors, steady
 
     def place(self, namespace: str = "") -> Place:
         """A namespace of this name; without a name one that nobody else has."""
+        if self.steady:
+            self.cluster.check()
         namespace = namespace or f"test_{os.getpid()}_{next(_namespaces)}"
         return Place(self.cluster.quorum, namespace, self.coprocessors)
 
@@ -104,7 +110,7 @@ def empty(used: Iterable[HBaseStore], cleaner: HBaseStore) -> None:
 def hbase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HBase]:
     """The session's cluster: one region server, not to be killed."""
     with running_cluster(tmp_path_factory.mktemp("hbase") / "cluster") as cluster:
-        yield HBase(cluster)
+        yield HBase(cluster, steady=True)
 
 
 @contextlib.contextmanager
@@ -125,7 +131,7 @@ def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HBase]:
     require_jars()
     folder = tmp_path_factory.mktemp("mortal") / "cluster"
     heap = dict(Cluster.small(folder).layout.heap)
-    with Cluster(folder, region_servers=2, data_nodes=1, heap=heap) as cluster:
+    with Cluster(folder, region_servers=2, data_nodes=1, heap=heap, session=10) as cluster:
         yield HBase(cluster)
 
 

@@ -24,7 +24,8 @@ def test_money_is_neither_made_nor_lost_while_servers_of_every_kind_are_killed(
     tmp_path: Path, wait_until: WaitUntil
 ) -> None:
     require_jars()
-    with arena(tmp_path, clients=2) as faults:
+    # Beside other tests: clients that rest leave them the cores, and a session that bears it.
+    with arena(tmp_path, clients=2, session=10, pause=0.05) as faults:
         bank, cluster = faults.bank, faults.cluster
         bank.await_commits(60)
 

@@ -28,7 +28,7 @@ NAMESPACE: Final = f"checked_{os.getpid()}"
 @pytest.fixture(scope="module")
 def hbase(hbase: HBase) -> HBase:
     """The session's cluster; what is made here does without coprocessors."""
-    return HBase(hbase.cluster, coprocessors=False)
+    return HBase(hbase.cluster, coprocessors=False, steady=True)
 
 
 # --- The contract, the protocol ---------------------------------------------------------

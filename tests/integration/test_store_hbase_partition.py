@@ -17,8 +17,8 @@ from namespaces import Namespace, Network, require_namespaces
 
 from benchmarks.fig10_load import Bank, errors
 from benchmarks.servers import OracleProcess
-from percola.testing.hbase_cluster import Cluster
-from percola.testing.hbase_cluster_settings import SMALL_HEAP
+from percola.devcluster import Cluster
+from percola.devcluster.settings import SMALL_HEAP
 
 WaitUntil = Callable[..., Any]
 
@@ -58,6 +58,7 @@ def cluster(
         heap=SMALL_HEAP,
         host=network.address,
         away={"regionserver-2": (away.address, away.name)},
+        session=10,
     ) as running:
         yield running
 
@@ -69,7 +70,8 @@ def open_bank(
     store = f"hbase://{cluster.quorum}/{namespace}"
     oracle = stack.enter_context(OracleProcess(store, f"{network.address}:0"))
     address = f"{store}?oracle={oracle.address}"
-    bank = Bank(folder / "histories", address, clients=1, patience=PATIENCE)
+    # Beside other tests: clients that rest leave them the cores.
+    bank = Bank(folder / "histories", address, clients=1, patience=PATIENCE, pause=0.05)
     return stack.enter_context(bank)
 
 

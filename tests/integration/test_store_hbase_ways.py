@@ -28,7 +28,7 @@ LOCK_IT = RowMutation("t", b"r", [UNLOCKED], [lock(COLUMN, 5)])
 @pytest.fixture(scope="module")
 def without(hbase: HBase) -> HBase:
     """The session's cluster, for those whose address says that coprocessors are forbidden."""
-    return HBase(hbase.cluster, coprocessors=False)
+    return HBase(hbase.cluster, coprocessors=False, steady=True)
 
 
 @pytest.fixture(scope="module")

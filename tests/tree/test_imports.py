@@ -50,7 +50,7 @@ LAYERS: Final = (
         "backup",
     ),
     ("percola",),
-    ("spark", "cli", "testing", "__main__"),
+    ("spark", "cli", "testing", "devcluster", "__main__"),
 )
 LAYER_OF: Final = {part: number for number, layer in enumerate(LAYERS) for part in layer}
 

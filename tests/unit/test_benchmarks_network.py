@@ -10,7 +10,7 @@ from benchmarks.fig8_network import _steps
 from benchmarks.fig10_bank import amount_of
 from benchmarks.fig10_faults import effects
 from benchmarks.fig10_load import Bank, Event, Verdict
-from percola.testing.hbase_cluster import Cluster, ClusterError
+from percola.devcluster import Cluster, ClusterError
 
 SECOND = 10**9
 

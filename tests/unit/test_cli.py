@@ -257,6 +257,7 @@ def test_help_names_every_command() -> None:
     for name in (
         "init", "get", "set", "delete", "scan", "history", "locks", "notifications", "failed",
         "status", "worker", "oracle", "gc", "check", "backup", "restore",
+        "dev-cluster", "hbase-jars",
     ):  # fmt: skip
         assert f"\n  {name} " in answer.out
     assert "..." not in answer.out.split("Commands:")[1], "a sentence was cut"

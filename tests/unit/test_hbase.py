@@ -117,7 +117,7 @@ def test_without_jars_an_error_says_how_to_get_them(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv(JARS, raising=False)
-    with pytest.raises(StoreError, match=r"scripts/hbase_jars\.sh install client"):
+    with pytest.raises(StoreError, match=r"'percola hbase-jars client'"):
         client_jars()
     monkeypatch.setenv(JARS, str(tmp_path))
     with pytest.raises(StoreError, match=f"not in {tmp_path}, which {JARS} names"):

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import click
 
-from percola.cli import care, cells, collecting, oracle, repositories, worker
+from percola.cli import care, cells, collecting, dev_cluster, oracle, repositories, worker
 from percola.cli.session import CommandLine, Session, common
 
 
@@ -50,6 +50,8 @@ for _command in (
     care.check,
     care.backup,
     care.restore,
+    dev_cluster.dev_cluster,
+    dev_cluster.hbase_jars,
 ):
     cli.add_command(_command)
 

@@ -131,6 +131,11 @@ def _keep_json(context: click.Context, parameter: click.Parameter, value: bool) 
         context.ensure_object(Session).json = True
 
 
+json_option = click.option(
+    "--json", is_flag=True, expose_value=False, callback=_keep_json, help="Print JSON."
+)
+
+
 def common(command: F) -> F:
     """`--repo` and `--json`, which are understood before and after a command's name."""
     repo = click.option(
@@ -140,10 +145,7 @@ def common(command: F) -> F:
         callback=_keep_repo,
         help="The repository: a folder, or a URL such as bigtable://…  [env: PERCOLA_REPO]",
     )
-    as_json = click.option(
-        "--json", is_flag=True, expose_value=False, callback=_keep_json, help="Print JSON."
-    )
-    return repo(as_json(command))
+    return repo(json_option(command))
 
 
 table_option = click.option(

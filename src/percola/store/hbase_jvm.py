@@ -56,9 +56,9 @@ def client_jars() -> list[Path]:
         return found
     named = f", which {JARS} names" if own else ""
     raise StoreError(
-        f"HBase's client is not in {folder}{named}: 'scripts/hbase_jars.sh install client' of "
-        f"Percola's source fetches it with Maven, or {JARS} names a folder that holds "
-        "hbase-shaded-client 2.6 and the jars that it needs."
+        f"HBase's client is not in {folder}{named}: 'percola hbase-jars client' fetches it with "
+        f"Maven, or {JARS} names a folder that holds hbase-shaded-client 2.6 and the jars that it "
+        "needs."
     )
 
 

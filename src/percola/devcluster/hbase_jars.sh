@@ -8,6 +8,7 @@
 #
 # They stand in ~/.cache/percola/hbase-client and hbase-server, about 190 MB together, or where
 # PERCOLA_HBASE_JARS and PERCOLA_HBASE_SERVER_JARS say: those folders are yours, nothing is fetched.
+# `percola hbase-jars` calls it, and set-up of the source tree, which has no Percola yet.
 # Where Maven takes them from is for its own settings to say.
 set -euo pipefail
 
@@ -81,14 +82,14 @@ install_jars() {
 }
 
 usage() {
-  echo "usage: scripts/hbase_jars.sh find client|server, or install [client|server]" >&2
+  echo "usage: hbase_jars.sh find client|server, or install [client|server]" >&2
   exit 2
 }
 
 case "${1:-} ${2:-}" in
   "find client" | "find server")
     set=$2
-    find_jars || fail "they are not here; run scripts/hbase_jars.sh install $set to fetch them."
+    find_jars || fail "they are not here; 'percola hbase-jars $set' fetches them."
     ;;
   "install " | "install client" | "install server")
     for set in ${2:-client server}; do

@@ -1,4 +1,4 @@
-"""`scripts/hbase_jars.sh`: fetches what is not there, whole or not at all, and says where it is."""
+"""HBase's jars: what is not there is fetched, whole or not at all, and it is said where it is."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from commands import run as command
 
-SCRIPT: Final = Path(__file__).resolve().parents[2] / "scripts" / "hbase_jars.sh"
+from percola.devcluster import jars
+
+SCRIPT: Final = jars.SCRIPT
 
 # Stands for Maven: puts a jar where it is told, and counts its runs.
 MAVEN: Final = """\
@@ -48,8 +51,8 @@ def test_jars_are_fetched_once(home: Path) -> None:
     status, out, said = run(home, "find", "server")
     assert (status, out) == (1, "")
     assert said == (
-        "HBase's server jars cannot be had: they are not here; run scripts/hbase_jars.sh install "
-        "server to fetch them.\n"
+        "HBase's server jars cannot be had: they are not here; 'percola hbase-jars server' "
+        "fetches them.\n"
     )
     status, out, _ = run(home, "install")
     assert (status, out) == (0, f"{cache}/hbase-client\n{cache}/hbase-server\n")
@@ -113,3 +116,22 @@ def test_anything_else_is_answered_with_how_it_is_used(home: Path, words: tuple[
     status, out, said = run(home, *words)
     assert (status, out) == (2, "")
     assert said.startswith("usage: ")
+
+
+def test_the_command_fetches_and_says_where_they_are_or_why_not(home: Path) -> None:
+    cache = home / ".cache" / "percola"
+    environment = {"HOME": str(home), "PATH": f"{home}/bin:{os.environ['PATH']}"}
+    (home / "fails").touch()
+    failed = command("--json", "hbase-jars", "server", **environment)
+    told = "HBase's server jars cannot be had: Maven says: [ERROR] no route"
+    assert (failed.code, failed.json["error"]) == (1, {"kind": "JarsError", "message": told})
+    assert failed.err.splitlines()[-1] == f"Error: {told}"
+    (home / "fails").unlink()
+    one = command("hbase-jars", "server", **environment)
+    assert (one.code, one.out) == (0, f"{cache}/hbase-server\n")
+    assert one.err.startswith("Fetching HBase's server jars with Maven")
+    both = command("hbase-jars", "--json", **environment)
+    assert both.json == {one: f"{cache}/hbase-{one}" for one in jars.SETS}
+    assert command("hbase-jars", **environment).err == ""
+    with pytest.raises(jars.JarsError, match=r"client and server; there is no 'servers'"):
+        jars.install("servers")

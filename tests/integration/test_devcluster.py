@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -17,24 +15,25 @@ from typing import Any, Final
 
 import pytest
 from children import Child, hear, say
+from commands import run
 
-from percola.testing import hbase_cluster_pids as pids
-from percola.testing.hbase_cluster import Cluster, ClusterError
+from percola.devcluster import Cluster, ClusterError, pids
+from percola.devcluster import jars as fetched
 
 WaitUntil = Callable[..., Any]
 
-ROOT: Final = Path(__file__).parents[2]
+SECONDS: Final = 240
 COPROCESSOR: Final = "org.apache.hadoop.hbase.coprocessor.MultiRowMutationEndpoint"
 ROWS: Final = 200
 
 
 def jars(which: str) -> Path:
     """The folder of HBase's jars. Where they cannot be had the test is skipped, except in CI."""
-    script = ROOT / "scripts" / "hbase_jars.sh"
-    done = subprocess.run([script, "find", which], capture_output=True, text=True, check=False)
-    if done.returncode:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(done.stderr.strip())
-    return Path(done.stdout.strip())
+    try:
+        return fetched.install(which)
+    except fetched.JarsError as error:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(str(error))
+        raise AssertionError from error
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +85,7 @@ def used(cluster: Cluster, *writes: int) -> list[int]:
 def test_a_region_server_that_is_killed_and_started_again_loses_nothing(
     tmp_path: Path, wait_until: WaitUntil
 ) -> None:
-    with Cluster.small(tmp_path) as cluster:
+    with Cluster.small(tmp_path, session=6) as cluster:
         assert cluster.region_servers() == ["regionserver-1"]
         assert all(state.pid and not state.stopped for state in cluster.status())
         with pytest.raises(ClusterError, match="is up already"), Cluster(tmp_path):
@@ -148,14 +147,9 @@ def test_a_cluster_ends_with_the_program_that_started_it(
 
 def command(*words: str) -> str:
     """What the command printed; it succeeded."""
-    done = subprocess.run(
-        [sys.executable, "-m", "percola.testing.hbase_cluster", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    done = run("dev-cluster", *words, seconds=SECONDS)
+    assert done.code == 0, done.out + done.err
+    return done.out
 
 
 def test_a_cluster_from_the_command_line_runs_until_it_is_taken_down_and_keeps_its_tables(

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from children import Child, hear, say
 
-from percola.testing import hbase_cluster_pids as pids
-from percola.testing.hbase_cluster_pids import ProcessId
-from percola.testing.hbase_cluster_servers import Processes
-from percola.testing.hbase_cluster_settings import Layout
+from percola.devcluster import pids
+from percola.devcluster.pids import ProcessId
+from percola.devcluster.servers import Processes
+from percola.devcluster.settings import Layout
 
 WaitUntil = Callable[..., Any]
 IDLE = [sys.executable, "-c", "import signal; signal.pause()"]

@@ -13,10 +13,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from percola.testing import hbase_cluster_pids as pids
-from percola.testing import hbase_cluster_settings as settings
-from percola.testing.hbase_cluster_pids import ProcessId
-from percola.testing.hbase_cluster_settings import ClusterError, Layout
+from percola.devcluster import pids, settings
+from percola.devcluster.pids import ProcessId
+from percola.devcluster.settings import ClusterError, Layout
 
 GRACE: Final = 12.0
 """Seconds that a server has to end by itself in, before it is killed."""

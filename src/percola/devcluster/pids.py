@@ -6,7 +6,7 @@ handle that the kernel keeps on that one process. Should a file be missing, beca
 the process was killed before it could write it, the process is found by its command line, which
 names the folder.
 
-Run as a program, `hbase_cluster_pids.py FOLDER PID BEGAN`, this is the guard of a cluster that
+Run as a program, `pids.py FOLDER PID BEGAN`, this is the guard of a cluster that
 must not outlive the process which started it: it ends the cluster once that has ended, whatever
 ended it. It imports nothing but the standard library, so that it starts at once and stays small.
 It needs Linux: /proc, and handles on processes.

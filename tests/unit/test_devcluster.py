@@ -11,15 +11,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from commands import call, run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from percola.testing import hbase_cluster_pids as pids
-from percola.testing import hbase_cluster_settings as settings
-from percola.testing.hbase_cluster import Cluster, ClusterError
-from percola.testing.hbase_cluster_command import dev_cluster
-from percola.testing.hbase_cluster_settings import HEAP, MOST, SMALL_HEAP, Layout
+from percola.devcluster import Cluster, ClusterError, pids, settings
+from percola.devcluster.settings import HEAP, MOST, SMALL_HEAP, Layout
 
 counts = st.integers(1, MOST)
 
@@ -170,9 +167,37 @@ def test_every_process_listens_on_the_loopback_address_and_on_its_ports(tmp_path
     hbase = read_settings(tmp_path / "conf" / "regionserver-2" / "hbase-site.xml")
     assert hbase["hbase.regionserver.port"] == str(layout.ports("regionserver-2")[0])
     assert hbase["hbase.rootdir"] == f"hdfs://127.0.0.1:{layout.ports('namenode')[0]}/hbase"
-    assert hbase["zookeeper.session.timeout"] == "6000"
     assert hbase["hbase.coprocessor.user.enabled"] == "true"
     assert "tickTime=1000" in (tmp_path / "conf" / "zookeeper" / "zoo.cfg").read_text()
+
+
+def test_a_server_may_be_silent_for_as_long_as_it_is_said_and_the_master_for_longer(
+    tmp_path: Path,
+) -> None:
+    def timeouts(layout: Layout) -> list[str]:
+        settings.write_files(tmp_path, layout, "zookeeper")
+        [longest] = [
+            line.partition("=")[2]
+            for line in (tmp_path / "conf" / "zookeeper" / "zoo.cfg").read_text().splitlines()
+            if line.startswith("maxSessionTimeout=")
+        ]
+        found = [longest]
+        for name in ("regionserver-1", "master"):
+            conf = settings.write_files(tmp_path, layout, name)
+            found.append(read_settings(conf / "hbase-site.xml")["zookeeper.session.timeout"])
+        return found
+
+    assert timeouts(Layout(1, 1, 21_000)) == ["90000", "90000", "90000"]
+    assert timeouts(Layout(1, 1, 21_000, session=6)) == ["90000", "6000", "90000"]
+    assert timeouts(Layout(1, 1, 21_000, session=120)) == ["120000", "120000", "120000"]
+    made = Cluster.small(tmp_path / "cluster", session=6)
+    made.folder.mkdir()
+    made.layout.save(made.folder)
+    assert Cluster(made.folder).layout.session == 6
+    with pytest.raises(ClusterError, match="with session 6, not 7"):
+        Cluster(made.folder, session=7)
+    with pytest.raises(ClusterError, match="silent for 2 seconds or more, not 1"):
+        Cluster(tmp_path / "other", session=1)
 
 
 def test_a_block_has_no_more_replicas_than_there_are_data_nodes(tmp_path: Path) -> None:
@@ -217,7 +242,7 @@ def test_without_java_or_jars_nothing_starts(
         cluster.up()
     monkeypatch.delenv("PERCOLA_HBASE_SERVER_JARS")
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(ClusterError, match=r"run scripts/hbase_jars\.sh install server"):
+    with pytest.raises(ClusterError, match=r"percola hbase-jars server"):
         cluster.up()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
     with pytest.raises(ClusterError, match=r"Java.*17 or later.*JAVA_HOME=.*none is none"):
@@ -296,13 +321,14 @@ def test_the_time_that_it_may_take_is_bounded(java: Path, folder: Path) -> None:
 
 def test_the_command_says_what_is_wrong_in_a_sentence(folder: Path, java: Path) -> None:
     for words in (["down"], ["status"]):
-        done = CliRunner().invoke(dev_cluster, [*words, "--folder", str(folder)])
-        assert done.exit_code == 1
-        assert done.stderr == f"Error: There is no development cluster in {folder}.\n"
+        done = run("--json", "dev-cluster", *words, "--folder", folder)
+        told = f"There is no development cluster in {folder}."
+        assert (done.code, done.err) == (1, f"Error: {told}\n")
+        assert done.json == {"error": {"kind": "ClusterError", "message": told}}
     java.write_text("echo Error: no; exit 1\n")
-    done = CliRunner().invoke(dev_cluster, ["up", "--small", "--folder", str(folder)])
-    assert done.exit_code == 1
-    assert "Error: HDFS could not be formatted: Error: no\n" in done.stderr
+    done = run("dev-cluster", "up", "--small", "--folder", folder)
+    assert done.code == 1
+    assert "Error: HDFS could not be formatted: Error: no " in done.err
 
 
 def test_status_lists_what_runs_and_fails_while_something_does_not(
@@ -315,13 +341,15 @@ def test_status_lists_what_runs_and_fails_while_something_does_not(
     server = cluster.process("zookeeper")
     server.start()
     server.stop()
-    done = CliRunner().invoke(dev_cluster, ["status", "--folder", str(folder)])
-    assert done.exit_code == 1
-    lines = done.stdout.splitlines()
+    done = call("dev-cluster", "status", "--folder", folder)
+    assert done.code == 1
+    lines = done.out.splitlines()
     assert [line.split()[0] for line in lines[:-1]] == list(cluster.names)
     assert f"pid {server.pid}" in lines[0] and lines[0].endswith("stopped")
     assert all("does not run" in line for line in lines[1:-1])
     assert lines[-1].endswith(cluster.address)
-    done = CliRunner().invoke(dev_cluster, ["down", "--folder", str(folder)])
-    assert done.exit_code == 0
+    told = call("--json", "dev-cluster", "status", "--folder", folder).json
+    assert told["address"] == cluster.address
+    assert [one["pid"] for one in told["processes"]] == [server.pid, None, None, None, None]
+    assert call("dev-cluster", "down", "--folder", folder).code == 0
     assert not server.runs

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Final
 from xml.sax.saxutils import escape
 
+from percola.devcluster.pids import marks
 from percola.errors import PercolaError
-from percola.testing.hbase_cluster_pids import marks
 
 HOST: Final = "127.0.0.1"
 PORTS: Final = 40
@@ -49,6 +49,9 @@ SMALL_HEAP: Final[Mapping[str, int]] = {
     "regionserver": 512,
 }
 """The same for a cluster of one region server."""
+
+SESSION: Final = 90
+"""Seconds for which a server may be silent before others take it for dead; HBase's own default."""
 
 MOST: Final = 7
 """DataNodes, and region servers, that a cluster may have."""
@@ -120,6 +123,9 @@ class Layout:
         heap: MiB of heap for each process of a kind; the kinds are the keys of `HEAP`.
         host: the address on which everything listens.
         away: of region servers in network namespaces of their own: (address, namespace) by name.
+        session: seconds for which a region server or DataNode may be silent before the others take
+            it for dead, 2 or more. The master's are never fewer than `SESSION`, for it has no
+            substitute.
     """
 
     region_servers: int
@@ -128,6 +134,7 @@ class Layout:
     heap: Mapping[str, int] = field(default_factory=lambda: dict(HEAP))
     host: str = HOST
     away: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    session: int = SESSION
 
     def __post_init__(self) -> None:
         for name in ("region_servers", "data_nodes"):
@@ -136,6 +143,11 @@ class Layout:
                     f"A development cluster has 1 to {MOST} {name.replace('_', ' ')}, not "
                     f"{getattr(self, name)}."
                 )
+        if self.session < 2:
+            raise ClusterError(
+                "Servers of a development cluster may be silent for 2 seconds or more, not "
+                f"{self.session}: they report every second."
+            )
         if unknown := {name for name in self.away if kind_of(name)[0] != "regionserver"}:
             raise ClusterError(
                 f"Only region servers can be in a network namespace of their own, not "
@@ -263,7 +275,8 @@ def write_files(folder: Path, layout: Layout, name: str) -> Path:
     (conf / "log4j2.properties").write_text(_LOGGING)
     if kind == "zookeeper":
         (conf / "zoo.cfg").write_text(
-            f"tickTime=1000\ndataDir={data}\nclientPort={layout.ports(name)[0]}\n"
+            f"tickTime=1000\nmaxSessionTimeout={1000 * max(layout.session, SESSION)}\n"
+            f"dataDir={data}\nclientPort={layout.ports(name)[0]}\n"
             f"clientPortAddress={layout.host}\nadmin.enableServer=false\nmaxClientCnxns=0\n"
             "4lw.commands.whitelist=ruok,srvr,cons,mntr\n"
         )
@@ -295,17 +308,18 @@ def _core(layout: Layout) -> dict[str, object]:
 
 
 def _hdfs(layout: Layout, name: str, data: Path) -> dict[str, object]:
-    """HDFS: a lost DataNode is avoided after seconds and given up after twenty, not 630."""
+    """HDFS: a lost DataNode is avoided after its session, given up after twice that and a bit."""
     kind, _ = kind_of(name)
+    session = 1000 * layout.session
     settings: dict[str, object] = {
         "dfs.replication": min(3, layout.data_nodes),
         "dfs.permissions.enabled": False,
         "dfs.heartbeat.interval": 1,
-        "dfs.namenode.heartbeat.recheck-interval": 5000,
-        "dfs.namenode.stale.datanode.interval": 5000,
+        "dfs.namenode.heartbeat.recheck-interval": session,
+        "dfs.namenode.stale.datanode.interval": max(3000, session),
         "dfs.namenode.avoid.read.stale.datanode": True,
         "dfs.namenode.avoid.write.stale.datanode": True,
-        "dfs.client.socket-timeout": 10000,
+        "dfs.client.socket-timeout": max(10_000, session),
         # A writer that loses one of three DataNodes goes on with two.
         "dfs.client.block.write.replace-datanode-on-failure.best-effort": True,
     }
@@ -335,15 +349,16 @@ def _hdfs(layout: Layout, name: str, data: Path) -> dict[str, object]:
 
 
 def _hbase(layout: Layout, name: str, scratch: Path) -> dict[str, object]:
-    """HBase: a killed region server is noticed after its session, six seconds."""
+    """HBase: a killed region server is noticed after its session."""
     kind, _ = kind_of(name)
     host = layout.host_of(name)
+    session = max(layout.session, SESSION) if kind == "master" else layout.session
     settings: dict[str, object] = {
         "hbase.rootdir": f"hdfs://{layout.host}:{layout.ports('namenode')[0]}/hbase",
         "hbase.cluster.distributed": True,
         "hbase.zookeeper.quorum": layout.host,
         "hbase.zookeeper.property.clientPort": layout.ports("zookeeper")[0],
-        "zookeeper.session.timeout": 6000,
+        "zookeeper.session.timeout": 1000 * session,
         "hbase.tmp.dir": scratch,
         "hbase.unsafe.regionserver.hostname": host,
         "hbase.master.hostname": layout.host,
@@ -401,6 +416,9 @@ def command(folder: Path, layout: Layout, name: str, java: Path) -> list[str]:
         f"-Djava.io.tmpdir={folder}/tmp/{name}",
         f"-Dlog4j2.configurationFile={conf}/log4j2.properties",
         "-Dzookeeper.jmx.log4j.disable=true",
+        # What a killed server has written stands in the page cache; a busy disk takes seconds,
+        # for which no session could be kept.
+        *(["-Dzookeeper.forceSync=no"] if kind == "zookeeper" else []),
         f"-Dpercola.log={logs}/{name}.log",
         *marks(folder, name),
         *_OPEN,
@@ -459,7 +477,7 @@ def find_jars() -> Path:
             + (
                 "PERCOLA_HBASE_SERVER_JARS names the wrong folder."
                 if own
-                else "run scripts/hbase_jars.sh install server to fetch them with Maven."
+                else "run 'percola hbase-jars server' to fetch them with Maven."
             )
         )
     return jars

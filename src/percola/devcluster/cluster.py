@@ -1,27 +1,4 @@
-"""A real HBase cluster on this machine, in one command: for tests, demos and development.
-
-    python -m percola.testing.hbase_cluster up --folder ./cluster      # prints its address
-    python -m percola.testing.hbase_cluster down --folder ./cluster    # also from another shell
-
-    with Cluster(folder) as cluster:                    # or Cluster.small(folder): one of each
-        repo = percola.open(cluster.address)            # hbase://127.0.0.1:PORT/percola
-        cluster.process("regionserver-2").kill()        # kill -9; also stop, resume, start
-        cluster.process("regionserver-2").start()
-        cluster.await_ready()
-
-ZooKeeper, NameNode, DataNodes, master and region servers are processes of their own, as they are in
-production, made of the jars that `scripts/hbase_jars.sh install server` fetches. Everything of a
-cluster stands in its folder:
-
-    cluster.json   how many processes, on which ports, with how much memory
-    logs/NAME.log  what each process logs; logs/NAME.out: what it printed
-    conf/NAME/     its settings
-    data/NAME/     what it keeps: a cluster that is taken down and up again has its tables
-    pids/NAME      its process
-
-A cluster in a `with` block ends with it, whatever ends the program: a guard process watches
-(`hbase_cluster_pids`). One that `up` started runs until `down`.
-"""
+"""A development cluster as a whole: brought up, looked at, taken down."""
 
 from __future__ import annotations
 
@@ -36,12 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from percola.testing import hbase_cluster_pids as pids
-from percola.testing import hbase_cluster_settings as settings
-from percola.testing.hbase_cluster_servers import GRACE, Processes, Server, State, ask_to_end
-from percola.testing.hbase_cluster_settings import HOST, SMALL_HEAP, ClusterError, Layout
-
-__all__ = ["Cluster", "ClusterError", "Server", "State"]
+from percola.devcluster import pids, settings
+from percola.devcluster.servers import GRACE, Processes, Server, State, ask_to_end
+from percola.devcluster.settings import HOST, SESSION, SMALL_HEAP, ClusterError, Layout
 
 NAMESPACE: Final = "percola"
 LOOK_EVERY: Final = 0.1
@@ -55,11 +29,13 @@ class Cluster:
             already is that cluster: its tables, its ports.
         region_servers: how many (1 to 7); None: as many as the folder's has, or 3.
         data_nodes: likewise.
-        heap: MiB of heap for each process of a kind, instead of `hbase_cluster_settings.HEAP`.
+        heap: MiB of heap for each process of a kind, instead of `settings.HEAP`.
         first_port: the first of its 40 ports; None: what is free, below 32,000.
         host: the address of this machine on which everything listens; None: 127.0.0.1.
         away: region servers that run in network namespaces (`ip netns`) of their own, from which
             `host` can be reached: {"regionserver-2": (address there, name of the namespace)}.
+        session: seconds for which a region server may be silent before the others take it for dead:
+            few, to see one killed and replaced; None: 90, which no busy machine exceeds.
 
     Raises:
         ClusterError: the folder holds a cluster of another shape, or cannot hold one.
@@ -75,6 +51,7 @@ class Cluster:
         first_port: int | None = None,
         host: str | None = None,
         away: Mapping[str, tuple[str, str]] | None = None,
+        session: int | None = None,
     ) -> None:
         self.folder = Path(folder).resolve()
         if wrong := re.search(r"[^\w./+@-]", str(self.folder)):
@@ -84,13 +61,15 @@ class Cluster:
             )
         if not hasattr(os, "pidfd_open") or not Path("/proc/self/stat").exists():
             raise ClusterError("A development cluster needs Linux, which this is not.")
-        self.layout = _layout(self.folder, region_servers, data_nodes, heap, first_port, host, away)
+        self.layout = _layout(
+            self.folder, region_servers, data_nodes, heap, first_port, host, away, session
+        )
         self._processes = Processes(self.folder, self.layout)
 
     @classmethod
-    def small(cls, folder: str | Path) -> Cluster:
+    def small(cls, folder: str | Path, *, session: int | None = None) -> Cluster:
         """One DataNode and one region server, with small heaps: enough for most tests."""
-        return cls(folder, region_servers=1, data_nodes=1, heap=SMALL_HEAP)
+        return cls(folder, region_servers=1, data_nodes=1, heap=SMALL_HEAP, session=session)
 
     @property
     def quorum(self) -> str:
@@ -133,6 +112,19 @@ class Cluster:
     def status(self) -> list[State]:
         """What each process does now."""
         return [self.process(name).state for name in self.names]
+
+    def check(self) -> None:
+        """See that every process runs: no call to the others, which takes long if one does not.
+
+        Raises:
+            ClusterError: one has ended; with its last words.
+        """
+        for name in self.names:
+            if not self.process(name).runs:
+                raise ClusterError(
+                    f"{name} of the cluster in {self.folder} has ended: "
+                    f"{self._processes.last_words(name)}"
+                )
 
     def _of(self, *kinds: str) -> list[Server]:
         names = (name for name in self.names if settings.kind_of(name)[0] in kinds)
@@ -337,6 +329,7 @@ def _layout(
     first_port: int | None,
     host: str | None,
     away: Mapping[str, tuple[str, str]] | None,
+    session: int | None,
 ) -> Layout:
     """The layout of the folder's cluster, or, where there is none, one as it is asked for."""
     kept = Layout.load(folder)
@@ -348,6 +341,7 @@ def _layout(
             dict(heap or settings.HEAP),
             host or HOST,
             {name: list(where) for name, where in (away or {}).items()},
+            SESSION if session is None else session,
         )
     wanted = {
         "region_servers": region_servers,
@@ -356,6 +350,7 @@ def _layout(
         "first_port": first_port,
         "host": host,
         "away": None if away is None else {name: list(where) for name, where in away.items()},
+        "session": session,
     }
     for name, value in wanted.items():
         if value is not None and getattr(kept, name) != value:
@@ -365,9 +360,3 @@ def _layout(
                 "every table in it."
             )
     return kept
-
-
-if __name__ == "__main__":
-    from percola.testing.hbase_cluster_command import dev_cluster
-
-    dev_cluster(prog_name="python -m percola.testing.hbase_cluster")
