@@ -203,7 +203,7 @@ class _Build:
         self._report = report
         cores = max(1, context.defaultParallelism)
         self._cores = cores
-        self._parts = max(cores, min(_PARTS_A_CORE * cores, 1 + report.bytes // _BYTES_A_PART))
+        self._parts = min(_PARTS_A_CORE * cores, 1 + report.bytes // _BYTES_A_PART)
 
     def run(self, files: list[str], salt: int) -> None:
         """Compute everything, write it, and hand it to the search index."""

@@ -50,7 +50,7 @@ from webindex.spark_jobs import (
 from webindex.working import open_repository, search_folder
 
 _PARTS_A_CORE: Final = 4
-_PAGES_A_PART: Final = 2000
+_PAGES_A_PART: Final = 1000
 _READS_A_CORE: Final = 8
 
 
@@ -127,7 +127,7 @@ class _Comparison:
         self._verdict.pages = self._job.run(step, facts.count)
         # Few parts for few pages: handing out a task costs more than to do it.
         enough = 1 + self._verdict.pages // _PAGES_A_PART
-        self._parts = max(self._cores, min(enough, _PARTS_A_CORE * self._cores))
+        self._parts = min(enough, _PARTS_A_CORE * self._cores)
         facts = facts.coalesce(self._parts)
         whole = self._job.run(
             Progress("Finding the clusters", 0, 0), lambda: whole_index(facts, self._parts)
