@@ -22,6 +22,7 @@ from typing import Final
 from percola.cells import Cell
 from percola.prefetch import ReadAhead
 from percola.store.base import CellState, Put, RowMutation
+from percola.store.cutting import cut
 
 BATCH_ROWS: Final = 2_000
 BATCH_BYTES: Final = 8 * 1024 * 1024
@@ -34,17 +35,11 @@ def batches(mutations: Iterable[RowMutation]) -> Iterator[list[RowMutation]]:
 
     They may be made as they are needed: no more than a batch is in memory at a time.
     """
-    batch: list[RowMutation] = []
-    size = 0
-    for mutation in mutations:
-        weight = sum(len(change.value) for change in mutation.changes if isinstance(change, Put))
-        if batch and (len(batch) >= BATCH_ROWS or size + weight > BATCH_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(mutation)
-        size += weight
-    if batch:
-        yield batch
+    return cut(mutations, _bytes_put, BATCH_ROWS, BATCH_BYTES)
+
+
+def _bytes_put(mutation: RowMutation) -> int:
+    return sum(len(change.value) for change in mutation.changes if isinstance(change, Put))
 
 
 class ReadCache(dict[Cell, CellState]):

@@ -17,10 +17,11 @@ from percola.store.bigtable_filters import (
     SCALE,
     ColumnRange,
     predicate,
+    snapshot,
     stamps,
     wanted_ranges,
 )
-from percola.store.bigtable_reading import _pieces
+from percola.store.bigtable_reading import RECORDS, _pieces
 from percola.store.bigtable_rows import assembled
 from percola.testing.store_model import COLUMNS
 
@@ -150,6 +151,9 @@ def test_many_columns_are_read_in_parts_that_fit_in_a_filter() -> None:
     parts = list(_pieces(columns))
     assert [column for part in parts for column in part] == columns
     assert 1 < len(parts) < 40
+    for part in parts:
+        ranges = [ColumnRange(column, last=column) for column in part]
+        assert snapshot(ranges, 7, RECORDS).ByteSize() < FILTER_BYTES
     assert list(_pieces([])) == []
 
 

@@ -11,7 +11,7 @@ which the check of the safe point afterwards notices.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from percola.cells import Cell, Kind, Op, decode_write
@@ -29,6 +29,7 @@ from percola.store.bigtable_filters import (
 )
 from percola.store.bigtable_rows import RowStream, StoredRow
 from percola.store.bigtable_shared import Shared
+from percola.store.cutting import cut
 
 T = TypeVar("T")
 
@@ -211,19 +212,14 @@ class Reading:
         return None
 
 
-def _pieces(columns: Iterable[bytes]) -> Iterator[list[bytes]]:
+def _pieces(columns: Collection[bytes]) -> Iterator[list[bytes]]:
     """Cut columns into parts that fit in a filter, each of them in three families."""
-    part: list[bytes] = []
-    size = 0
-    for column in sorted(columns):
-        weight = 3 * (2 * len(column) + 40)
-        if part and size + weight > FILTER_BYTES - 500:
-            yield part
-            part, size = [], 0
-        part.append(column)
-        size += weight
-    if part:
-        yield part
+    return cut(
+        sorted(columns),
+        lambda column: 3 * (2 * len(column) + 40),
+        len(columns),
+        FILTER_BYTES - 500,
+    )
 
 
 def in_flight(

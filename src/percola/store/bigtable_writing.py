@@ -41,6 +41,7 @@ from percola.store.bigtable_filters import (
     table_of,
 )
 from percola.store.bigtable_rows import RowStream
+from percola.store.cutting import cut
 
 AT_ONCE: Final = 64
 """Requests of a batch that are in flight at the same time."""
@@ -227,7 +228,7 @@ class Writing:
             elif one.look:
                 looks.append(at)
         for table, places in together.items():
-            for part in self._parts(places):
+            for part in cut(places, self._size, _ROWS, _BYTES):
                 if self._failures:
                     return
                 request = MutateRowsRequest(
@@ -240,19 +241,8 @@ class Writing:
         for at in looks:
             self._results[at] = self._look(self._plans[at])
 
-    def _parts(self, places: Sequence[int]) -> Iterator[list[int]]:
-        """Cut mutations without conditions into requests of bounded size."""
-        part: list[int] = []
-        size = 0
-        for at in places:
-            weight = self._plans[at].entry.ByteSize()
-            if part and (len(part) >= _ROWS or size + weight > _BYTES):
-                yield part
-                part, size = [], 0
-            part.append(at)
-            size += weight
-        if part:
-            yield part
+    def _size(self, at: int) -> int:
+        return int(self._plans[at].entry.ByteSize())
 
     def _track(self, places: list[int], call: Any, table: str) -> None:
         self._pending.append((places, call, table))

@@ -31,6 +31,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
+from percola.store.cutting import cut
 from percola.store.hbase_calls import Calls, Tries
 from percola.store.hbase_failures import Failure, Meaning
 from percola.store.hbase_jvm import JavaObject
@@ -161,7 +162,7 @@ class CheckedRows:
 
         No call follows one of which something failed for good.
         """
-        for part in _parts(writes):
+        for part in cut(writes, _size, _ROWS, _BYTES):
             requests = self._calls.client().array_list(len(part))
             for write in part:
                 requests.add(self._request(write))
@@ -190,19 +191,8 @@ class CheckedRows:
         return check.ifEquals(STATE, STATE, write.found.state).build(request)
 
 
-def _parts(writes: Sequence[_Write]) -> Iterator[list[_Write]]:
-    """Cut writes into calls of bounded size."""
-    part: list[_Write] = []
-    size = 0
-    for write in writes:
-        own = sum(len(one.value or b"") + len(one.column) for one in write.changes)
-        if part and (len(part) >= _ROWS or size + own > _BYTES):
-            yield part
-            part, size = [], 0
-        part.append(write)
-        size += own
-    if part:
-        yield part
+def _size(write: _Write) -> int:
+    return sum(len(one.value or b"") + len(one.column) for one in write.changes)
 
 
 def _answer(answer: Any) -> bool | Failure:
