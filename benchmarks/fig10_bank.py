@@ -27,8 +27,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from click.testing import CliRunner
+
 import percola
 from percola import Repository, StoreError, Table, network
+from percola.cli import cli
 from percola.errors import CommitUnknownError, RetriesExhaustedError, TransientError
 from percola.testing.history import RecordedTransaction, Recorder
 
@@ -166,12 +169,29 @@ def set_up(address: str, folder: Path, regions: int) -> None:
 
 
 def close(address: str, folder: Path) -> None:
-    """Read all accounts, which settles whatever the dead have left on them; print their sum."""
+    """Read all accounts, which settles whatever the dead have left on them; print their sum.
+
+    And what `percola locks` lists before and after, and `percola check` at the end: from here, for
+    each process that opens HBase starts a JVM.
+    """
+    left = len(_percola(address, "locks")["locks"])
     with (
         percola.open(address, [accounts], create=False) as repo,
         Recorder("last", path=folder / "last.jsonl") as recorder,
     ):
-        _say({"event": "closed", "sum": recorder.run(repo, add_up)})
+        total = recorder.run(repo, add_up)
+    locks = len(_percola(address, "locks")["locks"])
+    checked = _percola(address, "check")
+    found = {"sum": total, "locks_left": left, "locks": locks, "checked": checked}
+    _say({"event": "closed", **found})
+
+
+def _percola(address: str, word: str) -> Any:
+    """What a command of `percola` prints."""
+    done = CliRunner().invoke(cli, ["--repo", address, "--json", word])
+    if not done.stdout:
+        raise RuntimeError(f"'percola {word}': {done.stderr} {done.exception!r}")
+    return json.loads(done.stdout)
 
 
 def _calls(address: str) -> Any:

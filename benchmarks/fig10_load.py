@@ -22,7 +22,7 @@ from percola.testing.checking import check, explain
 from percola.testing.history import Outcome, Recorded, read_folder
 
 REGIONS: Final = 6
-_DEADLINE: Final = 120.0
+_DEADLINE: Final = 300.0
 _SMALL_JAVA: Final = "-Xmx128m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ActiveProcessorCount=1"
 
 
@@ -239,38 +239,19 @@ class Bank:
         self.clients.clear()
         if any(codes):
             raise BankError(f"Clients ended with the exit codes {codes}; see {self.folder}.")
-        left = self._locks()
-        total = self.run("close", self.address, self.folder)["sum"]
+        closed = self.run("close", self.address, self.folder)
         history = read_folder(self.folder)
         violations = check(history)
         return Verdict(
-            total,
+            closed["sum"],
             explain(violations, len(history)) if violations else "",
-            left,
-            self._locks(),
-            json.loads(self._percola("check", codes=(0, 1)) or "{}"),
+            closed["locks_left"],
+            closed["locks"],
+            closed["checked"],
             Counter(one.outcome.value for one in history),
             errors(self.folder),
             history,
         )
-
-    def _locks(self) -> int:
-        return len(json.loads(self._percola("locks"))["locks"])
-
-    def _percola(self, *arguments: str, codes: tuple[int, ...] = (0,)) -> str:
-        command = [sys.executable, "-m", "percola.cli", "--repo", self.address, "--json"]
-        sources = str(Path(percola.__file__).parents[1])
-        done = subprocess.run(
-            [*command, *arguments],
-            env={**os.environ, "PYTHONPATH": sources},
-            capture_output=True,
-            text=True,
-            timeout=_DEADLINE,
-            check=False,
-        )
-        if done.returncode not in codes:
-            raise BankError(f"'percola {' '.join(arguments)}': {done.stderr.strip()[-500:]}")
-        return done.stdout
 
 
 def errors(folder: Path, client: str = "c*") -> list[dict[str, Any]]:

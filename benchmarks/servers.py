@@ -23,7 +23,7 @@ from percola.devcluster import Cluster, jars
 from percola.oracle.client import NetworkOracle
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-_DEADLINE: Final = 60.0
+_DEADLINE: Final = 180.0
 
 
 class ServerError(percola.PercolaError):

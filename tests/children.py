@@ -13,7 +13,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, Concatenate, ParamSpec
 
-DEADLINE = 60.0
+DEADLINE = 180.0
 """Seconds that a test waits for a child. It fails after them."""
 
 P = ParamSpec("P")

@@ -21,7 +21,7 @@ import percola
 from percola import JSON, Repository, Table
 from percola.cli import cli
 
-SECONDS = 60
+SECONDS = 180
 
 
 @dataclass

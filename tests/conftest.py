@@ -25,6 +25,9 @@ SPARK = INTEGRATION + "test_spark_"
 JAVA_WITHIN = INTEGRATION + "test_store_hbase"
 T = TypeVar("T")
 
+BUSY = 3
+"""How much longer things may take beside other tests."""
+
 # Processes that live for seconds: what compiles well and collects garbage beside takes longer.
 _SHORT_LIVED_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -132,16 +135,17 @@ def java_home() -> Path:
 def wait_until() -> Callable[..., object]:
     """`wait_until(condition, seconds=30, what="…")`: the condition's first true answer.
 
-    Fails when the time is up. It looks every few milliseconds and so replaces every sleep.
+    Fails when the time is up: three times what is said, which is for a machine with nothing else
+    to do. It looks every few milliseconds and so replaces every sleep.
     """
 
     def wait(condition: Callable[[], T], *, seconds: float = 30, what: str = "") -> T:
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + BUSY * seconds
         pause = threading.Event()
         while not (answer := condition()):
             if time.monotonic() > deadline:
                 what_for = what or getattr(condition, "__name__", "the condition")
-                pytest.fail(f"waited {seconds:g} s in vain for {what_for}")
+                pytest.fail(f"waited {BUSY * seconds:g} s in vain for {what_for}")
             pause.wait(0.005)
         return answer
 

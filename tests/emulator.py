@@ -36,7 +36,7 @@ from percola.store.bigtable_calls import Place
 from percola.store.memory import MemoryStore
 
 ROOT: Final = Path(__file__).parents[1]
-DEADLINE: Final = 20.0
+DEADLINE: Final = 60.0
 
 _instances = itertools.count(1)
 

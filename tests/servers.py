@@ -55,7 +55,7 @@ class Oracle:
     def end(self, number: int = signal.SIGKILL) -> str:
         """Send it a signal, and return what it still said."""
         self.process.send_signal(number)
-        said, _ = self.process.communicate(timeout=30)
+        said, _ = self.process.communicate(timeout=90)
         return said
 
 

@@ -49,7 +49,7 @@ from percola.store.base import (
 from percola.store.lmdb import LmdbStore
 from percola.store.memory import MemoryStore
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 """Seconds that a test waits for a thing that has to happen. It fails after them."""
 
 

@@ -23,7 +23,7 @@ from typing import Final
 import pyspark
 
 TICK_SECONDS: Final = 1.0
-DEADLINE: Final = 30.0
+DEADLINE: Final = 90.0
 
 _JARS: Final = (
     "audience-annotations-*",

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-DEADLINE = 90.0
+DEADLINE = 240.0
 """Seconds that a process may take for what has to happen."""
 
 ROOT = Path(__file__).resolve().parents[2]

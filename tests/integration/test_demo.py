@@ -18,7 +18,7 @@ from webindex.demo import Checks, Demo, main
 from webindex.sample import CHANGED_URL, CHANGED_WORDS
 from webindex.working import open_index, open_repository
 
-SECONDS = 110
+SECONDS = 300
 
 
 @contextmanager

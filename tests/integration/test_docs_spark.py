@@ -24,7 +24,7 @@ def blocks(page: str) -> list[tuple[int, str]]:
     ]
 
 
-@pytest.mark.timeout(600)  # One session, in which everything on the page is done.
+@pytest.mark.timeout(900)  # One session, in which everything on the page is done.
 def test_the_programs_on_the_page_run_in_order(tmp_path: Path, java_home: Path) -> None:
     page = PAGE.read_text()
     found = blocks(page)
@@ -45,7 +45,7 @@ def test_the_programs_on_the_page_run_in_order(tmp_path: Path, java_home: Path) 
         env={**os.environ, "JAVA_HOME": str(java_home)},
         capture_output=True,
         text=True,
-        timeout=580,
+        timeout=880,
     )
     assert done.returncode == 0, done.stderr
     assert "|-- row: string" in done.stdout

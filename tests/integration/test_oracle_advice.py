@@ -430,7 +430,7 @@ advice.ring()
 advice.close()
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=180
     )
     assert done.returncode == 0, done.stderr
     wait_until(lambda: server.service.sessions == 0)

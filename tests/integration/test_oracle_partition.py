@@ -38,7 +38,8 @@ class Drawing:
         stack.callback(self.stop)
 
     def _draw(self) -> None:
-        while not self._stop.is_set():
+        # Who goes on while leases run out leaves the cores to whom that is a test of.
+        while not self._stop.wait(0.002):
             began = time.monotonic_ns()
             try:
                 ts = self._oracle.timestamp()

@@ -304,7 +304,8 @@ def move_money(pipe: Connection, place: Place, addresses: list[str], number: int
 
     listener = threading.Thread(target=listen)
     listener.start()
-    while not stop.is_set():
+    # Who goes on while leases run out leaves the cores to whom that is a test of.
+    while not stop.wait(0.02):
         repo.run(transfer, attempts=10_000)
         done += 1
         if done == 5:

@@ -277,7 +277,7 @@ def test_ctrl_c_ends_the_run_and_spark_at_once_and_another_run_does_it_all(
         wait_until(lambda: begun(repo) or process.poll() is not None, seconds=100)
         [jvm] = children(process.pid)
         os.killpg(process.pid, signal.SIGINT)
-        said, complained = process.communicate(timeout=60)
+        said, complained = process.communicate(timeout=180)
     finally:
         process.kill()
     assert (process.returncode, said, complained.strip()) == (1, "", "Aborted!")

@@ -19,7 +19,7 @@ from tests.scenarios.updates import WEIGHTS, Updates
 from webindex import tables
 
 # The updates wait for a few hundred commits of each of four processes, on however busy a machine.
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def stage(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stag
     """Scenarios share the Spark context, and copies of one bulk load of the sample."""
     seed = random.randrange(2**32)
     folder = tmp_path_factory.mktemp("scenarios")
-    return Stage(folder, sample_crawl(folder / "crawl", seed), seed, patience=300)
+    return Stage(folder, sample_crawl(folder / "crawl", seed), seed, patience=600)
 
 
 def played(stage: Stage, scenario: Scenario) -> Outcome:

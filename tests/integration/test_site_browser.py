@@ -423,7 +423,7 @@ def test_a_signal_ends_the_server_cleanly(folder: Path, number: signal.Signals) 
         with httpx.Client(base_url=address, trust_env=False) as client:
             assert client.get("/live.json").status_code == 200
             process.send_signal(number)
-            out, err = process.communicate(timeout=30)
+            out, err = process.communicate(timeout=90)
         assert process.returncode == 0 and err == "" and "Traceback" not in out
 
 
@@ -432,7 +432,7 @@ def test_a_port_that_is_taken_and_a_folder_that_is_none_are_one_sentence_each(
 ) -> None:
     def failed(*arguments: object) -> str:
         done = subprocess.run(
-            command(*arguments), env=environment(), capture_output=True, text=True, timeout=60
+            command(*arguments), env=environment(), capture_output=True, text=True, timeout=180
         )
         assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
         return done.stderr

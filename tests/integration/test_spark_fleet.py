@@ -31,7 +31,7 @@ from percola.spark import Fleet, FleetError, run_workers, spark_context
 
 Wait = Callable[..., Any]
 
-SECONDS = 90
+SECONDS = 270
 OBSERVERS = "fleets:OBSERVERS"
 
 

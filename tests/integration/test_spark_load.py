@@ -374,7 +374,7 @@ def test_the_command_prints_its_report_and_not_a_word_of_spark(
         SPARK_HOME=str(tmp_path),
         SPARK_CONF_DIR=str(tmp_path),
     )
-    said, complained = process.communicate(timeout=60)
+    said, complained = process.communicate(timeout=180)
     assert complained == ""
     assert process.returncode == 0
     assert said.splitlines()[0].split("  ")[0] == "Loaded"
@@ -399,7 +399,7 @@ def test_ctrl_c_ends_the_load_and_spark_at_once_and_leaves_what_was_loaded(
         wait_until(lambda: repo.pending().get("pages.capture", 0) > 100, seconds=60)
         [jvm] = children(process.pid)
         os.killpg(process.pid, signal.SIGINT)
-        said, complained = process.communicate(timeout=30)
+        said, complained = process.communicate(timeout=180)
     finally:
         process.kill()
     assert (process.returncode, said, complained.strip()) == (1, "", "Aborted!")
@@ -413,7 +413,7 @@ def test_ctrl_c_ends_the_load_and_spark_at_once_and_leaves_what_was_loaded(
 
 def test_without_java_the_command_says_how_to_get_one(folder: Path) -> None:
     process = webindex("load", "--repo", folder, sample_path(), PATH="", JAVA_HOME="")
-    said, complained = process.communicate(timeout=60)
+    said, complained = process.communicate(timeout=180)
     assert (process.returncode, said) == (1, "")
     assert complained.startswith("Error: Spark needs Java 17 or newer, but neither JAVA_HOME nor")
     assert complained.count("\n") == 1

@@ -105,7 +105,7 @@ def run(command: list[str], folder: Path, java_home: Path) -> str:
     }
     environment.pop("SPARK_HOME", None)
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=580
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

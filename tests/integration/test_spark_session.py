@@ -29,7 +29,7 @@ assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 assert {{k: v for k, v in os.environ.items() if k in environment}} == environment
 """
     run = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=True
     )
     assert run.stderr == ""
     return run.stdout.splitlines()

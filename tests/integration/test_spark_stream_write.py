@@ -231,7 +231,7 @@ def executors(driver: int) -> list[int]:
     return [pid for pid in children(jvm) if "CoarseGrainedExecutorBackend" in command_of(pid)]
 
 
-@pytest.mark.timeout(400)  # A cluster, and four writes in it that each lose an executor.
+@pytest.mark.timeout(900)  # A cluster, and four writes in it that each lose an executor.
 def test_executors_that_are_killed_while_they_write_lose_and_double_nothing(
     tmp_path: Path, wait_until: Wait, java_home: Path
 ) -> None:

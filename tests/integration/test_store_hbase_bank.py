@@ -19,7 +19,7 @@ from benchmarks.servers import leader
 WaitUntil = Callable[..., Any]
 
 
-@pytest.mark.timeout(600)  # HBase's start, and waits as long as sessions last.
+@pytest.mark.timeout(900)  # HBase's start, and waits as long as sessions last.
 def test_money_is_neither_made_nor_lost_while_servers_of_every_kind_are_killed(
     tmp_path: Path, wait_until: WaitUntil
 ) -> None:

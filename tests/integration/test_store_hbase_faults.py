@@ -296,7 +296,7 @@ def test_a_fork_before_the_first_use_is_fine_and_one_after_it_is_an_error_at_onc
         capture_output=True,
         text=True,
         check=False,
-        timeout=90,
+        timeout=270,
         env={**os.environ, "PYTHONWARNINGS": "ignore"},
     )
     assert (done.returncode, done.stdout.split()) == (0, ["0", "0"]), done.stderr

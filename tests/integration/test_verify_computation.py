@@ -20,7 +20,7 @@ from webindex.urls import page_id, page_row
 SITE = "https://example.org"
 PARTS = 2
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 
 def live(path: str, number: int = 0, **more: Any) -> Facts:

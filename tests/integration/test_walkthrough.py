@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 280
+SECONDS = 580
 
 
 def notebook(text: str) -> tuple[str, dict[str, str]]:

@@ -27,7 +27,7 @@ from webindex.serving import TantivyIndex
 from webindex.warc import Capture
 from webindex.working import Workers, open_index, open_repository, running, wait_until_idle
 
-SECONDS = 90
+SECONDS = 270
 
 Wait = Callable[..., Any]
 

@@ -18,7 +18,7 @@ from percola import Repository, inspection
 from tests.crash.processes import environment
 from webindex.working import Workers
 
-_SECONDS: Final = 120.0
+_SECONDS: Final = 360.0
 """Until a process that was killed, or has done its work, is gone."""
 
 

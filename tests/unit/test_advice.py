@@ -200,7 +200,7 @@ def test_without_the_lease_every_call_is_refused_and_who_attends_is_sent_away(
 ) -> None:
     service = Service()
     call = service.attend("one")
-    assert call.rings.acquire(timeout=20)
+    assert call.rings.acquire(timeout=60)
     assert service.try_lock("one", b"k", 1)
     service.is_held = False
     wait_until(lambda: service.real.sessions == 0)
@@ -221,30 +221,30 @@ def test_a_ring_reaches_everybody_but_the_ringer() -> None:
     service = Service()
     one, two = service.attend("one"), service.attend("two")
     for call in (one, two):
-        assert call.rings.acquire(timeout=20), "the first says that it is attended to"
+        assert call.rings.acquire(timeout=60), "the first says that it is attended to"
     for _ in range(5):
         service.ring("one")
-        assert two.rings.acquire(timeout=20)
+        assert two.rings.acquire(timeout=60)
     service.ring("two")
-    assert one.rings.acquire(timeout=20)
+    assert one.rings.acquire(timeout=60)
     assert (len(one.sent), len(two.sent)) == (2, 6)
     service.ring()
-    assert one.rings.acquire(timeout=20) and two.rings.acquire(timeout=20)
+    assert one.rings.acquire(timeout=60) and two.rings.acquire(timeout=60)
 
 
 def test_what_rings_while_a_ring_is_sent_goes_into_one_more() -> None:
     service = Service()
     one, two = service.attend("one"), service.attend("two")
     for call in (one, two):
-        assert call.rings.acquire(timeout=20)
+        assert call.rings.acquire(timeout=60)
     one.gate.clear()
     for _ in range(500):
         service.ring("two")
     one.gate.set()
-    assert one.rings.acquire(timeout=20)
+    assert one.rings.acquire(timeout=60)
     # Rings are sent in order: when this one has come, all before it have.
     service.ring("one")
-    assert two.rings.acquire(timeout=20)
+    assert two.rings.acquire(timeout=60)
     assert 2 <= len(one.sent) <= 3
 
 
@@ -263,7 +263,7 @@ def test_the_thread_that_sends_ends_when_nobody_attends(wait_until: WaitUntil) -
     for _ in range(2):
         call = service.attend("one")
         assert service.real._sender is not None
-        assert call.rings.acquire(timeout=20)
+        assert call.rings.acquire(timeout=60)
         call.end()
         wait_until(lambda: service.real._sender is None)
 

@@ -301,7 +301,7 @@ def test_a_row_that_never_stands_still_is_counted_not_reported(ground: Ground) -
     assert (counts.unsettled, counts.errors) == (1, 0)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(360)
 def test_there_is_no_false_alarm_beside_writers_a_worker_and_a_collector(ground: Ground) -> None:
     repo = ground.repo(TABLES)
     stop = threading.Event()

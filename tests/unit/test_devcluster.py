@@ -200,6 +200,22 @@ def test_a_server_may_be_silent_for_as_long_as_it_is_said_and_the_master_for_lon
         Cluster(tmp_path / "other", session=1)
 
 
+def test_further_settings_overrule_those_that_are_usual_and_stay_with_the_cluster(
+    tmp_path: Path,
+) -> None:
+    own = {"hbase.rpc.timeout": "777", "hbase.server.netty.tls.enabled": "true"}
+    made = Cluster.small(tmp_path)
+    assert made.layout.settings == {}
+    made = Cluster(tmp_path, region_servers=1, settings=own)
+    made.layout.save(tmp_path)
+    again = Cluster(tmp_path)
+    conf = settings.write_files(tmp_path, again.layout, "master")
+    found = read_settings(conf / "hbase-site.xml")
+    assert {name: found[name] for name in own} == own
+    with pytest.raises(ClusterError, match="with settings"):
+        Cluster(tmp_path, settings={})
+
+
 def test_a_block_has_no_more_replicas_than_there_are_data_nodes(tmp_path: Path) -> None:
     for data_nodes, replicas in ((1, "1"), (2, "2"), (5, "3")):
         conf = settings.write_files(tmp_path, Layout(1, data_nodes, 21_000), "namenode")

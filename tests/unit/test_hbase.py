@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hbase import require_jars
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +19,7 @@ from percola.store.base import Condition, Delete, Put, RowMutation
 from percola.store.hbase import HBaseStore, open_hbase, place_of
 from percola.store.hbase_calls import Place
 from percola.store.hbase_failures import Failure, Meaning
-from percola.store.hbase_jvm import JARS, client_jars
+from percola.store.hbase_jvm import CONF, JARS, client_jars, settings_folder
 from percola.store.hbase_plans import plan
 from percola.store.hbase_wire import (
     MAX_STORED_TS,
@@ -102,7 +103,7 @@ def test_opening_starts_no_java_and_a_closed_store_says_so(tmp_path: Path) -> No
         "store.close()\n"
         "assert not jpype.isJVMStarted()"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=180)
     store = open_hbase("hbase://a/ns")
     store.close()
     with pytest.raises(RepositoryClosedError):
@@ -126,6 +127,46 @@ def test_without_jars_an_error_says_how_to_get_them(
     jar.touch()
     (tmp_path / "other.jar").touch()
     assert client_jars() == [jar, tmp_path / "other.jar"]
+
+
+def test_a_folder_of_settings_is_the_clients_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(CONF, raising=False)
+    assert settings_folder() == []
+    monkeypatch.setenv(CONF, str(tmp_path))
+    with pytest.raises(UsageError, match=f"names {tmp_path}, where there is neither"):
+        settings_folder()
+    (tmp_path / "hbase-site.xml").write_text("<configuration/>")
+    assert settings_folder() == [str(tmp_path)]
+
+
+def test_what_stands_in_the_folder_of_settings_holds_unless_the_address_says_otherwise(
+    tmp_path: Path,
+) -> None:
+    require_jars()
+    said = {"hbase.security.authentication": "kerberos", "hbase.zookeeper.quorum": "elsewhere"}
+    properties = "".join(
+        f"<property><name>{name}</name><value>{value}</value></property>"
+        for name, value in said.items()
+    )
+    (tmp_path / "hbase-site.xml").write_text(f"<configuration>{properties}</configuration>")
+    program = (
+        "from percola.store.hbase_jvm import start\n"
+        "from percola.store.hbase_calls import _settings, Place\n"
+        "start()\n"
+        "found = _settings(Place('here:2181', 'ns'), 1.0, 2.0)\n"
+        f"print(*(found.get(name) for name in {list(said)!r}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, CONF: str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("kerberos here:2181\n", 0), done.stderr
 
 
 # --- What is sent -----------------------------------------------------------------------
@@ -319,6 +360,6 @@ def test_java_that_does_not_start_is_an_error_that_names_the_options(tmp_path: P
     environment = {**os.environ, JARS: str(tmp_path), "PERCOLA_HBASE_JVM_OPTIONS": "-Xnonsense"}
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env=environment, capture_output=True, text=True, check=True, timeout=60,
+        env=environment, capture_output=True, text=True, check=True, timeout=180,
     )  # fmt: skip
     assert "-Xnonsense" in done.stdout

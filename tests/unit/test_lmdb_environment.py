@@ -21,7 +21,7 @@ from percola.store.lmdb_driver import Txn
 from percola.store.lmdb_environment import Environment
 
 THREADS = 16
-DEADLINE = 30.0
+DEADLINE = 90.0
 
 Wait = Callable[..., object]
 

@@ -15,7 +15,7 @@ def test_the_first_program_of_the_readme_runs_as_shown(tmp_path: Path) -> None:
     program = tmp_path / "first.py"
     program.write_text(blocks[0])
     done = subprocess.run(
-        [sys.executable, program.name], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, program.name], cwd=tmp_path, capture_output=True, text=True, timeout=180
     )
     assert (done.returncode, done.stderr) == (0, "")
     # Two texts, so two groups; which of a.org and b.org came first is a matter of chance.
@@ -27,7 +27,7 @@ def test_the_first_program_of_the_readme_runs_as_shown(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
     )
     assert shown.returncode == 0, shown.stderr
     assert all(url in shown.stdout for url in ("a.org", "b.org", "c.org"))

@@ -287,7 +287,7 @@ def test_a_join_does_not_commit_beside_a_split_or_a_merge_of_its_cluster(repo: R
     check(repo, states)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(360)
 def test_pages_that_change_while_workers_run_end_in_the_components(tmp_path: Path) -> None:
     chance = random.Random(4)
     with percola.open(tmp_path / "repo", schema=tables.SCHEMA) as repo:

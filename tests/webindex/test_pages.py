@@ -308,7 +308,7 @@ def test_parse_never_fails_and_its_strings_can_be_stored(
     assert_storable(parse(body, URL, content_type, header, header, header))
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(360)
 @pytest.mark.parametrize(
     "body",
     [

@@ -23,7 +23,7 @@ from webindex.urls import page_row
 URLS = [f"https://example.org/{n}" for n in range(400)]
 URL_OF = {page_row(url): url for url in URLS}
 ROWS = sorted(URL_OF)
-DEADLINE = 60.0
+DEADLINE = 180.0
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ import pytest
 from webindex.serving import BusyIndexError, ServingDocument, TantivyIndex
 from webindex.serving.lock import only_writer
 
-DEADLINE = 60.0
+DEADLINE = 180.0
 
 PRELUDE = """
 import sys

@@ -62,7 +62,7 @@ def run(*arguments: object, **more: str) -> Answer:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=270,
         check=False,
     )
     assert "Traceback" not in done.stderr, done.stderr

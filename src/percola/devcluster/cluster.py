@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from percola.devcluster import pids, settings
 from percola.devcluster.servers import GRACE, Processes, Server, State, ask_to_end
-from percola.devcluster.settings import HOST, SESSION, SMALL_HEAP, ClusterError, Layout
+from percola.devcluster.settings import SMALL_HEAP, ClusterError, Layout
 
 NAMESPACE: Final = "percola"
 LOOK_EVERY: Final = 0.1
@@ -36,6 +36,8 @@ class Cluster:
             `host` can be reached: {"regionserver-2": (address there, name of the namespace)}.
         session: seconds for which a region server may be silent before the others take it for dead:
             few, to see one killed and replaced; None: 90, which no busy machine exceeds.
+        settings: further settings of HBase's processes, by their names in `hbase-site.xml`; they
+            overrule what is set here.
 
     Raises:
         ClusterError: the folder holds a cluster of another shape, or cannot hold one.
@@ -52,6 +54,7 @@ class Cluster:
         host: str | None = None,
         away: Mapping[str, tuple[str, str]] | None = None,
         session: int | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = Path(folder).resolve()
         if wrong := re.search(r"[^\w./+@-]", str(self.folder)):
@@ -62,7 +65,17 @@ class Cluster:
         if not hasattr(os, "pidfd_open") or not Path("/proc/self/stat").exists():
             raise ClusterError("A development cluster needs Linux, which this is not.")
         self.layout = _layout(
-            self.folder, region_servers, data_nodes, heap, first_port, host, away, session
+            self.folder,
+            {
+                "region_servers": region_servers,
+                "data_nodes": data_nodes,
+                "heap": None if heap is None else dict(heap),
+                "first_port": first_port,
+                "host": host,
+                "away": None if away is None else {one: list(at) for one, at in away.items()},
+                "session": session,
+                "settings": None if settings is None else dict(settings),
+            },
         )
         self._processes = Processes(self.folder, self.layout)
 
@@ -146,7 +159,7 @@ class Cluster:
             raise
         return self
 
-    def up(self, seconds: float = 180.0, tell: Callable[[str], object] = lambda step: None) -> None:
+    def up(self, seconds: float = 300.0, tell: Callable[[str], object] = lambda step: None) -> None:
         """Start what does not run, and return once a table can be made and written.
 
         Args:
@@ -180,7 +193,7 @@ class Cluster:
                 self._processes.kill(name)
             raise
 
-    def await_ready(self, seconds: float = 60.0) -> None:
+    def await_ready(self, seconds: float = 180.0) -> None:
         """Wait until all answers: the master has come up, and knows the region servers that run.
 
         It knows those and no others: of one that was killed or stopped it has noticed it, though
@@ -321,39 +334,20 @@ class Cluster:
         self._processes.end_guard()
 
 
-def _layout(
-    folder: Path,
-    region_servers: int | None,
-    data_nodes: int | None,
-    heap: Mapping[str, int] | None,
-    first_port: int | None,
-    host: str | None,
-    away: Mapping[str, tuple[str, str]] | None,
-    session: int | None,
-) -> Layout:
-    """The layout of the folder's cluster, or, where there is none, one as it is asked for."""
+def _layout(folder: Path, wanted: Mapping[str, Any]) -> Layout:
+    """The layout of the folder's cluster, or, where there is none, one as it is asked for.
+
+    `wanted` are fields of it by their names; None: nothing is said of it.
+    """
+    said = {name: value for name, value in wanted.items() if value is not None}
     kept = Layout.load(folder)
     if kept is None:
-        return Layout(
-            3 if region_servers is None else region_servers,
-            3 if data_nodes is None else data_nodes,
-            first_port or settings.choose_ports(folder),
-            dict(heap or settings.HEAP),
-            host or HOST,
-            {name: list(where) for name, where in (away or {}).items()},
-            SESSION if session is None else session,
-        )
-    wanted = {
-        "region_servers": region_servers,
-        "data_nodes": data_nodes,
-        "heap": None if heap is None else dict(heap),
-        "first_port": first_port,
-        "host": host,
-        "away": None if away is None else {name: list(where) for name, where in away.items()},
-        "session": session,
-    }
-    for name, value in wanted.items():
-        if value is not None and getattr(kept, name) != value:
+        usual = {"region_servers": 3, "data_nodes": 3}
+        if "first_port" not in said:
+            usual["first_port"] = settings.choose_ports(folder)
+        return Layout(**(usual | said))
+    for name, value in said.items():
+        if getattr(kept, name) != value:
             raise ClusterError(
                 f"{folder} holds a cluster with {name.replace('_', ' ')} {getattr(kept, name)}, "
                 f"not {value}: leave that out, name another folder, or remove this one, with "

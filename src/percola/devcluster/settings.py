@@ -126,6 +126,7 @@ class Layout:
         session: seconds for which a region server or DataNode may be silent before the others take
             it for dead, 2 or more. The master's are never fewer than `SESSION`, for it has no
             substitute.
+        settings: further settings of HBase's processes, by their names in `hbase-site.xml`.
     """
 
     region_servers: int
@@ -135,6 +136,7 @@ class Layout:
     host: str = HOST
     away: Mapping[str, Sequence[str]] = field(default_factory=dict)
     session: int = SESSION
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("region_servers", "data_nodes"):
@@ -388,7 +390,7 @@ def _hbase(layout: Layout, name: str, scratch: Path) -> dict[str, object]:
         }
     if kind == "regionserver":
         settings["hbase.regionserver.port"] = layout.ports(name)[0]
-    return settings
+    return {**settings, **layout.settings}
 
 
 # --- Command lines --------------------------------------------------------------------------

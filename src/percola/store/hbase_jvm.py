@@ -26,6 +26,9 @@ from percola.errors import StoreError, UsageError
 JARS: Final = "PERCOLA_HBASE_JARS"
 """The environment variable that names a folder with the jars of HBase's client."""
 
+CONF: Final = "PERCOLA_HBASE_CONF"
+"""The environment variable that names a folder with `hbase-site.xml` and `core-site.xml`."""
+
 OPTIONS: Final = "PERCOLA_HBASE_JVM_OPTIONS"
 """The environment variable with options for the JVM, with spaces between them."""
 
@@ -62,6 +65,23 @@ def client_jars() -> list[Path]:
     )
 
 
+def settings_folder() -> list[str]:
+    """The folder with the client's own settings, if one is named; UsageError if it has none.
+
+    What an address says, and how long a request may take, overrules what stands there.
+    """
+    named = os.environ.get(CONF)
+    if not named:
+        return []
+    folder = Path(named).absolute()
+    if not any((folder / file).is_file() for file in ("hbase-site.xml", "core-site.xml")):
+        raise UsageError(
+            f"{CONF} names {folder}, where there is neither an hbase-site.xml nor a core-site.xml: "
+            "name the folder of the client's settings, or leave it out."
+        )
+    return [str(folder)]
+
+
 def start() -> None:
     """Make sure that Java runs in this process, and that this thread is detached when it ends.
 
@@ -83,7 +103,7 @@ def _start() -> None:
             "a fork. Start processes with 'spawn' or 'forkserver', or open the repository first in "
             "the child."
         )
-    jars = [str(one) for one in client_jars()]
+    jars = [*settings_folder(), *(str(one) for one in client_jars())]
     if jpype.isJVMStarted():
         for one in jars:
             jpype.addClassPath(one)
