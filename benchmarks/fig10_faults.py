@@ -118,17 +118,22 @@ def _others(tables: Sequence[str]) -> int:
 
 @contextmanager
 def arena(
-    folder: Path, *, clients: int, threads: int = 2, session: int = SESSION, pause: float = 0.0
+    folder: Path,
+    *,
+    clients: int,
+    threads: int = 2,
+    cluster: Cluster | None = None,
+    pause: float = 0.0,
 ) -> Iterator[Faults]:
     """A cluster of three region servers, two oracles, and a bank that works on them.
 
     Args:
-        session: seconds after which a silent server is missed.
+        cluster: another than the usual one.
         pause: seconds for which a thread of a client rests after each transaction.
     """
     require_hbase()
     with ExitStack() as stack:
-        cluster = stack.enter_context(Cluster(folder / "cluster", session=session))
+        cluster = stack.enter_context(cluster or Cluster(folder / "cluster", session=SESSION))
         oracles = [OracleProcess(cluster.address) for _ in range(2)]
         stack.callback(kill_all, oracles)
         address = f"{cluster.address}?oracle={','.join(one.address for one in oracles)}"

@@ -69,9 +69,9 @@ def mine(server: ZooKeeper) -> Iterator[ZooKeeperCoordination]:
     coordination.close()
 
 
-def live(pipe: Connection, address: str) -> None:
+def live(pipe: Connection, address: str, session: float = SESSION) -> None:
     """A process that does what it is told, and answers."""
-    coordination = coordination_at(address)
+    coordination = coordination_at(address, session_seconds=session)
     while True:
         word, *arguments = hear(pipe)
         try:
@@ -283,9 +283,11 @@ def test_what_a_process_reads_for_a_while_is_known_to_others_until_it_ends(
 
 
 def test_a_zookeeper_that_is_restarted_keeps_the_tokens(
-    server: ZooKeeper, mine: ZooKeeperCoordination, wait_until: Wait
+    server: ZooKeeper, wait_until: Wait
 ) -> None:
-    with Child(live, server.address) as child:
+    # A session that outlives the start of a server on a busy machine.
+    mine = coordination_at(server.address, session_seconds=20)
+    with contextlib.closing(mine), Child(live, server.address, 20.0) as child:
         theirs, ours = ask(child, "token"), mine.token
         server.kill()
         assert mine.is_alive(theirs) and mine.is_alive("1-nobody"), "P8: unknown counts as alive"

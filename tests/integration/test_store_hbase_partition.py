@@ -71,7 +71,7 @@ def open_bank(
     oracle = stack.enter_context(OracleProcess(store, f"{network.address}:0"))
     address = f"{store}?oracle={oracle.address}"
     # Beside other tests: clients that rest leave them the cores.
-    bank = Bank(folder / "histories", address, clients=1, patience=PATIENCE, pause=0.05)
+    bank = Bank(folder / "histories", address, clients=1, threads=1, patience=PATIENCE, pause=0.05)
     return stack.enter_context(bank)
 
 
@@ -100,10 +100,10 @@ def test_a_client_that_is_cut_off_waits_fails_in_words_and_tears_nothing(
     told = errors(bank.folder, FAR)
     # Others go on, whatever it has locked: once its session has ended at the latest.
     at = bank.commits(FAR)
-    bank.await_commits(50, NEAR)
+    bank.await_commits(20, NEAR)
     assert bank.commits(FAR) == at
     far.mend(network)
-    bank.await_commits(50, FAR)
+    bank.await_commits(20, FAR)
     for one in told:
         assert one["ended"] > began
         assert one["ended"] - one["began"] < 45e9, one
@@ -131,20 +131,20 @@ def test_a_region_server_that_is_cut_off_is_replaced_and_what_it_still_thinks_ch
     away.cut(network)
     bank.work(1.0)
     away.mend(network)
-    bank.await_commits(50)
+    bank.await_commits(20)
     assert "accounts" in bank.placement(cluster)["regionserver-2"]
 
     away.cut(network)
     bank.note("cut")
     wait_until(lambda: cluster.region_servers() == ["regionserver-1"], seconds=60)
     assert server.runs, "it was not the network that took it away"
-    bank.await_commits(50)
+    bank.await_commits(20)
     assert bank.placement(cluster)["regionserver-1"].count("accounts") == bank.regions
     away.mend(network)
     bank.note("mended", is_fault=False)
     wait_until(lambda: not server.runs, seconds=60, what="the server to give itself up")
     server.start()
     cluster.await_ready()
-    bank.await_commits(50)
+    bank.await_commits(20)
     verdict = bank.close()
     assert verdict.broken() == []
