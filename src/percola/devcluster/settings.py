@@ -451,7 +451,8 @@ def find_java() -> Path:
         raise ClusterError(
             "The development cluster needs a Java runtime of version 17 or later, and "
             + (f"JAVA_HOME={home} is none" if home else "none was found")
-            + ": run scripts/java.sh install, or point JAVA_HOME to one."
+            + ": install one (Debian, Ubuntu: apt-get install openjdk-17-jre-headless), or point "
+            "JAVA_HOME to one."
         )
     java = Path(found)
     with contextlib.suppress(OSError):
