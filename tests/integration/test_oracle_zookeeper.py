@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
 import threading
 import time
@@ -25,7 +24,6 @@ from percola.cells import Kind
 from percola.coordination.zookeeper import ZooKeeperCoordination
 from percola.errors import PercolaError, StoreError
 from percola.oracle.embedded import EmbeddedOracle
-from percola.store.lmdb import LmdbStore
 from percola.store.memory import MemoryStore
 
 Wait = Callable[..., Any]
@@ -372,103 +370,6 @@ def test_a_zookeeper_that_hangs_is_waited_for_in_bounds(
     trusting.close()
     [own] = [one for one in mine.processes() if one["token"] == mine.token]
     assert own["observers"] == {}, "what was refused does not stand there"
-
-
-def test_money_is_neither_made_nor_lost_while_zookeeper_is_killed_and_restarted(
-    server: ZooKeeper, tmp_path: Path, wait_until: Wait
-) -> None:
-    folder = tmp_path / "store"
-    folder.mkdir()
-    with open_bank(folder, server.address) as bank:
-        bank.run(lambda t: [t.set(balance, f"{n}", 100) for n in range(8)])
-        with (
-            Child(transfer, folder, server.address) as one,
-            Child(transfer, folder, server.address) as two,
-        ):
-            both = (one, two)
-
-            def more() -> None:
-                """Each has moved money often again."""
-                goals = [ask(child, "moved")[0] + 10 for child in both]
-                wait_until(
-                    lambda: all(
-                        ask(child, "moved")[0] >= goal
-                        for child, goal in zip(both, goals, strict=True)
-                    )
-                )
-
-            more()
-            server.kill()
-            wait_until(
-                lambda: all(ask(child, "moved")[1] for child in both),
-                what="both to be refused for want of a token",
-            )
-            server.start()
-            more()
-            one.kill()  # And with it, perhaps, a transfer that is half done.
-            both = (two,)
-            server.kill()
-            server.start()
-            more()
-            moved, refusals = ask(two, "stop")
-            assert moved > 30 and refusals
-        with bank.transaction() as t:
-            found = [t.get(balance, f"{n}") or 0 for n in range(8)]
-        assert sum(found) == 800 and found != [100] * 8
-
-
-def open_bank(folder: Path, address: str) -> Repository:
-    store = LmdbStore(folder, durability="relaxed")
-    coordination = coordination_at(address)
-
-    def close() -> None:
-        coordination.close()
-        store.close()
-
-    return Repository(
-        "bank",
-        store,
-        EmbeddedOracle(store),
-        coordination,
-        [accounts],
-        one_step=False,
-        lock_ttl_seconds=3,
-        close=close,
-    )
-
-
-def transfer(pipe: Connection, folder: Path, address: str) -> None:
-    """Moves money between accounts until it is told to stop; answers how often, and in vain."""
-    moved = refusals = 0
-    stop = threading.Event()
-
-    def work() -> None:
-        nonlocal moved, refusals
-        chance = random.Random(os.getpid())
-        # Who goes on while sessions end leaves the cores to whom that is a test of.
-        while not stop.wait(0.02):
-            source, target = chance.sample(range(8), 2)
-
-            def move(t: Transaction, source: int = source, target: int = target) -> None:
-                t.set(balance, f"{source}", (t.get(balance, f"{source}") or 0) - 1)
-                t.set(balance, f"{target}", (t.get(balance, f"{target}") or 0) + 1)
-
-            try:
-                bank.run(move)
-                moved += 1
-            except StoreError:
-                refusals += 1
-
-    with open_bank(folder, address) as bank:
-        worker = threading.Thread(target=work)
-        worker.start()
-        word = ""
-        while word != "stop":
-            [word] = hear(pipe)
-            if word == "stop":
-                stop.set()
-                worker.join()
-            say(pipe, (moved, refusals))
 
 
 # --- Access, and wrong addresses ----------------------------------------------------------
