@@ -129,8 +129,7 @@ def _work(repo: Repository, folder: Path, name: str, pause: float, ended: thread
                 # The whole client ends, and whoever started it sees that at once.
                 traceback.print_exc()
                 os._exit(_FAILED)
-            if pause:
-                ended.wait(pause)
+            ended.wait(pause)
 
 
 def _transfer(chance: random.Random, mark: str) -> Callable[[RecordedTransaction], None]:

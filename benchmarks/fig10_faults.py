@@ -39,11 +39,11 @@ from benchmarks.measure import (
     temporary_folder,
     write_json,
 )
-from benchmarks.servers import OracleProcess, leader, require_hbase
-from percola.devcluster import Cluster
+from benchmarks.servers import OracleProcess, leader
+from percola.devcluster import Cluster, jars
 
 SESSION: Final = 6
-"""Seconds after which a region server that was killed is missed, as with sessions set for that."""
+"""Seconds after which a region server that was killed is missed."""
 
 # --- The plan -----------------------------------------------------------------------------
 
@@ -131,7 +131,7 @@ def arena(
         cluster: another than the usual one.
         pause: seconds for which a thread of a client rests after each transaction.
     """
-    require_hbase()
+    jars.install_all()
     with ExitStack() as stack:
         cluster = stack.enter_context(cluster or Cluster(folder / "cluster", session=SESSION))
         oracles = [OracleProcess(cluster.address) for _ in range(2)]

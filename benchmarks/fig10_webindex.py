@@ -41,9 +41,9 @@ from benchmarks.measure import (
     write_json,
 )
 from benchmarks.processes import StageError, command
-from benchmarks.servers import OracleProcess, leader, require_hbase
+from benchmarks.servers import OracleProcess, leader
 from benchmarks.tablets import WorkerProcess, worker
-from percola.devcluster import Cluster
+from percola.devcluster import Cluster, jars
 from webindex.working import SEARCH_VARIABLE
 
 _OBSERVERS: Final = "webindex.main:observers"
@@ -204,7 +204,7 @@ def run(console: Console, *, quick: bool) -> None:
     """
     circumstances = conditions()
     copies, unit = (1, 8.0) if quick else (4, 20.0)
-    require_hbase()
+    jars.install_all()
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_folder())
         stack.enter_context(_environment(SEARCH_VARIABLE, str(folder / "search")))

@@ -40,9 +40,9 @@ from benchmarks.measure import (
     temporary_folder,
     write_json,
 )
-from benchmarks.servers import OracleProcess, emulator, require_hbase, zookeeper
+from benchmarks.servers import OracleProcess, emulator, zookeeper
 from percola import Table
-from percola.devcluster import Cluster
+from percola.devcluster import Cluster, jars
 
 ROWS: Final = 20_000
 CELLS: Final = 5
@@ -278,7 +278,7 @@ def _steps(calls: Sequence[str]) -> list[str]:
 def servers(store: str, folder: Path) -> Iterator[str]:
     """The servers of a repository on a store of this name, and its address."""
     if store == "HBase":
-        require_hbase()
+        jars.install_all()
         with Cluster.small(folder) as cluster, OracleProcess(cluster.address) as oracle:
             yield f"{cluster.address}?oracle={oracle.address}"
         return

@@ -30,12 +30,6 @@ class ServerError(percola.PercolaError):
     """A server that a benchmark needs is not there, or does not start."""
 
 
-def require_hbase() -> None:
-    """Fetch the jars of HBase where they are not yet; JarsError if they cannot be had."""
-    for which in jars.SETS:
-        jars.install(which)
-
-
 class OracleProcess:
     """A process of `percola oracle`; a context manager that ends it.
 
@@ -116,7 +110,7 @@ def leader(oracles: list[OracleProcess]) -> OracleProcess:
 @contextmanager
 def zookeeper(folder: Path) -> Iterator[str]:
     """ZooKeeper by itself: that of a development cluster of which nothing else runs; HOST:PORT."""
-    require_hbase()
+    jars.install_all()
     cluster = Cluster.small(folder)
     folder.mkdir(parents=True, exist_ok=True)
     server = cluster.process("zookeeper")

@@ -37,9 +37,9 @@ from benchmarks.measure import (
     temporary_folder,
     write_json,
 )
-from benchmarks.servers import ROOT, OracleProcess, require_hbase
+from benchmarks.servers import ROOT, OracleProcess
 from percola import Table, Transaction, observer
-from percola.devcluster import Cluster
+from percola.devcluster import Cluster, jars
 
 REGIONS: Final = 8
 ROWS: Final = 25
@@ -171,7 +171,7 @@ def worker(
 
 def run(console: Console, *, quick: bool = False) -> None:
     """Measure, print the table, leave the figures."""
-    require_hbase()
+    jars.install_all()
     seconds = 10.0 if quick else 120.0
     found_conditions = conditions()
     with ExitStack() as stack:

@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 import hypothesis
 import pytest
 
+from percola.devcluster import jars
+
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "scripts"
-JARS = ROOT / "src" / "percola" / "devcluster" / "hbase_jars.sh"
 INTEGRATION = "tests/integration/"
 NO_SPARK = tuple(
     f"{INTEGRATION}test_{what}"
@@ -62,7 +63,7 @@ class AtOnce:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if hasattr(config.option, "numprocesses") and not hasattr(config, "workerinput"):
+    if not hasattr(config, "workerinput"):
         config.pluginmanager.register(AtOnce(config))
     # Spark takes its Java from here; one of 17 or later need not be the first on PATH.
     if home := _java("home"):
@@ -107,7 +108,7 @@ def pytest_report_header() -> list[str]:
     return [
         _java("describe") or "Java: none of version 17 or later; the Spark tests will fail",
         _found("Bigtable's emulator", SCRIPTS / "bigtable_emulator.sh", "find"),
-        _found("HBase", JARS, "find", "server"),
+        _found("HBase", jars.SCRIPT, "find", "server"),
     ]
 
 

@@ -23,6 +23,7 @@ from stores import Ground
 from percola import Repository, Table
 from percola.coordination.memory import MemoryCoordination
 from percola.devcluster import Cluster, jars
+from percola.devcluster.settings import SMALL_HEAP
 from percola.oracle.base import Oracle
 from percola.oracle.embedded import EmbeddedOracle
 from percola.store import shared_row
@@ -44,13 +45,16 @@ ROOT: Final = Path(__file__).parents[1]
 _namespaces = itertools.count(1)
 
 
-def require_jars() -> None:
-    """Fetch the jars of HBase. Where they cannot be had the test is skipped, except in CI."""
+def require_jars() -> dict[str, Path]:
+    """Fetch the jars of HBase; their folders, as `jars.install_all` has them.
+
+    Where they cannot be had the test is skipped, except in CI.
+    """
     try:
-        for which in jars.SETS:
-            jars.install(which)
+        return jars.install_all()
     except jars.JarsError as error:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(str(error))
+        raise AssertionError from error
 
 
 class HBase:
@@ -130,8 +134,7 @@ def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HBase]:
     """A module's own cluster with two region servers, which its tests may kill and start again."""
     require_jars()
     folder = tmp_path_factory.mktemp("mortal") / "cluster"
-    heap = dict(Cluster.small(folder).layout.heap)
-    with Cluster(folder, region_servers=2, data_nodes=1, heap=heap, session=10) as cluster:
+    with Cluster(folder, region_servers=2, data_nodes=1, heap=SMALL_HEAP, session=10) as cluster:
         yield HBase(cluster)
 
 

@@ -16,9 +16,9 @@ from typing import Any, Final
 import pytest
 from children import Child, hear, say
 from commands import run
+from hbase import require_jars
 
 from percola.devcluster import Cluster, ClusterError, pids
-from percola.devcluster import jars as fetched
 
 WaitUntil = Callable[..., Any]
 
@@ -27,18 +27,9 @@ COPROCESSOR: Final = "org.apache.hadoop.hbase.coprocessor.MultiRowMutationEndpoi
 ROWS: Final = 200
 
 
-def jars(which: str) -> Path:
-    """The folder of HBase's jars. Where they cannot be had the test is skipped, except in CI."""
-    try:
-        return fetched.install(which)
-    except fetched.JarsError as error:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(str(error))
-        raise AssertionError from error
-
-
 @pytest.fixture(autouse=True)
 def _needs(java_home: Path) -> None:
-    jars("server")
+    require_jars()
 
 
 def use(pipe: Connection, folder: Path, quorum: str, *writes: int) -> list[int]:
@@ -77,7 +68,7 @@ def use(pipe: Connection, folder: Path, quorum: str, *writes: int) -> list[int]:
 
 def used(cluster: Cluster, *writes: int) -> list[int]:
     """What the table holds after a client in a process of its own has written these numbers."""
-    with Child(use, jars("client"), cluster.quorum, *writes) as client:
+    with Child(use, require_jars()["client"], cluster.quorum, *writes) as client:
         found: list[int] = client.hear()
         return found
 

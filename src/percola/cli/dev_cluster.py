@@ -76,8 +76,7 @@ def up(
         first_port=first_port,
         session=session,
     )
-    for which in jars.SETS:
-        jars.install(which, tell=_tell)
+    jars.install_all(_tell)
     begun = time.monotonic()
     cluster.up(tell=lambda step: _tell(f"starting {step} …"))
     to_show.show(
@@ -149,8 +148,7 @@ def hbase_jars(to_show: Session, which: str | None) -> None:
     The client's are for hbase:// addresses, the server's for `percola dev-cluster`; without a word
     both. Prints where they are.
     """
-    sets = [which] if which else jars.SETS
-    folders = {one: jars.install(one, tell=_tell) for one in sets}
+    folders = {which: jars.install(which, _tell)} if which else jars.install_all(_tell)
     to_show.show(
         {one: str(folder) for one, folder in folders.items()},
         "\n".join(map(str, folders.values())),

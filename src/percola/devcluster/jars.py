@@ -53,3 +53,8 @@ def install(which: str, tell: Callable[[str], object] = lambda line: None) -> Pa
     if fetching.returncode:
         raise JarsError(last or f"{SCRIPT} ended with {fetching.returncode}.")
     return Path(folder)
+
+
+def install_all(tell: Callable[[str], object] = lambda line: None) -> dict[str, Path]:
+    """The same with every set; their folders."""
+    return {which: install(which, tell) for which in SETS}
