@@ -323,9 +323,7 @@ def test_a_process_that_ended_before_anybody_looked_is_named(
     wait_until(lambda: not server.runs)
     with pytest.raises(ClusterError, match=r"zookeeper ended.*: Error: at once\nIts log: .*out$"):
         cluster.await_ready(5)
-    with pytest.raises(
-        ClusterError, match=r"zookeeper of .* has ended: Error: at once"
-    ):
+    with pytest.raises(ClusterError, match=r"zookeeper of .* has ended: Error: at once"):
         cluster.check()
 
 
