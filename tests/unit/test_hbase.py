@@ -363,3 +363,35 @@ def test_java_that_does_not_start_is_an_error_that_names_the_options(tmp_path: P
         env=environment, capture_output=True, text=True, check=True, timeout=180,
     )  # fmt: skip
     assert "-Xnonsense" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        "import numpy; square = numpy.eye(400); numpy.linalg.solve(square, square)",
+        # A quarter of the stack of a main thread, in frames of C.
+        (
+            "import ctypes; libc = ctypes.CDLL(None)\n"
+            "compare = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)\n"
+            "sizes = ctypes.c_size_t(2), ctypes.c_size_t(4)\n"
+            "depth = 0\n"
+            "def deeper(*two):\n"
+            "    global depth\n"
+            "    depth += 1\n"
+            "    if depth < 1000:\n"
+            "        libc.qsort((ctypes.c_int * 2)(), *sizes, deepest)\n"
+            "    return 0\n"
+            "import sys; sys.setrecursionlimit(10_000)\n"
+            "deepest = compare(deeper); deeper()"
+        ),
+    ],
+    ids=["numpy", "depth"],
+)
+def test_java_leaves_the_main_thread_its_stack(work: str, tmp_path: Path) -> None:
+    (tmp_path / "hbase-shaded-client-2.jar").touch()
+    program = f"from percola.store import hbase_jvm\nhbase_jvm.start()\n{work}\nprint('done')"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, JARS: str(tmp_path)}, capture_output=True, text=True, timeout=180,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr

@@ -1,13 +1,16 @@
 """§2.1: Java inside this process, for HBase's own client: where its jars are, when it starts.
 
 The client of HBase is a Java library; nothing else speaks all of its protocol. JPype runs it in
-this process. Three things follow, and are dealt with here:
+this process. Four things follow, and are dealt with here:
 
 * A JVM does not survive a fork. It starts when it is first needed, so that a process may fork
   before; in a child of a process that had it running, every use is one clear error.
 * A thread that calls Java is attached to the JVM, which keeps something for it until it is
   detached. Python's threads come and go: each is detached when it ends.
 * There is one JVM a process, for all stores, until the process ends.
+* Java takes the process's main thread for one of its own, and closes that thread's stack with guard
+  pages where a stack of Java's would end. What needs more, as numpy does to solve equations, ends
+  the process without a word. So Java's stacks are as large as a main thread's.
 """
 
 from __future__ import annotations
@@ -34,7 +37,8 @@ OPTIONS: Final = "PERCOLA_HBASE_JVM_OPTIONS"
 
 _DEFAULT_OPTIONS: Final = (
     "-Xmx512m",
-    "-Xss512k",
+    # What a main thread has on Linux. Java's own threads only reserve so much: they do not use it.
+    "-Xss8m",
     # Signals are Python's.
     "-Xrs",
     "-Djava.awt.headless=true",
