@@ -76,7 +76,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Three processes (`make test`). What runs Spark stays together: a session takes time to start.
 
     Percola's own tests on Spark are one piece, the index's the other. The store on HBase has a JVM
-    in its process: one process runs nothing else, and mostly waits. All the rest goes by files to whichever process is free.
+    in its process: one process runs nothing else, and mostly waits. All the rest goes by files to
+    whichever process is free.
     """
     from xdist.scheduler import LoadScopeScheduling
 

@@ -193,10 +193,17 @@ class CountedStore(Store):
         return found
 
     def walk_changes(
-        self, table: str, after: int, upto: int, *, limit: int = 1024
+        self,
+        table: str,
+        after: int,
+        upto: int,
+        *,
+        start: bytes = b"",
+        end: bytes = b"",
+        limit: int = 1024,
     ) -> Iterator[ChangedRow]:
         self.calls.note(OTHER, 0, 0)
-        return self.inner.walk_changes(table, after, upto, limit=limit)
+        return self.inner.walk_changes(table, after, upto, start=start, end=end, limit=limit)
 
     def lists_change(self, cell: Cell, commit_ts: int) -> bool:
         self.calls.note(OTHER, 1, 1)

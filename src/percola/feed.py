@@ -248,10 +248,9 @@ def read_changes(
 
     Only for what is settled up to `upto`. Raises SnapshotTooOldError, NoFeedError.
     """
-    listed = store.walk_changes(table, after, upto)
+    listed = store.walk_changes(table, after, upto, start=start, end=end)
     for commit_ts, group in itertools.groupby(listed, key=lambda one: one[0]):
-        chosen = (one for one in group if start <= one[1] and (not end or one[1] < end))
-        while some := list(itertools.islice(chosen, _CHUNK)):
+        while some := list(itertools.islice(group, _CHUNK)):
             images = _images(store, table, [one[1] for one in some], commit_ts, wanted)
             for (_, row, columns), values in zip(some, images, strict=True):
                 yield RowImage(row, commit_ts, columns, values)

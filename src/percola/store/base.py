@@ -356,13 +356,25 @@ class Store(ABC):
         """
 
     def walk_changes(
-        self, table: str, after: int, upto: int, *, limit: int = 1024
+        self,
+        table: str,
+        after: int,
+        upto: int,
+        *,
+        start: bytes = b"",
+        end: bytes = b"",
+        limit: int = 1024,
     ) -> Iterator[ChangedRow]:
-        """All that `changes` finds at `after` < commit_ts ≤ `upto`, call by call."""
+        """All that `changes` finds at `after` < commit_ts ≤ `upto`, call by call.
+
+        With `start` and `end`, of the rows in [start, end) only; an empty end has none.
+        """
         position: tuple[int, bytes] | None = (after + 1, b"")
         while position is not None and position[0] <= upto:
             found, position = self.changes(table, position, upto, limit)
-            yield from found
+            for one in found:
+                if start <= one.row and (not end or one.row < end):
+                    yield one
 
     @abstractmethod
     def lists_change(self, cell: Cell, commit_ts: int) -> bool:

@@ -47,16 +47,19 @@ class Feeds:
         following = found[limit][:2] if len(found) > limit else None
         return found[:limit], following
 
-    def walk(self, table: str, after: int, upto: int) -> list[ChangedRow]:
+    def walk(self, table: str, after: int, upto: int, start: bytes, end: bytes) -> list[ChangedRow]:
         """All that `Store.walk_changes` finds, in order."""
-        found = sorted(self._listed(table, after + 1, upto), key=lambda one: one[:2])
+        listed = self._listed(table, after + 1, upto, start, end)
+        found = sorted(listed, key=lambda one: one[:2])
         self._check(table, after + 1)
         return found
 
-    def _listed(self, table: str, low: int, upto: int) -> Iterator[ChangedRow]:
-        if low > upto:
+    def _listed(
+        self, table: str, low: int, upto: int, start: bytes = b"", end: bytes = b""
+    ) -> Iterator[ChangedRow]:
+        if low > upto or (end and end <= start):
             return
-        for key, row in RowStream(self._calls, table, _between(low, upto)):
+        for key, row in RowStream(self._calls, table, _between(low, upto), start=start, end=end):
             by_ts: dict[int, list[bytes]] = {}
             for (_, name), entries in row.items():
                 for ts, _ in entries:

@@ -266,10 +266,17 @@ class HBaseStore(Store):
         return self._feeds.changes(table, start, upto, limit)
 
     def walk_changes(
-        self, table: str, after: int, upto: int, *, limit: int = 1024
+        self,
+        table: str,
+        after: int,
+        upto: int,
+        *,
+        start: bytes = b"",
+        end: bytes = b"",
+        limit: int = 1024,
     ) -> Iterator[ChangedRow]:
         self._check_table(table)
-        return iter(self._feeds.walk(table, after, upto))
+        return iter(self._feeds.walk(table, after, upto, start, end))
 
     def lists_change(self, cell: Cell, commit_ts: int) -> bool:
         self._check_table(cell.table)

@@ -7,7 +7,8 @@ same mutation. Nothing can be missing from it or be too much.
 
 What that costs: a small entry a change, until the collector forgets it. Whoever follows the feed
 reads that family, which has files of its own; there is no order by time to read it in, so one call
-of `changes` costs as much as all that the feed holds. `walk_changes` makes one only.
+of `changes` costs as much as all that the feed holds. `walk_changes` makes one only, and reads no
+more than the rows that it is asked for.
 """
 
 from __future__ import annotations
@@ -48,16 +49,19 @@ class Feeds:
         following = found[limit][:2] if len(found) > limit else None
         return found[:limit], following
 
-    def walk(self, table: str, after: int, upto: int) -> list[ChangedRow]:
+    def walk(self, table: str, after: int, upto: int, start: bytes, end: bytes) -> list[ChangedRow]:
         """All that `Store.walk_changes` finds, in order."""
-        found = sorted(self._listed(table, after + 1, upto), key=lambda one: one[:2])
+        listed = self._listed(table, after + 1, upto, start, end)
+        found = sorted(listed, key=lambda one: one[:2])
         self._check(table, after + 1)
         return found
 
-    def _listed(self, table: str, low: int, upto: int) -> Iterator[ChangedRow]:
-        if low > min(upto, MAX_STORED_TS):
+    def _listed(
+        self, table: str, low: int, upto: int, start: bytes = b"", end: bytes = b""
+    ) -> Iterator[ChangedRow]:
+        if low > min(upto, MAX_STORED_TS) or (end and end <= start):
             return
-        for key, row in self._rows(table, low, upto):
+        for key, row in self._rows(table, low, upto, start=start, end=end):
             by_ts: dict[int, list[bytes]] = {}
             for (_, name), entries in row.items():
                 for ts, _ in entries:
@@ -66,13 +70,20 @@ class Feeds:
                 yield ChangedRow(ts, key, tuple(sorted(names)))
 
     def _rows(
-        self, table: str, low: int, upto: int, most: int = _ROWS
+        self,
+        table: str,
+        low: int,
+        upto: int,
+        most: int = _ROWS,
+        *,
+        start: bytes = b"",
+        end: bytes = b"",
     ) -> Iterator[tuple[bytes, StoredRow]]:
-        """The rows that have changes between two timestamps, with those."""
+        """The rows of a range that have changes between two timestamps, with those."""
         asked = [Ask(CHANGES, None, low, upto)]
-        start, is_all = b"", False
+        is_all = False
         while not is_all:
-            rows, is_all = self._reading.chunk(table, asked, _ALL, start, b"", most)
+            rows, is_all = self._reading.chunk(table, asked, _ALL, start, end, most)
             yield from rows
             if rows:
                 start = rows[-1][0] + b"\0"

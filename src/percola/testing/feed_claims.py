@@ -79,6 +79,17 @@ class FeedClaims(Ground):
         found, following = store.changes(feed, (3, b""), _FAR, 3)
         assert (found, following) == (expected[:3], expected[3][:2])
 
+    def test_a_walk_over_a_range_of_rows_finds_the_changes_of_those(
+        self, store: Store, feed: str
+    ) -> None:
+        for ts in (5, 7):
+            for row in ROWS:
+                self.put(store, feed, row, *written(COLUMN, ts, b"v"))
+        for start, end in itertools.product((b"", *ROWS), repeat=2):
+            found = list(store.walk_changes(feed, 5, _FAR, start=start, end=end, limit=2))
+            within = [row for row in ROWS if row >= start and (not end or row < end)]
+            assert found == [ChangedRow(7, row, (COLUMN,)) for row in within]
+
     def test_a_change_put_again_or_deleted_stays_listed_once(self, store: Store, feed: str) -> None:
         for _ in range(3):
             self.put(store, feed, b"r", *written(COLUMN, 5, b"v"))
