@@ -6,12 +6,13 @@ import importlib
 import os
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from oracle_in_process import HERE, Held, oracle, server
 from stores import DEADLINE, all_at_once, in_thread
 
 from percola.errors import RepositoryClosedError, StoreError, UsageError
@@ -21,39 +22,8 @@ from percola.oracle.server import OracleServer, Tls
 from percola.store.memory import MemoryStore
 
 WaitUntil = Callable[..., object]
-HERE = "127.0.0.1:0"
 
-
-@pytest.fixture
-def server(wait_until: WaitUntil) -> Iterator[OracleServer]:
-    with OracleServer(MemoryStore(), HERE) as running:
-        wait_until(lambda: running.ranges.holds)
-        yield running
-
-
-@pytest.fixture
-def oracle(server: OracleServer) -> Iterator[NetworkOracle]:
-    made = NetworkOracle([server.address])
-    yield made
-    made.close()
-
-
-class Held:
-    """Holds back the draws of a server until it is told to let them go."""
-
-    def __init__(self, server: OracleServer, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.counts: list[int] = []
-        self.came = threading.Semaphore(0)
-        self.go = threading.Semaphore(0)
-        draw = server.ranges.draw
-
-        def held(count: int, patience: float = 0.0) -> Any:
-            self.counts.append(count)
-            self.came.release()
-            assert self.go.acquire(timeout=DEADLINE)
-            return draw(count, patience)
-
-        monkeypatch.setattr(server.ranges, "draw", held)
+__all__ = ["oracle", "server"]
 
 
 # --- Rule P1 ----------------------------------------------------------------------------
@@ -448,8 +418,7 @@ def _protobuf() -> dict[str, Any]:
         wire.DrawRequest(300),
         wire.DrawReply(2**53, 128, "abc"),
         wire.DrawReply(0, 0, ""),
-        wire.LastRequest(),
-        wire.LastReply(2**64 - 1, "ü" * 100),
+        wire.DrawReply(2**64 - 1, 1, "ü" * 100),
     ],
 )
 def test_the_messages_are_those_of_the_proto_file(message: Any) -> None:

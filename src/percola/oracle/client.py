@@ -23,16 +23,8 @@ import grpc
 from percola.clock import backoff
 from percola.errors import PercolaError, RepositoryClosedError, StoreError, UsageError
 from percola.oracle.base import Oracle
-from percola.oracle.wire import (
-    DRAW,
-    LAST,
-    SERVICE,
-    TOKEN_HEADER,
-    DrawReply,
-    DrawRequest,
-    LastReply,
-    LastRequest,
-)
+from percola.oracle.conversation import Conversation, LostError
+from percola.oracle.wire import TOKEN_HEADER, DrawReply
 
 PATIENCE_SECONDS: Final = 30.0
 REQUEST_SECONDS: Final = 2.0
@@ -162,17 +154,6 @@ class NetworkOracle(Oracle):
         credentials = grpc.ssl_channel_credentials(self._roots or None, key, chain)
         return grpc.secure_channel(address, credentials, options=options)
 
-    def call(self, method: Any, request: Any, seconds: float) -> Any:
-        """Make one call; raises grpc.RpcError."""
-        self.calls += 1
-        try:
-            return method(request, timeout=seconds, metadata=self._metadata)
-        except ValueError as error:
-            # What grpc raises if another thread has closed the channel.
-            if self._closed:
-                raise _closed() from error
-            raise
-
     def check_source(self, address: str, source: str) -> None:
         """StoreError if an answer is from the oracle of another repository."""
         if not self.source:
@@ -206,7 +187,7 @@ class _Line:
         self._newest: _Batch | None = None
         # Only whoever makes the pending call uses the rest.
         self._channels: dict[str, Any] = {}
-        self._methods: dict[tuple[str, str], Any] = {}
+        self._talk: Conversation | None = None
         self._at = 0
         self._highest = 0
         self._chance = random.Random()
@@ -260,14 +241,14 @@ class _Line:
         oracle = self._oracle
         drawn: list[int] = []
         while len(drawn) < count:
-            reply = self._call(DRAW, DrawRequest(count - len(drawn)), DrawReply, deadline)
+            reply = self._call(count - len(drawn), deadline)
             self._rises(reply.first, self._highest + 1)
             drawn.extend(range(reply.first, reply.first + reply.count))
             self._highest = drawn[-1]
         if count:
             oracle.drawn += count
             return drawn, self._highest
-        last = self._call(LAST, LastRequest(), LastReply, deadline).last
+        last = self._call(0, deadline).first
         self._rises(last, self._highest)
         self._highest = last
         return drawn, last
@@ -281,7 +262,7 @@ class _Line:
                 "record restored from an older copy of the store?"
             )
 
-    def _call(self, name: str, request: Any, reply: Any, deadline: float) -> Any:
+    def _call(self, count: int, deadline: float) -> DrawReply:
         """Ask one oracle after the other until one answers or the time is up."""
         oracle = self._oracle
         failed: dict[str, str] = {}
@@ -289,16 +270,21 @@ class _Line:
         while True:
             address = oracle.addresses[self._at]
             left = max(0.05, deadline - time.monotonic())
+            seconds = min(oracle.request_seconds, left)
             try:
-                method = self._method(address, name, reply)
-                answer = oracle.call(method, request, min(oracle.request_seconds, left))
+                answer = self._ask(address, count, seconds)
                 oracle.check_source(address, answer.source)
                 return answer
+            except LostError as error:
+                failed[address] = str(error)
+                trouble = error
             except grpc.RpcError as error:
                 if error.code() in _IN_VAIN:
                     raise StoreError(_refused(address, error)) from error
                 failed[address] = _reason(error)
                 trouble = error
+            if oracle.is_closed:
+                raise _closed()
             tries += 1
             left = deadline - time.monotonic()
             if left <= 0:
@@ -312,25 +298,33 @@ class _Line:
                 rounds = tries // len(oracle.addresses)
                 time.sleep(min(left, backoff(self._chance, rounds, first=0.02, most=0.3)))
 
-    def _method(self, address: str, name: str, reply: Any) -> Any:
-        found = self._methods.get((address, name))
-        if found is None:
-            with self._guard:
-                if self._oracle.is_closed:
-                    raise _closed()
-                channel = self._channels.get(address)
-                if channel is None:
-                    channel = self._channels[address] = self._oracle.channel(address)
-            found = self._methods[address, name] = channel.unary_unary(
-                f"/{SERVICE}/{name}",
-                request_serializer=lambda message: message.encode(),
-                response_deserializer=reply.decode,
-            )
-        return found
+    def _ask(self, address: str, count: int, seconds: float) -> DrawReply:
+        """Ask an oracle; on the stream that there is, which any failure has ended."""
+        oracle = self._oracle
+        oracle.calls += 1
+        while True:
+            talk = self._talk or self._begin(address)
+            answer = talk.ask(count, seconds)
+            if answer is not None:
+                return answer
+            self._talk = None
+
+    def _begin(self, address: str) -> Conversation:
+        oracle = self._oracle
+        with self._guard:
+            if oracle.is_closed:
+                raise _closed()
+            channel = self._channels.get(address)
+            if channel is None:
+                channel = self._channels[address] = oracle.channel(address)
+            self._talk = Conversation(channel, oracle.metadata, oracle.request_seconds)
+            return self._talk
 
     def close(self) -> None:
         """Close the channels; a call under way fails."""
         with self._guard:
+            if self._talk is not None:
+                self._talk.end()
             for channel in self._channels.values():
                 channel.close()
 

@@ -23,7 +23,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -39,7 +39,6 @@ from percola.oracle.wire import (
     CHECK,
     DRAW,
     HEALTH_SERVICE,
-    LAST,
     NOT_SERVING,
     SERVICE,
     SERVING,
@@ -48,16 +47,17 @@ from percola.oracle.wire import (
     DrawRequest,
     HealthReply,
     HealthRequest,
-    LastReply,
-    LastRequest,
 )
 from percola.store.base import Store
 
 log = logging.getLogger("percola.oracle")
 
+_STREAMS: Final = 2000
+"""How many processes can be served: each has a stream, and that a thread, which mostly waits."""
 _THREADS: Final = 16
+"""For all other calls."""
 _PATIENCE: Final = 1.0
-"""Seconds that a call waits for the next range."""
+"""Seconds that a request waits for the next range."""
 _GRACE: Final = 2.0
 _OPTIONS: Final = [
     # A second process on the same port must be told, not share it.
@@ -118,7 +118,7 @@ class OracleServer:
         self._lease = lease
         self._create = create
         self._expected = f"Bearer {token}".encode() if token else b""
-        self._server = grpc.server(ThreadPoolExecutor(_THREADS), options=_OPTIONS)
+        self._server = grpc.server(ThreadPoolExecutor(_STREAMS + _THREADS), options=_OPTIONS)
         self.advice = AdviceService(lambda: self.ranges.holds, self._admit)
         self._server.add_generic_rpc_handlers(
             (
@@ -126,8 +126,11 @@ class OracleServer:
                 grpc.method_handlers_generic_handler(
                     SERVICE,
                     {
-                        DRAW: _method(self._draw, DrawRequest, DrawReply),
-                        LAST: _method(self._last, LastRequest, LastReply),
+                        DRAW: grpc.stream_stream_rpc_method_handler(
+                            self._draw,
+                            request_deserializer=DrawRequest.decode,
+                            response_serializer=DrawReply.encode,
+                        )
                     },
                 ),
                 grpc.method_handlers_generic_handler(
@@ -158,6 +161,8 @@ class OracleServer:
         self.metrics = OracleMetrics(self.ranges)
         self._store = store
         self._stopping = threading.Event()
+        self._guard = threading.Lock()
+        self._streams: set[grpc.ServicerContext] = set()
         self._keeper = threading.Thread(target=self._keep, name="oracle-keeper", daemon=True)
 
     def __enter__(self) -> OracleServer:
@@ -195,6 +200,10 @@ class OracleServer:
             self.ranges.release()
         except PercolaError as error:
             log.warning("a standby takes over only when the lease has ended: %s", error)
+        with self._guard:
+            streams = list(self._streams)
+        for one in streams:
+            one.cancel()
         self._server.stop(_GRACE).wait(_GRACE + 1)
         if self._keeper.is_alive():
             self._keeper.join(_GRACE)
@@ -223,25 +232,40 @@ class OracleServer:
 
     # --- Calls --------------------------------------------------------------------------
 
-    def _draw(self, request: DrawRequest, context: grpc.ServicerContext) -> DrawReply:
+    def _draw(
+        self, requests: Iterator[DrawRequest], context: grpc.ServicerContext
+    ) -> Iterator[DrawReply]:
         self._admit(context)
-        if request.count < 1:
-            self._abort(context, grpc.StatusCode.INVALID_ARGUMENT, "Draw one timestamp or more.")
-        count = min(request.count, self.ranges.size)
-        first = self.ranges.draw(count, min(_PATIENCE, context.time_remaining() or _PATIENCE))
+        with self._guard:
+            is_full = len(self._streams) >= _STREAMS
+            if not is_full:
+                self._streams.add(context)
+        if is_full:
+            why = f"It serves {_STREAMS} processes, which is as many as it can."
+            self._abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, why)
+        try:
+            if self._stopping.is_set():
+                self._abort(context, grpc.StatusCode.UNAVAILABLE, "It is stopping.")
+            for request in requests:
+                yield self._answer(request.count, context)
+        finally:
+            with self._guard:
+                self._streams.discard(context)
+
+    def _answer(self, count: int, context: grpc.ServicerContext) -> DrawReply:
+        if not count:
+            last = self.ranges.last()
+            if isinstance(last, Refused):
+                self._refuse(context, last)
+            self.metrics.lasts.inc()
+            return DrawReply(last, 0, self.ranges.source)
+        count = min(count, self.ranges.size)
+        first = self.ranges.draw(count, _PATIENCE)
         if isinstance(first, Refused):
             self._refuse(context, first)
         self.metrics.draws.inc()
         self.metrics.timestamps.inc(count)
         return DrawReply(first, count, self.ranges.source)
-
-    def _last(self, request: LastRequest, context: grpc.ServicerContext) -> LastReply:
-        self._admit(context)
-        last = self.ranges.last()
-        if isinstance(last, Refused):
-            self._refuse(context, last)
-        self.metrics.lasts.inc()
-        return LastReply(last, self.ranges.source)
 
     def _health(self, request: HealthRequest, context: grpc.ServicerContext) -> HealthReply:
         if request.service not in ("", SERVICE):

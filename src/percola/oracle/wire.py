@@ -1,7 +1,7 @@
 """§2.3: what oracle and clients say to each other: the messages of `oracle.proto`, and names.
 
 Written by hand: generated code refuses to load beside a protobuf or grpcio that is older than what
-generated it, which would pin both for every user, and it has no types; these are five messages of
+generated it, which would pin both for every user, and it has no types; these are four messages of
 numbers and short texts. The health messages are those of gRPC's own health service.
 """
 
@@ -14,7 +14,6 @@ from percola.oracle.fields import Fields, number, text
 
 SERVICE: Final = "percola.Oracle"
 DRAW: Final = "Draw"
-LAST: Final = "Last"
 HEALTH_SERVICE: Final = "grpc.health.v1.Health"
 CHECK: Final = "Check"
 
@@ -27,7 +26,7 @@ NOT_SERVING: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class DrawRequest:
-    """Asks for up to `count` timestamps."""
+    """Asks for up to `count` timestamps; with 0 for the highest one handed out."""
 
     count: int
 
@@ -43,7 +42,7 @@ class DrawRequest:
 
 @dataclass(frozen=True, slots=True)
 class DrawReply:
-    """The timestamps from `first` on, `count` of them."""
+    """The timestamps from `first` on, `count` of them; with 0 the highest one handed out."""
 
     first: int
     count: int
@@ -58,39 +57,6 @@ class DrawReply:
         """The inverse of `encode`; ValueError for other bytes."""
         fields = Fields(raw)
         return cls(fields.number(1), fields.number(2), fields.text(3))
-
-
-@dataclass(frozen=True, slots=True)
-class LastRequest:
-    """Asks for the highest timestamp handed out."""
-
-    def encode(self) -> bytes:
-        """As it is sent."""
-        return b""
-
-    @classmethod
-    def decode(cls, raw: bytes) -> LastRequest:
-        """The inverse of `encode`; ValueError for other bytes."""
-        Fields(raw)
-        return cls()
-
-
-@dataclass(frozen=True, slots=True)
-class LastReply:
-    """The highest timestamp handed out."""
-
-    last: int
-    source: str
-
-    def encode(self) -> bytes:
-        """As it is sent."""
-        return number(1, self.last) + text(2, self.source)
-
-    @classmethod
-    def decode(cls, raw: bytes) -> LastReply:
-        """The inverse of `encode`; ValueError for other bytes."""
-        fields = Fields(raw)
-        return cls(fields.number(1), fields.text(2))
 
 
 @dataclass(frozen=True, slots=True)
