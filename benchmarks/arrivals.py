@@ -149,7 +149,7 @@ def one_at_a_time(
         while not arrival.look(repo.snapshot(), index):
             if time.perf_counter() - arrival.committed > patience:
                 raise StageError(f"A changed page was not to be found: {page.url}.")
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_LOOK_SECONDS)  # The resolution: nothing tells when an index has changed.
         found.append(arrival)
     return found
 

@@ -160,6 +160,7 @@ def _steady(
     before = repo.snapshot().start_ts
     began = time.perf_counter()
     for number, page in enumerate(pages):
+        # The rate is what is asked for.
         time.sleep(max(0.0, began + number / rate - time.perf_counter()))
         load_captures(repo, [recaptured(page, f"Change {number} of this page.")], "steady")
     figures.steady_rate = len(pages) / (time.perf_counter() - began)

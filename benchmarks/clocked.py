@@ -157,7 +157,7 @@ class ClockedWorkers(Workers):
             self.check()
             if all(one and one[-1].at >= now for one in read_notes(filter(Path.exists, files))):
                 return total(self.notes)
-            time.sleep(0.05)
+            time.sleep(0.05)  # The processes note in files: there is nothing to wait on.
 
 
 @contextmanager

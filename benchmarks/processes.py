@@ -241,7 +241,7 @@ def until(
     """Return once `done`; StageError if meanwhile nothing has `moved` for `patience` seconds."""
     last, since = moved(), time.monotonic()
     while not done():
-        time.sleep(every)
+        time.sleep(every)  # Of other processes nothing tells when they have moved.
         now = moved()
         if now != last:
             last, since = now, time.monotonic()
