@@ -229,7 +229,8 @@ def run(console: Console, *, quick: bool) -> None:
         work.rest()
         if work.runs[-1] < work.events[-1].at:
             raise StageError("All was worked off before the last worker had been killed.")
-        work.note("all worked off", is_fault=False)
+        # When the last observer had run: since then it was only looked whether there is more.
+        work.events.append(Event("all worked off", work.runs[-1], is_fault=False))
         work.end()
         console.log("Figure 10: verifying every row …")
         verdict = command("verify", "--repo", address, "--json", accepted=(0, 1))
