@@ -169,6 +169,19 @@ def test_what_stands_in_the_folder_of_settings_holds_unless_the_address_says_oth
     assert (done.stdout, done.returncode) == ("kerberos here:2181\n", 0), done.stderr
 
 
+def test_stacks_that_hbases_client_prints_go_nowhere() -> None:
+    require_jars()
+    program = (
+        "from percola.store.hbase_jvm import java_class, start\n"
+        "start()\n"
+        "java_class('java.io.IOException')('raised as well').printStackTrace()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=False
+    )
+    assert (done.stderr, done.returncode) == ("", 0)
+
+
 # --- What is sent -----------------------------------------------------------------------
 
 

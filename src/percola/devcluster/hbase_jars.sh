@@ -5,9 +5,11 @@
 #   hbase_jars.sh find server      prints the folder of ZooKeeper, HDFS and HBase, for a cluster
 #   hbase_jars.sh install          fetches both where they are not yet, and prints their folders;
 #                                  `install client` or `install server` fetches one
+#   hbase_jars.sh install kdc      fetches a Kerberos server for tests, which nothing else needs
 #
 # They stand in ~/.cache/percola/hbase-client and hbase-server, about 190 MB together, or where
 # PERCOLA_HBASE_JARS and PERCOLA_HBASE_SERVER_JARS say: those folders are yours, nothing is fetched.
+# The Kerberos server is 4 MB in hbase-kdc.
 # `percola hbase-jars` calls it, and set-up of the source tree, which has no Percola yet.
 # Where Maven takes them from is for its own settings to say.
 set -euo pipefail
@@ -33,6 +35,8 @@ project() {
 <dependencies>"
   if [ "$1" = client ]; then
     dependency org.apache.hbase hbase-shaded-client "$HBASE"
+  elif [ "$1" = kdc ]; then
+    dependency org.apache.hadoop hadoop-minikdc "$HADOOP"
   else
     dependency org.apache.hbase hbase-server "$HBASE"
     dependency org.apache.hadoop hadoop-hdfs "$HADOOP"
@@ -51,8 +55,9 @@ fail() {
 
 # Prints the folder of the set if it is there, whole, and of the versions named above.
 find_jars() {
-  local own
-  [ "$set" = client ] && own=${PERCOLA_HBASE_JARS:-} || own=${PERCOLA_HBASE_SERVER_JARS:-}
+  local own=
+  [ "$set" != client ] || own=${PERCOLA_HBASE_JARS:-}
+  [ "$set" != server ] || own=${PERCOLA_HBASE_SERVER_JARS:-}
   if [ -n "$own" ]; then
     compgen -G "$own/*.jar" >/dev/null || fail "there are none in $own, which the environment names."
     echo "$own"
@@ -82,7 +87,7 @@ install_jars() {
 }
 
 usage() {
-  echo "usage: hbase_jars.sh find client|server, or install [client|server]" >&2
+  echo "usage: hbase_jars.sh find client|server, or install [client|server|kdc]" >&2
   exit 2
 }
 
@@ -91,7 +96,7 @@ case "${1:-} ${2:-}" in
     set=$2
     find_jars || fail "they are not here; 'percola hbase-jars $set' fetches them."
     ;;
-  "install " | "install client" | "install server")
+  "install " | "install client" | "install server" | "install kdc")
     for set in ${2:-client server}; do
       find_jars || { install_jars; find_jars || fail "they were fetched, but are not there."; }
     done

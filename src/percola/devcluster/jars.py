@@ -15,6 +15,8 @@ from percola.errors import PercolaError
 
 SCRIPT: Final = Path(__file__).with_name("hbase_jars.sh")
 SETS: Final = ("client", "server")
+KDC: Final = "kdc"
+"""A Kerberos server: a set that only tests need, so that it is fetched with no other."""
 
 
 class JarsError(PercolaError):
@@ -25,13 +27,13 @@ def install(which: str, tell: Callable[[str], object] = lambda line: None) -> Pa
     """Fetch a set of jars unless it is here, which may take minutes; its folder.
 
     Args:
-        which: "client", or "server".
+        which: "client", "server", or `KDC`.
         tell: called with a line when fetching begins.
 
     Raises:
         JarsError: no Maven, or it fails; nothing is left half fetched.
     """
-    if which not in SETS:
+    if which not in (*SETS, KDC):
         raise JarsError(f"The sets of jars are {' and '.join(SETS)}; there is no {which!r}.")
     shell = shutil.which("bash")
     if shell is None:

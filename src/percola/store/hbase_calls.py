@@ -34,6 +34,7 @@ from percola.errors import (
 )
 from percola.store.hbase_failures import Failure, Meaning
 from percola.store.hbase_jvm import (
+    CONF,
     JavaObject,
     has_started,
     java_class,
@@ -41,6 +42,7 @@ from percola.store.hbase_jvm import (
     kept_by_thread,
     start,
 )
+from percola.store.hbase_kerberos import check_login, no_login
 from percola.store.hbase_wire import file_of_service
 
 _FIRST_PAUSE: Final = 0.02
@@ -103,6 +105,7 @@ class Client:
         self.has_value = java_class(hbase + "filter.ValueFilter")(compare.NOT_EQUAL, no_value)
         settings = _settings(place, request_seconds, patience_seconds)
         self.blocks = java_class(hbase + "ipc.CellBlockBuilder")(settings)
+        check_login(settings, place)
         connect = java_class(hbase + "client.ConnectionFactory")
         self.connection = connect.createConnection(settings)
 
@@ -330,6 +333,8 @@ class Calls:
         self, failure: Failure, what: str, table: str = ""
     ) -> StoreError | UnknownTableError:
         """What a refused call means, in words."""
+        if failure.trouble:
+            return no_login(self.place, failure.trouble)
         kind = failure.names[0].rpartition(".")[2]
         if table and kind in ("TableNotFoundException", "NamespaceNotFoundException"):
             return UnknownTableError(
@@ -338,8 +343,9 @@ class Calls:
         full = self.place.table(table) if table else f"namespace {self.place.namespace}"
         advice = {
             "AccessDeniedException": (
-                f"Grant this account read, write and execute: grant 'USER', 'RWX', "
-                f"'@{self.place.namespace}' in 'hbase shell', and 'C' and 'A' for creating tables."
+                f"Have this account permitted to use the namespace: grant 'USER', 'RWXC', "
+                f"'@{self.place.namespace}' in 'hbase shell', after create_namespace "
+                f"'{self.place.namespace}' if it does not exist yet."
             ),
             "NoSuchColumnFamilyException": (
                 f"The table is not one that Percola made: {full} lacks a family."
@@ -360,9 +366,16 @@ class Calls:
 
     def silence(self, failure: Failure, what: str) -> StoreError:
         """That something was tried for as long as patience lasts, and had no effect."""
+        if failure.trouble:
+            return no_login(self.place, failure.trouble)
+        closes = "ConnectionClosedException" in failure.text
+        advice = (
+            " If it takes only Kerberos or TLS, the client's settings must say so, in the folder "
+            f"that {CONF} names."
+        )
         return StoreError(
             f"{self.place} does not answer: {what} was tried for {self.patience_seconds:g} s "
-            f"({failure})."
+            f"({failure}).{advice if closes else ''}"
         )
 
     def contested(self, table: str, row: bytes) -> StoreError:
@@ -389,6 +402,7 @@ class Tries:
         self._table = table
         self._since = time.monotonic()
         self._count = 0
+        self._trouble: Failure | None = None
 
     def progressed(self) -> None:
         """Something has come: patience begins anew."""
@@ -401,8 +415,10 @@ class Tries:
         calls.check_open()
         if failure.meaning is Meaning.REFUSED:
             raise _because(calls.refusal(failure, self._what, self._table), error)
+        if failure.trouble:
+            self._trouble = failure  # The next tries only say that a new login is under way.
         if not self.wait():
-            raise _because(calls.silence(failure, self._what), error)
+            raise _because(calls.silence(self._trouble or failure, self._what), error)
 
     def wait(self) -> bool:
         """Wait before the next try; False if patience is at its end."""

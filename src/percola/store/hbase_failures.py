@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from percola.store.hbase_jvm import JavaObject
+from percola.store.hbase_kerberos import Trouble, trouble_of
 
 
 class Meaning(Enum):
@@ -52,26 +53,27 @@ _NOT_DONE: Final = (
     ),
 )
 
-# What a group of rows gets of which one is in another region since a split.
-_ROW_ELSEWHERE: Final = "Requested row out of range"
+_NOT_DONE_WORDS: Final = (
+    # What a group of rows gets of which one is in another region since a split.
+    "Requested row out of range",
+    # After a server took no ticket: no call is sent for up to five seconds.
+    "relogin is in progress",
+)
 
-_REFUSED: Final = (
-    "javax.security.sasl.SaslException",
-    *(
-        _PACKAGE + name
-        for name in (
-            "NamespaceNotFoundException",
-            "TableNotFoundException",
-            "TableNotEnabledException",
-            "exceptions.FailedSanityCheckException",
-            "exceptions.RequestTooBigException",
-            "exceptions.UnknownProtocolException",
-            "regionserver.NoSuchColumnFamilyException",
-            "security.AccessDeniedException",
-            "ipc.FatalConnectionException",
-            "ipc.FallbackDisallowedException",
-        )
-    ),
+_REFUSED: Final = tuple(
+    _PACKAGE + name
+    for name in (
+        "NamespaceNotFoundException",
+        "TableNotFoundException",
+        "TableNotEnabledException",
+        "exceptions.FailedSanityCheckException",
+        "exceptions.RequestTooBigException",
+        "exceptions.UnknownProtocolException",
+        "regionserver.NoSuchColumnFamilyException",
+        "security.AccessDeniedException",
+        "ipc.FatalConnectionException",
+        "ipc.FallbackDisallowedException",
+    )
 )
 
 
@@ -81,10 +83,12 @@ class Failure(NamedTuple):
     Attributes:
         names: of its class and of those above it.
         text: the first line of what it says.
+        trouble: what is wrong with Kerberos, if it is that.
     """
 
     names: tuple[str, ...]
     text: str
+    trouble: Trouble | None = None
 
     @classmethod
     def of(cls, error: JavaObject) -> Failure:
@@ -103,12 +107,17 @@ class Failure(NamedTuple):
             error = cause
         if hasattr(error, "unwrapRemoteException"):
             error = error.unwrapRemoteException()
-        names = []
+        names: list[str] = []
+        said: list[str] = []
         kind = error.getClass()
         while kind is not None:
             names.append(str(kind.getName()))
             kind = kind.getSuperclass()
-        return cls(tuple(names), str(error.getMessage()).strip().partition("\n")[0][:300])
+        text = str(error.getMessage()).strip().partition("\n")[0][:300]
+        while error is not None and len(said) < 10:
+            said.append(str(error.getMessage()))
+            error = error.getCause()
+        return cls(tuple(names), text, trouble_of(said))
 
     def is_any(self, names: Sequence[str]) -> bool:
         """Whether it is of one of these classes."""
@@ -117,9 +126,11 @@ class Failure(NamedTuple):
     @property
     def meaning(self) -> Meaning:
         """What it says about a write. A read that was not refused may be tried again anyway."""
+        if self.trouble:
+            return Meaning.REFUSED if self.trouble.is_final else Meaning.NOT_DONE
         if self.is_any(_REFUSED):
             return Meaning.REFUSED
-        if self.is_any(_NOT_DONE) or _ROW_ELSEWHERE in self.text:
+        if self.is_any(_NOT_DONE) or any(one in self.text for one in _NOT_DONE_WORDS):
             return Meaning.NOT_DONE
         return Meaning.UNKNOWN
 

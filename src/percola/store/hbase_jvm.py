@@ -126,6 +126,9 @@ def _start() -> None:
                 f"Java does not start with the options {' '.join(options) or 'that are usual'} "
                 f"of {OPTIONS}: {error}"
             ) from error
+        # HBase's client prints the stack of each scan that fails, though it raises it as well.
+        nowhere = java_class("java.io.OutputStream").nullOutputStream()
+        java_class("java.lang.System").setErr(java_class("java.io.PrintStream")(nowhere))
     _started_in = os.getpid()
 
 
