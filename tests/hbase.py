@@ -3,9 +3,14 @@
     def test_…(hbase: HBase) -> None:
         store = hbase.store()
 
-One small cluster serves all tests of a session that do not kill it; every call of `store` without a
-name makes a namespace that nobody else has. Those that kill start one of their own. To save the
-start while working on a test, PERCOLA_TEST_CLUSTER names the folder of a cluster that is up.
+One cluster of three region servers serves all tests of a session that do not kill it; every call of
+`store` without a name makes a namespace that nobody else has. Those that kill start one of their
+own. To save the start while working on a test, PERCOLA_TEST_CLUSTER names the folder of a cluster
+that is up.
+
+The tables of the contract's and the protocol's tests are cut between the rows that these tests
+write, and HBase puts each region of a new table on another server: so their batches are calls of
+several servers, and their scans go from one to the next.
 """
 
 from __future__ import annotations
@@ -13,10 +18,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import jpype
 import pytest
 from stores import Ground
 
@@ -26,21 +32,34 @@ from percola.devcluster import Cluster, jars
 from percola.devcluster.settings import SMALL_HEAP
 from percola.oracle.base import Oracle
 from percola.oracle.embedded import EmbeddedOracle
-from percola.store import shared_row
+from percola.store import hbase_settings, shared_row
 from percola.store.base import Store
 from percola.store.hbase import HBaseStore
 from percola.store.hbase_calls import Place
+from percola.store.hbase_failures import Failure
 from percola.store.hbase_jvm import java_class
 from percola.store.hbase_plans import Plan
 from percola.store.hbase_reading import Reading
-from percola.store.hbase_settings import ALL_FAMILIES
+from percola.store.hbase_settings import ALL_FAMILIES, exists
 from percola.store.hbase_shared import Shared
 from percola.store.hbase_wire import LOCK, LOCK_AT, Ask, Change
 from percola.store.hbase_writing import Writing
 from percola.store.memory import MemoryStore
+from percola.store.shared_row import SHARED_TABLE
 from percola.testing.ground import Ground as Claims
 
 ROOT: Final = Path(__file__).parents[1]
+
+REGION_SERVERS: Final = 3
+
+_CUTS_OF_CLAIMS: Final = (b"1", b"2")
+_CUTS_OF_THE_PROTOCOL: Final = (b"b", b"x")
+"""Its rows are `a` and `b` mostly, then `x`."""
+
+_STEADY: Final = {
+    # Nobody moves a region but tests: where a table's regions were put they stay.
+    "hbase.balancer.period": "1000000000",
+}
 
 _namespaces = itertools.count(1)
 
@@ -78,9 +97,49 @@ class HBase:
         namespace = namespace or f"test_{os.getpid()}_{next(_namespaces)}"
         return Place(self.cluster.quorum, namespace, self.coprocessors)
 
-    def store(self, namespace: str = "", **options: Any) -> HBaseStore:
-        """A store in the namespace of this name; without a name in one of its own."""
-        return HBaseStore(self.place(namespace), **options)
+    def store(
+        self, namespace: str = "", *, cuts: Sequence[bytes] = (), **options: Any
+    ) -> HBaseStore:
+        """A store in the namespace of this name; without a name in one of its own.
+
+        Args:
+            cuts: the rows at which each table that it makes is cut into regions.
+        """
+        place = self.place(namespace)
+        return CutStore(place, cuts, **options) if cuts else HBaseStore(place, **options)
+
+
+class CutStore(HBaseStore):
+    """A store whose tables are cut into regions before it makes them, as an operator may do it.
+
+    HBase puts as many regions of a new table as there are servers on one server each.
+    """
+
+    def __init__(self, place: Place, cuts: Sequence[bytes], **options: Any) -> None:
+        super().__init__(place, **options)
+        self._cuts = cuts
+
+    def create_tables(self, names: Iterable[str]) -> None:
+        # It decides about coprocessors.
+        super().create_tables([])
+        wanted = list(names)
+        for name in wanted:
+            if name not in self._known and not exists(self._calls, name):
+                self._make(name)
+        super().create_tables(wanted)
+
+    def _make(self, name: str) -> None:
+        calls = self._calls
+        table = hbase_settings._descriptor(calls.name(name), calls.checked[SHARED_TABLE])
+        admin = calls.client().connection.getAdmin()
+        try:
+            admin.createTable(table, jpype.JArray(jpype.JArray(jpype.JByte))(self._cuts))
+        except jpype.JException as error:
+            # Another one has just made it.
+            if not Failure.of(error).names[0].endswith(".TableExistsException"):
+                raise
+        finally:
+            admin.close()
 
 
 def empty(used: Iterable[HBaseStore], cleaner: HBaseStore) -> None:
@@ -112,20 +171,27 @@ def empty(used: Iterable[HBaseStore], cleaner: HBaseStore) -> None:
 
 @pytest.fixture(scope="session")
 def hbase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HBase]:
-    """The session's cluster: one region server, not to be killed."""
-    with running_cluster(tmp_path_factory.mktemp("hbase") / "cluster") as cluster:
+    """The session's cluster: three region servers, not to be killed."""
+    folder = tmp_path_factory.mktemp("hbase") / "cluster"
+    with running_cluster(folder, REGION_SERVERS) as cluster:
         yield HBase(cluster, steady=True)
 
 
 @contextlib.contextmanager
-def running_cluster(folder: Path) -> Iterator[Cluster]:
-    """A small cluster of one region server, or that which PERCOLA_TEST_CLUSTER names."""
+def running_cluster(folder: Path, region_servers: int = 1) -> Iterator[Cluster]:
+    """A cluster of so many region servers, or that which PERCOLA_TEST_CLUSTER names.
+
+    It has one DataNode, for what Percola sees of HBase is the same with three of them, and each
+    would write everything once more.
+    """
     require_jars()
     running = os.environ.get("PERCOLA_TEST_CLUSTER")
     if running:
         yield Cluster(running)
         return
-    with Cluster.small(folder) as cluster:
+    with Cluster(
+        folder, region_servers=region_servers, data_nodes=1, heap=SMALL_HEAP, settings=_STEADY
+    ) as cluster:
         yield cluster
 
 
@@ -142,10 +208,11 @@ class InHBase(Claims):
     """Claims of the store contract in one namespace of HBase: a class derives from it and them.
 
     All tests share the namespace and most of them a table, for making one takes a second and leaves
-    the server less memory.
+    the servers less memory.
     """
 
     namespace: str
+    cuts: Sequence[bytes] = _CUTS_OF_CLAIMS
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -165,7 +232,7 @@ class InHBase(Claims):
         empty(self.made, cleaner)
 
     def make_store(self, folder: Path) -> HBaseStore:
-        store = self.hbase.store(self.namespace)
+        store = self.hbase.store(self.namespace, cuts=self.cuts)
         store.create_tables([])
         self.made.append(store)
         return store
@@ -195,7 +262,7 @@ class HBaseGround(Ground):
     ) -> None:
         self.kind, self.one_step, self.folder = "hbase", False, folder
         self.near, self.timeout = False, 2.0
-        store = hbase.store(namespace)
+        store = hbase.store(namespace, cuts=_CUTS_OF_THE_PROTOCOL)
         # Making a namespace and its tables takes seconds: they are left to the next test.
         stack.callback(empty, [store], cleaner)
         # No call of these tests outlives its caller, and they watch what the collector does.
@@ -276,6 +343,17 @@ class Admin:
             (bytes(one.getRegion().getEncodedNameAsBytes()), str(one.getServerName()))
             for one in locator.getAllRegionLocations()
         ]
+
+    def tables(self) -> list[str]:
+        """The tables of the namespace, but for Percola's own."""
+        found = self._admin.listTableNamesByNamespace(self._calls.place.namespace)
+        names = sorted(str(one.getQualifierAsString()) for one in found)
+        return [name for name in names if not name.startswith("0-")]
+
+    def server(self, table: str, row: bytes) -> str:
+        """The name of the region server that serves a row."""
+        locator = self._calls.client().connection.getRegionLocator(self._calls.name(table))
+        return str(locator.getRegionLocation(row, jpype.JBoolean(True)).getServerName())
 
     def move(self, region: bytes, server: str) -> None:
         """Move a region to a server; it is there when this returns."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from hbase import Admin, InHBase
+from hbase import REGION_SERVERS, Admin, InHBase
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -91,16 +91,30 @@ class TestHBaseStore(InHBase, StoreConformance):
         ]
 
     @pytest.mark.parametrize("refused", [[], [0], [137], [3, 64, 199]])
-    def test_rows_that_are_sent_together_are_judged_each_by_itself(
-        self, store: Store, table: str, refused: list[int]
+    def test_rows_that_are_sent_together_to_three_servers_are_judged_each_by_itself(
+        self, store: HBaseStore, table: str, refused: list[int]
     ) -> None:
+        rows = [b"%d|%03d" % (i % 3, i) for i in range(200)]
+        admin = Admin(store)
+        assert len({admin.server(table, row) for row in rows[:3]}) == REGION_SERVERS
         for i in refused:
-            self.put(store, table, b"%03d" % i, lock(COLUMN, 2))
+            self.put(store, table, rows[i], lock(COLUMN, 2))
         absent = [Condition(False, Kind.LOCK, COLUMN, 0, MAX_TS)]
-        batch = [RowMutation(table, b"%03d" % i, absent, [lock(COLUMN, 5)]) for i in range(200)]
+        batch = [RowMutation(table, row, absent, [lock(COLUMN, 5)]) for row in rows]
         assert store.mutate(batch) == [i not in refused for i in range(200)]
-        held = [ts for _, ts, _ in store.walk_kind(Kind.LOCK, table)]
-        assert held == [2 if i in refused else 5 for i in range(200)]
+        held = {cell.row: ts for cell, ts, _ in store.walk_kind(Kind.LOCK, table)}
+        assert list(held) == sorted(rows)
+        assert held == {row: 2 if i in refused else 5 for i, row in enumerate(rows)}
+
+    def test_each_region_of_the_tables_of_these_tests_stands_on_a_server_of_its_own(
+        self, store: HBaseStore, table: str, feed: str
+    ) -> None:
+        admin = Admin(store)
+        made = admin.tables()
+        assert {table, feed} <= {*made}
+        for name in made:
+            servers = [server for _, server in admin.regions(name)]
+            assert len(servers) == len({*servers}) == REGION_SERVERS, name
 
     @pytest.mark.parametrize("kind", Kind)
     def test_what_the_servers_check_is_what_a_look_finds(

@@ -10,10 +10,25 @@ import os
 from typing import Final
 
 from borrowed import protocol
-from hbase import fixtures_in
+from hbase import REGION_SERVERS, Admin, fixtures_in
+from stores import Ground
+
+from percola import Table
+from percola.store.hbase import HBaseStore
 
 NAMESPACE: Final = f"protocol_{os.getpid()}"
 
 
 cleaner, ground = fixtures_in(NAMESPACE)
 globals().update(protocol())
+
+
+def test_rows_of_the_tables_of_these_tests_stand_on_three_servers(
+    ground: Ground, cleaner: HBaseStore
+) -> None:
+    ground.repo([Table("docs")])
+    admin = Admin(cleaner)
+    made = admin.tables()
+    assert "docs" in made
+    for name in made:
+        assert len({admin.server(name, row) for row in (b"a", b"b", b"x")}) == REGION_SERVERS, name
