@@ -3,10 +3,9 @@
     def test_…(hbase: HBase) -> None:
         store = hbase.store()
 
-One cluster of three region servers serves all tests of a session that do not kill it; every call of
-`store` without a name makes a namespace that nobody else has. Those that kill start one of their
-own. To save the start while working on a test, PERCOLA_TEST_CLUSTER names the folder of a cluster
-that is up.
+One cluster of three region servers serves all tests of a session; every call of `store` without a
+name makes a namespace that nobody else has. To save the start while working on a test,
+PERCOLA_TEST_CLUSTER names the folder of a cluster that is up.
 
 The tables of the contract's and the protocol's tests are cut between the rows that these tests
 write, and HBase puts each region of a new table on another server: so their batches are calls of
@@ -18,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,6 +54,15 @@ REGION_SERVERS: Final = 3
 _CUTS_OF_CLAIMS: Final = (b"1", b"2")
 _CUTS_OF_THE_PROTOCOL: Final = (b"b", b"x")
 """Its rows are `a` and `b` mostly, then `x`."""
+
+WAYS: Final = (
+    pytest.param(True, id="coprocessor"),
+    pytest.param(False, id="states"),
+)
+"""The two ways in which tables are written."""
+
+_SESSION: Final = 15
+"""Long enough for a busy machine; as long, tests wait until the others miss a server."""
 
 _STEADY: Final = {
     # Nobody moves a region but tests: where a table's regions were put they stay.
@@ -171,14 +179,16 @@ def empty(used: Iterable[HBaseStore], cleaner: HBaseStore) -> None:
 
 @pytest.fixture(scope="session")
 def hbase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HBase]:
-    """The session's cluster: three region servers, not to be killed."""
+    """The session's cluster: three region servers. `mortal` is for those who kill one of them."""
     folder = tmp_path_factory.mktemp("hbase") / "cluster"
-    with running_cluster(folder, REGION_SERVERS) as cluster:
+    with running_cluster(folder, REGION_SERVERS, _SESSION) as cluster:
         yield HBase(cluster, steady=True)
 
 
 @contextlib.contextmanager
-def running_cluster(folder: Path, region_servers: int = 1) -> Iterator[Cluster]:
+def running_cluster(
+    folder: Path, region_servers: int = 1, session: int | None = None
+) -> Iterator[Cluster]:
     """A cluster of so many region servers, or that which PERCOLA_TEST_CLUSTER names.
 
     It has one DataNode, for what Percola sees of HBase is the same with three of them, and each
@@ -190,18 +200,42 @@ def running_cluster(folder: Path, region_servers: int = 1) -> Iterator[Cluster]:
         yield Cluster(running)
         return
     with Cluster(
-        folder, region_servers=region_servers, data_nodes=1, heap=SMALL_HEAP, settings=_STEADY
+        folder,
+        region_servers=region_servers,
+        data_nodes=1,
+        heap=SMALL_HEAP,
+        session=session,
+        settings=_STEADY,
     ) as cluster:
         yield cluster
 
 
-@pytest.fixture(scope="module")
-def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HBase]:
-    """A module's own cluster with two region servers, which its tests may kill and start again."""
-    require_jars()
-    folder = tmp_path_factory.mktemp("mortal") / "cluster"
-    with Cluster(folder, region_servers=2, data_nodes=1, heap=SMALL_HEAP, session=10) as cluster:
-        yield HBase(cluster)
+@pytest.fixture(params=WAYS)
+def mortal(hbase: HBase, request: pytest.FixtureRequest) -> Iterator[HBase]:
+    """The session's cluster, for tests that stop, kill and start region servers of it.
+
+    Once for tables with the coprocessor and once for those without it. Afterwards all servers run.
+    """
+    cluster = hbase.cluster
+    yield HBase(cluster, coprocessors=request.param)
+    for name in region_servers(cluster):
+        server = cluster.process(name)
+        if not server.runs:
+            server.start()
+        elif server.state.stopped:
+            server.resume()
+    cluster.await_ready()
+
+
+def region_servers(cluster: Cluster) -> list[str]:
+    """The names of a cluster's region servers, whether they run or not."""
+    return [name for name in cluster.names if name.startswith("regionserver")]
+
+
+@pytest.fixture(params=WAYS)
+def either_way(hbase: HBase, request: pytest.FixtureRequest) -> HBase:
+    """The session's cluster, once for tables with the coprocessor and once for those without it."""
+    return HBase(hbase.cluster, coprocessors=request.param, steady=True)
 
 
 class InHBase(Claims):
@@ -302,6 +336,10 @@ class Admin:
         self._calls = store._calls
         self._admin = store._calls.client().connection.getAdmin()
 
+    def _ask(self, act: Callable[[], Any]) -> Any:
+        """Do what may be done again: `hbase:meta` moves as well, and its server may be killed."""
+        return hbase_settings._ask(self._calls, "asking as an operator", act)
+
     def flush(self, table: str) -> None:
         """Write what stands in memory to files."""
         self._admin.flush(self._calls.name(table))
@@ -333,7 +371,8 @@ class Admin:
 
     def servers(self) -> list[str]:
         """The names of the region servers that run."""
-        return sorted(str(one.getServerName()) for one in self._admin.getRegionServers())
+        found = self._ask(self._admin.getRegionServers)
+        return sorted(str(one.getServerName()) for one in found)
 
     def regions(self, table: str) -> list[tuple[bytes, str]]:
         """(encoded name, server) of each region, in order."""
@@ -341,7 +380,7 @@ class Admin:
         locator.clearRegionLocationCache()
         return [
             (bytes(one.getRegion().getEncodedNameAsBytes()), str(one.getServerName()))
-            for one in locator.getAllRegionLocations()
+            for one in self._ask(locator.getAllRegionLocations)
         ]
 
     def tables(self) -> list[str]:
@@ -353,12 +392,13 @@ class Admin:
     def server(self, table: str, row: bytes) -> str:
         """The name of the region server that serves a row."""
         locator = self._calls.client().connection.getRegionLocator(self._calls.name(table))
-        return str(locator.getRegionLocation(row, jpype.JBoolean(True)).getServerName())
+        again = jpype.JBoolean(True)
+        return str(self._ask(lambda: locator.getRegionLocation(row, again)).getServerName())
 
     def move(self, region: bytes, server: str) -> None:
         """Move a region to a server; it is there when this returns."""
         name = java_class("org.apache.hadoop.hbase.ServerName").valueOf(server)
-        self._admin.move(region, name)
+        self._ask(lambda: self._admin.move(region, name))
 
     def alter(self, table: str, family: str, **settings: Any) -> None:
         """Change settings of a family by the names of their setters."""

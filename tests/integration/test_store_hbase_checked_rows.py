@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
 
 import pytest
 from borrowed import borrow, repo_of
-from hbase import HBase, InHBase, fixtures_in
+from hbase import REGION_SERVERS, Admin, HBase, InHBase, fixtures_in
+from stores import DEADLINE
 
 from percola.cells import MAX_TS, Cell, Kind
 from percola.errors import OutcomeUnknownError, StoreError
@@ -85,7 +87,7 @@ NOTIFIED: Final = Condition(True, Kind.NOTIFY, COLUMN, 1, 1)
 
 @pytest.fixture(scope="module")
 def store(hbase: HBase) -> Iterator[HBaseStore]:
-    store = hbase.store(f"{NAMESPACE}_rows", patience_seconds=60.0)
+    store = hbase.store(f"{NAMESPACE}_rows", cuts=[b"1", b"2"], patience_seconds=60.0)
     store.create_tables(["t"])
     yield store
     store.close()
@@ -121,10 +123,11 @@ def at_writes(store: HBaseStore, *acts: Callable[[Send], Any]) -> None:
     vars(calls)["batch"] = batch
 
 
-def failing(name: str) -> Any:
-    """An answer that is a failure of HBase's client."""
-    answers = java_objects(1)
-    answers[0] = java_class("org.apache.hadoop.hbase." + name)("for a test")
+def failing(name: str, count: int = 1) -> Any:
+    """Answers that are failures of HBase's client."""
+    answers = java_objects(count)
+    for i in range(count):
+        answers[i] = java_class("org.apache.hadoop.hbase." + name)("for a test")
     return answers
 
 
@@ -194,6 +197,63 @@ def test_a_mutation_that_changes_nothing_writes_nothing(store: HBaseStore, row: 
     assert store.mutate([RowMutation("t", row, [UNWRITTEN], ())]) == [True]
     assert store.mutate([RowMutation("t", row, (), [Delete(Kind.LOCK, COLUMN, 9)])]) == [True]
     assert (state(store, "t", row), store.statistics()["mutate"]) == (before, sent)
+
+
+# --- Many rows ------------------------------------------------------------------------------
+
+
+def test_rows_of_a_batch_are_written_by_calls_that_are_under_way_at_the_same_time(
+    store: HBaseStore, row: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [b"%d|%b|%03d" % (i % 3, row, i) for i in range(64)]
+    assert len({Admin(store).server("t", one) for one in rows[:3]}) == REGION_SERVERS
+    refused = {3, 21, 40}
+    for i in refused:
+        assert store.mutate([RowMutation("t", rows[i], (), [lock(COLUMN, 2)])]) == [True]
+    usual, meeting = store._calls.batch, threading.Barrier(4)
+
+    def batch(table: str, requests: Any, count: int, name: str) -> Any:
+        if name == "mutate":
+            meeting.wait(DEADLINE)
+        return usual(table, requests, count, name)
+
+    monkeypatch.setattr(store._calls, "batch", batch)
+    mutations = [RowMutation("t", one, [UNLOCKED], [lock(COLUMN, 5)]) for one in rows]
+    assert store.mutate(mutations) == [i not in refused for i in range(64)]
+    for i, one in enumerate(rows):
+        held = [ts for ts, _ in store.entries(CELL._replace(row=one), Kind.LOCK, 0, MAX_TS)]
+        assert held == [2 if i in refused else 5]
+
+
+def test_who_is_told_that_a_call_has_failed_is_told_after_all_others_and_before_any_more(
+    store: HBaseStore, row: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [b"%d|%b|%03d" % (i % 3, row, i) for i in range(300)]
+    usual, caller, told = store._calls.batch, threading.get_ident(), threading.Event()
+    failed: list[int] = []
+    ended: list[tuple[int, bool]] = []
+
+    def batch(table: str, requests: Any, count: int, name: str) -> Any:
+        if name != "mutate":
+            return usual(table, requests, count, name)
+        if threading.get_ident() == caller:
+            failed.append(count)
+            return failing(TIMED_OUT, count)
+        answers = usual(table, requests, count, name)
+        # Long enough for the caller to be told, if he is not to wait for this one.
+        ended.append((count, told.wait(0.5)))
+        return answers
+
+    monkeypatch.setattr(store._calls, "batch", batch)
+    with pytest.raises(OutcomeUnknownError, match="may or may not"):
+        store.mutate([RowMutation("t", one, [UNLOCKED], [lock(COLUMN, 5)]) for one in rows])
+    told.set()
+    assert len(failed) == 1 and ended
+    assert not any(too_late for _, too_late in ended)
+    written = sum(count for count, _ in ended)
+    assert written + sum(failed) < len(rows)
+    locked = {cell.row for cell, _, _ in store.walk_kind(Kind.LOCK, "t")} & {*rows}
+    assert len(locked) == written
 
 
 # --- Lost replies -----------------------------------------------------------------------

@@ -8,6 +8,7 @@ What stands in the other files:
     hbase_jvm            Java in this process: jars, forks, threads
     hbase_wire           requests and answers as bytes; what stands where
     hbase_calls          the connection, deadlines, tries, words for failures
+    hbase_threads        several calls at a time
     hbase_failures       what a failure says about a call
     hbase_kerberos       whether there is a ticket, and words for what fails about it
     hbase_plans          what a mutation checks and changes, in HBase's terms

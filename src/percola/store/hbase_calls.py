@@ -43,6 +43,7 @@ from percola.store.hbase_jvm import (
     start,
 )
 from percola.store.hbase_kerberos import check_login, no_login
+from percola.store.hbase_threads import Threads
 from percola.store.hbase_wire import file_of_service
 
 _FIRST_PAUSE: Final = 0.02
@@ -172,6 +173,7 @@ class Calls:
         """How many calls were made, by their name."""
         self.checked: dict[str, bool] = {}
         """Which tables are written without the coprocessor, of those that are known."""
+        self.threads = Threads()
         self._guard = threading.Lock()
         self._closed = False
         self._pid = 0
@@ -217,6 +219,7 @@ class Calls:
         if client is not None and self._pid == os.getpid() and has_started():
             start()
             client.connection.close()
+            self.threads.close()
 
     def name(self, table: str) -> JavaObject:
         """A table's name as Java wants it."""

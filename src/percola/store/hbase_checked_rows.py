@@ -16,6 +16,10 @@ of the table (`hbase_ways`). What has no conditions is written at once, with a n
 
 A state is never removed, for then a row without one could be another than it was.
 
+A server writes the rows of a call one after the other, each with a sync of its log. So rows go in
+many small calls, which are under way at the same time and share syncs. No row knows of another
+here, so their order is nobody's; but all calls have ended before anything is decided or said.
+
 A mutation that finds its own state in the row has been applied. It looks for that only when it
 looks at all: after a write that had no effect for certain, or so it was said. If nobody knows
 whether a write had its effect, the caller is told, and nothing is sent again.
@@ -29,6 +33,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from percola.store.cutting import cut
@@ -49,8 +54,11 @@ from percola.store.hbase_wire import STATE, STATE_AT, Ask, Change, get, messages
 
 _STATE_BYTES: Final = 16
 _LOOKS: Final = 500
+# What is under way at the same time, in how many calls at most, and from how many rows on.
 _ROWS: Final = 256
 _BYTES: Final = 8 * 1024 * 1024
+_CALLS: Final = 16
+_ROWS_OF_A_CALL: Final = 4
 
 
 class _Row(NamedTuple):
@@ -97,7 +105,8 @@ class CheckedRows:
         tries = Tries(self._calls, what, self._table)
         first = True
         while waiting:
-            writes = list(self._decide(waiting, results))
+            # In order, as a call of rows that stand together is one of a single server.
+            writes = sorted(self._decide(waiting, results), key=lambda one: self._row(one.place))
             waiting = []
             away: Failure | None = None
             for write, answer in zip(writes, self._send(writes), strict=False):
@@ -158,25 +167,34 @@ class CheckedRows:
     # --- Writing ------------------------------------------------------------------------
 
     def _send(self, writes: Sequence[_Write]) -> Iterator[bool | Failure]:
-        """Write rows, many a call: of each whether its state was as it was found, or the failure.
+        """Write rows, in calls that are under way together: of each whether its state was as it
+        was found, or the failure.
 
-        No call follows one of which something failed for good.
+        No calls follow those of which something failed for good.
         """
         for part in cut(writes, _size, _ROWS, _BYTES):
-            requests = self._calls.client().array_list(len(part))
-            for write in part:
-                requests.add(self._request(write))
-            answers = self._calls.batch(self._table, requests, len(part), "mutate")
-            found = [_answer(one) for one in answers]
+            calls = [partial(self._write, rows) for rows in _shared_out(part)]
+            found = [one for answers in self._calls.threads.at_once(calls) for one in answers]
             yield from found
             if any(
                 isinstance(one, Failure) and one.meaning is not Meaning.NOT_DONE for one in found
             ):
                 return
 
+    def _write(self, writes: Sequence[_Write]) -> list[bool | Failure]:
+        """Write rows in one call a server."""
+        requests = self._calls.client().array_list(len(writes))
+        for write in writes:
+            requests.add(self._request(write))
+        answers = self._calls.batch(self._table, requests, len(writes), "mutate")
+        return [_answer(one) for one in answers]
+
+    def _row(self, place: int) -> bytes:
+        return self._plans[place].row
+
     def _request(self, write: _Write) -> JavaObject:
         """Changes of a row with its new state, under the condition that it has the old one."""
-        client, row = self._calls.client(), self._plans[write.place].row
+        client, row = self._calls.client(), self._row(write.place)
         changes = [*write.changes, Change(STATE, STATE, STATE_AT, self._state)]
         parts = client.array_list(2)
         for puts, message in messages(row, changes):
@@ -193,6 +211,13 @@ class CheckedRows:
 
 def _size(write: _Write) -> int:
     return sum(len(one.value or b"") + len(one.column) for one in write.changes)
+
+
+def _shared_out(writes: Sequence[_Write]) -> Iterator[Sequence[_Write]]:
+    """Rows in order as the calls that are made at the same time: of about as many rows each."""
+    count = min(_CALLS, -(-len(writes) // _ROWS_OF_A_CALL))
+    for call in range(count):
+        yield writes[call * len(writes) // count : (call + 1) * len(writes) // count]
 
 
 def _answer(answer: Any) -> bool | Failure:

@@ -1,0 +1,248 @@
+"""HBase under threads and processes that come, go and fork, and what calls it costs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from hbase import HBase, either_way, repository
+from hbase_locks import CELL, COLUMN, LOCK_IT, lock_all
+from stores import DEADLINE, in_thread
+
+from percola import Table
+from percola.cells import Cell, Kind
+from percola.errors import RepositoryClosedError, SnapshotTooOldError, StoreError
+from percola.store.base import Condition, Delete, Put, RowMutation
+from percola.store.hbase import HBaseStore
+from percola.store.hbase_jvm import java_class
+from percola.testing.ground import written
+
+__all__ = ["either_way"]
+
+WaitUntil = Callable[..., object]
+
+accounts = Table("accounts")
+balance = accounts.column("balance", int)
+
+
+# --- Threads, processes -----------------------------------------------------------------
+
+
+def test_threads_that_come_and_go_leave_nothing_behind_in_java(hbase: HBase) -> None:
+    store = hbase.store()
+    store.create_tables(["t"])
+    beans = java_class("java.lang.management.ManagementFactory").getThreadMXBean()
+    for _ in range(64):
+        # The client has threads of its own, a bounded number.
+        store.read([CELL], 9)
+    before = int(beans.getThreadCount())
+    for _ in range(100):
+        thread = threading.Thread(target=lambda: store.read([CELL], 9))
+        thread.start()
+        thread.join(DEADLINE)
+    assert int(beans.getThreadCount()) < before + 20
+
+
+def test_many_threads_use_one_store_at_once(hbase: HBase) -> None:
+    store = hbase.store()
+    repo = repository(store, [accounts])
+    with repo.transaction() as t:
+        t.set(balance, "a", 0)
+
+    def add() -> None:
+        for _ in range(5):
+            repo.run(lambda t: t.set(balance, "a", (t.get(balance, "a") or 0) + 1), attempts=200)
+
+    workers = [in_thread(add) for _ in range(4)]
+    for one in workers:
+        one.result(60)
+    with repo.snapshot() as s:
+        assert s.get(balance, "a") == 20
+
+
+_FORKING = """
+import os, sys
+from percola.errors import StoreError
+from percola.store.hbase import open_hbase
+
+store = open_hbase(sys.argv[1])
+def in_child(work):
+    child = os.fork()
+    if child == 0:
+        work()
+        sys.exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+def use():
+    store.create_tables(["t"])
+    assert store.scan_kind(1, "t") == ([], None)
+
+def fail():
+    for other in (store, open_hbase(sys.argv[1])):
+        try:
+            other.scan_kind(1, "t")
+        except StoreError as error:
+            assert "fork" in str(error), error
+        else:
+            raise AssertionError("used after a fork")
+    store.close()
+
+print(in_child(use))
+use()
+print(in_child(fail))
+use()
+store.close()
+"""
+
+
+def test_a_fork_before_the_first_use_is_fine_and_one_after_it_is_an_error_at_once(
+    hbase: HBase,
+) -> None:
+    place = hbase.place()
+    done = subprocess.run(
+        [sys.executable, "-c", _FORKING, f"hbase://{place.quorum}/{place.namespace}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=270,
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["0", "0"]), done.stderr
+
+
+def test_whoever_is_at_work_when_the_store_is_closed_gets_an_error_of_ours(
+    either_way: HBase, wait_until: WaitUntil
+) -> None:
+    batch = [RowMutation("t", b"%d" % i, LOCK_IT.conditions, LOCK_IT.changes) for i in range(90)]
+    for how in ("read", "scan", "write", "write many"):
+        store = either_way.store(patience_seconds=2.0)
+        store.create_tables(["t"])
+        done: list[int] = []
+
+        def work(store: HBaseStore = store, how: str = how, done: list[int] = done) -> None:
+            while True:
+                if how == "read":
+                    store.read([CELL], 9)
+                elif how == "scan":
+                    store.scan("t", b"", b"", 9)
+                else:
+                    store.mutate([LOCK_IT] if how == "write" else batch)
+                done.append(1)
+
+        working = in_thread(work)
+        wait_until(lambda done=done: len(done) > 5)
+        store.close()
+        error = working.exception(DEADLINE)
+        assert isinstance(error, RepositoryClosedError | StoreError), error
+
+
+def test_nobody_reads_below_a_safe_point_that_another_has_raised(
+    hbase: HBase, wait_until: WaitUntil
+) -> None:
+    raiser = hbase.store()
+    reader = hbase.store(raiser.place.namespace)
+    raiser.create_tables(["t"])
+    raiser.mutate(
+        [RowMutation("t", b"r", (), [*written(COLUMN, 5, b"old"), *written(COLUMN, 9, b"new")])]
+    )
+    stop = threading.Event()
+    seen: list[object] = []
+
+    def read() -> None:
+        while not stop.is_set():
+            try:
+                seen.append(reader.read([CELL], 6)[0][2])
+            except SnapshotTooOldError:
+                seen.append("too old")
+
+    reading = in_thread(read)
+    wait_until(lambda: len(seen) > 10)
+    raiser.raise_safe_point(9)
+    # Now the collector may remove what nobody reads any more.
+    raiser.mutate([RowMutation("t", b"r", (), [Delete(Kind.WRITE, COLUMN, 5)])])
+    count = len(seen)
+    wait_until(lambda: len(seen) > count + 10)
+    stop.set()
+    reading.result(DEADLINE)
+    assert set(seen) == {b"old", "too old"}
+    assert seen[0] == b"old" and seen[-1] == "too old"
+    assert reader.safe_point() == 9
+
+
+# --- What it costs ----------------------------------------------------------------------
+
+
+def test_a_transaction_of_one_row_makes_one_call_each_to_read_lock_and_commit(
+    hbase: HBase,
+) -> None:
+    store = hbase.store()
+    repo = repository(store, [accounts])
+    with repo.transaction() as t:
+        t.set(balance, "a", 1)
+    before = store.statistics()
+    with repo.transaction() as t:
+        t.set(balance, "a", (t.get(balance, "a") or 0) + 1)
+    after = store.statistics()
+    made = {name: after[name] - before[name] for name in after if after[name] != before[name]}
+    # One read may be for the safe point, if what the process knew of it is a second old.
+    assert made.pop("get") in (1, 2, 3)
+    assert made == {"mutate": 2}
+
+
+def test_rows_of_a_region_are_one_request_if_all_of_them_hold(hbase: HBase) -> None:
+    store = hbase.store()
+    store.create_tables(["t"])
+    lock_all(store, b"a", 1)
+    before = store.statistics()["mutate"]
+    assert all(lock_all(store, b"b", 200))
+    assert store.statistics()["mutate"] == before + 2
+
+
+def test_a_lock_is_found_as_soon_after_thousands_of_cycles_as_at_first(hbase: HBase) -> None:
+    store = hbase.store()
+    store.create_tables(["t"])
+    held = Condition(True, Kind.LOCK, COLUMN, 5, 5)
+    unlock = RowMutation("t", b"r", [held], [Delete(Kind.LOCK, COLUMN, 5)])
+
+    def cycles(count: int) -> float:
+        """Seconds for a cycle: the median of a few measurements, for the machine is shared."""
+        taken = []
+        for _ in range(9):
+            began = time.perf_counter()
+            for _ in range(count // 9):
+                assert store.mutate([LOCK_IT, unlock]) == [True, True]
+            taken.append((time.perf_counter() - began) / (count // 9))
+        return sorted(taken)[4]
+
+    cycles(200)
+    first = cycles(200)
+    cycles(2_000)
+    assert cycles(200) < 3 * first
+    assert store.scan_kind(Kind.LOCK, "t") == ([], None)
+    assert store.read([CELL], 9) == [(None, 0, None)]
+
+
+def test_notifications_are_found_without_reading_the_table(hbase: HBase) -> None:
+    store = hbase.store()
+    store.create_tables(["t"])
+    value = bytes(200)
+    rows = [b"%05d" % i for i in range(3000)]
+    store.mutate([RowMutation("t", row, (), written(COLUMN, 5, value)) for row in rows])
+    store.mutate([RowMutation("t", rows[1500], (), [Put(Kind.NOTIFY, COLUMN, 5, b"")])])
+
+    def shortest(look: Callable[[], object]) -> float:
+        taken = []
+        for _ in range(5):
+            began = time.perf_counter()
+            look()
+            taken.append(time.perf_counter() - began)
+        return min(taken)
+
+    found = store.scan_kind(Kind.NOTIFY, "t")
+    assert found == ([(Cell("t", rows[1500], COLUMN), 5, b"")], None)
+    finding = shortest(lambda: store.scan_kind(Kind.NOTIFY, "t"))
+    assert finding < shortest(lambda: store.versions("t", limit=10_000)) / 3
