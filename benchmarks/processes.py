@@ -57,8 +57,9 @@ class Usage:
 
     Attributes:
         by_role: as in `ROLES`.
-        own: peak of the sum over all of them of their own memory, in bytes.
-        mapped: peak of the same sum with pages of files, each counted once.
+        own: peak of the sum over all of them of their own memory, in bytes. What a fork still
+            shares with its parent counts for both.
+        mapped: peak of the sum of all memory, pages of files too, each page counted once.
     """
 
     by_role: dict[str, Footprint] = field(default_factory=dict)
