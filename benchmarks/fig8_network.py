@@ -62,11 +62,12 @@ class Operation:
     name: str
     figure: str | None = None
     aim: float | None = None
+    rows: int = 1
 
 
 OPERATIONS: Final = {
     "write": Operation("write a cell", "write", 0.50),
-    "write five": Operation("write five cells"),
+    "write five": Operation("write five cells", rows=CELLS),
     "read": Operation("read, 1,000 a snapshot", "read", 0.94),
     "read alone": Operation("read, in a transaction", "read", 0.94),
 }
@@ -96,16 +97,19 @@ def open_player(number: int, count: int, store: str, address: str, notes: str) -
         tasks = _tasks(raw, repo)
 
         def work(task: str, place: int, threads: int, seconds: float) -> Measured:
-            # No two threads write the same row: what is measured is the store, not conflicts.
+            # No two threads write the same row: what is measured is the store, not conflicts. Nor
+            # does a thread read one again in the same snapshot, which would answer by itself.
             once, mine = tasks[task](), keys[place::threads]
-            at = random.randrange(len(mine) - CELLS)
+            rows = OPERATIONS[task.removeprefix("raw ")].rows
+            assert len(mine) - rows >= RENEWED
+            at = random.randrange(len(mine) - rows)
             done = 0
             clock = time.perf_counter
             began = clock()
             while (now := clock()) - began < seconds:
-                once(mine[at : at + CELLS])
+                once(mine[at : at + rows])
                 done += 1
-                at = (at + CELLS) % (len(mine) - CELLS)
+                at = (at + rows) % (len(mine) - rows)
             return done, began, now
 
         def play(task: str, seconds: float) -> Measured:
