@@ -198,16 +198,16 @@ def command(
         if process.poll() is None:
             _interrupt(process)
     out, err = said
+    words = err.decode(errors="replace").strip().splitlines()
+    told = " ".join(words[-1:]) or "it said nothing"
     if process.returncode not in accepted:
-        words = err.decode(errors="replace").strip().splitlines()
         raise StageError(
-            f"'webindex {' '.join(arguments)}' ended with exit code {process.returncode}: "
-            f"{' '.join(words[-1:]) or 'it said nothing'}"
+            f"'webindex {' '.join(arguments)}' ended with exit code {process.returncode}: {told}"
         )
     try:
         found: dict[str, Any] = json.loads(out.decode().strip().splitlines()[-1])
     except (ValueError, IndexError):
-        raise StageError(f"'webindex {' '.join(arguments)}' printed no JSON.") from None
+        raise StageError(f"'webindex {' '.join(arguments)}' printed no JSON: {told}") from None
     return found
 
 
