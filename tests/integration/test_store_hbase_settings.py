@@ -11,14 +11,14 @@ from stores import DEADLINE, all_at_once
 
 from percola.cells import Cell, Kind
 from percola.errors import OutcomeUnknownError, StoreError, UnknownTableError
-from percola.store.base import Condition, RowMutation
+from percola.store.base import Condition, Delete, RowMutation
 from percola.store.hbase import HBaseStore
 from percola.store.hbase_calls import Place
 from percola.store.hbase_jvm import java_class
 from percola.store.hbase_settings import ALL_FAMILIES
 from percola.store.hbase_ways import ENDPOINT
 from percola.store.hbase_wire import LOCK
-from percola.testing.ground import lock
+from percola.testing.ground import lock, written
 
 CLIENT = "org.apache.hadoop.hbase.client."
 CELL = Cell("t", b"r", b"c")
@@ -115,6 +115,37 @@ def test_a_family_that_drops_or_hides_entries_is_refused(
     Admin(store).alter("t", family, **{setter: value})
     with pytest.raises(StoreError, match=f"'{family}'.*{words}"):
         hbase.store(store.place.namespace).create_tables(["t"])
+
+
+def test_a_table_with_bloom_filters_by_column_is_refused(hbase: HBase) -> None:
+    store = hbase.store()
+    store.create_tables(["t"])
+    bloom = java_class("org.apache.hadoop.hbase.regionserver.BloomType").ROWCOL
+    Admin(store).alter("t", "w", setBloomFilterType=bloom)
+    words = r"ROWCOL.*alter '.*t', \{NAME => 'w', BLOOMFILTER => 'ROW'\}; and then: major_compact"
+    with pytest.raises(StoreError, match=words):
+        hbase.store(store.place.namespace).create_tables(["t"])
+
+
+def test_reads_of_many_columns_end_once_files_were_written(hbase: HBase) -> None:
+    store = hbase.store(patience_seconds=20)
+    store.create_tables(["t"])
+    admin = Admin(store)
+    columns = [b"c%d" % i for i in range(12)]
+    rows = [b"r%d" % i for i in range(4)]
+    for step in range(1, 7):
+        ts = 10 * step
+        for row in rows:
+            some = columns[step % 3 :: 3]
+            changes = [one for column in some for one in written(column, ts, b"%d" % ts)]
+            store.mutate([RowMutation("t", row, (), [*changes, lock(some[0], ts + 1)])])
+            store.mutate([RowMutation("t", row, (), [Delete(Kind.LOCK, some[0], ts + 1)])])
+        admin.flush("t")
+        for upto in range(5, ts + 10, 5):
+            cells = [Cell("t", row, column) for row in rows for column in columns]
+            for cell, (_, commit_ts, value) in zip(cells, store.read(cells, upto), strict=True):
+                assert (value is None) == (commit_ts == 0), cell
+                assert commit_ts <= upto
 
 
 def test_a_table_that_is_deleted_under_our_hands_is_unknown(hbase: HBase) -> None:

@@ -11,20 +11,23 @@ costs what there is of them and not what the table holds (rule N6).
                     major compaction: a failure that is noted again, a rollback record again
     coprocessor     MultiRowMutationEndpoint, which HBase brings: see `hbase_writing`; or none, and
                     a family of states instead: see `hbase_ways`
-    for speed       bloom filters by column on locks and writes; locks in memory
+    bloom filters   by row. With filters by column, ROWCOL, region servers of HBase 2.6 go round for
+                    ever in a read of several columns up to a timestamp, once a file was written:
+                    the read never ends, tries of it take one handler after the other, and
+                    then the server answers nobody
+    for speed       locks in memory
 
 A table that exists with other settings is refused where they would break the protocol.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
 import jpype
 
-from percola.cells import Kind
 from percola.errors import StoreError
 from percola.store.hbase_calls import Calls, Tries
 from percola.store.hbase_failures import Failure
@@ -46,7 +49,6 @@ ALL_FAMILIES: Final = (*FAMILIES.values(), CHANGES)
 
 _PACKAGE: Final = "org.apache.hadoop.hbase."
 _FOREVER: Final = 2**31 - 1
-_BY_COLUMN: Final = (LOCK, FAMILIES[Kind.WRITE])
 _REPLACED: Final = (LOCK, STATE)
 """What stands there is replaced, and never deleted."""
 _OLDEST: Final = (2, 5)
@@ -186,12 +188,11 @@ def _without_endpoint(table: JavaObject) -> JavaObject:
 
 
 def _family(family: bytes) -> JavaObject:
-    bloom = java_class(_PACKAGE + "regionserver.BloomType")
     made = java_class(_PACKAGE + "client.ColumnFamilyDescriptorBuilder").newBuilder(family)
     made.setMaxVersions(1 if family in _REPLACED else _FOREVER)
     made.setTimeToLive(_FOREVER)
     made.setNewVersionBehavior(family not in _REPLACED)
-    made.setBloomFilterType(bloom.ROWCOL if family in _BY_COLUMN else bloom.ROW)
+    made.setBloomFilterType(java_class(_PACKAGE + "regionserver.BloomType").ROW)
     made.setInMemory(family in _REPLACED)
     return made.build()
 
@@ -215,7 +216,20 @@ def check_table(name: str, table: JavaObject) -> None:
     _check_families(name, table, (*ALL_FAMILIES, STATE) if checked else ALL_FAMILIES)
 
 
-def _check_families(name: str, table: JavaObject, families: Iterable[bytes]) -> None:
+def _check_families(name: str, table: JavaObject, families: Sequence[bytes]) -> None:
+    by_column = [
+        one.decode()
+        for one in families
+        if (found := table.getColumnFamily(one)) is not None
+        and str(found.getBloomFilterType()) == "ROWCOL"
+    ]
+    if by_column:
+        altered = ", ".join(f"{{NAME => '{one}', BLOOMFILTER => 'ROW'}}" for one in by_column)
+        raise StoreError(
+            f"The HBase table {name!r} has BLOOMFILTER ROWCOL, with which reads of several columns "
+            f"hang HBase's region servers. Change it in 'hbase shell': alter '{name}', {altered}; "
+            f"and then: major_compact '{name}'"
+        )
     for family in families:
         found = table.getColumnFamily(family)
         letter = family.decode()
