@@ -5,7 +5,7 @@ is counted in calls: the paper's is "around 50 individual Bigtable operations". 
 stands between a repository and a network store and counts, by kind and by caller:
 
     read      cells at a timestamp, one or many
-    scan      a range of rows at a timestamp
+    scan      a range of rows at a timestamp, or single rows whole
     mutate    row mutations, one or many
     entries   what stands in one cell: locks, write records
     look      notify and other entries in a range: work to do, locks of the dead
@@ -140,6 +140,19 @@ class CountedStore(Store):
     ) -> tuple[list[tuple[Cell, CellState]], bytes | None]:
         found = self.inner.scan(table, start, end, ts, columns=columns, limit=limit)
         self.calls.note(SCAN, 0, len(found[0]))
+        return found
+
+    def scan_rows(
+        self,
+        table: str,
+        rows: Sequence[bytes],
+        ts: int,
+        *,
+        columns: Sequence[tuple[bytes, bool]] | None = None,
+        limit: int = 256,
+    ) -> dict[bytes, list[tuple[Cell, CellState]]]:
+        found = self.inner.scan_rows(table, rows, ts, columns=columns, limit=limit)
+        self.calls.note(SCAN, len(rows), sum(len(cells) for cells in found.values()))
         return found
 
     def scan_columns(

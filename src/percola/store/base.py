@@ -17,7 +17,7 @@ Promises that every store keeps, and that `percola.testing.conformance` checks:
   has at most one lock at a time: the protocol's conditions see to that.
 * A mutation whose call returned is seen by every later read, and is as durable as the
   store's mode promises.
-* `read` and `scan` look for locks no later than they look for writes (rule P9's base).
+* `read`, `scan` and `scan_rows` look for locks no later than they look for writes (rule P9's base).
 * Below the safe point nothing is read and nothing is committed in one step: SnapshotTooOldError,
   never a wrong answer, however late the safe point was raised (rule P12).
 * A put or delete of a table that keeps a feed is listed in it by the very mutation that writes its
@@ -249,6 +249,30 @@ class Store(ABC):
         the cells of at least one whole row if there is any, of about `limit` cells, and the
         row to go on from, or None at the end.
         """
+
+    def scan_rows(
+        self,
+        table: str,
+        rows: Sequence[bytes],
+        ts: int,
+        *,
+        columns: Sequence[tuple[bytes, bool]] | None = None,
+        limit: int = 256,
+    ) -> dict[bytes, list[tuple[Cell, CellState]]]:
+        """What `scan` finds in each of some rows, all different, which need not be neighbours.
+
+        The first of `rows` is read, and others until about `limit` cells have come: a row that
+        the answer lacks has not been read, one with no cells has nothing. Rows are whole. Behind
+        a network it is one call for as many rows as a request may name.
+        """
+        found: dict[bytes, list[tuple[Cell, CellState]]] = {}
+        count = 0
+        for row in rows:
+            if found and count >= limit:
+                break
+            found[row], _ = self.scan(table, row, row + b"\0", ts, columns=columns, limit=limit)
+            count += len(found[row])
+        return found
 
     def scan_columns(
         self,

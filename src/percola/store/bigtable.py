@@ -203,6 +203,18 @@ class BigtableStore(Store):
         self._check_table(table)
         return self._reading.scan(table, start, end, ts, columns, limit)
 
+    def scan_rows(
+        self,
+        table: str,
+        rows: Sequence[bytes],
+        ts: int,
+        *,
+        columns: Sequence[tuple[bytes, bool]] | None = None,
+        limit: int = 256,
+    ) -> dict[bytes, list[tuple[Cell, CellState]]]:
+        self._check_table(table)
+        return self._reading.scan_rows(table, rows, ts, columns, limit)
+
     def scan_kind(
         self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
     ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:

@@ -162,28 +162,63 @@ class Reading:
         limit: int,
     ) -> tuple[list[tuple[Cell, CellState]], bytes | None]:
         """See `Store.scan`."""
-        ranges = wanted_ranges(columns)
         found: list[tuple[Cell, CellState]] = []
         following: bytes | None = None
-        if ranges:
-            filter_ = snapshot(ranges, ts, RECORDS)
-            if filter_.ByteSize() > FILTER_BYTES:
-                # Too many columns to name: ask for all, and choose here.
-                filter_ = snapshot([ColumnRange(b"\0")], ts, RECORDS)
+        filter_ = _snapshot_of(columns, ts)
+        if filter_ is not None:
 
             def take(key: bytes, row: StoredRow) -> int:
-                names = {name for family, name in row if family in (_LOCK, _WRITE)}
-                cells = [(Cell(table, key, name), row) for name in sorted(names)]
-                wanted = [one for one in cells if is_wanted(one[0].column, columns)]
-                states = self._states(wanted, ts)
-                found.extend(
-                    one for one in states if one[1][0] is not None or one[1][2] is not None
-                )
+                found.extend(self._seen(_wanted(table, key, row, columns), ts))
                 return len(found)
 
             following = self.walk(table, filter_, start, end, limit, take)
         self._shared.check(ts)
         return found, following
+
+    def scan_rows(
+        self,
+        table: str,
+        rows: Sequence[bytes],
+        ts: int,
+        columns: Sequence[tuple[bytes, bool]] | None,
+        limit: int,
+    ) -> dict[bytes, list[tuple[Cell, CellState]]]:
+        """See `Store.scan_rows`: one request for up to 500 rows."""
+        filter_ = _snapshot_of(columns, ts)
+        found: dict[bytes, list[tuple[Cell, CellState]]] = {}
+        if filter_ is None:
+            found, rows = {row: [] for row in rows}, ()
+        wanted: list[tuple[Cell, StoredRow]] = []
+        for at in range(0, len(rows), _KEYS):
+            if at and len(wanted) >= limit:
+                break
+            # They come in order; of those before the first one asked for, some may be too many.
+            keys = sorted(rows[at : at + _KEYS])
+            until, too_many = keys[-1], set()
+            stream = RowStream(self._calls, table, filter_, keys=keys)
+            try:
+                for key, row in stream:
+                    if len(wanted) < limit or key == rows[0]:
+                        wanted += _wanted(table, key, row, columns)
+                    else:
+                        too_many.add(key)
+                    if len(wanted) >= limit and (at or key >= rows[0]):
+                        until = key
+                        break
+            finally:
+                stream.cancel()
+            found.update((key, []) for key in keys if key <= until and key not in too_many)
+        for cell, state in self._seen(wanted, ts):
+            found[cell.row].append((cell, state))
+        self._shared.check(ts)
+        return found
+
+    def _seen(
+        self, wanted: Sequence[tuple[Cell, StoredRow]], ts: int
+    ) -> list[tuple[Cell, CellState]]:
+        """The states of those cells that have a lock or a value."""
+        states = self._states(wanted, ts)
+        return [one for one in states if one[1][0] is not None or one[1][2] is not None]
 
     def walk(
         self,
@@ -210,6 +245,26 @@ class Reading:
             if stream.count < most:
                 return None
         return None
+
+
+def _snapshot_of(columns: Sequence[tuple[bytes, bool]] | None, ts: int) -> Filter | None:
+    """What brings the columns that a scan was asked for, or more; None if there are none."""
+    ranges = wanted_ranges(columns)
+    if not ranges:
+        return None
+    filter_ = snapshot(ranges, ts, RECORDS)
+    if filter_.ByteSize() > FILTER_BYTES:
+        # Too many columns to name: ask for all, and choose here.
+        filter_ = snapshot([ColumnRange(b"\0")], ts, RECORDS)
+    return filter_
+
+
+def _wanted(
+    table: str, key: bytes, row: StoredRow, columns: Sequence[tuple[bytes, bool]] | None
+) -> list[tuple[Cell, StoredRow]]:
+    """The cells of a row that a scan was asked for, in order."""
+    names = {name for family, name in row if family in (_LOCK, _WRITE)}
+    return [(Cell(table, key, name), row) for name in sorted(names) if is_wanted(name, columns)]
 
 
 def _pieces(columns: Collection[bytes]) -> Iterator[list[bytes]]:

@@ -188,22 +188,12 @@ class Reading:
         limit: int,
     ) -> tuple[list[tuple[Cell, CellState]], bytes | None]:
         """See `Store.scan`."""
-        names = None
-        if columns is not None and not any(is_prefix for _, is_prefix in columns):
-            names = sorted({name for name, _ in columns})
         found: list[tuple[Cell, CellState]] = []
         following: bytes | None = None
         if columns is None or columns:
 
             def take(rows: Sequence[tuple[bytes, StoredRow]]) -> Iterator[int]:
-                wanted = [
-                    [
-                        (Cell(table, key, name), row)
-                        for name in sorted({name for family, name in row if family != _DATA})
-                        if is_wanted(name, columns)
-                    ]
-                    for key, row in rows
-                ]
+                wanted = [_wanted(table, key, row, columns) for key, row in rows]
                 states = self._states(table, [one for part in wanted for one in part], ts)
                 for part in wanted:
                     for cell, _ in part:
@@ -212,9 +202,40 @@ class Reading:
                             found.append((cell, state))
                     yield len(found)
 
-            following = self.walk(table, _snapshot(names, ts), 1, start, end, limit, take)
+            asked = _snapshot(_names(columns), ts)
+            following = self.walk(table, asked, 1, start, end, limit, take)
         self._shared.check(ts)
         return found, following
+
+    def scan_rows(
+        self,
+        table: str,
+        rows: Sequence[bytes],
+        ts: int,
+        columns: Sequence[tuple[bytes, bool]] | None,
+        limit: int,
+    ) -> dict[bytes, list[tuple[Cell, CellState]]]:
+        """See `Store.scan_rows`: one call for up to 500 rows."""
+        found: dict[bytes, list[tuple[Cell, CellState]]] = {}
+        if columns is not None and not columns:
+            found, rows = {row: [] for row in rows}, ()
+        what = asked_for(_snapshot(_names(columns), ts), 1)
+        wanted: list[tuple[Cell, StoredRow]] = []
+        for at in range(0, len(rows), _AT_ONCE):
+            if found and len(wanted) >= limit:
+                break
+            part = rows[at : at + _AT_ONCE]
+            stored = dict(self._rows(table, [get_asked(row, what) for row in part]))
+            for row in part:
+                if found and len(wanted) >= limit:
+                    break
+                found[row] = []
+                wanted += _wanted(table, row, stored.get(row, {}), columns)
+        for cell, state in self._states(table, wanted, ts).items():
+            if state[0] is not None or state[2] is not None:
+                found[cell.row].append((cell, state))
+        self._shared.check(ts)
+        return {row: sorted(cells) for row, cells in found.items()}
 
     def walk(
         self,
@@ -296,6 +317,21 @@ class Reading:
                 # Where locks are gone: see `hbase_wire`.
                 scan.setFilter(client.has_value)
         return scan
+
+
+def _names(columns: Sequence[tuple[bytes, bool]] | None) -> list[bytes] | None:
+    """The columns to ask for; None for all, of which those that are wanted are chosen here."""
+    if columns is None or any(is_prefix for _, is_prefix in columns):
+        return None
+    return sorted({name for name, _ in columns})
+
+
+def _wanted(
+    table: str, key: bytes, row: StoredRow, columns: Sequence[tuple[bytes, bool]] | None
+) -> list[tuple[Cell, StoredRow]]:
+    """The cells of a row that a scan was asked for, in order."""
+    names = sorted({name for family, name in row if family != _DATA})
+    return [(Cell(table, key, name), row) for name in names if is_wanted(name, columns)]
 
 
 def stored_row(entries: Iterable[Entry]) -> StoredRow:

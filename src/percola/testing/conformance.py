@@ -114,6 +114,7 @@ def _uses(store: Store, cell: Cell) -> list[Callable[[], object]]:
         lambda: store.reader(cell[0], cell[2])(cell[1], 5),
         lambda: store.entries(cell, Kind.WRITE, 0, 5),
         lambda: store.scan(table, b"", b"", 5),
+        lambda: store.scan_rows(table, [cell.row], 5),
         lambda: store.scan_columns(table, b"", b"", 5, [cell.column]),
         lambda: store.scan_kind(Kind.NOTIFY, table),
         lambda: store.versions(table),

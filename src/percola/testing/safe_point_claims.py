@@ -15,6 +15,7 @@ READS: dict[str, Callable[[Store, Cell, int], object]] = {
     "read": lambda store, cell, ts: store.read([cell], ts),
     "reader": lambda store, cell, ts: store.reader(cell.table, cell.column)(cell.row, ts),
     "scan": lambda store, cell, ts: store.scan(cell.table, b"", b"", ts),
+    "scan_rows": lambda store, cell, ts: store.scan_rows(cell.table, [cell.row], ts),
 }
 
 

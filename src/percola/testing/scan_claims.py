@@ -9,7 +9,7 @@ import pytest
 from percola.cells import Cell, Kind, Op
 from percola.store.base import NOTHING, Delete, Put, RowMutation, Store
 from percola.testing.ground import COLUMN, Ground, lock, numbers, written
-from percola.testing.store_model import COLUMNS, ROWS, scan_all, scan_kind_all
+from percola.testing.store_model import COLUMNS, ROWS, scan_all, scan_kind_all, scan_rows_all
 
 
 class ScanClaims(Ground):
@@ -131,6 +131,52 @@ class ScanClaims(Ground):
         self.put(store, table, b"3", *written(COLUMN, 50, b"later"))
         self.put(store, table, b"4", Put(Kind.NOTIFY, COLUMN, 5, b""))
         assert scan_all(store, table, b"", b"", 9) == []
+
+    # --- Single rows --------------------------------------------------------------------
+
+    def test_single_rows_come_whole_each_as_a_scan_finds_it(self, store: Store, table: str) -> None:
+        for row in ROWS:
+            changes = [one for c in COLUMNS for one in written(c, 5, row + b"|" + c)]
+            self.put(store, table, row, *changes, *written(b"@ack", 5, b"4"))
+        asked = [*ROWS[::-2], b"none"]
+        found = store.scan_rows(table, asked, 9, limit=10_000)
+        assert set(found) == set(asked)
+        for row in asked:
+            assert found[row] == scan_all(store, table, row, row + b"\0", 9)
+        some = [(COLUMNS[0], False), (COLUMNS[-1], True)]
+        found = store.scan_rows(table, asked, 9, columns=some)
+        for row in asked:
+            assert found[row] == scan_all(store, table, row, row + b"\0", 9, some)
+        assert store.scan_rows(table, asked, 9, columns=[]) == {row: [] for row in asked}
+
+    @pytest.mark.parametrize("limit", [1, 3, 7])
+    def test_of_single_rows_the_first_is_always_read_and_no_more_once_the_limit_is_reached(
+        self, store: Store, table: str, limit: int
+    ) -> None:
+        rows = [b"%d" % number for number in range(6)]
+        for row in rows:
+            self.put(store, table, row, *(e for c in (b"a", b"b") for e in written(c, 5, row)))
+        for asked in (rows, rows[::-1], rows[3:] + rows[:3]):
+            found = store.scan_rows(table, asked, 9, limit=limit)
+            assert len(found[asked[0]]) == 2
+            assert len(found) <= 1 + (limit + 1) // 2
+            everything = scan_rows_all(store, table, asked, 9, limit=limit)
+            assert [len(cells) for cells in everything.values()] == [2] * 6
+
+    def test_single_rows_show_locks_on_cells_without_writes_but_not_those_above(
+        self, store: Store, table: str
+    ) -> None:
+        self.put(store, table, b"1", lock(COLUMN, 5))
+        self.put(store, table, b"2", lock(COLUMN, 50))
+        self.put(store, table, b"3", *written(COLUMN, 5, b"v" * 300), lock(b"d", 7))
+        assert store.scan_rows(table, [b"3", b"1", b"2"], 9) == {
+            b"1": [(Cell(table, b"1", COLUMN), ((5, b"lock"), 0, None))],
+            b"2": [],
+            b"3": [
+                (Cell(table, b"3", COLUMN), (None, 5, b"v" * 300)),
+                (Cell(table, b"3", b"d"), ((7, b"lock"), 0, None)),
+            ],
+        }
 
     @pytest.mark.parametrize("kind", [Kind.LOCK, Kind.NOTIFY, Kind.FAILED, Kind.DATA])
     def test_a_scan_of_one_kind_finds_that_kind_in_that_table_until_it_is_deleted(

@@ -290,6 +290,13 @@ class Comparison:
         scanned = scan_all(store, table, start, end, ts, wanted, look.limit)
         expected = model.scan(start, end, ts, wanted)
         assert [(*found[1:], its) for found, its in scanned] == expected
+        rows = list(dict.fromkeys((cell.row, self.prefix + look.end, self.prefix + b"none")))
+        in_rows = scan_rows_all(store, table, rows, ts, wanted, look.limit)
+        assert list(in_rows) == rows
+        for row, cells in in_rows.items():
+            assert [(*found[1:], its) for found, its in cells] == model.scan(
+                row, row + b"\0", ts, wanted
+            )
         listed = scan_kind_all(store, look.scanned, table, start, end, look.limit)
         assert [(*found[1:], its) for found, its, _ in listed] == model.scan_kind(
             look.scanned, start, end
@@ -360,6 +367,28 @@ def scan_all(
         found += chunk
         position = following
     return found
+
+
+def scan_rows_all(
+    store: Store,
+    table: str,
+    rows: Sequence[bytes],
+    ts: int,
+    columns: Sequence[tuple[bytes, bool]] | None = None,
+    limit: int = 256,
+) -> dict[bytes, list[tuple[Cell, CellState]]]:
+    """Some rows, call by call, each of which reads the first one and keeps to its limit."""
+    found: dict[bytes, list[tuple[Cell, CellState]]] = {}
+    left = list(rows)
+    while left:
+        some = store.scan_rows(table, left, ts, columns=columns, limit=limit)
+        assert left[0] in some, "the first row that was asked for was not read"
+        assert set(some) <= set(left), "rows came that nobody has asked for"
+        others = [len(cells) for row, cells in some.items() if row != left[0]]
+        assert sum(others) - max(others, default=0) < limit, "rows came beyond the limit"
+        found |= some
+        left = [row for row in left if row not in some]
+    return {row: found[row] for row in rows}
 
 
 def scan_kind_all(
