@@ -43,8 +43,9 @@ from percola.errors import (
 from percola.gc import Collected
 from percola.observers import Observer, observer
 from percola.repository import Repository, create, open
+from percola.rows import Row
 from percola.schema import Column, Family, Schema, Table, WeakColumn
-from percola.snapshot import Row, Snapshot
+from percola.snapshot import Snapshot
 from percola.transaction import Transaction
 from percola.worker import Worker, WorkerOptions
 

@@ -6,7 +6,7 @@ What the paper batches over the network is batched here at three places:
   LMDB transaction, one request a region, many calls in flight, as the store can.
 * Commits of many threads share one fsync: group commit, in `percola.store.lmdb_environment`.
 * Reads of one transaction are answered once (`ReadCache`): its snapshot does not change, so
-  what has been read stays true. `get_many` and `get_row` ask for many cells in one call.
+  what has been read stays true. `get_many` and `get_rows` ask for many cells in one call.
 
 The paper delays single reads to batch them and compensates by prefetching what past
 transactions read next. On an embedded store a read costs about a microsecond, less than the
@@ -16,11 +16,11 @@ delay or the guess. On a store behind a network, the cache and the prediction
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
 
 from percola.cells import Cell
-from percola.prefetch import ReadAhead
+from percola.prefetch import BYTES, Address, ColumnsAsked, ReadAhead, shape_of
 from percola.store.base import CellState, Put, RowMutation
 from percola.store.cutting import cut
 
@@ -42,17 +42,25 @@ def _bytes_put(mutation: RowMutation) -> int:
     return sum(len(change.value) for change in mutation.changes if isinstance(change, Put))
 
 
+RowCells: TypeAlias = list[tuple[Cell, CellState]]
+"""The cells of a row that have a lock or a value, of the columns that were asked for."""
+
+
 class ReadCache(dict[Cell, CellState]):
     """What a transaction has read, bounded: when it is full it starts afresh.
+
+    Rows that were read whole stand beside the cells, by the columns that were asked for.
 
     Args:
         ahead: guesses what else to read, and learns from what is read; None: nothing does.
     """
 
-    __slots__ = ("_bytes", "ahead")
+    __slots__ = ("_bytes", "_rows", "_rows_cells", "ahead")
 
     def __init__(self, ahead: ReadAhead | None = None) -> None:
         self._bytes = 0
+        self._rows: dict[tuple[bytes, Address], RowCells] = {}
+        self._rows_cells = 0
         self.ahead = ahead
 
     def guess(self, cells: Sequence[Cell], written: Container[Cell]) -> list[Cell]:
@@ -61,16 +69,22 @@ class ReadCache(dict[Cell, CellState]):
 
     def keep(self, cell: Cell, state: CellState, *, asked: bool = True) -> None:
         """Remember an unlocked state; `asked`: it was read, and not only guessed."""
-        self._bytes += len(state[2] or b"")
-        if len(self) >= READ_CACHE_CELLS or self._bytes > READ_CACHE_BYTES:
-            self.clear()
-            self._bytes = len(state[2] or b"")
+        self._make_room(1, len(state[2] or b""))
         self[cell] = state
         if self.ahead is not None:
             if asked:
                 self.ahead.read(cell, state)
             else:
                 self.ahead.came(cell, state)
+
+    def _make_room(self, cells: int, size: int) -> None:
+        self._bytes += size
+        held = len(self) + self._rows_cells
+        if held + cells > READ_CACHE_CELLS or self._bytes > READ_CACHE_BYTES:
+            self.clear()
+            self._rows.clear()
+            self._rows_cells = 0
+            self._bytes = size
 
     def look_up(self, cell: Cell) -> CellState | None:
         """What is known of a cell that is read now."""
@@ -79,7 +93,58 @@ class ReadCache(dict[Cell, CellState]):
             self.ahead.read(cell, state)
         return state
 
+    # --- Rows that are read whole -------------------------------------------------------
+
+    def look_up_rows(
+        self, table: str, rows: Iterable[bytes], columns: ColumnsAsked
+    ) -> dict[bytes, RowCells]:
+        """What is known of rows that are read now."""
+        shape = shape_of(table, columns)
+        found = {row: cells for row in rows if (cells := self._rows.get((row, shape))) is not None}
+        if self.ahead is not None:
+            for row, cells in found.items():
+                self.ahead.read_row(row, shape, _bytes_of(cells))
+        return found
+
+    def guess_rows(self, table: str, rows: Sequence[bytes], columns: ColumnsAsked) -> list[bytes]:
+        """Other rows, not here yet, that should be read together with some."""
+        if self.ahead is None:
+            return []
+        shape = shape_of(table, columns)
+        return [row for row in self.ahead.guess_rows(rows, shape) if (row, shape) not in self._rows]
+
+    def keep_rows(
+        self,
+        table: str,
+        columns: ColumnsAsked,
+        found: Mapping[bytes, RowCells],
+        asked: Container[bytes],
+    ) -> None:
+        """Remember rows of which no cell is locked; those that were not `asked` were guessed."""
+        shape, left = shape_of(table, columns), BYTES
+        for row, cells in found.items():
+            size = _bytes_of(cells)
+            if row in asked:
+                if self.ahead is not None:
+                    self.ahead.read_row(row, shape, size)
+            else:
+                left -= size
+                if left < 0:
+                    continue
+                if self.ahead is not None:
+                    self.ahead.came_row(row, shape, size)
+            # A lock matters only to whoever reads the row: then it is read again.
+            if len(cells) < READ_CACHE_CELLS and all(state[0] is None for _, state in cells):
+                # One that is empty is something to remember, too.
+                self._make_room(len(cells) + 1, size)
+                self._rows[row, shape] = cells
+                self._rows_cells += len(cells) + 1
+
     def end(self) -> None:
         """The transaction has ended."""
         if self.ahead is not None:
             self.ahead.end()
+
+
+def _bytes_of(cells: RowCells) -> int:
+    return sum(len(cell.column) + len(state[2] or b"") for cell, state in cells)

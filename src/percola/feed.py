@@ -36,8 +36,9 @@ from percola.catalog import feed_since
 from percola.cells import Cell, Kind, Op, decode_write
 from percola.errors import NoFeedError, UsageError
 from percola.repository import Repository
+from percola.rows import Row
 from percola.schema import Column, Family, R, Table, WeakColumn
-from percola.snapshot import Row, Snapshot
+from percola.snapshot import Snapshot
 from percola.store.base import CellState, Store
 
 __all__ = [

@@ -13,7 +13,8 @@ by the column that it reads first in a row: for each other column, the share of 
 that read it later, recent ones counting most. A column that is read in a fifth of them comes along;
 one that is not read any more stays away after six in vain. So does one whose values are large for
 how seldom they are read: what is fetched in vain may cost what a call costs, and no more. Habits,
-columns a habit, rows and cells a call are all bounded.
+columns a habit, rows and cells a call are all bounded. Of a batch, each row is learnt from as soon
+as the next one is begun.
 
 An observer says which rows it was called for (`ReadAhead.expect`): its own row, or all rows of its
 batch. What past runs read of their own rows comes for all of these in one call, also in other
@@ -25,12 +26,18 @@ kept only if no lock is in the way, and a state that no lock hides never changes
 waits for a lock on a cell that he has not asked for, or has it resolved: if the cell is asked for,
 it is read again. Nor does damage to such a cell reach anybody.
 
-Columns of families are not guessed: their names are data. Departure from the paper: its
+Reading whole families of a row (`get_row`) is a habit as well, in the rows that an observer was
+called for: with one row come those of its batch, in the same call, and not with the first read,
+because a store reads single columns by another request. How many cells come is not known before:
+what is beyond the bounds is left out, and a row that has a lock.
+
+Single columns of families are not guessed: their names are data. Departure from the paper: its
 prediction is within a row of one table.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Collection, Container, Iterable, Sequence
 from typing import Final, TypeAlias
@@ -40,7 +47,10 @@ from percola.cells import SYSTEM_MARK, Cell
 from percola.store.base import CellState
 
 Address: TypeAlias = tuple[str, bytes]
-"""A column: its table's name, and its key."""
+"""A column: its table's name, and its key. Or what is read of a row at once: see `shape_of`."""
+
+ColumnsAsked: TypeAlias = Sequence[tuple[bytes, bool]] | None
+"""Columns of a row: (name, is_prefix) each; None: all but Percola's own."""
 
 HABITS: Final = 1_000
 """Habits that are remembered at most; beyond them, all are learnt anew."""
@@ -69,11 +79,22 @@ _Key: TypeAlias = tuple[str, Address | None]
 """A habit's name: the caller, and the column it reads first; None for an observer's own rows."""
 
 
+_SHAPE: Final = b"\0"
+
+
+def shape_of(table: str, columns: ColumnsAsked) -> Address:
+    """What is read of a row at once, as it stands among columns: these hold no NUL."""
+    if columns is None:
+        return table, 2 * _SHAPE
+    names = [(2 * _SHAPE if is_prefix else _SHAPE) + name for name, is_prefix in columns]
+    return table, _SHAPE + b"".join(sorted(names))
+
+
 class Prefetch:
     """The habits of a repository's transactions in one process; safe to use from many threads.
 
     Attributes:
-        guessed: cells that came ahead.
+        guessed: cells that came ahead; of a row that came whole, one.
         used: how many of them were then read.
     """
 
@@ -139,6 +160,7 @@ class ReadAhead:
         "_caller",
         "_expected",
         "_fetched",
+        "_finished",
         "_guessed",
         "_prefetch",
         "_sizes",
@@ -154,7 +176,9 @@ class ReadAhead:
         self._visits: dict[bytes, tuple[_Key, dict[Address, None]]] = {}
         self._expected: Collection[bytes] = ()
         self._fetched: set[bytes] = set()
-        self._unread: set[Cell] = set()
+        # Rows of which has been learnt: what is read of them later is some other row's affair.
+        self._finished: set[bytes] = set()
+        self._unread: set[Cell | tuple[bytes, Address]] = set()
         self._sizes: dict[Address, int] = {}
         self._guessed = 0
         self._used = 0
@@ -170,6 +194,7 @@ class ReadAhead:
         left = float(BYTES)
         for row, first in self._first_reads(cells):
             if row in self._expected:
+                self._finish()
                 rows = [row, *(one for one in self._expected if self._is_new(one))]
                 likely = self._prefetch.likely((self._caller, None))
             else:
@@ -177,7 +202,12 @@ class ReadAhead:
             for key in dict.fromkeys(rows):
                 for (table, column), size in likely:
                     cell = Cell(table, key, column)
-                    if cell in asked or cell in found or cell in written:
+                    if (
+                        column.startswith(_SHAPE)
+                        or cell in asked
+                        or cell in found
+                        or cell in written
+                    ):
                         continue
                     left -= size
                     if len(found) >= CELLS or left < 0:
@@ -195,13 +225,52 @@ class ReadAhead:
         return list(found.items())
 
     def _is_new(self, row: bytes) -> bool:
-        return row not in self._visits and row not in self._fetched
+        return row not in self._visits and row not in self._fetched and row not in self._finished
+
+    def _finish(self) -> None:
+        """Another row of the batch is begun: learn at once from those that have been read."""
+        if self._visits:
+            self._prefetch.learn(self._visits.values(), self._sizes.items(), 0, 0)
+            self._finished.update(self._visits)
+            self._visits, self._sizes = {}, {}
+
+    def guess_rows(self, rows: Sequence[bytes], shape: Address) -> list[bytes]:
+        """The other rows of the batch of which the same should be read together with `rows`."""
+        if not any(row in self._expected for row in rows):
+            return []
+        if not any(row in self._visits for row in rows):
+            self._finish()
+        for address, size in self._prefetch.likely((self._caller, None)):
+            if address == shape:
+                most = min(CELLS, int(BYTES // max(size, 1)))
+                asked = set(rows)
+                others = (
+                    row
+                    for row in dict.fromkeys(self._expected)
+                    if row not in asked and row not in self._visits and row not in self._finished
+                )
+                return list(itertools.islice(others, most))
+        return []
+
+    def came_row(self, row: bytes, shape: Address, size: int) -> None:
+        """A row has come ahead."""
+        self._guessed += 1
+        self._unread.add((row, shape))
+        self._note_size(shape, size)
+
+    def read_row(self, row: bytes, shape: Address, size: int) -> None:
+        """The transaction has read a row at once, wherever it came from; `size` is its bytes."""
+        if (row, shape) in self._unread:
+            self._unread.discard((row, shape))
+            self._used += 1
+        if row in self._expected:
+            self._visit(row, shape, size)
 
     def came(self, cell: Cell, state: CellState) -> None:
         """A cell has come ahead, with no lock in the way."""
         self._guessed += 1
         self._unread.add(cell)
-        self._note_size(cell, state)
+        self._note_size((cell.table, cell.column), len(state[2] or b""))
 
     def read(self, cell: Cell, state: CellState) -> None:
         """The transaction has read a cell, wherever it came from."""
@@ -211,18 +280,23 @@ class ReadAhead:
             self._used += 1
         if b":" in column and not column.startswith(SYSTEM_MARK):
             return
+        self._visit(row, (table, column), len(state[2] or b""))
+
+    def _visit(self, row: bytes, address: Address, size: int) -> None:
+        """Note what is read of a row."""
         visit = self._visits.get(row)
         if visit is None:
-            if len(self._visits) >= _ROWS:
+            if len(self._visits) >= _ROWS or row in self._finished:
                 return
-            first = None if row in self._expected else (table, column)
+            first = None if row in self._expected else address
             visit = self._visits[row] = ((self._caller, first), {})
-        if visit[0][1] != (table, column):
-            visit[1][table, column] = None
-        self._note_size(cell, state)
+        if visit[0][1] != address:
+            visit[1][address] = None
+        self._note_size(address, size)
 
-    def _note_size(self, cell: Cell, state: CellState) -> None:
-        self._sizes[cell.table, cell.column] = len(state[2] or b"")
+    def _note_size(self, address: Address, size: int) -> None:
+        # What was read of many rows weighs together as much as what was read last.
+        self._sizes[address] = (self._sizes.get(address, size) + size) // 2
 
     def end(self) -> None:
         """The transaction has ended: learn from it. Once."""

@@ -396,7 +396,7 @@ def test_rows_that_join_later_come_without_those_that_have_been_read() -> None:
     first = Cell("t", b"a", b"c")
     assert ahead.guess([first], ()) == []
     ahead.read(first, (None, 1, b"x"))
-    prefetch.learn([(("", None), [("t", b"c"), ("t", b"d")])], [], 0, 0)
+    prefetch.learn([(("", None), [("t", b"c"), ("t", b"d")])] * 2, [], 0, 0)
     rows += [b"b", b"e"]
     assert ahead.guess([Cell("t", b"b", b"c")], ()) == [
         Cell("t", b"b", b"d"),

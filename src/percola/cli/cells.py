@@ -15,7 +15,7 @@ from percola.cells import Cell
 from percola.cli import arguments, display, documents
 from percola.cli.session import Session, ValueLast, at_option, common, table_option
 from percola.errors import ConflictingOptionsError, UsageError
-from percola.snapshot import Row
+from percola.rows import Row
 from percola.transaction import Transaction
 
 SCAN_ROWS: Final = 100

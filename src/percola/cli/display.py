@@ -15,8 +15,8 @@ from rich.text import Text
 from percola.cells import Cell, LockRecord, Op, WriteRecord
 from percola.cli.documents import decoded, members
 from percola.inspection import Failure, HeldLock, Notification, Process, Status, Version
+from percola.rows import Row
 from percola.schema import Column, WeakColumn
-from percola.snapshot import Row
 
 _OPS: Final = {Op.DELETE: "delete", Op.LOCK: "lock only"}
 

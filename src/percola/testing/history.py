@@ -22,7 +22,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, cast
 
@@ -30,8 +30,8 @@ from percola import retry
 from percola.codecs import V
 from percola.errors import CommitUnknownError, OutcomeUnknownError, PercolaError
 from percola.repository import Repository
+from percola.rows import Columns, Row
 from percola.schema import Column, Family, R, Table, WeakColumn
-from percola.snapshot import Columns, Row
 from percola.testing.recorded import (
     DamagedHistoryError,
     Outcome,
@@ -217,6 +217,10 @@ class RecordedTransaction:
 
     # --- Reading ------------------------------------------------------------------------
 
+    def expect(self, rows: Collection[bytes]) -> None:
+        """`Transaction.expect`; there is nothing to record."""
+        self._transaction.expect(rows)
+
     def get(self, column: Column[R, V], row: R) -> V | None:
         """`Transaction.get`, recorded."""
         value = self._transaction.get(column, row)
@@ -245,6 +249,16 @@ class RecordedTransaction:
         wanted = None if columns is None else list(columns)
         found = self._transaction.get_row(table, row, wanted)
         self._saw_row(found, _single(wanted))
+        return found
+
+    def get_rows(
+        self, table: Table[R], rows: Iterable[R], columns: Columns[R] = None
+    ) -> list[Row[R]]:
+        """`Transaction.get_rows`, recorded."""
+        wanted = None if columns is None else list(columns)
+        found = self._transaction.get_rows(table, rows, wanted)
+        for row in found:
+            self._saw_row(row, _single(wanted))
         return found
 
     def scan(

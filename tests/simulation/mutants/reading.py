@@ -88,6 +88,21 @@ def keeps_what_a_lock_hides(seams: Seams) -> None:
         return list(store.read(cells, self.start_ts))
 
 
+@READING.mutant("keeps-rows-that-a-lock-hides", "P9", ReadingAhead, modes=WITH_LOCKS)
+def keeps_rows_that_a_lock_hides(seams: Seams) -> None:
+    """Of a row that comes ahead, the cells that are not locked are kept as if they were all."""
+
+    @seams.replaces(ReadCache, "keep_rows")
+    def keep_rows(
+        original: Any, self: Any, table: str, columns: Any, found: Any, asked: Any
+    ) -> None:
+        unlocked = {
+            row: [one for one in cells if row in asked or one[1][0] is None]
+            for row, cells in found.items()
+        }
+        original(self, table, columns, unlocked, asked)
+
+
 @READING.mutant("reads-ahead-of-its-time", "P9", ReadingAhead)
 def reads_ahead_of_its_time(seams: Seams) -> None:
     """What comes ahead is the newest that there is, and not what it was at start_ts."""

@@ -1,4 +1,4 @@
-"""Rows of several columns, read one by one: what came ahead is what a read would have found."""
+"""Rows of several columns and a family, read one by one: what came ahead is what a read finds."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ people = Table("people")
 cash = people.column("cash", int)
 bank = people.column("bank", int)
 debt = people.column("debt", int)
+purse = people.family("purse", int)
 check = people.weak_column("check")
 sheets = Table("sheets")
 worth = sheets.column("worth", int)
 
 COLUMNS: Final = (cash, bank, debt)
+PURSES: Final = (purse["coins"], purse["notes"])
+ALL: Final = (*COLUMNS, *PURSES)
 FIRST: Final = 100
 
 
 class ReadingAhead(Workload):
     """Clients move money between people and between what each has, and count all of it; an
     observer balances the sheets of those whose money moved, several in one transaction. Nobody
-    asks for two cells in one call: what comes together came ahead."""
+    asks for two columns, or the purses of two, in one call: what comes together came ahead."""
 
     name = "reading-ahead"
     tables = (people, sheets)
@@ -37,7 +40,7 @@ class ReadingAhead(Workload):
     def observers(self) -> Sequence[Observer[Any]]:
         @observer(check, batch=self.size("batch"))
         def balance(t: Transaction, name: str) -> None:
-            found = sum(t.get(column, name) or 0 for column in COLUMNS)
+            found = sum(self.had(t, name).values())
             if t.get(worth, name) != found:
                 t.set(worth, name, found)
 
@@ -48,9 +51,16 @@ class ReadingAhead(Workload):
             for name in self.names():
                 for column in COLUMNS:
                     t.set(column, name, FIRST)
+                # The purses are empty: their cells come and go.
                 t.notify(check, name)
 
         client.transact(pay_in)
+
+    def had(self, t: Transaction | RecordedTransaction, name: str) -> dict[Any, int]:
+        """What a person has, by the column that it is in."""
+        found = {column: t.get(column, name) or 0 for column in COLUMNS}
+        coins = t.get_row(people, name, [purse]).family(purse)
+        return found | {purse[kind]: amount for kind, amount in coins.items()}
 
     def turn(self, client: Client, number: int) -> None:
         if client.chance.random() < 0.4:
@@ -61,22 +71,34 @@ class ReadingAhead(Workload):
     def move(self, client: Client) -> None:
         chance = client.chance
         payer, payee = chance.sample(self.names(), 2)
-        given, taken = chance.choice(COLUMNS), chance.choice(COLUMNS)
+        given, taken = chance.choice(ALL), chance.choice(ALL)
         amount = chance.randint(1, 10)
+        expects = chance.random() < 0.5
 
         def pay(t: RecordedTransaction) -> None:
-            had = {column: t.get(column, payer) or 0 for column in COLUMNS}
-            got = {column: t.get(column, payee) or 0 for column in COLUMNS}
-            t.set(given, payer, had[given] - amount)
-            t.set(taken, payee, got[taken] + amount)
+            if expects:
+                t.expect((payer.encode(), payee.encode()))
+            had, got = self.had(t, payer), self.had(t, payee)
+            for column, name, after in (
+                (given, payer, had.get(given, 0) - amount),
+                (taken, payee, got.get(taken, 0) + amount),
+            ):
+                if after or column in COLUMNS:
+                    t.set(column, name, after)
+                else:
+                    t.delete(column, name)
             t.notify(check, payer)
             t.notify(check, payee)
 
         client.transact(pay)
 
     def count(self, client: Client) -> None:
+        expects = client.chance.random() < 0.5
+
         def read(t: RecordedTransaction) -> list[int]:
-            return [t.get(column, name) or 0 for name in self.names() for column in COLUMNS]
+            if expects:
+                t.expect([name.encode() for name in self.names()])
+            return [amount for name in self.names() for amount in self.had(t, name).values()]
 
         attempt = client.transact(read)
         if attempt:
@@ -87,16 +109,16 @@ class ReadingAhead(Workload):
     def at_rest(self, repo: Repository) -> None:
         now = repo.snapshot()
         self.check_total(
-            [now.get(column, name) or 0 for name in self.names() for column in COLUMNS],
+            [now.get(column, name) or 0 for name in self.names() for column in ALL],
             "A reader at rest",
         )
         for name in self.names():
-            has = sum(now.get(column, name) or 0 for column in COLUMNS)
+            has = sum(now.get(column, name) or 0 for column in ALL)
             if now.get(worth, name) != has:
                 self.violate(
                     f"{name} has {has}, and the sheet says {now.get(worth, name)}.",
                     (worth, name),
-                    *((column, name) for column in COLUMNS),
+                    *((column, name) for column in ALL),
                 )
 
     def check_total(self, found: list[int], who: str) -> None:
@@ -104,5 +126,5 @@ class ReadingAhead(Workload):
         if sum(found) != expected:
             self.violate(
                 f"{who} saw {found}: {sum(found)} in all, and not {expected}.",
-                *((column, name) for name in self.names() for column in COLUMNS),
+                *((column, name) for name in self.names() for column in ALL),
             )

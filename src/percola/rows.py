@@ -1,0 +1,67 @@
+"""§2.1: a row of a table as a reader gets it, and which of its columns he asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Generic, TypeVar, overload
+
+from percola.codecs import V
+from percola.schema import Column, Family, R, Table
+
+D = TypeVar("D")
+
+Columns = Iterable[Column[R, Any] | Family[R, Any]] | None
+"""The columns and families of a row that are read; None: all."""
+
+
+class Row(Generic[R]):
+    """One row of a table as a snapshot sees it: the columns that were asked for and exist."""
+
+    __slots__ = ("_table", "_values", "key")
+
+    def __init__(self, table: Table[R], key: R, values: dict[bytes, bytes]) -> None:
+        self._table: Table[R] = table
+        self._values = values
+        self.key: R = key
+
+    def __repr__(self) -> str:
+        names = ", ".join(name.decode("utf-8", "replace") for name in self._values)
+        return f"Row({self.key!r}: {names})"
+
+    def __bool__(self) -> bool:
+        return bool(self._values)
+
+    def __contains__(self, column: Column[R, Any]) -> bool:
+        return column.key in self._values
+
+    def __getitem__(self, column: Column[R, V]) -> V:
+        """The column's value; KeyError if the row has none."""
+        raw = self._values.get(column.key)
+        if raw is None:
+            raise KeyError(f"The row {self.key!r} has no {column!r}.")
+        return column.decode_value(raw)
+
+    @overload
+    def get(self, column: Column[R, V]) -> V | None: ...
+    @overload
+    def get(self, column: Column[R, V], default: D) -> V | D: ...
+    def get(self, column: Column[R, V], default: D | None = None) -> V | D | None:
+        """The column's value, or `default` if the row has none."""
+        raw = self._values.get(column.key)
+        return default if raw is None else column.decode_value(raw)
+
+    def family(self, family: Family[R, V]) -> dict[str, V]:
+        """The values of a family's columns by qualifier."""
+        skip = len(family.prefix)
+        return {
+            name[skip:].decode(): family.codec.decode(raw)
+            for name, raw in self._values.items()
+            if name.startswith(family.prefix)
+        }
+
+    def items(self) -> Iterator[tuple[Column[R, Any], Any]]:
+        """Every column and its value, in the order of the columns' names."""
+        for name, raw in self._values.items():
+            column = self._table.resolve(name.decode())
+            if isinstance(column, Column):
+                yield column, column.decode_value(raw)
