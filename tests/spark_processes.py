@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -27,3 +31,13 @@ def python_workers(spark: SparkSession) -> list[int]:
     assert gateway is not None
     daemons = children(gateway.proc.pid)
     return [worker for daemon in daemons for worker in children(daemon)]
+
+
+def kill_all(pids: Iterable[int]) -> list[int]:
+    """End processes without asking; those of them that were still there."""
+    killed = []
+    for pid in pids:
+        with suppress(ProcessLookupError):  # Spark may have ended it just now.
+            os.kill(pid, signal.SIGKILL)
+            killed.append(pid)
+    return killed

@@ -17,7 +17,7 @@ from children import Child
 from click.testing import CliRunner
 from link_graphs import Web, edges, put, random_web, ranks, written
 from pyspark.sql import SparkSession
-from spark_processes import children, python_workers
+from spark_processes import children, kill_all, python_workers
 
 import percola
 from percola import Repository
@@ -215,9 +215,7 @@ def test_when_the_processes_of_tasks_are_killed_in_the_middle_of_writing_nothing
     def kill(progress: Progress) -> None:
         if progress.step == "Writing" and not killed and (there := len(written(repo))):
             before.append(there)
-            for worker in python_workers(spark):
-                os.kill(worker, signal.SIGKILL)
-                killed.append(worker)
+            killed.extend(kill_all(python_workers(spark)))
 
     report = rank_here(progress=kill)
     assert killed and 0 < before[0] < len(MANY.live)

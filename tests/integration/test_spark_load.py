@@ -8,13 +8,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from spark_processes import children, python_workers
+from spark_processes import children, kill_all, python_workers
 from warc_files import HTML, Crawl, page, pages
 
 import percola
@@ -243,10 +242,7 @@ def killing(spark: SparkSession, repo: Repository, wait_until: Wait) -> Callable
         def kill() -> None:
             wait_until(lambda: over.is_set() or repo.pending().get("pages.capture", 0) > 100)
             while not over.is_set() and (always or not killed):
-                for worker in python_workers(spark):
-                    with suppress(ProcessLookupError):  # Spark may have ended it just now.
-                        os.kill(worker, signal.SIGKILL)
-                        killed.append(worker)
+                killed.extend(kill_all(python_workers(spark)))
                 over.wait(0.01)
 
         killer = threading.Thread(target=kill)

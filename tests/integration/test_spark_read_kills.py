@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import sys
 import threading
 import time
@@ -19,7 +18,7 @@ from pathlib import Path
 import pytest
 from children import Child, hear, say
 from pyspark.sql import DataFrame, SparkSession
-from spark_processes import QUICK_JAVA, children, python_workers
+from spark_processes import QUICK_JAVA, children, kill_all, python_workers
 from stores import in_thread
 
 import percola
@@ -112,10 +111,8 @@ def kill_while_it_is_read(
         frame = frame_of(spark, folder, ts)
         reading = in_thread(frame.collect)
         wait(lambda: waits_for_the_lock(spark))
-        killed = victims()
+        killed = kill_all(victims())
         assert killed
-        for pid in killed:
-            os.kill(pid, signal.SIGKILL)
         wait(lambda: not any(cmdline(pid) for pid in killed))
         assert not reading.done()
         slow.tell()

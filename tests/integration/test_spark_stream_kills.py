@@ -24,7 +24,7 @@ from feed_streams import (
     stream,
     title,
 )
-from spark_processes import QUICK_JAVA, children
+from spark_processes import QUICK_JAVA, children, kill_all
 
 from percola import Repository
 from percola.spark import spark_session
@@ -124,8 +124,7 @@ def test_killed_python_workers_executors_and_drivers_lose_and_double_no_change(
             if name.startswith("python")
         ]
         assert {int(file.name) for file in running.iterdir()} <= set(killed)
-        for pid in killed:
-            os.kill(pid, signal.SIGKILL)
+        kill_all(killed)
         before = {int(file.name) for file in running.iterdir()}
         wait_until(
             lambda: len({int(file.name) for file in running.iterdir()} - before) >= 2,
@@ -152,8 +151,7 @@ def test_killed_python_workers_executors_and_drivers_lose_and_double_no_change(
         wait_for_tasks()
         below = list(processes_below(jvm))
         os.kill(child.pid, signal.SIGKILL)
-        for pid in [jvm, *below]:
-            os.kill(pid, signal.SIGKILL)
+        kill_all([jvm, *below])
     write()
     (work / "go").touch()
     with Child(follow, folder, work) as child:

@@ -17,7 +17,7 @@ import pytest
 from children import Child, hear, say
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from spark_processes import QUICK_JAVA, children, python_workers
+from spark_processes import QUICK_JAVA, children, kill_all, python_workers
 from spark_writes import (
     ROWS,
     assert_nothing_left,
@@ -165,10 +165,7 @@ def test_python_workers_that_are_killed_in_a_batch_lose_and_double_nothing(
         writing = in_thread(lambda: drain(spark, folder, work))
         wait_until(lambda: under_way(repo) or writing.done(), seconds=90, what="half of it")
         assert not writing.done(), str(writing.exception())
-        killed = python_workers(spark)
-        assert killed
-        for pid in killed:
-            os.kill(pid, signal.SIGKILL)
+        assert kill_all(python_workers(spark))
         assert visible(repo) == {}
     writing.result(90)
     assert_written_once(repo)

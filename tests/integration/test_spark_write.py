@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
@@ -11,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from spark_processes import python_workers
+from spark_processes import kill_all, python_workers
 from spark_writes import (
     assert_nothing_left,
     assert_written_once,
@@ -217,10 +215,7 @@ def test_python_workers_that_are_killed_while_they_write_lose_and_double_nothing
         writing = in_thread(lambda: save(frame_of(spark), folder, atomicity))
         wait_until(lambda: under_way(repo) or writing.done(), seconds=90, what="half of it")
         assert not writing.done(), str(writing.exception())
-        killed = python_workers(spark)
-        assert killed
-        for pid in killed:
-            os.kill(pid, signal.SIGKILL)
+        assert kill_all(python_workers(spark))
         if atomicity == "job":
             assert visible(repo) == {}, "something was visible before the commit"
     writing.result(90)

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from from_scratch import again, check, recrawl, sample
+from spark_processes import kill_all
 
 from percola import Repository
 from webindex import tables
@@ -75,13 +76,7 @@ def started(module: str, *arguments: object, **more: str) -> Iterator[subprocess
         finally:
             left = children(process.pid)
             process.kill()
-            end(left)
-
-
-def end(pids: list[int]) -> None:
-    for pid in pids:
-        if is_alive(pid):
-            os.kill(pid, signal.SIGKILL)
+            kill_all(left)
 
 
 def children(pid: int) -> list[int]:
@@ -165,7 +160,7 @@ def test_workers_end_when_their_supervisor_is_killed(
             work.wait(SECONDS)
             wait_until(lambda: not any(map(is_alive, workers)), what="the workers to end")
         finally:
-            end(workers)
+            kill_all(workers)
     with running(repo.address, 1) as others:
         wait_until_idle(repo, others, SECONDS)
     check(repo, index, sample()[:40])

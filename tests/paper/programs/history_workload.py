@@ -1,8 +1,9 @@
 """A client of a recorded workload, in a process of its own.
 
 Arguments: the repository's folder, the history's file, the client's name, "registers" or
-"appends", how many transactions to commit (0: go on until killed). It prints "begun" once it has
-committed a few, and "done" at the end.
+"appends", how many transactions to commit (0: go on until killed). Once it has committed a few, and
+in the middle of a transaction that writes the first row, it prints "begun" and waits for a line: of
+clients that wait together, one commits. It prints "done" at the end.
 
     registers   reads some cells, locks, scans and deletes now and then, writes values of its own
     appends     reads some lists, and appends an element of its own to one or two of them
@@ -55,6 +56,15 @@ def appends(x: RecordedTransaction, chance: random.Random, element: str) -> None
             x.set(numbers, row, [*known, element])
 
 
+def meet(x: RecordedTransaction, workload: str, element: str) -> None:
+    """Writes a cell that all clients write, when told to."""
+    column = register if workload == "registers" else numbers
+    known = x.get(column, ROWS[0]) or []
+    print("begun", flush=True)
+    sys.stdin.readline()
+    x.set(column, ROWS[0], element if workload == "registers" else [*known, element])
+
+
 WORKLOADS = {"registers": registers, "appends": appends}
 
 
@@ -65,16 +75,20 @@ def main(folder: str, path: str, name: str, workload: str, count: int) -> None:
     work = WORKLOADS[workload]
     with Recorder(name, path=path) as recorder:
         done = tried = 0
+        has_met = False
         while not count or done < count:
             tried += 1
+            meets = done >= 20 and not has_met
+            has_met = has_met or meets
             try:
                 with recorder.transaction(repo, two_phase=tried % 2 == 0) as x:
-                    work(x, chance, f"{name}-{tried}")
+                    if meets:
+                        meet(x, workload, f"{name}-{tried}")
+                    else:
+                        work(x, chance, f"{name}-{tried}")
                 done += 1
             except TransientError:
                 continue
-            if done == 20:
-                print("begun", flush=True)
     print("done", flush=True)
 
 
