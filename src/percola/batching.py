@@ -107,11 +107,10 @@ class ReadCache(dict[Cell, CellState]):
         return found
 
     def guess_rows(self, table: str, rows: Sequence[bytes], columns: ColumnsAsked) -> list[bytes]:
-        """Other rows, not here yet, that should be read together with some."""
+        """Other rows, that have not come yet, which should be read together with some."""
         if self.ahead is None:
             return []
-        shape = shape_of(table, columns)
-        return [row for row in self.ahead.guess_rows(rows, shape) if (row, shape) not in self._rows]
+        return self.ahead.guess_rows(rows, shape_of(table, columns))
 
     def keep_rows(
         self,
@@ -124,17 +123,19 @@ class ReadCache(dict[Cell, CellState]):
         shape, left = shape_of(table, columns), BYTES
         for row, cells in found.items():
             size = _bytes_of(cells)
-            if row in asked:
-                if self.ahead is not None:
-                    self.ahead.read_row(row, shape, size)
-            else:
-                left -= size
-                if left < 0:
-                    continue
-                if self.ahead is not None:
-                    self.ahead.came_row(row, shape, size)
             # A lock matters only to whoever reads the row: then it is read again.
-            if len(cells) < READ_CACHE_CELLS and all(state[0] is None for _, state in cells):
+            fits = len(cells) < READ_CACHE_CELLS and all(state[0] is None for _, state in cells)
+            if row not in asked:
+                left -= size
+                fits = fits and left >= 0
+            if self.ahead is not None:
+                if row in asked:
+                    self.ahead.read_row(row, shape, size)
+                elif fits:
+                    self.ahead.came_row(row, shape, size)
+                else:
+                    self.ahead.leave_out(row, shape)
+            if fits:
                 # One that is empty is something to remember, too.
                 self._make_room(len(cells) + 1, size)
                 self._rows[row, shape] = cells

@@ -33,6 +33,15 @@ While a worker finds other work, it looks at such a column only every so many se
 changes of one row are then answered once, not dozens of times. When there has been nothing else
 to do for a moment, it looks.
 
+Behind a network, what past runs read of their own rows comes for all rows of a batch at once
+(`percola.prefetch`). Which other rows a run will read, only the program can know. It may say so:
+
+    @observer(refresh, batch=32, ahead=read_ahead)
+
+`read_ahead(t, rows)` is called where calls are dear, before the runs, with the rows of a batch, and
+reads for all of them in a few calls what the function then reads for each: it finds it in the
+transaction's cache.
+
 An observer that waits for something outside, such as a search index, would have the others wait
 with it. It may run apart:
 
@@ -52,10 +61,11 @@ from typing import Any, Final, Generic
 from percola.cells import Cell, Kind, ack_column, decode_ts, encode_ts, failed_column
 from percola.errors import ObserverError, ObserverTimeoutError
 from percola.schema import Column, R, WeakColumn, check_name
-from percola.snapshot import Services
+from percola.snapshot import Services, Snapshot
 from percola.transaction import Transaction
 
 ObserverFunction = Callable[[Transaction, R], object]
+AheadFunction = Callable[[Snapshot, Sequence[R]], object]
 
 _BATCH_SECONDS: Final = 0.05
 _BATCH_CELLS: Final = 1000
@@ -75,6 +85,7 @@ class Observer(Generic[R]):
         defer: seconds for which it may be put off while there is other work; see `observer`.
         share: of a worker's time, how much it may take while there is other work, up to 1.
         apart: whether one worker runs it, on a thread of its own; see `observer`.
+        ahead: reads together what runs for several rows will read; see `observer`.
     """
 
     column: Column[R, Any] | WeakColumn[R]
@@ -84,6 +95,7 @@ class Observer(Generic[R]):
     defer: float = 0.0
     share: float = 1.0
     apart: bool = False
+    ahead: AheadFunction[R] | None = None
 
     def __post_init__(self) -> None:
         check_name("an observer", self.name)
@@ -111,6 +123,11 @@ class Observer(Generic[R]):
             raise ObserverError(
                 f"The observer {self.name!r} cannot have a share of {self.share!r}: it is a part "
                 "of a worker's time, above 0 and up to 1."
+            )
+        if self.ahead is not None and not callable(self.ahead):
+            raise ObserverError(
+                f"The observer {self.name!r} cannot read ahead with {self.ahead!r}: it is a "
+                "function of a snapshot and rows."
             )
         if self.apart and self.defer:
             raise ObserverError(
@@ -148,6 +165,8 @@ class Observer(Generic[R]):
         if isinstance(column, Column):
             runs = self._acknowledge(transaction, cell)
         if runs:
+            if self.ahead is not None and services.prefetch is not None:
+                self.ahead(transaction, [key])
             self.function(transaction, key)
         if is_abandoned():
             transaction.rollback()
@@ -183,11 +202,17 @@ class Observer(Generic[R]):
         transaction.expect(ahead)
         start_ts = transaction.start_ts
         answered: list[bytes] = []
+        read_ahead = self.ahead if services.prefetch is not None else None
+        begun: set[bytes] = set()
         for row, notified in rows:
             seen = [ts for ts in notified if ts <= start_ts]
             if seen:  # Else it was notified since this began: a run would answer nothing.
                 cell = Cell(column.table.name, row, column.key)
                 if self.is_weak or self._acknowledge(transaction, cell):
+                    if read_ahead is not None and row not in begun:
+                        fresh = [one for one in dict.fromkeys((row, *ahead)) if one not in begun]
+                        read_ahead(transaction, [column.table.decode_row(one) for one in fresh])
+                        begun.update(fresh)
                     self.function(transaction, column.table.decode_row(row))
                 for ts in seen:
                     transaction.answer(Kind.NOTIFY, cell, ts)
@@ -257,6 +282,7 @@ def observer(
     defer: float = 0.0,
     share: float = 1.0,
     apart: bool = False,
+    ahead: AheadFunction[R] | None = None,
 ) -> Callable[[ObserverFunction[R]], Observer[R]]:
     """Make an `Observer` of a function: `@observer(column)`; its name is the function's.
 
@@ -278,6 +304,12 @@ def observer(
             waits for something outside, or keeps something open there. It is no lock: now and
             then two may run, as is so of any two runs. Where several observers share a column,
             all run apart if one does. Its share is of that thread's time, while others are busy.
+        ahead: called on a store behind a network with the transaction and some rows, before the
+            function is called for them: reads with `get_many` and `get_rows` what the function
+            will read, so that it finds it in the transaction's cache. Some of the rows may not
+            get their turn in this transaction. It changes nothing but the number of calls: it
+            must not write, and the function must not rely on it. What it raises, the run has
+            raised. Worth it where a run reads other rows than its own.
 
     Raises ObserverError for a column that is not observed, and for a batch that is none or not
     possible; SchemaError for an unusable name.
@@ -285,7 +317,7 @@ def observer(
 
     def bind(function: ObserverFunction[R]) -> Observer[R]:
         own = str(getattr(function, "__name__", ""))
-        return Observer(column, function, name or own, batch, defer, share, apart)
+        return Observer(column, function, name or own, batch, defer, share, apart, ahead)
 
     return bind
 

@@ -61,6 +61,9 @@ COLUMNS: Final = 32
 CELLS: Final = 512
 """Cells that come ahead with one call at most."""
 
+ROW_CELLS: Final = 4_096
+"""Cells of rows that are read whole that come with one call at most, but for those asked for."""
+
 BYTES: Final = 1 << 20
 """Bytes that come ahead with one call at most, as far as past values tell."""
 
@@ -162,6 +165,7 @@ class ReadAhead:
         "_fetched",
         "_finished",
         "_guessed",
+        "_known",
         "_prefetch",
         "_sizes",
         "_unread",
@@ -178,6 +182,8 @@ class ReadAhead:
         self._fetched: set[bytes] = set()
         # Rows of which has been learnt: what is read of them later is some other row's affair.
         self._finished: set[bytes] = set()
+        # Rows that were read whole, or need not come ahead any more.
+        self._known: set[tuple[bytes, Address]] = set()
         self._unread: set[Cell | tuple[bytes, Address]] = set()
         self._sizes: dict[Address, int] = {}
         self._guessed = 0
@@ -247,14 +253,21 @@ class ReadAhead:
                 others = (
                     row
                     for row in dict.fromkeys(self._expected)
-                    if row not in asked and row not in self._visits and row not in self._finished
+                    if row not in asked
+                    and row not in self._finished
+                    and (row, shape) not in self._known
                 )
                 return list(itertools.islice(others, most))
         return []
 
+    def leave_out(self, row: bytes, shape: Address) -> None:
+        """A row has come ahead and was not kept: it is not to come again before it is asked for."""
+        self._known.add((row, shape))
+
     def came_row(self, row: bytes, shape: Address, size: int) -> None:
         """A row has come ahead."""
         self._guessed += 1
+        self._known.add((row, shape))
         self._unread.add((row, shape))
         self._note_size(shape, size)
 
@@ -264,6 +277,7 @@ class ReadAhead:
             self._unread.discard((row, shape))
             self._used += 1
         if row in self._expected:
+            self._known.add((row, shape))
             self._visit(row, shape, size)
 
     def came(self, cell: Cell, state: CellState) -> None:

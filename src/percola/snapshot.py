@@ -35,13 +35,13 @@ from percola.leases import Leases
 from percola.locks import LockResolver
 from percola.news import News
 from percola.oracle.base import Oracle
-from percola.prefetch import CELLS, Prefetch
+from percola.prefetch import ROW_CELLS, Prefetch
 from percola.rows import Columns, Row
 from percola.schema import Column, Family, R, Table, WeakColumn
 from percola.store.base import BLOCKED, CellState, OneStepStore, Reader, Store
 
 _CHUNK = 512
-_ROW_CELLS = 8192
+_MANY_CELLS = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +359,7 @@ class Snapshot:
             found = cache.look_up_rows(table, keys, wanted)
         while missing := [key for key in keys if key not in found]:
             others = [] if cache is None else cache.guess_rows(table, missing, wanted)
-            limit = CELLS if others else _ROW_CELLS
+            limit = ROW_CELLS if others else _MANY_CELLS
             try:
                 cells = store.scan_rows(
                     table, [*missing, *others], self.start_ts, columns=wanted, limit=limit
@@ -369,7 +369,7 @@ class Snapshot:
                     raise
                 # It may be in one that nobody has asked for.
                 cells = store.scan_rows(
-                    table, missing, self.start_ts, columns=wanted, limit=_ROW_CELLS
+                    table, missing, self.start_ts, columns=wanted, limit=_MANY_CELLS
                 )
             found.update(cells)
             if cache is not None:

@@ -11,10 +11,10 @@ might have read the cell before it was changed, and nobody would look again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from percola import Transaction, observer
+from percola import Column, Row, Snapshot, Transaction, observer
 from webindex import outbox, tables
 from webindex.election import elect
 from webindex.urls import page_id, page_row
@@ -23,6 +23,9 @@ __all__ = ["MAX_ANCHORS", "assemble", "tell"]
 
 MAX_ANCHORS: Final = 50
 """Distinct anchor texts that a document keeps, the most frequent ones."""
+
+_FEW: Final = 50
+"""What of a cluster of more members is not read together with what other clusters need."""
 
 
 def tell(t: Transaction, row: str) -> None:
@@ -40,7 +43,30 @@ def tell(t: Transaction, row: str) -> None:
         t.notify(tables.cluster_changed, joined["cluster"])
 
 
-@observer(tables.cluster_changed, batch=tables.BATCH)
+def _read_ahead(t: Snapshot, clusters: Sequence[str]) -> None:
+    """Read what `assemble` reads for these clusters, for all of them together, step by step."""
+    t.get_many((tables.document, cluster) for cluster in clusters)
+    found = t.get_rows(tables.clusters, clusters, [tables.member])
+    families = [one.family(tables.member) for one in found]
+    few = [members for members in families if len(members) <= _FEW]
+    urls = [one["url"] for members in few for one in members.values()]
+    rows = [page_row(url) for url in urls]
+    t.get_many((column, row) for row in rows for column in (tables.rank, tables.tally))
+    leading = dict(zip(urls, t.get_rows(tables.aliases, rows, [tables.leads_here]), strict=True))
+    cells: list[tuple[Column[str, Any], str]] = []
+    for members in few:
+        own = {one["url"] for one in members.values()}
+        redirects = _redirects(leading[url] for url in own)
+        cells += [(tables.tally, page_row(url)) for url in redirects]
+        if len(own | redirects) > 1:
+            cells += [(tables.inverted, page_row(url)) for url in own]
+        canonical = elect(members, _ranks(t, members))
+        if canonical is not None:
+            cells.append((tables.text, page_row(canonical["url"])))
+    t.get_many(cells)
+
+
+@observer(tables.cluster_changed, batch=tables.BATCH, ahead=_read_ahead)
 def assemble(t: Transaction, cluster: str) -> None:
     """Make the cluster's serving document, and hand it to the exporter if it has changed."""
     # For update, also where nothing is to be written: a slower run that read an older snapshot,
@@ -72,22 +98,12 @@ def assemble(t: Transaction, cluster: str) -> None:
 def assemble_document(t: Transaction, members: Mapping[str, Any]) -> dict[str, Any] | None:
     """What the search index should show of a cluster with these members; None for nothing."""
     rows = {page: page_row(one["url"]) for page, one in members.items()}
-    found = t.get_many((tables.rank, row) for row in rows.values())
-    ranks = {
-        page: rank["value"] for page, rank in zip(rows, found, strict=True) if rank is not None
-    }
+    ranks = _ranks(t, members)
     canonical = elect(members, ranks)
     if canonical is None:
         return None
     url = canonical["url"]
-    redirects = {
-        one["url"]
-        for row in rows.values()
-        for one in t.get_row(tables.aliases, row, [tables.leads_here])
-        .family(tables.leads_here)
-        .values()
-        if one["kind"] == "redirect"
-    }
+    redirects = _redirects(t.get_rows(tables.aliases, rows.values(), [tables.leads_here]))
     links, anchors = _links_to(t, rows, {one["url"] for one in members.values()} | redirects)
     common = sorted(anchors.items(), key=lambda anchor: (-anchor[1], anchor[0]))
     return {
@@ -100,6 +116,22 @@ def assemble_document(t: Transaction, members: Mapping[str, Any]) -> dict[str, A
         "aliases": sorted(redirects),
         "inlinks": links,
         "rank": ranks.get(page_id(url), 0.0),
+    }
+
+
+def _ranks(t: Snapshot, members: Mapping[str, Any]) -> dict[str, float]:
+    """The ranks of those members that have one."""
+    found = t.get_many((tables.rank, page_row(one["url"])) for one in members.values())
+    return {page: rank["value"] for page, rank in zip(members, found, strict=True) if rank}
+
+
+def _redirects(aliases: Iterable[Row[str]]) -> set[str]:
+    """The URLs that are sent to pages, of which these are the rows of `aliases`."""
+    return {
+        one["url"]
+        for row in aliases
+        for one in row.family(tables.leads_here).values()
+        if one["kind"] == "redirect"
     }
 
 

@@ -21,10 +21,10 @@ pages of one text that come at the same moment would each found a cluster, havin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from percola import Transaction, observer
+from percola import Column, Snapshot, Transaction, observer
 from webindex import tables
 from webindex.components import (
     band_rows,
@@ -43,7 +43,58 @@ Member = dict[str, Any]
 _BYTES = 8
 
 
-@observer(tables.join_due, batch=tables.BATCH)
+def _read_ahead(t: Snapshot, rows: Sequence[str]) -> None:
+    """Read what `join` reads for these pages, for all of them together, step by step."""
+    own = (tables.capture, tables.fingerprint, tables.joined, tables.resolved)
+    t.get_many((column, row) for row in rows for column in own)
+    cells: list[tuple[Column[str, Any], str]] = []
+    leaving: list[Mapping[str, Any]] = []
+    entering: list[tuple[str, Member]] = []
+    for row in rows:
+        found, standing = t.get(tables.capture, row), t.get(tables.joined, row)
+        now = None if found is None else _member(t, row, found["url"])
+        if found is None or (standing is None and now is None):
+            continue
+        page = page_id(found["url"])
+        if standing is not None and now is not None and _same_keys(standing, now):
+            cells.append((tables.member[page], standing["cluster"]))
+            continue
+        cells.append((tables.live, _counter(found["url"])))
+        if standing is not None:
+            leaving.append(standing)
+            cells += [(tables.owner, standing["content"]), (tables.version, standing["cluster"])]
+        if now is not None:
+            entering.append((page, now))
+            cells += [(tables.owner, now["content"]), (tables.version, _new_cluster(t, page))]
+            if now["target"] is not None:
+                cells.append((tables.joined, page_row(now["target"])))
+    t.get_many(cells)
+    left = {standing["cluster"] for standing in leaving}
+    t.get_rows(tables.clusters, left, [tables.member])
+    t.get_rows(tables.aliases, [page_row(now["url"]) for _, now in entering], [tables.leads_here])
+    cells = []
+    for standing in leaving:
+        owner = t.get(tables.owner, standing["content"])
+        if owner is not None and owner["pages"] == 1:
+            cells += _bands(standing["content"])
+    for _, now in entering:
+        cells += [(tables.joined, page_row(one["url"])) for one in _copies(t, now)]
+        if t.get(tables.owner, now["content"]) is None:
+            cells += _bands(now["content"])
+    t.get_many(cells)
+    cells = []
+    for _, now in entering:
+        simhash = simhash_of(now["content"])
+        if simhash is not None and t.get(tables.owner, now["content"]) is None:
+            cells += [(tables.owner, near_key(one)) for one in _near(t, simhash)]
+    t.get_many(cells)
+    around = [_around(t, now, t.get) for _, now in entering]
+    t.get_many((tables.version, cluster) for one in around for cluster in one)
+    merged = {cluster for one in around if len(one) > 1 for cluster in one}
+    t.get_rows(tables.clusters, merged - left, [tables.member])
+
+
+@observer(tables.join_due, batch=tables.BATCH, ahead=_read_ahead)
 def join(t: Transaction, row: str) -> None:
     """Bring a page's membership, and with it the clusters around it, to what its keys are now."""
     found = t.get(tables.capture, row)
@@ -83,7 +134,7 @@ def join(t: Transaction, row: str) -> None:
     change.write()
 
 
-def _member(t: Transaction, row: str, url: str) -> Member | None:
+def _member(t: Snapshot, row: str, url: str) -> Member | None:
     """The page as a member of a cluster; None if it is not live."""
     known = t.get(tables.fingerprint, row)
     if known is None:
@@ -121,13 +172,12 @@ def _enter(
 
     `changed` says that its content key is not counted yet.
     """
-    around = _around(t, page, now)
+    around = _around(t, now, t.get_for_update)
     own = change.cluster_of(page)
     if own is not None:
         around.add(own)
     if not around:
-        # Nobody else has the name: only a run for this page could make it, at this timestamp.
-        into = f"{page[:16]}{t.start_ts:x}"
+        into = _new_cluster(t, page)
     elif len(around) == 1:
         [into] = around
     else:
@@ -137,8 +187,20 @@ def _enter(
         _claim(t, now["content"], into)
 
 
-def _around(t: Transaction, page: str, now: Member) -> set[str]:
-    """The clusters of other pages that have an edge to this one."""
+def _new_cluster(t: Snapshot, page: str) -> str:
+    """The name of a cluster that begins with a page."""
+    # Nobody else has it: only a run for this page could make it, at this timestamp.
+    return f"{page[:16]}{t.start_ts:x}"
+
+
+Get = Callable[[Column[str, Any], str], Any]
+
+
+def _around(t: Snapshot, now: Member, get_target: Get) -> set[str]:
+    """The clusters of other pages that have an edge to this one.
+
+    `get_target` reads what its target has joined, and locks that if its caller joins it as well.
+    """
     found: set[str] = set()
     content = now["content"]
     owner = t.get(tables.owner, content)
@@ -150,25 +212,36 @@ def _around(t: Transaction, page: str, now: Member) -> set[str]:
             if owner is not None:
                 found.add(owner["cluster"])
     if now["target"] is not None:
-        joined = t.get_for_update(tables.joined, page_row(now["target"]))
+        joined = get_target(tables.joined, page_row(now["target"]))
         if joined is not None:
             found.add(joined["cluster"])
-    leading = t.get_row(tables.aliases, page_row(now["url"]), [tables.leads_here])
-    for one in leading.family(tables.leads_here).values():
-        if one["kind"] == "canonical":
-            # Only once it has joined with that target: until then it has yet to come by itself.
-            joined = t.get(tables.joined, page_row(one["url"]))
-            if joined is not None and joined["target"] == now["url"]:
-                found.add(joined["cluster"])
+    for one in _copies(t, now):
+        # Only once it has joined with that target: until then it has yet to come by itself.
+        joined = t.get(tables.joined, page_row(one["url"]))
+        if joined is not None and joined["target"] == now["url"]:
+            found.add(joined["cluster"])
     return found
 
 
-def _near(t: Transaction, simhash: int) -> set[int]:
+def _copies(t: Snapshot, now: Member) -> list[Mapping[str, Any]]:
+    """The pages that name this one as their canonical page: {url, kind} each."""
+    leading = t.get_row(tables.aliases, page_row(now["url"]), [tables.leads_here])
+    found = leading.family(tables.leads_here).values()
+    return [one for one in found if one["kind"] == "canonical"]
+
+
+def _near(t: Snapshot, simhash: int) -> set[int]:
     """Other simhashes at a distance of at most `NEAR`."""
     found = set()
     for stored in t.get_many((tables.near, row) for row in band_rows(simhash)):
         found |= {one for one in _simhashes(stored) if hamming(one, simhash) <= NEAR}
     return found - {simhash}
+
+
+def _bands(content: str) -> list[tuple[Column[str, Any], str]]:
+    """The cells in which a content key's simhash stands, if it has one."""
+    simhash = simhash_of(content)
+    return [] if simhash is None else [(tables.near, row) for row in band_rows(simhash)]
 
 
 # --- Keys -----------------------------------------------------------------------------------
@@ -179,10 +252,8 @@ def _claim(t: Transaction, content: str, cluster: str) -> None:
     owner = t.get(tables.owner, content)
     pages = owner["pages"] if owner is not None else 0
     t.set(tables.owner, content, {"cluster": cluster, "pages": pages + 1})
-    simhash = simhash_of(content)
-    if not pages and simhash is not None:
-        for row in band_rows(simhash):
-            _store(t, row, _simhashes(t.get(tables.near, row)) | {simhash})
+    if not pages:
+        _change_bands(t, content, set.union)
 
 
 def _release(t: Transaction, content: str) -> None:
@@ -193,10 +264,18 @@ def _release(t: Transaction, content: str) -> None:
         t.set(tables.owner, content, {**owner, "pages": owner["pages"] - 1})
         return
     t.delete(tables.owner, content)
+    _change_bands(t, content, set.difference)
+
+
+def _change_bands(
+    t: Transaction, content: str, change: Callable[[set[int], set[int]], set[int]]
+) -> None:
+    """Add a content key's simhash to its bands, or take it out."""
     simhash = simhash_of(content)
     if simhash is not None:
-        for row in band_rows(simhash):
-            _store(t, row, _simhashes(t.get(tables.near, row)) - {simhash})
+        cells = _bands(content)
+        for (_, row), stored in zip(cells, t.get_many(cells), strict=True):
+            _store(t, row, change(_simhashes(stored), {simhash}))
 
 
 def _simhashes(stored: bytes | None) -> set[int]:
@@ -303,10 +382,15 @@ def _count(t: Transaction, url: str, *, pages: int, indexable: int) -> None:
     """Add to the counters of a host."""
     if not pages and not indexable:
         return
-    row = f"{host(url)}/{page_id(url)[:2]}"
+    row = _counter(url)
     before = t.get(tables.live, row) or {"pages": 0, "indexable": 0}
     after = {"pages": before["pages"] + pages, "indexable": before["indexable"] + indexable}
     if after["pages"]:
         t.set(tables.live, row, after)
     else:
         t.delete(tables.live, row)
+
+
+def _counter(url: str) -> str:
+    """The row of `hosts` that counts a page."""
+    return f"{host(url)}/{page_id(url)[:2]}"

@@ -75,6 +75,7 @@ def load_captures(repo: Repository, records: Sequence[Capture | Revisit], file: 
 def load_from(t: Transaction, records: Iterable[tuple[str, Capture | Revisit]]) -> Loaded:
     """Write captures and revisits, each given with the file that it stands in."""
     result = Loaded()
+    taken: list[tuple[str, Capture | Revisit, str]] = []
     for file, one in records:
         if isinstance(one, Capture) and not is_conclusive(one.status):
             result.unavailable += 1
@@ -84,37 +85,56 @@ def load_from(t: Transaction, records: Iterable[tuple[str, Capture | Revisit]]) 
         except BadUrlError:
             result.bad_urls += 1
             continue
+        taken.append((file, one, url))
+    cells = [
+        (tables.revisited if isinstance(one, Revisit) else tables.capture, page_row(url))
+        for _, one, url in taken
+    ]
+    # What stands there; of two captures of a page, the second finds what the first has written.
+    standing = dict(zip(cells, t.get_many(cells), strict=True))
+    for (file, one, url), cell in zip(taken, cells, strict=True):
+        row, before = cell[1], standing[cell]
         if isinstance(one, Revisit):
-            _revisit(t, page_row(url), one)
+            standing[cell] = _revisit(t, row, one, before)
             result.unchanged += 1
         else:
-            _capture(t, page_row(url), one, describe(one, url, file), result)
+            standing[cell] = _capture(t, row, one, describe(one, url, file), before, result)
     return result
 
 
 def _capture(
-    t: Transaction, row: str, one: Capture, described: dict[str, Any], result: Loaded
-) -> None:
-    before = t.get(tables.capture, row)
+    t: Transaction,
+    row: str,
+    one: Capture,
+    described: dict[str, Any],
+    before: dict[str, Any] | None,
+    result: Loaded,
+) -> dict[str, Any]:
+    """What stands there afterwards, as `before` is what stood there."""
     if before is not None:
         there, here = age(before), age(described)
         if there == here:
             result.same += 1
-            return
+            return before
         if there > here:
             result.older += 1
-            return
+            return before
     t.set(tables.capture, row, described)
     t.set(tables.body, row, zlib.compress(one.body, 6))
     result.written += 1
+    return described
 
 
-def _revisit(t: Transaction, row: str, one: Revisit) -> None:
-    before = t.get(tables.revisited, row)
+def _revisit(
+    t: Transaction, row: str, one: Revisit, before: dict[str, Any] | None
+) -> dict[str, Any]:
+    """What stands there afterwards, as `before` is what stood there."""
     after = {"date": _date(one.date), "payload": one.payload_digest}
     # One with a digest tells more than any number of those without.
-    if before is None or _weight(before) < _weight(after):
-        t.set(tables.revisited, row, after)
+    if before is not None and _weight(before) >= _weight(after):
+        return before
+    t.set(tables.revisited, row, after)
+    return after
 
 
 def _weight(revisited: Mapping[str, Any]) -> tuple[bool, str, str]:

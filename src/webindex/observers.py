@@ -26,9 +26,10 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
-from percola import Transaction, observer
+from percola import Snapshot, Transaction, observer
 from webindex import tables
 from webindex.assembling import tell
 from webindex.pages import parse_capture
@@ -122,7 +123,17 @@ def invert(t: Transaction, row: str) -> None:
         t.delete(tables.inverted, row)
 
 
-@observer(tables.inlinks_changed, batch=tables.BATCH, defer=COUNT_SECONDS)
+def _read_ahead(t: Snapshot, rows: Sequence[str]) -> None:
+    """Read what `count` reads for these pages, but for their in-links: those come by habit."""
+    own = (tables.fingerprint, tables.pointer, tables.tally)
+    t.get_many((column, row) for row in rows for column in own)
+    counted = [row for row in rows if is_counted(t, row)]
+    t.get_many((column, row) for row in counted for column in (tables.joined, tables.resolved))
+    ends = [t.get(tables.resolved, row) for row in counted if t.get(tables.joined, row) is None]
+    t.get_many((tables.joined, page_row(end["url"])) for end in ends if end is not None)
+
+
+@observer(tables.inlinks_changed, batch=tables.BATCH, defer=COUNT_SECONDS, ahead=_read_ahead)
 def count(t: Transaction, row: str) -> None:
     """Count the links that vouch for a page, and what they say."""
     links = 0

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from percola import Transaction, observer
+from percola import Snapshot, Transaction, observer
 from webindex import tables
 from webindex.assembling import tell
 from webindex.pointers import MAX_HOPS
@@ -57,7 +57,7 @@ def point(
         t.notify(tables.inlinks_changed, row)
 
 
-def is_counted(t: Transaction, row: str) -> bool:
+def is_counted(t: Snapshot, row: str) -> bool:
     """Whether links to a page count for anything: it is live, or sends its readers elsewhere."""
     return t.get(tables.fingerprint, row) is not None or _redirects(t.get(tables.pointer, row))
 

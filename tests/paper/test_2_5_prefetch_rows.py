@@ -17,7 +17,7 @@ from percola.cells import Cell
 from percola.coordination.memory import MemoryCoordination
 from percola.errors import DamagedRecordError
 from percola.oracle.embedded import EmbeddedOracle
-from percola.prefetch import BYTES, CELLS, WORTH, Prefetch, shape_of
+from percola.prefetch import BYTES, CELLS, ROW_CELLS, WORTH, Prefetch, shape_of
 from percola.store.base import CellState
 from percola.store.memory import MemoryStore
 from percola.two_phase import TwoPhaseCommit
@@ -249,12 +249,12 @@ def test_what_comes_ahead_of_rows_is_bounded_in_rows_cells_and_bytes() -> None:
 def test_a_row_of_very_many_cells_is_not_waited_for_unless_it_is_asked_for(ground: Ground) -> None:
     store, repo = filled(ground)
     with ground.repo(TABLES).transaction() as t:
-        for number in range(2 * CELLS):
+        for number in range(2 * ROW_CELLS):
             t.set(source[f"{number:05}"], "r05", "x")
     visit(repo, "r00", "r01")
     store.calls.clear()
     found = visit(repo, "r04", "r05", "r06", "r07")
-    assert [len(one) for one in found] == [2, 2 * CELLS + 2, 2, 2]
+    assert [len(one) for one in found] == [2, 2 * ROW_CELLS + 2, 2, 2]
     assert store.calls == [["r04", "r05", "r06", "r07"], ["r06", "r07"]]
 
 

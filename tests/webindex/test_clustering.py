@@ -16,6 +16,9 @@ from hypothesis import strategies as st
 
 import percola
 from percola import Observer, Repository, Transaction, Worker, inspection
+from percola.coordination.memory import MemoryCoordination
+from percola.oracle.embedded import EmbeddedOracle
+from percola.store.memory import MemoryStore
 from webindex import tables
 from webindex.clustering import join
 from webindex.components import band_rows, partition
@@ -134,6 +137,17 @@ def repo() -> Iterator[Repository]:
         yield repo
 
 
+def open_memory(*, reads_ahead: bool) -> Repository:
+    """A repository in memory, which may be read as one behind a network."""
+    if not reads_ahead:
+        return percola.open("memory:", schema=tables.SCHEMA)
+    store = MemoryStore()
+    oracle, coordination = EmbeddedOracle(store), MemoryCoordination()
+    return Repository(
+        "memory", store, oracle, coordination, tables.SCHEMA, one_step=False, prefetches=True
+    )
+
+
 def work(repo: Repository) -> None:
     """Work off what is dirty; documents are of no interest here."""
     Worker(repo, CHAIN, threads=2, first_wait=0.001).run_until_idle()
@@ -169,12 +183,13 @@ states = st.one_of(
 steps = st.lists(st.tuples(targets, states, st.booleans()), min_size=1, max_size=40)
 
 
+@pytest.mark.parametrize("reads_ahead", [False, True])
 @settings(max_examples=150)
-@given(steps)
+@given(steps=steps)
 def test_whatever_pages_become_in_whatever_order_clusters_are_the_components(
-    steps: list[tuple[str, tuple[Any, ...], bool]],
+    reads_ahead: bool, steps: list[tuple[str, tuple[Any, ...], bool]]
 ) -> None:
-    with percola.open("memory:", schema=tables.SCHEMA) as repo:
+    with open_memory(reads_ahead=reads_ahead) as repo:
         known: dict[str, tuple[Any, ...]] = {}
         for url, state, at_once in steps:
             if state[-1] == url:
