@@ -9,7 +9,7 @@ PERCOLA_TEST_CLUSTER names the folder of a cluster that is up.
 
 The tables of the contract's and the protocol's tests are cut between the rows that these tests
 write, and HBase puts each region of a new table on another server: so their batches are calls of
-several servers, and their scans go from one to the next.
+several servers, and their scans go from one to the next. Meanwhile they are flushed and compacted.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import jpype
 import pytest
+from hbase_upkeep import Upkeep, kept_up
 from stores import Ground
 
 from percola import Repository, Table
@@ -36,7 +37,6 @@ from percola.store.base import Store
 from percola.store.hbase import HBaseStore
 from percola.store.hbase_calls import Place
 from percola.store.hbase_failures import Failure
-from percola.store.hbase_jvm import java_class
 from percola.store.hbase_plans import Plan
 from percola.store.hbase_reading import Reading
 from percola.store.hbase_settings import ALL_FAMILIES, exists
@@ -255,6 +255,12 @@ class InHBase(Claims):
         yield store
         store.close()
 
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def upkeep(cls, cleaner: HBaseStore) -> Iterator[Upkeep]:
+        with kept_up(cleaner) as upkeep:
+            yield upkeep
+
     @pytest.fixture(autouse=True)
     def in_the_cluster(
         self, hbase: HBase, cleaner: HBaseStore, monkeypatch: pytest.MonkeyPatch
@@ -308,8 +314,8 @@ class HBaseGround(Ground):
         self.oracle = EmbeddedOracle(MemoryStore())
 
 
-def fixtures_in(namespace: str) -> tuple[Any, Any]:
-    """A module's fixtures `cleaner` and `ground`: as `stores.ground`, in one namespace of HBase."""
+def fixtures_in(namespace: str) -> tuple[Any, Any, Any]:
+    """A module's fixtures `cleaner`, `upkeep`, `ground`: as `stores.ground`, in one namespace."""
 
     @pytest.fixture(scope="module")
     def cleaner(hbase: HBase) -> Iterator[HBaseStore]:
@@ -317,98 +323,25 @@ def fixtures_in(namespace: str) -> tuple[Any, Any]:
         yield store
         store.close()
 
+    @pytest.fixture(scope="module")
+    def upkeep(cleaner: HBaseStore) -> Iterator[Upkeep]:
+        with kept_up(cleaner) as upkeep:
+            yield upkeep
+
     @pytest.fixture
     def ground(
-        hbase: HBase, cleaner: HBaseStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        hbase: HBase,
+        cleaner: HBaseStore,
+        upkeep: Upkeep,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> Iterator[Ground]:
         # All processes must agree on it; here there is one.
         monkeypatch.setattr(shared_row, "LEASE", 0.02)
         with contextlib.ExitStack() as stack:
             yield HBaseGround(hbase, namespace, cleaner, tmp_path, stack)
 
-    return cleaner, ground
-
-
-class Admin:
-    """What an operator does to a table of a store: flush, compact, split, move its regions."""
-
-    def __init__(self, store: HBaseStore) -> None:
-        self._calls = store._calls
-        self._admin = store._calls.client().connection.getAdmin()
-
-    def _ask(self, act: Callable[[], Any]) -> Any:
-        """Do what may be done again: `hbase:meta` moves as well, and its server may be killed."""
-        return hbase_settings._ask(self._calls, "asking as an operator", act)
-
-    def flush(self, table: str) -> None:
-        """Write what stands in memory to files."""
-        self._admin.flush(self._calls.name(table))
-
-    def compact(self, table: str) -> None:
-        """Ask for a major compaction; it goes on when this returns."""
-        self._admin.majorCompact(self._calls.name(table))
-
-    def is_compacting(self, table: str) -> bool:
-        """Whether a compaction goes on."""
-        return str(self._admin.getCompactionState(self._calls.name(table))) != "NONE"
-
-    def files(self, table: str) -> int:
-        """How many files the table's regions have."""
-        regions = self._regions(table)
-        return sum(int(one.getStoreFileCount()) for one in regions)
-
-    def _regions(self, table: str) -> list[Any]:
-        name = self._calls.name(table)
-        return [
-            one
-            for server in self._admin.getRegionServers()
-            for one in self._admin.getRegionMetrics(server, name)
-        ]
-
-    def split(self, table: str, row: bytes) -> None:
-        """Ask to split the region of the row there."""
-        self._admin.split(self._calls.name(table), row)
-
-    def servers(self) -> list[str]:
-        """The names of the region servers that run."""
-        found = self._ask(self._admin.getRegionServers)
-        return sorted(str(one.getServerName()) for one in found)
-
-    def regions(self, table: str) -> list[tuple[bytes, str]]:
-        """(encoded name, server) of each region, in order."""
-        locator = self._calls.client().connection.getRegionLocator(self._calls.name(table))
-        locator.clearRegionLocationCache()
-        return [
-            (bytes(one.getRegion().getEncodedNameAsBytes()), str(one.getServerName()))
-            for one in self._ask(locator.getAllRegionLocations)
-        ]
-
-    def tables(self) -> list[str]:
-        """The tables of the namespace, but for Percola's own."""
-        found = self._admin.listTableNamesByNamespace(self._calls.place.namespace)
-        names = sorted(str(one.getQualifierAsString()) for one in found)
-        return [name for name in names if not name.startswith("0-")]
-
-    def server(self, table: str, row: bytes) -> str:
-        """The name of the region server that serves a row."""
-        locator = self._calls.client().connection.getRegionLocator(self._calls.name(table))
-        again = jpype.JBoolean(True)
-        return str(self._ask(lambda: locator.getRegionLocation(row, again)).getServerName())
-
-    def move(self, region: bytes, server: str) -> None:
-        """Move a region to a server; it is there when this returns."""
-        name = java_class("org.apache.hadoop.hbase.ServerName").valueOf(server)
-        self._ask(lambda: self._admin.move(region, name))
-
-    def alter(self, table: str, family: str, **settings: Any) -> None:
-        """Change settings of a family by the names of their setters."""
-        name = self._calls.name(table)
-        descriptor = self._admin.getDescriptor(name).getColumnFamily(family.encode())
-        client = "org.apache.hadoop.hbase.client."
-        builder = java_class(client + "ColumnFamilyDescriptorBuilder").newBuilder(descriptor)
-        for setter, value in settings.items():
-            getattr(builder, setter)(value)
-        self._admin.modifyColumnFamily(name, builder.build())
+    return cleaner, upkeep, ground
 
 
 def repository(

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from hbase import REGION_SERVERS, Admin, InHBase
+from hbase import REGION_SERVERS, InHBase
+from hbase_admin import Admin
+from hbase_upkeep import Upkeep
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -115,6 +117,14 @@ class TestHBaseStore(InHBase, StoreConformance):
         for name in made:
             servers = [server for _, server in admin.regions(name)]
             assert len(servers) == len({*servers}) == REGION_SERVERS, name
+
+    def test_the_tables_of_these_tests_are_flushed_and_compacted_meanwhile(
+        self, store: HBaseStore, table: str, upkeep: Upkeep
+    ) -> None:
+        upkeep.check(
+            table, lambda i: self.put(store, table, b"r", *written(COLUMN, 10 + i, b"%d" % i))
+        )
+        assert self.state(store, table, 12) == (None, 12, b"2")
 
     @pytest.mark.parametrize("kind", Kind)
     def test_what_the_servers_check_is_what_a_look_finds(

@@ -9,9 +9,12 @@ from typing import Any, Final, TypeAlias
 
 import pytest
 from borrowed import borrow, repo_of
-from hbase import REGION_SERVERS, Admin, HBase, InHBase, fixtures_in
-from stores import DEADLINE
+from hbase import REGION_SERVERS, HBase, InHBase, fixtures_in
+from hbase_admin import Admin
+from hbase_upkeep import Upkeep
+from stores import DEADLINE, Ground
 
+from percola import Table
 from percola.cells import MAX_TS, Cell, Kind
 from percola.errors import OutcomeUnknownError, StoreError
 from percola.store.base import Condition, Delete, Put, RowMutation
@@ -57,7 +60,7 @@ Test_rows = part(
 )
 
 
-cleaner, ground = fixtures_in(NAMESPACE)
+cleaner, upkeep, ground = fixtures_in(NAMESPACE)
 
 Test_lost_replies = borrow(
     test_2_2_lost_replies,
@@ -73,6 +76,16 @@ Test_transactions = borrow(
     repo=repo_of(test_2_2_transactions),
 )
 Test_lost_update = borrow(test_lost_update, repo=repo_of(test_lost_update))
+
+
+def test_the_tables_of_these_tests_are_flushed_and_compacted_meanwhile(
+    ground: Ground, upkeep: Upkeep
+) -> None:
+    docs = Table("docs")
+    text = docs.column("text", str)
+    repo = ground.repo([docs])
+    upkeep.check("docs", lambda i: repo.run(lambda t: t.set(text, "a", f"words {i}")))
+    assert repo.snapshot().get(text, "a").startswith("words ")
 
 
 # --- Between the look and the write -----------------------------------------------------

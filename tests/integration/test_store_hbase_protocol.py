@@ -10,7 +10,9 @@ import os
 from typing import Final
 
 from borrowed import protocol
-from hbase import REGION_SERVERS, Admin, fixtures_in
+from hbase import REGION_SERVERS, fixtures_in
+from hbase_admin import Admin
+from hbase_upkeep import Upkeep
 from stores import Ground
 
 from percola import Table
@@ -19,7 +21,7 @@ from percola.store.hbase import HBaseStore
 NAMESPACE: Final = f"protocol_{os.getpid()}"
 
 
-cleaner, ground = fixtures_in(NAMESPACE)
+cleaner, upkeep, ground = fixtures_in(NAMESPACE)
 globals().update(protocol())
 
 
@@ -32,3 +34,13 @@ def test_rows_of_the_tables_of_these_tests_stand_on_three_servers(
     assert "docs" in made
     for name in made:
         assert len({admin.server(name, row) for row in (b"a", b"b", b"x")}) == REGION_SERVERS, name
+
+
+def test_the_tables_of_these_tests_are_flushed_and_compacted_meanwhile(
+    ground: Ground, upkeep: Upkeep
+) -> None:
+    docs = Table("docs")
+    text = docs.column("text", str)
+    repo = ground.repo([docs])
+    upkeep.check("docs", lambda i: repo.run(lambda t: t.set(text, "a", f"words {i}")))
+    assert repo.snapshot().get(text, "a").startswith("words ")

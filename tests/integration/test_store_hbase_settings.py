@@ -6,7 +6,8 @@ import time
 from typing import Any
 
 import pytest
-from hbase import Admin, HBase
+from hbase import HBase
+from hbase_admin import Admin
 from stores import DEADLINE, all_at_once
 
 from percola.cells import Cell, Kind

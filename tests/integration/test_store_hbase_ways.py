@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hbase import Admin, HBase
+from hbase import HBase
+from hbase_admin import Admin
 
 from percola.cells import MAX_TS, Cell, Kind
 from percola.errors import OutcomeUnknownError, StoreError
