@@ -115,7 +115,7 @@ class WorkerMetrics:
     ) -> None:
         """Tell of a repository's calls to its store as well, whenever somebody asks.
 
-        `prefetched` gives how many cells came ahead, and how many of them were read.
+        `prefetched` gives how many cells and whole rows came ahead, and how many of them were read.
         """
         self.registry.register(_StoreMetrics(calls, prefetched))
 
@@ -154,7 +154,9 @@ class _StoreMetrics(Collector):
                 family.add_metric(list(labelled), count)
         yield from families
         guessed, used = self._prefetched()
-        yield CounterMetricFamily("percola_prefetched_cells", "Cells that came ahead", guessed)
+        yield CounterMetricFamily(
+            "percola_prefetched_cells", "Cells and whole rows that came ahead", guessed
+        )
         yield CounterMetricFamily(
             "percola_prefetched_cells_used", "Cells that came ahead and were then read", used
         )

@@ -329,7 +329,15 @@ class Snapshot:
 
     def get_row(self, table: Table[R], row: R, columns: Columns[R] = None) -> Row[R]:
         """A row with the given columns and families (None: all). It is falsy if it is empty."""
-        return self.get_rows(table, (row,), columns)[0]
+        if self._cache is not None:
+            return self.get_rows(table, (row,), columns)[0]
+        self._check_usable()
+        self._check_table(table)
+        key = table.encode_row(row)
+        self._services.store.check_row(table.name, key)
+        for found in self._rows(table, key, key + b"\0", self._wanted(columns)):
+            return found
+        return Row(table, row, {})
 
     def get_rows(
         self, table: Table[R], rows: Iterable[R], columns: Columns[R] = None
