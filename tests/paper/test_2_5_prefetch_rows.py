@@ -303,6 +303,20 @@ def test_a_lock_in_a_row_that_comes_ahead_blocks_nobody(ground: Ground) -> None:
     assert ground.lock_holders(source["new"], "r03") == [holder.start_ts], "nor is it resolved"
 
 
+def test_a_row_that_came_ahead_and_is_locked_does_not_come_again_unasked(ground: Ground) -> None:
+    store, repo = filled(ground, lock_wait_seconds=0.0)
+    visit(repo, "r00", "r01")
+    Holder(ground, "r03").lock()
+    store.calls.clear()
+    rows = [b"r02", b"r03"]
+    with repo.transaction() as t:
+        t.expect(rows)
+        sources(t, "r02")
+        rows += [b"r04", b"r05"]
+        sources(t, "r04")
+    assert store.calls == [["r02", "r03"], ["r04", "r05"]]
+
+
 def test_what_a_lock_hid_in_a_row_that_came_ahead_is_seen_when_it_is_asked_for(
     ground: Ground,
 ) -> None:
