@@ -67,6 +67,8 @@ _SESSION: Final = 15
 _STEADY: Final = {
     # Nobody moves a region but tests: where a table's regions were put they stay.
     "hbase.balancer.period": "1000000000",
+    # So that answers need not be 100 MB long to be cut.
+    "hbase.server.scanner.max.result.size": "1000000",
 }
 
 _namespaces = itertools.count(1)

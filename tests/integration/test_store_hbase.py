@@ -108,6 +108,19 @@ class TestHBaseStore(InHBase, StoreConformance):
         assert list(held) == sorted(rows)
         assert held == {row: 2 if i in refused else 5 for i, row in enumerate(rows)}
 
+    def test_rows_that_are_too_much_for_one_answer_come_in_several(
+        self, store: HBaseStore, table: str
+    ) -> None:
+        values = {b"%d|%03d" % (i % 3, i): b"%d|" % i * 10_000 for i in range(180)}
+        for row, value in values.items():
+            self.put(store, table, row, *written(COLUMN, 5, value))
+        made = store._calls.made["get"]
+        states = store.read([Cell(table, row, COLUMN) for row in values], 9)
+        assert [value for _, _, value in states] == [*values.values()]
+        assert store._calls.made["get"] > made + 1, "servers answer with more at once"
+        rows = store.scan_rows(table, [*values], 9)
+        assert {row: cells[0][1][2] for row, cells in rows.items()} == values
+
     def test_each_region_of_the_tables_of_these_tests_stands_on_a_server_of_its_own(
         self, store: HBaseStore, table: str, feed: str
     ) -> None:

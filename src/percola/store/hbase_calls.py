@@ -288,12 +288,22 @@ class Calls:
         try:
             return self.block_of(arrays.asList(answers))
         except jpype.JException:
-            # One of them is no result.
-            failures = [one for one in answers if not hasattr(one, "rawCells")]
-            if failures:
-                raise failures[0] from None
-            # What had been given up has come meanwhile: HBase's client still fills it in.
+            # One of them is no result; or what had been given up has come meanwhile, for HBase's
+            # client still fills it in.
+            self._get_the_rest(table, gets, answers)
             return self.block_of(arrays.asList(answers))
+
+    def _get_the_rest(self, table: str, gets: Sequence[JavaObject], answers: JavaObject) -> None:
+        """Ask again for rows that servers left out because their answers were long enough."""
+        count = len(gets) + 1
+        while left := [at for at, one in enumerate(answers) if not hasattr(one, "rawCells")]:
+            # At least one row comes with each call.
+            if len(left) >= count or not all(Failure.of(answers[at]).is_too_long for at in left):
+                raise answers[left[0]] from None
+            count = len(left)
+            again = self.client().arrays.asList([gets[at] for at in left])
+            for at, one in zip(left, self.batch(table, again, count, "get"), strict=True):
+                answers[at] = one
 
     def block_of(self, results: JavaObject) -> bytes:
         """The cells of a list of results as one block of bytes."""

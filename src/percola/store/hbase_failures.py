@@ -77,6 +77,9 @@ _REFUSED: Final = tuple(
 )
 
 
+_TOO_LONG: Final = (_PACKAGE + "MultiActionResultTooLarge",)
+
+
 class Failure(NamedTuple):
     """A Java exception, as far as it matters here.
 
@@ -122,6 +125,11 @@ class Failure(NamedTuple):
     def is_any(self, names: Sequence[str]) -> bool:
         """Whether it is of one of these classes."""
         return any(name in names for name in self.names)
+
+    @property
+    def is_too_long(self) -> bool:
+        """Whether a read was left out because the answers before it were long enough for a call."""
+        return self.is_any(_TOO_LONG)
 
     @property
     def meaning(self) -> Meaning:
