@@ -121,6 +121,21 @@ class TestHBaseStore(InHBase, StoreConformance):
         rows = store.scan_rows(table, [*values], 9)
         assert {row: cells[0][1][2] for row, cells in rows.items()} == values
 
+    def test_a_batch_whose_conditions_have_much_to_read_is_written_whole(
+        self, store: HBaseStore, table: str
+    ) -> None:
+        rows = [b"%d|%04d" % (i % 3, i) for i in range(900)]
+        note = [Put(Kind.NOTIFY, COLUMN, 5, b"long" * 2500)]
+        store.mutate([RowMutation(table, row, (), note) for row in rows])
+        Admin(store).flush(table)
+        made = store._calls.made["mutate"]
+        noted = [Condition(True, Kind.NOTIFY, COLUMN, 5, 5)]
+        assert all(
+            store.mutate([RowMutation(table, row, noted, [lock(COLUMN, 7)]) for row in rows])
+        )
+        assert store._calls.made["mutate"] > made + 1, "servers read as much for one call"
+        assert sum(1 for _ in store.walk_kind(Kind.LOCK, table)) == len(rows)
+
     def test_each_region_of_the_tables_of_these_tests_stands_on_a_server_of_its_own(
         self, store: HBaseStore, table: str, feed: str
     ) -> None:

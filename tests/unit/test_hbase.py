@@ -346,6 +346,7 @@ _HBASE = "org.apache.hadoop.hbase."
     [
         (("RegionMoved", _HBASE + "NotServingRegionException"), "", Meaning.NOT_DONE),
         (("java.net.ConnectException",), "refused", Meaning.NOT_DONE),
+        ((_HBASE + "MultiActionResultTooLarge",), "Max size exceeded", Meaning.NOT_DONE),
         ((_HBASE + "DoNotRetryIOException",), "Requested row out of range 'x'", Meaning.NOT_DONE),
         ((_HBASE + "ipc.CallTimeoutException",), "", Meaning.UNKNOWN),
         ((_HBASE + "DoNotRetryIOException",), "who knows", Meaning.UNKNOWN),

@@ -298,7 +298,7 @@ class Calls:
         count = len(gets) + 1
         while left := [at for at, one in enumerate(answers) if not hasattr(one, "rawCells")]:
             # At least one row comes with each call.
-            if len(left) >= count or not all(Failure.of(answers[at]).is_too_long for at in left):
+            if len(left) >= count or not all(Failure.of(answers[at]).is_left_out for at in left):
                 raise answers[left[0]] from None
             count = len(left)
             again = self.client().arrays.asList([gets[at] for at in left])

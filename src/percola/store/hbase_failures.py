@@ -24,8 +24,12 @@ class Meaning(Enum):
 
 _PACKAGE: Final = "org.apache.hadoop.hbase."
 
+# What else stands in a call is left out once its answer is long, or much was read for it.
+_LEFT_OUT: Final = _PACKAGE + "MultiActionResultTooLarge"
+
 # The server says, or the client knows, that the call was not carried out.
 _NOT_DONE: Final = (
+    _LEFT_OUT,
     "java.net.ConnectException",
     "java.net.NoRouteToHostException",
     "java.net.UnknownHostException",
@@ -77,9 +81,6 @@ _REFUSED: Final = tuple(
 )
 
 
-_TOO_LONG: Final = (_PACKAGE + "MultiActionResultTooLarge",)
-
-
 class Failure(NamedTuple):
     """A Java exception, as far as it matters here.
 
@@ -127,9 +128,9 @@ class Failure(NamedTuple):
         return any(name in names for name in self.names)
 
     @property
-    def is_too_long(self) -> bool:
-        """Whether a read was left out because the answers before it were long enough for a call."""
-        return self.is_any(_TOO_LONG)
+    def is_left_out(self) -> bool:
+        """Whether a server left it out because what stands before it is enough for one call."""
+        return self.is_any([_LEFT_OUT])
 
     @property
     def meaning(self) -> Meaning:

@@ -141,6 +141,7 @@ class Writing:
                             _Request([one], [self._plans[one].request]) for one in request.places
                         ]
                     else:
+                        tries.progressed()
                         for one in request.places:
                             self._results[one] = answer
                 if self._failures:
