@@ -21,16 +21,17 @@ class Admin:
         self._admin = store._calls.client().connection.getAdmin()
 
     def _ask(self, act: Callable[[], Any]) -> Any:
-        """Do what may be done again: `hbase:meta` moves as well, and its server may be killed."""
+        """Do what may be done again: `hbase:meta` moves as well, its server may be killed, and
+        on a busy machine a flush may take longer than a call may."""
         return hbase_settings._ask(self._calls, "asking as an operator", act)
 
     def flush(self, table: str) -> None:
         """Write what stands in memory to files."""
-        self._admin.flush(self._calls.name(table))
+        self._ask(lambda: self._admin.flush(self._calls.name(table)))
 
     def compact(self, table: str) -> None:
         """Ask for a major compaction; it goes on when this returns."""
-        self._admin.majorCompact(self._calls.name(table))
+        self._ask(lambda: self._admin.majorCompact(self._calls.name(table)))
 
     def is_compacting(self, table: str) -> bool:
         """Whether a compaction goes on."""
@@ -78,8 +79,8 @@ class Admin:
     def requests(self) -> dict[str, int]:
         """How many requests all regions of each table of the namespace have had, where they are."""
         namespace, found = self._calls.place.namespace + ":", Counter[str]()
-        for server in self._admin.getRegionServers():
-            for one in self._admin.getRegionMetrics(server):
+        for server in self._ask(self._admin.getRegionServers):
+            for one in self._ask(lambda server=server: self._admin.getRegionMetrics(server)):
                 table = str(one.getNameAsString()).partition(",")[0]
                 if table.startswith(namespace):
                     found[table.removeprefix(namespace)] += int(one.getRequestCount())
@@ -87,7 +88,7 @@ class Admin:
 
     def is_open(self, table: str) -> bool:
         """Whether the table has been made and can be used."""
-        return bool(self._admin.isTableEnabled(self._calls.name(table)))
+        return bool(self._ask(lambda: self._admin.isTableEnabled(self._calls.name(table))))
 
     def tables(self) -> list[str]:
         """The tables of the namespace, but for Percola's own."""
