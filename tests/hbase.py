@@ -346,6 +346,15 @@ def fixtures_in(namespace: str) -> tuple[Any, Any, Any]:
     return cleaner, upkeep, ground
 
 
+def check_upkeep(ground: Ground, upkeep: Upkeep) -> None:
+    """A repository's table is flushed and compacted while it is used, and has what was written."""
+    docs = Table("docs")
+    text = docs.column("text", str)
+    repo = ground.repo([docs])
+    upkeep.check("docs", lambda i: repo.run(lambda t: t.set(text, "a", f"words {i}")))
+    assert repo.snapshot().get(text, "a").startswith("words ")
+
+
 def repository(
     store: HBaseStore, tables: Iterable[Table[Any]], oracle: Oracle | None = None
 ) -> Repository:

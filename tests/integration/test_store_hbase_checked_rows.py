@@ -9,12 +9,11 @@ from typing import Any, Final, TypeAlias
 
 import pytest
 from borrowed import borrow, repo_of
-from hbase import REGION_SERVERS, HBase, InHBase, fixtures_in
+from hbase import REGION_SERVERS, HBase, InHBase, check_upkeep, fixtures_in
 from hbase_admin import Admin
 from hbase_upkeep import Upkeep
 from stores import DEADLINE, Ground
 
-from percola import Table
 from percola.cells import MAX_TS, Cell, Kind
 from percola.errors import OutcomeUnknownError, StoreError
 from percola.store.base import Condition, Delete, Put, RowMutation
@@ -81,11 +80,7 @@ Test_lost_update = borrow(test_lost_update, repo=repo_of(test_lost_update))
 def test_the_tables_of_these_tests_are_flushed_and_compacted_meanwhile(
     ground: Ground, upkeep: Upkeep
 ) -> None:
-    docs = Table("docs")
-    text = docs.column("text", str)
-    repo = ground.repo([docs])
-    upkeep.check("docs", lambda i: repo.run(lambda t: t.set(text, "a", f"words {i}")))
-    assert repo.snapshot().get(text, "a").startswith("words ")
+    check_upkeep(ground, upkeep)
 
 
 # --- Between the look and the write -----------------------------------------------------

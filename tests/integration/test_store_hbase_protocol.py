@@ -10,7 +10,7 @@ import os
 from typing import Final
 
 from borrowed import protocol
-from hbase import REGION_SERVERS, fixtures_in
+from hbase import REGION_SERVERS, check_upkeep, fixtures_in
 from hbase_admin import Admin
 from hbase_upkeep import Upkeep
 from stores import Ground
@@ -39,8 +39,4 @@ def test_rows_of_the_tables_of_these_tests_stand_on_three_servers(
 def test_the_tables_of_these_tests_are_flushed_and_compacted_meanwhile(
     ground: Ground, upkeep: Upkeep
 ) -> None:
-    docs = Table("docs")
-    text = docs.column("text", str)
-    repo = ground.repo([docs])
-    upkeep.check("docs", lambda i: repo.run(lambda t: t.set(text, "a", f"words {i}")))
-    assert repo.snapshot().get(text, "a").startswith("words ")
+    check_upkeep(ground, upkeep)
