@@ -59,7 +59,9 @@ T = TypeVar("T")
 class Repository:
     """An open repository; `percola.open` makes one. Safe to use from many threads.
 
-    It may be used on both sides of a `fork`: the child opens what it needs afresh.
+    On one machine it may be used on both sides of a `fork`: the child opens what it needs afresh.
+    Neither Java nor gRPC survives one: once a repository on HBase or Bigtable, or an oracle on a
+    network, has been used, every use in a child is a StoreError.
 
     Args:
         caches_reads: whether a transaction keeps what it reads, where a call is dear (§2.5).

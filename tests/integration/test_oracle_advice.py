@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -401,39 +399,7 @@ def test_a_thousand_that_attend_take_no_thread_from_other_calls(wait_until: Wait
         wait_until(lambda: server.service.sessions == 0)
 
 
-# --- Fork, access -------------------------------------------------------------------------
-
-
-def test_a_child_after_a_fork_attends_by_itself(server: Server, wait_until: Wait) -> None:
-    # In an interpreter of its own: a server in the process that forks would be copied too.
-    program = f"""
-import os, threading
-from percola.coordination.advice_client import NetworkAdvice
-advice = NetworkAdvice([{server.address!r}], lock_seconds=10)
-bell = threading.Event()
-advice.listen(bell.set)
-assert bell.wait(30)
-assert advice.try_lock("t", b"parent")
-child = os.fork()
-if not child:
-    try:
-        assert not advice.try_lock("t", b"parent")
-        assert advice.try_lock("t", b"child")
-        os._exit(0)
-    finally:
-        os._exit(1)
-status = os.waitpid(child, 0)[1]
-assert status == 0, status
-assert advice.is_attended
-assert not advice.try_lock("t", b"parent")
-advice.ring()
-advice.close()
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=180
-    )
-    assert done.returncode == 0, done.stderr
-    wait_until(lambda: server.service.sessions == 0)
+# --- Access -------------------------------------------------------------------------------
 
 
 def test_a_client_without_the_token_goes_on_without_the_service(wait_until: Wait) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ from percola.errors import (
     StoreError,
 )
 from percola.oracle.embedded import EmbeddedOracle
-from percola.store.base import Condition, Delete, Put, RowMutation, Store
+from percola.store.base import Condition, Delete, RowMutation, Store
 from percola.store.bigtable import BigtableStore
 from percola.store.memory import MemoryStore
 from percola.testing.ground import lock, written
@@ -359,22 +358,6 @@ def test_a_process_that_knew_of_no_feed_lists_its_changes_once_another_keeps_it(
     keeper.keep_feed("t")
     writer.mutate([RowMutation("t", b"r", (), written(COLUMN, 7, b"v"))])
     assert [one.commit_ts for one in keeper.walk_changes("t", 0, 99)] == [7]
-
-
-def test_a_store_may_be_used_on_both_sides_of_a_fork(emulator: Emulator) -> None:
-    store = emulator.store()
-    store.create_tables(["t"])
-    store.mutate([RowMutation("t", b"parent", (), [Put(Kind.DATA, COLUMN, 5, b"v")])])
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            store.mutate([RowMutation("t", b"child", (), [Put(Kind.DATA, COLUMN, 5, b"v")])])
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert [cell.row for cell, _, _ in store.walk_kind(Kind.DATA, "t")] == [b"child", b"parent"]
 
 
 # --- What a transaction costs -----------------------------------------------------------

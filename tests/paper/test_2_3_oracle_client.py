@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import subprocess
 import threading
 from collections.abc import Callable
@@ -282,22 +281,6 @@ def test_closing_ends_the_call_that_is_pending(
         with pytest.raises(RepositoryClosedError):
             one.result(DEADLINE)
     held.go.release(3)
-
-
-def test_a_child_after_a_fork_makes_its_own_connection(oracle: NetworkOracle) -> None:
-    assert oracle.timestamp() == 1
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            os.write(writing, str(oracle.timestamp()).encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        assert pipe.read() == "2"
-    os.waitpid(child, 0)
-    assert oracle.timestamp() == 3
 
 
 # --- Token, TLS, health -----------------------------------------------------------------

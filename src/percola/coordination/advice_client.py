@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 
 import grpc
 
+from percola import grpc_fork
 from percola.coordination.advice_base import Advice
 from percola.coordination.advice_wire import (
     ATTEND,
@@ -59,7 +60,8 @@ def open_channel(address: str) -> Any:
 class NetworkAdvice(Advice):
     """Advisory locks and the bell of a repository, served beside its oracle.
 
-    Connects when it is first used, also in a child after a fork.
+    Connects when it is first used. A child of a process that has used gRPC goes on without the
+    service (`percola.grpc_fork`).
 
     Args:
         addresses: `host:port` of each of the repository's oracle processes; the one that holds the
@@ -165,6 +167,9 @@ class _Line:
         self._closing = threading.Event()
         self._attending: threading.Thread | None = None
         self._ringing: threading.Thread | None = None
+        if grpc_fork.is_barred():
+            self._is_beginning = False
+            self._closing.set()
 
     @property
     def is_attended(self) -> bool:
@@ -339,6 +344,7 @@ class _Line:
         with self._changed:
             if self._closing.is_set():
                 raise ValueError("closed")
+            grpc_fork.begin_use("The oracle's service")
             found = self._channels.get(address)
             if found is None:
                 found = self._channels[address] = self._advice.channel(address)

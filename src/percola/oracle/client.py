@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import grpc
 
+from percola import grpc_fork
 from percola.clock import backoff
 from percola.errors import PercolaError, RepositoryClosedError, StoreError, UsageError
 from percola.oracle.base import Oracle
@@ -48,8 +49,8 @@ _IN_VAIN: Final = frozenset(
 class NetworkOracle(Oracle):
     """The oracle of a repository on a network store; safe to use from many threads.
 
-    Connects when it is first used, also in a child after a fork; but if another thread was asking
-    at the moment of the fork, the child may get a StoreError instead of an answer.
+    Connects when it is first used. A child of a process that has used it gets a StoreError
+    (`percola.grpc_fork`).
 
     Args:
         addresses: `host:port` of each of the repository's oracle processes.
@@ -310,6 +311,7 @@ class _Line:
             self._talk = None
 
     def _begin(self, address: str) -> Conversation:
+        grpc_fork.begin_use("The oracle")
         oracle = self._oracle
         with self._guard:
             if oracle.is_closed:

@@ -72,7 +72,7 @@ PATIENCE_SECONDS: Final = 30.0
 class BigtableStore(Store):
     """A repository's tables in a Bigtable instance; safe to use from many threads.
 
-    Also in a child after a fork, unless another thread was using it at that moment.
+    Not in a child of a process that has used one: gRPC does not survive a fork.
 
     Args:
         place: the instance.

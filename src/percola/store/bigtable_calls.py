@@ -12,7 +12,8 @@ though it was applied.
 Every call has a deadline of `request_seconds`, which the server knows too. A write waits that
 long for a connection, so a server that restarts costs time and no outcome.
 
-A process opens its own channel when it first needs one, also after a fork.
+A process opens its own channel when it first needs one; a child of one that has may not
+(`percola.grpc_fork`).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports imp
 from google.cloud.bigtable_v2 import types
 from google.cloud.bigtable_v2.services.bigtable.transports import BigtableGrpcTransport
 
+from percola import grpc_fork
 from percola.clock import backoff
 from percola.errors import (
     OutcomeUnknownError,
@@ -144,12 +146,11 @@ class Calls:
             found = self._methods.get(service + name)
             if found is not None:
                 return found
+        grpc_fork.begin_use("Bigtable")
         with self._guard:
             if self._closed:
                 raise _closed()
-            if self._pid != os.getpid():
-                # What a fork has copied belongs to the parent: it is neither used nor closed.
-                self._channels, self._methods, self._pid = {}, {}, os.getpid()
+            self._pid = os.getpid()
             channel = self._channel("data" if service == DATA else "admin")
             kind = channel.unary_stream if streams else channel.unary_unary
             made = kind(
@@ -186,6 +187,7 @@ class Calls:
         """Close the channels; calls under way fail."""
         with self._guard:
             self._closed = True
+            # What a fork has copied belongs to the parent: it is neither used nor closed.
             channels = self._channels if self._pid == os.getpid() else {}
             self._channels, self._methods = {}, {}
         for channel in channels.values():
