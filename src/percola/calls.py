@@ -119,7 +119,9 @@ class CountedStore(Store):
         return self.inner.mutate(batch)
 
     def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
-        self.calls.note(READ, len({(table, row) for table, row, _ in cells}), len(cells))
+        several = len(cells) > 1
+        rows = len({(table, row) for table, row, _ in cells}) if several else 1
+        self.calls.note(READ, rows, len(cells))
         return self.inner.read(cells, ts)
 
     def entries(

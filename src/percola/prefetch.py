@@ -105,6 +105,8 @@ class Prefetch:
         self._guard = threading.Lock()
         self._habits: dict[_Key, dict[Address, float]] = {}
         self._sizes: dict[Address, float] = {}
+        # What `likely` has found since something was learnt last.
+        self._likely: dict[_Key, Sequence[tuple[Address, float]]] = {}
         self.guessed = 0
         self.used = 0
 
@@ -112,14 +114,20 @@ class Prefetch:
         """Follow a transaction of this thread's caller."""
         return ReadAhead(self, current_caller())
 
-    def likely(self, key: _Key) -> list[tuple[Address, float]]:
+    def likely(self, key: _Key) -> Sequence[tuple[Address, float]]:
         """The columns that are worth fetching after a first read, and how large they are."""
+        known = self._likely.get(key)
+        if known is not None:
+            return known
         with self._guard:
             found = []
             for address, share in self._habits.get(key, {}).items():
                 size = self._sizes.get(address, 0.0)
                 if share >= LIKELY and size * (1 - share) <= WORTH * share:
                     found.append((address, size))
+            if len(self._likely) >= HABITS:
+                self._likely.clear()
+            self._likely[key] = found
             return found
 
     def counts(self) -> tuple[int, int]:
@@ -136,6 +144,7 @@ class Prefetch:
     ) -> None:
         """Take in what a transaction has read of each row, and how large values were."""
         with self._guard:
+            self._likely.clear()
             self.guessed += guessed
             self.used += used
             for key, read in visits:
@@ -165,7 +174,9 @@ class ReadAhead:
         "_fetched",
         "_finished",
         "_guessed",
+        "_keys",
         "_known",
+        "_later",
         "_prefetch",
         "_sizes",
         "_unread",
@@ -176,8 +187,11 @@ class ReadAhead:
     def __init__(self, prefetch: Prefetch, caller: str) -> None:
         self._prefetch = prefetch
         self._caller = caller
-        # By row key: the habit, and the columns that were read.
-        self._visits: dict[bytes, tuple[_Key, dict[Address, None]]] = {}
+        # Habits that are learnt from, each of which stands for many rows.
+        self._keys: dict[Address | None, _Key] = {}
+        # By row key: the habit, and the columns that were read later.
+        self._visits: dict[bytes, _Key] = {}
+        self._later: dict[bytes, dict[Address, None]] = {}
         self._expected: Collection[bytes] = ()
         self._fetched: set[bytes] = set()
         # Rows of which has been learnt: what is read of them later is some other row's affair.
@@ -195,6 +209,15 @@ class ReadAhead:
 
     def guess(self, cells: Sequence[Cell], written: Container[Cell]) -> list[Cell]:
         """The cells to read together with `cells`, but for those that are written."""
+        if len(cells) == 1:
+            # Nearly always, and nearly always nothing comes of it.
+            table, row, column = cells[0]
+            if not self._is_new(row):
+                return []
+            habit = (self._caller, (table, column))
+            if row not in self._expected and not self._prefetch.likely(habit):
+                self._fetched.add(row)
+                return []
         asked = set(cells)
         found: dict[Cell, None] = {}
         left = float(BYTES)
@@ -236,9 +259,15 @@ class ReadAhead:
     def _finish(self) -> None:
         """Another row of the batch is begun: learn at once from those that have been read."""
         if self._visits:
-            self._prefetch.learn(self._visits.values(), self._sizes.items(), 0, 0)
             self._finished.update(self._visits)
-            self._visits, self._sizes = {}, {}
+            self._learn(0, 0)
+
+    def _learn(self, guessed: int, used: int) -> None:
+        """Learn from what has been read, and forget it."""
+        later = self._later
+        visits = [(key, later.get(row, ())) for row, key in self._visits.items()]
+        self._prefetch.learn(visits, self._sizes.items(), guessed, used)
+        self._visits, self._later, self._sizes = {}, {}, {}
 
     def guess_rows(self, rows: Sequence[bytes], shape: Address) -> list[bytes]:
         """The other rows of the batch of which the same should be read together with `rows`."""
@@ -289,7 +318,7 @@ class ReadAhead:
     def read(self, cell: Cell, state: CellState) -> None:
         """The transaction has read a cell, wherever it came from."""
         table, row, column = cell
-        if cell in self._unread:
+        if self._unread and cell in self._unread:
             self._unread.discard(cell)
             self._used += 1
         if b":" in column and not column.startswith(SYSTEM_MARK):
@@ -303,9 +332,10 @@ class ReadAhead:
             if len(self._visits) >= _ROWS or row in self._finished:
                 return
             first = None if row in self._expected else address
-            visit = self._visits[row] = ((self._caller, first), {})
-        if visit[0][1] != address:
-            visit[1][address] = None
+            visit = self._keys.get(first) or self._keys.setdefault(first, (self._caller, first))
+            self._visits[row] = visit
+        if visit[1] != address:
+            self._later.setdefault(row, {})[address] = None
         self._note_size(address, size)
 
     def _note_size(self, address: Address, size: int) -> None:
@@ -314,5 +344,5 @@ class ReadAhead:
 
     def end(self) -> None:
         """The transaction has ended: learn from it. Once."""
-        self._prefetch.learn(self._visits.values(), self._sizes.items(), self._guessed, self._used)
-        self._visits, self._sizes, self._guessed, self._used = {}, {}, 0, 0
+        self._learn(self._guessed, self._used)
+        self._guessed = self._used = 0

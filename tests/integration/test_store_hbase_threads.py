@@ -65,7 +65,7 @@ def test_many_threads_use_one_store_at_once(hbase: HBase) -> None:
 
 
 _FORKING = """
-import os, sys
+import gc, os, sys
 from percola.errors import StoreError
 from percola.store.hbase import open_hbase
 
@@ -82,6 +82,9 @@ def use():
     assert store.scan_kind(1, "t") == ([], None)
 
 def fail():
+    for generation in range(3):
+        gc.collect(generation)  # JPype would have Java do so as well, now or another time.
+    assert not gc.callbacks
     for other in (store, open_hbase(sys.argv[1])):
         try:
             other.scan_kind(1, "t")

@@ -19,7 +19,7 @@ from percola.store.base import Condition, Delete, Put, RowMutation
 from percola.store.hbase import HBaseStore, open_hbase, place_of
 from percola.store.hbase_calls import Place
 from percola.store.hbase_failures import Failure, Meaning
-from percola.store.hbase_jvm import CONF, JARS, client_jars, settings_folder
+from percola.store.hbase_jvm import CONF, JARS, client_jars, jvm_options, settings_folder
 from percola.store.hbase_plans import plan
 from percola.store.hbase_wire import (
     MAX_STORED_TS,
@@ -377,6 +377,25 @@ def test_java_that_does_not_start_is_an_error_that_names_the_options(tmp_path: P
         env=environment, capture_output=True, text=True, check=True, timeout=180,
     )  # fmt: skip
     assert "-Xnonsense" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("own", "found"),
+    [
+        ("", ["-XX:+UseSerialGC", "-Xmn160m"]),
+        ("-Dsome=thing", ["-XX:+UseSerialGC", "-Xmn160m", "-Dsome=thing"]),
+        # Two collectors are an error of Java's, and more for the new than there is a warning.
+        ("-XX:+UseG1GC", ["-Xmn160m", "-XX:+UseG1GC"]),
+        ("-Xmx128m", ["-XX:+UseSerialGC", "-Xmx128m"]),
+        ("-XX:NewRatio=1", ["-XX:+UseSerialGC", "-XX:NewRatio=1"]),
+    ],
+)
+def test_what_is_set_of_java_goes_before_what_it_gets_otherwise(own: str, found: list[str]) -> None:
+    options = jvm_options(own.split())
+    assert options[0] == "-Xmx512m"
+    assert options[-len(found) :] == found
+    collectors = [one for one in options if one.endswith("GC")]
+    assert len(collectors) == 1
 
 
 @pytest.mark.parametrize(

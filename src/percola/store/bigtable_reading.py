@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeVar
 
 from percola.cells import Cell, Kind, Op, decode_write
@@ -66,6 +67,8 @@ class Reading:
 
     def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
         """See `Store.read`: one request for the rows of which the same columns are asked."""
+        if len(cells) == 1:
+            return [self._alone(*cells[0], ts)]
         by_row: dict[tuple[str, bytes], set[bytes]] = {}
         for table, row, column in cells:
             by_row.setdefault((table, row), set()).add(column)
@@ -83,8 +86,7 @@ class Reading:
 
         def start(one: tuple[str, list[bytes], list[bytes]]) -> RowStream:
             table, columns, rows = one
-            ranges = [ColumnRange(column, last=column) for column in columns]
-            return RowStream(self._calls, table, snapshot(ranges, ts, RECORDS), keys=rows)
+            return RowStream(self._calls, table, _snapshot(tuple(columns), ts), keys=rows)
 
         found: list[tuple[Cell, StoredRow]] = []
         for (table, part, _), stream in in_flight(asked, start):
@@ -94,6 +96,18 @@ class Reading:
             states[cell] = state
         self._shared.check(ts)
         return [states.get(cell, NOTHING) for cell in cells]
+
+    def _alone(self, table: str, row: bytes, column: bytes, ts: int) -> CellState:
+        """What `read` does, without what it takes to read several cells."""
+        state = NOTHING
+        for _, stored in RowStream(self._calls, table, _snapshot((column,), ts), keys=(row,)):
+            seen = _state(stored, column)
+            if isinstance(seen, (_DataAt, _RecordsBelow)):
+                [(_, state)] = self._states([(Cell(table, row, column), stored)], ts)
+            else:
+                state = seen
+        self._shared.check(ts)
+        return state
 
     def _states(
         self, found: Sequence[tuple[Cell, StoredRow]], ts: int
@@ -245,6 +259,12 @@ class Reading:
             if stream.count < most:
                 return None
         return None
+
+
+@lru_cache(maxsize=64)
+def _snapshot(columns: tuple[bytes, ...], ts: int) -> Filter:
+    """What brings columns: the reads of a snapshot or a batch mostly differ in their rows only."""
+    return snapshot([ColumnRange(column, last=column) for column in columns], ts, RECORDS)
 
 
 def _snapshot_of(columns: Sequence[tuple[bytes, bool]] | None, ts: int) -> Filter | None:

@@ -8,6 +8,7 @@ What stands in the other files:
     hbase_jvm            Java in this process: jars, forks, threads
     hbase_wire           requests and answers as bytes; what stands where
     hbase_calls          the connection, deadlines, tries, words for failures
+    hbase_chains         several calls of Java made as one
     hbase_threads        several calls at a time
     hbase_failures       what a failure says about a call
     hbase_kerberos       whether there is a ticket, and words for what fails about it
@@ -180,7 +181,7 @@ class HBaseStore(Store):
 
     def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
         self._calls.check_open()
-        for table in {cell.table for cell in cells}:
+        for table in dict.fromkeys(cell.table for cell in cells):
             self._check_table(table)
         return self._reading.read(cells, ts)
 

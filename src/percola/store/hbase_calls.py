@@ -32,6 +32,7 @@ from percola.errors import (
     StoreError,
     UnknownTableError,
 )
+from percola.store.hbase_chains import Chains
 from percola.store.hbase_failures import Failure, Meaning
 from percola.store.hbase_jvm import (
     CONF,
@@ -92,11 +93,9 @@ class Client:
         self.codec = java_class(hbase + "codec.KeyValueCodec")()
         self.scan = java_class(hbase + "client.Scan")
         self.protobuf = java_class(hbase + "shaded.protobuf.ProtobufUtil")
-        self.get = java_class(hbase + "shaded.protobuf.generated.ClientProtos$Get")
         self.call = java_class(hbase + "client.RegionCoprocessorServiceExec")
         changing = hbase + "protobuf.generated.MultiRowMutationProtos$"
         self.rows_request = java_class(changing + "MutateRowsRequest")
-        self.no_answer = java_class(changing + "MutateRowsResponse").getDefaultInstance()
         self.change_rows = _endpoint_method()
         compare = java_class(hbase + "CompareOperator")
         no_value = java_class(hbase + "filter.BinaryComparator")(b"")
@@ -106,6 +105,13 @@ class Client:
         self.has_value = java_class(hbase + "filter.ValueFilter")(compare.NOT_EQUAL, no_value)
         settings = _settings(place, request_seconds, patience_seconds)
         self.blocks = java_class(hbase + "ipc.CellBlockBuilder")(settings)
+        self.chains = Chains(
+            blocks=self.blocks,
+            codec=self.codec,
+            change_rows=self.change_rows,
+            rows_request=self.rows_request,
+            no_answer=java_class(changing + "MutateRowsResponse").getDefaultInstance(),
+        )
         check_login(settings, place)
         connect = java_class(hbase + "client.ConnectionFactory")
         self.connection = connect.createConnection(settings)
@@ -261,28 +267,23 @@ class Calls:
 
         Raises what HBase's client does.
         """
-        client = self.client()
-        message = client.rows_request.parseFrom(request)
         self.made["mutate"] += 1
-        channel = self.table(table).coprocessorService(row)
-        answer = channel.callBlockingMethod(client.change_rows, None, message, client.no_answer)
-        return bytes(answer.toByteArray())
+        return self.client().chains.change(self.table(table), row, request)
 
     def get(self, table: str, gets: Sequence[bytes]) -> bytes:
         """Ask for rows: one block of cells, those of rows that have some, in the order asked."""
-        client = self.client()
+        chains = self.client().chains
         tries = Tries(self, f"reading the table {table!r}", table)
         while True:
-            requests = [client.protobuf.toGet(client.get.parseFrom(one)) for one in gets]
             try:
-                if len(requests) == 1:
+                if len(gets) == 1:
                     self.made["get"] += 1
-                    return self.block(self.table(table).get(requests[0]).cellScanner())
-                return self._get_many(table, requests)
+                    return chains.read(self.table(table), gets[0])
+                return self._get_many(table, chains.requests(gets))
             except jpype.JException as error:
                 tries.failed(error)
 
-    def _get_many(self, table: str, gets: Sequence[JavaObject]) -> bytes:
+    def _get_many(self, table: str, gets: JavaObject) -> bytes:
         arrays = self.client().arrays
         answers = self.batch(table, arrays.asList(gets), len(gets), "get")
         try:
@@ -293,7 +294,7 @@ class Calls:
             self._get_the_rest(table, gets, answers)
             return self.block_of(arrays.asList(answers))
 
-    def _get_the_rest(self, table: str, gets: Sequence[JavaObject], answers: JavaObject) -> None:
+    def _get_the_rest(self, table: str, gets: JavaObject, answers: JavaObject) -> None:
         """Ask again for rows that servers left out because their answers were long enough."""
         count = len(gets) + 1
         while left := [at for at, one in enumerate(answers) if not hasattr(one, "rawCells")]:

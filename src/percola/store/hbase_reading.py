@@ -70,6 +70,8 @@ class Reading:
 
     def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
         """See `Store.read`: one request for the columns of a row, many rows a call."""
+        if len(cells) == 1:
+            return [self._alone(*cells[0], ts)]
         wanted: dict[str, dict[bytes, set[bytes]]] = {}
         for table, row, column in cells:
             wanted.setdefault(table, {}).setdefault(row, set()).add(column)
@@ -87,6 +89,21 @@ class Reading:
             states.update(self._states(table, found, ts))
         self._shared.check(ts)
         return [states.get(cell, NOTHING) for cell in cells]
+
+    def _alone(self, table: str, row: bytes, column: bytes, ts: int) -> CellState:
+        """What `read` does, without what it takes to read several cells."""
+        block = self._calls.get(table, (get_asked(row, _asked_for((column,), ts)),))
+        state = NOTHING
+        for _, entries in rows_of(block):
+            stored = stored_row(entries)
+            seen = _state(stored, column, ts)
+            if isinstance(seen, (_DataAt, _RecordsBelow)):
+                cell = Cell(table, row, column)
+                state = self._states(table, ((cell, stored),), ts)[cell]
+            else:
+                state = seen
+        self._shared.check(ts)
+        return state
 
     def _rows(self, table: str, gets: Sequence[bytes]) -> Iterator[tuple[bytes, StoredRow]]:
         for at in range(0, len(gets), _AT_ONCE):

@@ -1,0 +1,156 @@
+"""§2.1: several calls of Java made as one.
+
+A call from Python into Java gives up Python's lock and takes it again, so that with sixteen threads
+each is a turn in a queue; a request of HBase's client is a dozen of them. Java can compose methods
+into one (`java.lang.invoke`), and that is called instead:
+
+    read      (table, message) → parse → to a request → ask → cells → block → bytes
+    requests  messages → parse each → to a request each → a list
+    change    (table, row, message) → the region's channel, parse → call → bytes
+
+It took a read of one cell from 0.18 to 0.16 ms with one thread, and from 0.11 to 0.07 with sixteen.
+What a step throws comes out as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import jpype
+
+from percola.store.hbase_jvm import JavaObject, java_class
+
+_HBASE: Final = "org.apache.hadoop.hbase."
+_MESSAGES: Final = _HBASE + "shaded.protobuf.generated.ClientProtos$"
+_SHADED: Final = _HBASE + "shaded.com.google.protobuf."
+_BYTES: Final = "[B"
+
+
+class Chains:
+    """The chains of one connection.
+
+    Args:
+        blocks: the `CellBlockBuilder` that writes cells as one block.
+        codec: how it writes them.
+        change_rows: the coprocessor's method.
+        rows_request: the class of its requests.
+        no_answer: an answer of it, whose type is what counts.
+    """
+
+    def __init__(
+        self,
+        *,
+        blocks: JavaObject,
+        codec: JavaObject,
+        change_rows: JavaObject,
+        rows_request: JavaObject,
+        no_answer: JavaObject,
+    ) -> None:
+        self._handles = java_class("java.lang.invoke.MethodHandles")
+        self._lookup = self._handles.publicLookup()
+        self._array = jpype.JArray(jpype.JByte)
+        self._arrays = jpype.JArray(self._array)
+        request = self._then(
+            self._method(_MESSAGES + "Get", "parseFrom", _BYTES),
+            self._method(_HBASE + "shaded.protobuf.ProtobufUtil", "toGet", _MESSAGES + "Get"),
+        )
+        self._read = self._reading(request, blocks, codec).invokeWithArguments
+        self._change = self._changing(change_rows, rows_request, no_answer).invokeWithArguments
+        proxies = java_class("java.lang.invoke.MethodHandleProxies")
+        function = java_class("java.util.function.Function").class_
+        self._to_request = proxies.asInterfaceInstance(function, request)
+        self._java_arrays = java_class("java.util.Arrays")
+
+    def read(self, table: JavaObject, message: bytes) -> bytes:
+        """Ask for a row; its cells as one block. Raises what HBase's client does."""
+        return bytes(self._read(table, self._array(message)))
+
+    def requests(self, messages: Sequence[bytes]) -> JavaObject:
+        """The requests that ask for rows, as an array."""
+        found = self._java_arrays.stream(self._arrays(messages)).map(self._to_request)
+        return found.toArray()
+
+    def change(self, table: JavaObject, row: bytes, message: bytes) -> bytes:
+        """Change rows of the region that a row is in; the answer. Raises as `read` does."""
+        return bytes(self._change(table, self._array(row), self._array(message)))
+
+    # --- Composing ----------------------------------------------------------------------
+
+    def _reading(self, request: JavaObject, blocks: JavaObject, codec: JavaObject) -> JavaObject:
+        """(table, message) → block."""
+        ask = self._method(_HBASE + "client.Table", "get", _HBASE + "client.Get")
+        write = self._method(
+            _HBASE + "ipc.CellBlockBuilder",
+            "buildCellBlock",
+            _HBASE + "codec.Codec",
+            "org.apache.hadoop.io.compress.CompressionCodec",
+            _HBASE + "CellScanner",
+        )
+        cells = self._then(
+            self._handles.filterArguments(ask, 1, request),
+            self._method(_HBASE + "client.Result", "cellScanner"),
+        )
+        block = self._then(cells, self._given(write, 0, blocks, codec, None))
+        # There is no block of no cells.
+        buffer = block.type().returnType()
+        nothing = self._handles.dropArguments(
+            self._handles.constant(self._array.class_, self._array(0)), 0, buffer
+        )
+        is_none = self._method("java.util.Objects", "isNull", "java.lang.Object")
+        copied = self._method(_HBASE + "util.Bytes", "getBytes", "java.nio.ByteBuffer")
+        return self._then(
+            block,
+            self._handles.guardWithTest(self._taking(is_none, buffer), nothing, copied),
+        )
+
+    def _changing(
+        self, change_rows: JavaObject, rows_request: JavaObject, no_answer: JavaObject
+    ) -> JavaObject:
+        """(table, row, message) → answer."""
+        message = _SHADED + "Message"
+        call = self._method(
+            _SHADED + "BlockingRpcChannel",
+            "callBlockingMethod",
+            _SHADED + "Descriptors$MethodDescriptor",
+            _SHADED + "RpcController",
+            message,
+            message,
+        )
+        call = self._given(self._given(call, 4, no_answer), 1, change_rows, None)
+        channel = self._method(_HBASE + "client.Table", "coprocessorService", _BYTES)
+        parse = self._method(str(rows_request.class_.getName()), "parseFrom", _BYTES)
+        types = call.type()
+        call = call.asType(
+            types.changeParameterType(0, channel.type().returnType()).changeParameterType(
+                1, parse.type().returnType()
+            )
+        )
+        call = self._handles.collectArguments(call, 0, channel)
+        return self._then(
+            self._handles.filterArguments(call, 2, parse),
+            self._method(_SHADED + "MessageLite", "toByteArray"),
+        )
+
+    def _method(self, owner: str, name: str, *takes: str) -> JavaObject:
+        """A method of a class, which takes its object first unless it is static."""
+        classes = jpype.JArray(java_class("java.lang.Class"))(
+            [self._array.class_ if one == _BYTES else java_class(one).class_ for one in takes]
+        )
+        method = java_class(owner).class_.getMethod(name, classes)
+        method.setAccessible(True)  # A public method's class need not be public.
+        return self._lookup.unreflect(method)
+
+    def _given(self, handle: JavaObject, at: int, *values: JavaObject) -> JavaObject:
+        """The handle with some of its arguments set."""
+        objects = jpype.JArray(jpype.JObject)(list(values))
+        return self._handles.insertArguments(handle, at, objects)
+
+    def _taking(self, handle: JavaObject, type_: JavaObject) -> JavaObject:
+        """The handle with another type for its first argument."""
+        return handle.asType(handle.type().changeParameterType(0, type_))
+
+    def _then(self, first: JavaObject, second: JavaObject) -> JavaObject:
+        """One handle after the other, which takes what the first one returns."""
+        fitting = self._taking(second, first.type().returnType())
+        return self._handles.filterReturnValue(first, fitting)
