@@ -264,10 +264,11 @@ class ReadAhead:
 
     def _learn(self, guessed: int, used: int) -> None:
         """Learn from what has been read, and forget it."""
-        later = self._later
-        visits = [(key, later.get(row, ())) for row, key in self._visits.items()]
-        self._prefetch.learn(visits, self._sizes.items(), guessed, used)
+        visits, later, sizes = self._visits, self._later, self._sizes
         self._visits, self._later, self._sizes = {}, {}, {}
+        # Copies: another thread may be reading in the same snapshot.
+        read = [(key, tuple(later.get(row, ()))) for row, key in list(visits.items())]
+        self._prefetch.learn(read, list(sizes.items()), guessed, used)
 
     def guess_rows(self, rows: Sequence[bytes], shape: Address) -> list[bytes]:
         """The other rows of the batch of which the same should be read together with `rows`."""
