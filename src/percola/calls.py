@@ -119,9 +119,7 @@ class CountedStore(Store):
         return self.inner.mutate(batch)
 
     def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
-        several = len(cells) > 1
-        rows = len({(table, row) for table, row, _ in cells}) if several else 1
-        self.calls.note(READ, rows, len(cells))
+        self.calls.note(READ, len({(table, row) for table, row, _ in cells}), len(cells))
         return self.inner.read(cells, ts)
 
     def entries(

@@ -319,7 +319,7 @@ class ReadAhead:
     def read(self, cell: Cell, state: CellState) -> None:
         """The transaction has read a cell, wherever it came from."""
         table, row, column = cell
-        if self._unread and cell in self._unread:
+        if cell in self._unread:
             self._unread.discard(cell)
             self._used += 1
         if b":" in column and not column.startswith(SYSTEM_MARK):

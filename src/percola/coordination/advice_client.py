@@ -341,10 +341,10 @@ class _Line:
     # --- Connections --------------------------------------------------------------------
 
     def _channel(self, address: str) -> Any:
+        grpc_fork.begin_use("The oracle's service")
         with self._changed:
             if self._closing.is_set():
                 raise ValueError("closed")
-            grpc_fork.begin_use("The oracle's service")
             found = self._channels.get(address)
             if found is None:
                 found = self._channels[address] = self._advice.channel(address)

@@ -181,7 +181,7 @@ class HBaseStore(Store):
 
     def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
         self._calls.check_open()
-        for table in dict.fromkeys(cell.table for cell in cells):
+        for table in {cell.table for cell in cells}:
             self._check_table(table)
         return self._reading.read(cells, ts)
 

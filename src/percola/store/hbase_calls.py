@@ -87,10 +87,7 @@ class Client:
         hbase = _PACKAGE
         self.array_list = java_class("java.util.ArrayList")
         self.arrays = java_class("java.util.Arrays")
-        self.bytes = java_class(hbase + "util.Bytes")
         self.table_name = java_class(hbase + "TableName")
-        self.cell_util = java_class(hbase + "CellUtil")
-        self.codec = java_class(hbase + "codec.KeyValueCodec")()
         self.scan = java_class(hbase + "client.Scan")
         self.protobuf = java_class(hbase + "shaded.protobuf.ProtobufUtil")
         self.call = java_class(hbase + "client.RegionCoprocessorServiceExec")
@@ -104,10 +101,9 @@ class Client:
         self.check_and_mutate = java_class(hbase + "client.CheckAndMutate")
         self.has_value = java_class(hbase + "filter.ValueFilter")(compare.NOT_EQUAL, no_value)
         settings = _settings(place, request_seconds, patience_seconds)
-        self.blocks = java_class(hbase + "ipc.CellBlockBuilder")(settings)
         self.chains = Chains(
-            blocks=self.blocks,
-            codec=self.codec,
+            blocks=java_class(hbase + "ipc.CellBlockBuilder")(settings),
+            codec=java_class(hbase + "codec.KeyValueCodec")(),
             change_rows=self.change_rows,
             rows_request=self.rows_request,
             no_answer=java_class(changing + "MutateRowsResponse").getDefaultInstance(),
@@ -284,15 +280,16 @@ class Calls:
                 tries.failed(error)
 
     def _get_many(self, table: str, gets: JavaObject) -> bytes:
-        arrays = self.client().arrays
-        answers = self.batch(table, arrays.asList(gets), len(gets), "get")
+        client = self.client()
+        chains, requests = client.chains, client.arrays.asList(gets)
+        answers = self.batch(table, requests, len(gets), "get")
         try:
-            return self.block_of(arrays.asList(answers))
+            return chains.block_of(answers)
         except jpype.JException:
             # One of them is no result; or what had been given up has come meanwhile, for HBase's
             # client still fills it in.
             self._get_the_rest(table, gets, answers)
-            return self.block_of(arrays.asList(answers))
+            return chains.block_of(answers)
 
     def _get_the_rest(self, table: str, gets: JavaObject, answers: JavaObject) -> None:
         """Ask again for rows that servers left out because their answers were long enough."""
@@ -305,16 +302,6 @@ class Calls:
             again = self.client().arrays.asList([gets[at] for at in left])
             for at, one in zip(left, self.batch(table, again, count, "get"), strict=True):
                 answers[at] = one
-
-    def block_of(self, results: JavaObject) -> bytes:
-        """The cells of a list of results as one block of bytes."""
-        return self.block(self.client().cell_util.createCellScanner(results))
-
-    def block(self, cells: JavaObject) -> bytes:
-        """Cells, one after the other, as one block of bytes."""
-        client = self.client()
-        found = client.blocks.buildCellBlock(client.codec, None, cells)
-        return b"" if found is None else bytes(client.bytes.getBytes(found))
 
     # --- Regions ------------------------------------------------------------------------
 

@@ -5,7 +5,8 @@ each is a turn in a queue; a request of HBase's client is a dozen of them. Java 
 into one (`java.lang.invoke`), and that is called instead:
 
     read      (table, message) → parse → to a request → ask → cells → block → bytes
-    requests  messages → parse each → to a request each → a list
+    block_of  results → cells → block → bytes
+    requests  messages → parse each → to a request each → an array
     change    (table, row, message) → the region's channel, parse → call → bytes
 
 It took a read of one cell from 0.18 to 0.16 ms with one thread, and from 0.11 to 0.07 with sixteen.
@@ -55,7 +56,14 @@ class Chains:
             self._method(_MESSAGES + "Get", "parseFrom", _BYTES),
             self._method(_HBASE + "shaded.protobuf.ProtobufUtil", "toGet", _MESSAGES + "Get"),
         )
-        self._read = self._reading(request, blocks, codec).invokeWithArguments
+        written = self._writing(blocks, codec)
+        asked = self._handles.filterArguments(
+            self._method(_HBASE + "client.Table", "get", _HBASE + "client.Get"), 1, request
+        )
+        cells = self._then(asked, self._method(_HBASE + "client.Result", "cellScanner"))
+        self._read = self._then(cells, written).invokeWithArguments
+        cells = self._method(_HBASE + "CellUtil", "createCellScanner", "java.util.List")
+        self._block_of = self._then(cells, written).invokeWithArguments
         self._change = self._changing(change_rows, rows_request, no_answer).invokeWithArguments
         proxies = java_class("java.lang.invoke.MethodHandleProxies")
         function = java_class("java.util.function.Function").class_
@@ -65,6 +73,12 @@ class Chains:
     def read(self, table: JavaObject, message: bytes) -> bytes:
         """Ask for a row; its cells as one block. Raises what HBase's client does."""
         return bytes(self._read(table, self._array(message)))
+
+    def block_of(self, results: JavaObject) -> bytes:
+        """The cells of an array of results as one block."""
+        # A list alone would be taken for the list of all arguments.
+        listed = jpype.JArray(jpype.JObject)([self._java_arrays.asList(results)])
+        return bytes(self._block_of(listed))
 
     def requests(self, messages: Sequence[bytes]) -> JavaObject:
         """The requests that ask for rows, as an array."""
@@ -77,9 +91,8 @@ class Chains:
 
     # --- Composing ----------------------------------------------------------------------
 
-    def _reading(self, request: JavaObject, blocks: JavaObject, codec: JavaObject) -> JavaObject:
-        """(table, message) → block."""
-        ask = self._method(_HBASE + "client.Table", "get", _HBASE + "client.Get")
+    def _writing(self, blocks: JavaObject, codec: JavaObject) -> JavaObject:
+        """Cells → block → bytes."""
         write = self._method(
             _HBASE + "ipc.CellBlockBuilder",
             "buildCellBlock",
@@ -87,11 +100,7 @@ class Chains:
             "org.apache.hadoop.io.compress.CompressionCodec",
             _HBASE + "CellScanner",
         )
-        cells = self._then(
-            self._handles.filterArguments(ask, 1, request),
-            self._method(_HBASE + "client.Result", "cellScanner"),
-        )
-        block = self._then(cells, self._given(write, 0, blocks, codec, None))
+        block = self._given(write, 0, blocks, codec, None)
         # There is no block of no cells.
         buffer = block.type().returnType()
         nothing = self._handles.dropArguments(

@@ -302,7 +302,7 @@ class Reading:
                         results = scanner.next(left)
                         if not len(results):
                             return rows, True
-                        block = calls.block_of(calls.client().arrays.asList(results))
+                        block = calls.client().chains.block_of(results)
                         rows += [(row, stored_row(entries)) for row, entries in rows_of(block)]
                         tries.progressed()
                 finally:
