@@ -65,7 +65,7 @@ def test_many_threads_use_one_store_at_once(hbase: HBase) -> None:
 
 
 _FORKING = """
-import gc, os, sys
+import gc, os, sys, traceback
 from percola.errors import StoreError
 from percola.store.hbase import open_hbase
 
@@ -73,7 +73,11 @@ store = open_hbase(sys.argv[1])
 def in_child(work):
     child = os.fork()
     if child == 0:
-        work()
+        try:
+            work()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)  # Not by way of JPype, which might be what is wrong here.
         sys.exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
@@ -82,9 +86,10 @@ def use():
     assert store.scan_kind(1, "t") == ([], None)
 
 def fail():
-    for generation in range(3):
-        gc.collect(generation)  # JPype would have Java do so as well, now or another time.
+    # JPype would have Java do so as well, now or another time, and wait for ever.
     assert not gc.callbacks
+    for generation in range(3):
+        gc.collect(generation)
     for other in (store, open_hbase(sys.argv[1])):
         try:
             other.scan_kind(1, "t")

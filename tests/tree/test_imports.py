@@ -21,7 +21,7 @@ Tree = Callable[[Mapping[str, str]], Path]
 # From the bottom up: a module may import from its own layer and from those above it in this list.
 # A package stands for everything in it. "percola" is the package's own `__init__`.
 LAYERS: Final = (
-    ("cells", "codecs", "errors", "schema", "rows", "clock", "metrics", "grpc_fork"),
+    ("cells", "codecs", "errors", "schema", "rows", "clock", "metrics", "forks"),
     ("store",),
     ("oracle", "coordination"),
     ("calls", "prefetch", "batching", "catalog", "garbage", "leases", "holds", "news"),

@@ -22,7 +22,6 @@ from typing import Any, Final, NamedTuple
 
 import grpc
 
-from percola import grpc_fork
 from percola.coordination.advice_base import Advice
 from percola.coordination.advice_wire import (
     ATTEND,
@@ -41,6 +40,7 @@ from percola.coordination.advice_wire import (
     UnlockRequest,
 )
 from percola.errors import UsageError
+from percola.forks import GRPC
 
 LOCK_SECONDS: Final = 0.3
 
@@ -61,7 +61,7 @@ class NetworkAdvice(Advice):
     """Advisory locks and the bell of a repository, served beside its oracle.
 
     Connects when it is first used. A child of a process that has used gRPC goes on without the
-    service (`percola.grpc_fork`).
+    service (`percola.forks`).
 
     Args:
         addresses: `host:port` of each of the repository's oracle processes; the one that holds the
@@ -167,7 +167,7 @@ class _Line:
         self._closing = threading.Event()
         self._attending: threading.Thread | None = None
         self._ringing: threading.Thread | None = None
-        if grpc_fork.is_barred():
+        if GRPC.is_barred:
             self._is_beginning = False
             self._closing.set()
 
@@ -341,7 +341,7 @@ class _Line:
     # --- Connections --------------------------------------------------------------------
 
     def _channel(self, address: str) -> Any:
-        grpc_fork.begin_use("The oracle's service")
+        GRPC.begin_use("The oracle's service")
         with self._changed:
             if self._closing.is_set():
                 raise ValueError("closed")

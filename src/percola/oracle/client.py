@@ -20,9 +20,9 @@ from typing import Any, Final
 
 import grpc
 
-from percola import grpc_fork
 from percola.clock import backoff
 from percola.errors import PercolaError, RepositoryClosedError, StoreError, UsageError
+from percola.forks import GRPC
 from percola.oracle.base import Oracle
 from percola.oracle.conversation import Conversation, LostError
 from percola.oracle.wire import TOKEN_HEADER, DrawReply
@@ -50,7 +50,7 @@ class NetworkOracle(Oracle):
     """The oracle of a repository on a network store; safe to use from many threads.
 
     Connects when it is first used. A child of a process that has used it gets a StoreError
-    (`percola.grpc_fork`).
+    (`percola.forks`).
 
     Args:
         addresses: `host:port` of each of the repository's oracle processes.
@@ -311,7 +311,7 @@ class _Line:
             self._talk = None
 
     def _begin(self, address: str) -> Conversation:
-        grpc_fork.begin_use("The oracle")
+        GRPC.begin_use("The oracle")
         oracle = self._oracle
         with self._guard:
             if oracle.is_closed:

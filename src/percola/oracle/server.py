@@ -29,10 +29,10 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 import grpc
 
-from percola import grpc_fork
 from percola.coordination.advice_server import AdviceService
 from percola.coordination.advice_wire import SERVER_OPTIONS
 from percola.errors import PercolaError, StoreError, UsageError
+from percola.forks import GRPC
 from percola.oracle.metrics import OracleMetrics
 from percola.oracle.ranges import LEASE_SECONDS, RANGE, Ranges, Refused
 from percola.oracle.record import ORACLE_TABLE
@@ -119,7 +119,7 @@ class OracleServer:
         self._lease = lease
         self._create = create
         self._expected = f"Bearer {token}".encode() if token else b""
-        grpc_fork.begin_use("An oracle's service")
+        GRPC.begin_use("An oracle's service")
         self._server = grpc.server(ThreadPoolExecutor(_STREAMS + _THREADS), options=_OPTIONS)
         self.advice = AdviceService(lambda: self.ranges.holds, self._admit)
         self._server.add_generic_rpc_handlers(

@@ -13,7 +13,7 @@ Every call has a deadline of `request_seconds`, which the server knows too. A wr
 long for a connection, so a server that restarts costs time and no outcome.
 
 A process opens its own channel when it first needs one; a child of one that has may not
-(`percola.grpc_fork`).
+(`percola.forks`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports imp
 from google.cloud.bigtable_v2 import types
 from google.cloud.bigtable_v2.services.bigtable.transports import BigtableGrpcTransport
 
-from percola import grpc_fork
 from percola.clock import backoff
 from percola.errors import (
     OutcomeUnknownError,
@@ -42,6 +41,7 @@ from percola.errors import (
     StoreError,
     UnknownTableError,
 )
+from percola.forks import GRPC
 
 DATA: Final = "/google.bigtable.v2.Bigtable/"
 TABLE_ADMIN: Final = "/google.bigtable.admin.v2.BigtableTableAdmin/"
@@ -146,7 +146,7 @@ class Calls:
             found = self._methods.get(service + name)
             if found is not None:
                 return found
-        grpc_fork.begin_use("Bigtable")
+        GRPC.begin_use("Bigtable")
         with self._guard:
             if self._closed:
                 raise _closed()

@@ -37,7 +37,6 @@ from percola.store.hbase_failures import Failure, Meaning
 from percola.store.hbase_jvm import (
     CONF,
     JavaObject,
-    has_started,
     java_class,
     java_objects,
     kept_by_thread,
@@ -218,7 +217,7 @@ class Calls:
                 return
             self._closed = True
             client, self._client = self._client, None
-        if client is not None and self._pid == os.getpid() and has_started():
+        if client is not None and self._pid == os.getpid():
             start()
             client.connection.close()
             self.threads.close()

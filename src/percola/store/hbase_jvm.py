@@ -27,6 +27,7 @@ import jpype
 import jpype.config
 
 from percola.errors import StoreError, UsageError
+from percola.forks import JAVA
 
 JARS: Final = "PERCOLA_HBASE_JARS"
 """The environment variable that names a folder with the jars of HBase's client."""
@@ -60,7 +61,6 @@ JavaObject: TypeAlias = Any
 
 _guard = threading.Lock()
 _attached = threading.local()
-_started_in = 0
 
 
 def client_jars() -> list[Path]:
@@ -101,7 +101,7 @@ def start() -> None:
     Raises StoreError if there is no Java, no client for it, or if this process was forked from one
     in which it ran.
     """
-    if _started_in != os.getpid():
+    if not JAVA.is_used:
         with _guard:
             _start()
     if getattr(_attached, "until_end", None) is None:
@@ -109,13 +109,7 @@ def start() -> None:
 
 
 def _start() -> None:
-    global _started_in
-    if _started_in and _started_in != os.getpid():
-        raise StoreError(
-            "HBase was in use in this process's parent before it forked, and Java does not survive "
-            "a fork. Start processes with 'spawn' or 'forkserver', or open the repository first in "
-            "the child."
-        )
+    JAVA.refuse_child("HBase")
     jars = [*settings_folder(), *(str(one) for one in client_jars())]
     if jpype.isJVMStarted():
         for one in jars:
@@ -138,7 +132,8 @@ def _start() -> None:
         # HBase's client prints the stack of each scan that fails, though it raises it as well.
         nowhere = java_class("java.io.OutputStream").nullOutputStream()
         java_class("java.lang.System").setErr(java_class("java.io.PrintStream")(nowhere))
-    _started_in = os.getpid()
+    # Not before it runs: a process in which Java does not start may fork.
+    JAVA.begin_use("HBase")
 
 
 def jvm_options(own: Sequence[str]) -> list[str]:
@@ -158,11 +153,6 @@ def kept_by_thread(owner: object) -> dict[str, JavaObject]:
     """
     kept: WeakKeyDictionary[Any, dict[str, JavaObject]] = _attached.until_end.kept
     return kept.setdefault(owner, {})
-
-
-def has_started() -> bool:
-    """Whether Java runs in this process, or ran in the one that it was forked from."""
-    return bool(_started_in)
 
 
 def java_class(name: str) -> JavaObject:
@@ -199,7 +189,7 @@ def _after_fork() -> None:
     """
     global _guard
     _guard = threading.Lock()
-    if _started_in:
+    if JAVA.is_barred:
         jpype.config.onexit = False
         asks = getattr(jpype._jpype, "_collect", None)
         gc.callbacks[:] = [one for one in gc.callbacks if one is not asks]
