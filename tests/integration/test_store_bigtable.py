@@ -12,8 +12,7 @@ from emulator import Emulator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from percola.cells import INLINE_BYTES, MAX_TS, Cell, Kind, Op
-from percola.errors import DamagedRecordError, SnapshotTooOldError
+from percola.cells import MAX_TS, Kind
 from percola.store import shared_row
 from percola.store.base import Condition, Delete, Put, RowMutation, Store
 from percola.store.bigtable import BigtableStore
@@ -71,33 +70,6 @@ class TestBigtableStore(StoreConformance):
 
     def make_store(self, folder: Path) -> BigtableStore:
         return self.emulator.store()
-
-    def test_a_long_value_is_that_of_the_visible_write_whatever_data_is_newer(
-        self, store: Store, table: str
-    ) -> None:
-        old, new = b"old" * INLINE_BYTES, b"new" * INLINE_BYTES
-        self.put(store, table, b"r", *written(COLUMN, 4, old, 3), *written(COLUMN, 9, new, 5))
-        for ts, value in ((4, old), (6, old), (8, old), (9, new)):
-            state = (None, 4 if value is old else 9, value)
-            assert self.state(store, table, ts) == state
-            assert store.scan(table, b"", b"", ts)[0] == [(Cell(table, b"r", COLUMN), state)]
-        # Data that stands below many records which wrote nothing.
-        for ts in range(10, 600):
-            op = Op.ROLLBACK if ts % 2 else Op.LOCK
-            self.put(store, table, b"r", *written(COLUMN, ts, None, ts, op))
-        assert self.state(store, table, 700) == (None, 9, new)
-        assert self.state(store, table, 8) == (None, 4, old)
-
-    def test_data_that_is_missing_is_damage_unless_it_was_collected(
-        self, store: Store, table: str
-    ) -> None:
-        self.put(store, table, b"r", *written(COLUMN, 4, b"long" * INLINE_BYTES, 3))
-        self.put(store, table, b"r", Delete(Kind.DATA, COLUMN, 3))
-        with pytest.raises(DamagedRecordError, match="data at 3"):
-            self.state(store, table, 5)
-        store.raise_safe_point(6)
-        with pytest.raises(SnapshotTooOldError):
-            self.state(store, table, 5)
 
     @pytest.mark.parametrize("width", [100, 140, 250])
     @pytest.mark.parametrize("name", [b"column:%04d/a.b", b"@x-%04d#", "ü%04d".encode()])

@@ -13,8 +13,7 @@ from hbase_upkeep import Upkeep
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from percola.cells import INLINE_BYTES, MAX_TS, Cell, Kind, Op
-from percola.errors import DamagedRecordError, SnapshotTooOldError
+from percola.cells import MAX_TS, Cell, Kind, Op
 from percola.store.base import Condition, Delete, Put, RowMutation, Store
 from percola.store.hbase import HBaseStore
 from percola.testing import StoreConformance
@@ -27,33 +26,6 @@ WaitUntil = Callable[..., object]
 
 class TestHBaseStore(InHBase, StoreConformance):
     namespace = f"conformance_{os.getpid()}"
-
-    def test_a_long_value_is_that_of_the_visible_write_whatever_data_is_newer(
-        self, store: Store, table: str
-    ) -> None:
-        old, new = b"old" * INLINE_BYTES, b"new" * INLINE_BYTES
-        self.put(store, table, b"r", *written(COLUMN, 4, old, 3), *written(COLUMN, 9, new, 5))
-        for ts, value in ((4, old), (6, old), (8, old), (9, new)):
-            state = (None, 4 if value is old else 9, value)
-            assert self.state(store, table, ts) == state
-            assert store.scan(table, b"", b"", ts)[0] == [(Cell(table, b"r", COLUMN), state)]
-        # Data that stands below many records which wrote nothing.
-        for ts in range(10, 200):
-            op = Op.ROLLBACK if ts % 2 else Op.LOCK
-            self.put(store, table, b"r", *written(COLUMN, ts, None, ts, op))
-        assert self.state(store, table, 700) == (None, 9, new)
-        assert self.state(store, table, 8) == (None, 4, old)
-
-    def test_data_that_is_missing_is_damage_unless_it_was_collected(
-        self, store: Store, table: str
-    ) -> None:
-        self.put(store, table, b"r", *written(COLUMN, 4, b"long" * INLINE_BYTES, 3))
-        self.put(store, table, b"r", Delete(Kind.DATA, COLUMN, 3))
-        with pytest.raises(DamagedRecordError, match="data at 3"):
-            self.state(store, table, 5)
-        store.raise_safe_point(6)
-        with pytest.raises(SnapshotTooOldError):
-            self.state(store, table, 5)
 
     def test_several_cells_of_a_row_may_each_need_a_second_look(
         self, store: Store, table: str

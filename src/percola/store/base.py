@@ -35,7 +35,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from percola.cells import SYSTEM_MARK, Cell, Kind
-from percola.errors import SnapshotTooOldError, ValueTooLargeError
+from percola.errors import DamagedRecordError, SnapshotTooOldError, ValueTooLargeError
 
 _RECORD_ROOM: Final = 4096
 """Bytes that a record may add to a value that stands in it."""
@@ -483,4 +483,12 @@ def is_wanted(column: bytes, columns: Sequence[tuple[bytes, bool]] | None) -> bo
         return not column.startswith(SYSTEM_MARK)
     return any(
         column.startswith(name) if is_prefix else column == name for name, is_prefix in columns
+    )
+
+
+def missing_data(cell: Cell, commit_ts: int, start_ts: int) -> DamagedRecordError:
+    """The error of a reader that finds a put's record and not the long value that belongs to it."""
+    return DamagedRecordError(
+        f"{cell} has a write record at {commit_ts} for data at {start_ts}, which is missing: the "
+        "store is damaged. 'percola check' says where."
     )

@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
-from percola.cells import Cell, Kind, Op, decode_write
-from percola.errors import DamagedRecordError
+from percola.cells import Cell, Kind
 from percola.store.base import NOTHING, CellState, is_wanted
 from percola.store.bigtable_calls import Calls
 from percola.store.bigtable_filters import (
@@ -31,6 +30,7 @@ from percola.store.bigtable_filters import (
 from percola.store.bigtable_rows import RowStream, StoredRow
 from percola.store.bigtable_shared import Shared
 from percola.store.cutting import cut
+from percola.store.first_look import DataAt, RecordsBelow, visible
 
 T = TypeVar("T")
 
@@ -41,19 +41,6 @@ _MORE_RECORDS: Final = 256
 _KEYS: Final = 500
 _AT_ONCE: Final = 32
 _LOCK, _WRITE, _DATA = (FAMILIES[kind] for kind in (Kind.LOCK, Kind.WRITE, Kind.DATA))
-
-
-class _DataAt(NamedTuple):
-    """The visible record names data that the first look has not brought."""
-
-    commit_ts: int
-    start_ts: int
-
-
-class _RecordsBelow(NamedTuple):
-    """No visible record among the newest: the ones below are needed."""
-
-    ts: int
 
 
 class Reading:
@@ -102,7 +89,7 @@ class Reading:
         state = NOTHING
         for _, stored in RowStream(self._calls, table, _snapshot((column,), ts), keys=(row,)):
             seen = _state(stored, column)
-            if isinstance(seen, (_DataAt, _RecordsBelow)):
+            if isinstance(seen, (DataAt, RecordsBelow)):
                 [(_, state)] = self._states([(Cell(table, row, column), stored)], ts)
             else:
                 state = seen
@@ -114,17 +101,17 @@ class Reading:
     ) -> list[tuple[Cell, CellState]]:
         """The states of cells, with a second look at those that need one."""
         states: list[tuple[Cell, CellState]] = []
-        wanting: list[tuple[int, Cell, _DataAt]] = []
+        wanting: list[tuple[int, Cell, DataAt]] = []
         for cell, row in found:
             state = _state(row, cell.column)
-            if isinstance(state, _RecordsBelow):
+            if isinstance(state, RecordsBelow):
                 state = self._older(cell, state.ts)
-            if isinstance(state, _DataAt):
+            if isinstance(state, DataAt):
                 wanting.append((len(states), cell, state))
                 state = NOTHING
             states.append((cell, state))
 
-        def start(one: tuple[int, Cell, _DataAt]) -> RowStream:
+        def start(one: tuple[int, Cell, DataAt]) -> RowStream:
             _, cell, (_, start_ts) = one
             filter_ = cell_entries(Kind.DATA, cell.column, start_ts, start_ts, None)
             return RowStream(self._calls, cell.table, filter_, keys=[cell.row])
@@ -134,23 +121,16 @@ class Reading:
                 value for _, row in stream for entries in row.values() for _, value in entries
             ]
             if not values:
-                # Either it was collected, which the safe point says, or it was never there.
-                self._shared.look()
-                self._shared.check(ts)
-                raise DamagedRecordError(
-                    f"{cell} has a write record at {wanted.commit_ts} for data at "
-                    f"{wanted.start_ts}, which is missing: the store is damaged. "
-                    "'percola check' says where."
-                )
+                wanted.missing(cell, ts, self._shared)
             states[at] = (cell, (None, wanted.commit_ts, values[0]))
         return states
 
-    def _older(self, cell: Cell, below: int) -> CellState | _DataAt:
+    def _older(self, cell: Cell, below: int) -> CellState | DataAt:
         """The newest visible record below a timestamp, looked for in larger steps."""
         while True:
             records = self.entries(cell, Kind.WRITE, 0, below - 1, _MORE_RECORDS)
-            state = _visible(records, [], _MORE_RECORDS)
-            if not isinstance(state, _RecordsBelow):
+            state = visible(records, [], _MORE_RECORDS)
+            if not isinstance(state, RecordsBelow):
                 return state
             below = state.ts
 
@@ -316,7 +296,7 @@ def in_flight(
             stream.cancel()
 
 
-def _state(row: StoredRow, column: bytes) -> CellState | _DataAt | _RecordsBelow:
+def _state(row: StoredRow, column: bytes) -> CellState | DataAt | RecordsBelow:
     """What a first look says of a cell."""
     locks = row.get((_LOCK, column))
     if locks:
@@ -324,22 +304,4 @@ def _state(row: StoredRow, column: bytes) -> CellState | _DataAt | _RecordsBelow
     records = row.get((_WRITE, column))
     if not records:
         return NOTHING
-    return _visible(records, row.get((_DATA, column), ()), RECORDS)
-
-
-def _visible(
-    records: Sequence[tuple[int, bytes]], data: Sequence[tuple[int, bytes]], asked: int
-) -> CellState | _DataAt | _RecordsBelow:
-    """The newest put or delete among records, newest first; `asked` is how many could come."""
-    for commit_ts, raw in records:
-        op, start_ts, value = decode_write(raw)
-        if op == Op.DELETE:
-            return None, commit_ts, None
-        if op == Op.PUT:
-            if value is None:
-                for ts, stored_value in data:
-                    if ts == start_ts:
-                        return None, commit_ts, stored_value
-                return _DataAt(commit_ts, start_ts)
-            return None, commit_ts, value
-    return _RecordsBelow(records[-1][0]) if len(records) >= asked else NOTHING
+    return visible(records, row.get((_DATA, column), ()), RECORDS)

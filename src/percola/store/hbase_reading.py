@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import jpype
 
-from percola.cells import Cell, Kind, Op, decode_write
-from percola.errors import DamagedRecordError
+from percola.cells import Cell, Kind
 from percola.store.base import NOTHING, CellState, is_wanted
+from percola.store.first_look import DataAt, RecordsBelow, visible
 from percola.store.hbase_calls import Calls, Tries
 from percola.store.hbase_jvm import JavaObject
 from percola.store.hbase_shared import Shared
@@ -44,19 +44,6 @@ _ROWS: Final = 1000
 _ALL: Final = 2**31 - 1
 _CHUNK_BYTES: Final = 2 * 1024 * 1024
 _DATA, _WRITE = FAMILIES[Kind.DATA], FAMILIES[Kind.WRITE]
-
-
-class _DataAt(NamedTuple):
-    """The visible record names data that the first look has not brought."""
-
-    commit_ts: int
-    start_ts: int
-
-
-class _RecordsBelow(NamedTuple):
-    """No visible record among those that have come: the ones below are needed."""
-
-    ts: int
 
 
 class Reading:
@@ -97,7 +84,7 @@ class Reading:
         for _, entries in rows_of(block):
             stored = stored_row(entries)
             seen = _state(stored, column, ts)
-            if isinstance(seen, (_DataAt, _RecordsBelow)):
+            if isinstance(seen, (DataAt, RecordsBelow)):
                 cell = Cell(table, row, column)
                 state = self._states(table, ((cell, stored),), ts)[cell]
             else:
@@ -116,12 +103,12 @@ class Reading:
         """The states of cells of a table, with further looks at those that need them."""
         states: dict[Cell, CellState] = {}
         records: dict[Cell, int] = {}
-        data: dict[Cell, _DataAt] = {}
+        data: dict[Cell, DataAt] = {}
 
-        def sort(cell: Cell, state: CellState | _DataAt | _RecordsBelow) -> None:
-            if isinstance(state, _RecordsBelow):
+        def sort(cell: Cell, state: CellState | DataAt | RecordsBelow) -> None:
+            if isinstance(state, RecordsBelow):
                 records[cell] = state.ts
-            elif isinstance(state, _DataAt):
+            elif isinstance(state, DataAt):
                 data[cell] = state
             else:
                 states[cell] = state
@@ -132,7 +119,7 @@ class Reading:
             below, records = records, {}
             asked = {cell: Ask(_WRITE, [cell.column], 0, high - 1) for cell, high in below.items()}
             for cell, entries in self._look(table, asked, _MORE_RECORDS).items():
-                sort(cell, _visible(entries, (), _MORE_RECORDS))
+                sort(cell, visible(entries, (), _MORE_RECORDS))
         if data:
             at = {
                 cell: Ask(_DATA, [cell.column], one.start_ts, one.start_ts)
@@ -141,14 +128,7 @@ class Reading:
             values = self._look(table, at, 1)
             for cell, one in data.items():
                 if not values[cell]:
-                    # Either it was collected, which the safe point says, or it was never there.
-                    self._shared.look()
-                    self._shared.check(ts)
-                    raise DamagedRecordError(
-                        f"{cell} has a write record at {one.commit_ts} for data at "
-                        f"{one.start_ts}, which is missing: the store is damaged. "
-                        "'percola check' says where."
-                    )
+                    one.missing(cell, ts, self._shared)
                 states[cell] = (None, one.commit_ts, values[cell][0][1])
         return states
 
@@ -380,7 +360,7 @@ def _asked_for(columns: tuple[bytes, ...], ts: int) -> bytes:
     return asked_for(_snapshot(columns, ts), 1)
 
 
-def _state(row: StoredRow, column: bytes, ts: int) -> CellState | _DataAt | _RecordsBelow:
+def _state(row: StoredRow, column: bytes, ts: int) -> CellState | DataAt | RecordsBelow:
     """What a first look says of a cell."""
     locks = row.get((LOCK, column))
     if locks and locks[0][0] <= ts:
@@ -388,22 +368,4 @@ def _state(row: StoredRow, column: bytes, ts: int) -> CellState | _DataAt | _Rec
     records = row.get((_WRITE, column))
     if not records:
         return NOTHING
-    return _visible(records, row.get((_DATA, column), ()), 1)
-
-
-def _visible(
-    records: Sequence[tuple[int, bytes]], data: Sequence[tuple[int, bytes]], asked: int
-) -> CellState | _DataAt | _RecordsBelow:
-    """The newest put or delete among records, newest first; `asked` is how many could come."""
-    for commit_ts, raw in records:
-        op, start_ts, value = decode_write(raw)
-        if op == Op.DELETE:
-            return None, commit_ts, None
-        if op == Op.PUT:
-            if value is None:
-                for ts, stored_value in data:
-                    if ts == start_ts:
-                        return None, commit_ts, stored_value
-                return _DataAt(commit_ts, start_ts)
-            return None, commit_ts, value
-    return _RecordsBelow(records[-1][0]) if len(records) >= asked else NOTHING
+    return visible(records, row.get((_DATA, column), ()), 1)

@@ -302,9 +302,8 @@ class LmdbStore(OneStepStore):
                 if op == _PUT:
                     if record[1]:
                         return None, commit_ts, record[WRITE_HEADER:]
-                    start = key + (TOP - int.from_bytes(record[2:10], "big")).to_bytes(8, "big")
-                    value = txn.get(start, db=self._environment.databases[_DATA])
-                    return None, commit_ts, value
+                    data = self._environment.databases[_DATA]
+                    return None, commit_ts, self._keys.long_value(txn, data, found, record)
                 if op == _DELETE:
                     return None, commit_ts, None
             if not cursor.next():
@@ -390,7 +389,7 @@ class LmdbStore(OneStepStore):
         with environment.reading() as txn:
             self._safe_point.check(ts)
             trees = environment.databases[_CELLS], environment.databases[_DATA]
-            return ColumnReader(txn, *trees, ts, columns).read(first, last, limit)
+            return ColumnReader(txn, self._keys, *trees, ts, columns).read(first, last, limit)
 
     def scan_kind(
         self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256

@@ -10,10 +10,11 @@ bytes: that is where the row limit comes from.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
-from percola.cells import Cell, Kind
+from percola.cells import WRITE_HEADER, Cell, Kind
 from percola.errors import UnknownTableError
+from percola.store.base import missing_data
 from percola.store.lmdb_driver import Txn
 from percola.store.lmdb_environment import Environment
 
@@ -85,6 +86,17 @@ class Keys:
         at = key.index(b"\0\1", 2)
         row = key[2:at].replace(b"\0\xff", b"\0")
         return Cell(self._table_name(key[:2]), row, key[at + 2 : -1])
+
+    def long_value(self, txn: Txn, data: Any, entry: bytes, record: bytes) -> bytes:
+        """The value that a put's record, at the key `entry`, says stands in the tree `data`.
+
+        Raises DamagedRecordError if it does not.
+        """
+        key, start_ts = entry[:-8], int.from_bytes(record[2:WRITE_HEADER], "big")
+        value = txn.get(key + (TOP - start_ts).to_bytes(8, "big"), db=data)
+        if value is None:
+            raise missing_data(self.cell(key), timestamp(entry, Kind.WRITE), start_ts)
+        return value
 
     def _table_name(self, prefix: bytes) -> str:
         if prefix not in self._names:

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from percola.cells import MAX_TS, WRITE_HEADER, Op
 from percola.store.base import ColumnScan
 from percola.store.lmdb_driver import Txn
-from percola.store.lmdb_keys import TOP
+from percola.store.lmdb_keys import TOP, Keys
 
 _FIRST_RUN: Final = 64
 _RUN: Final = 2048
@@ -49,13 +49,16 @@ class ColumnReader:
     """Reads a range of rows within one LMDB transaction; for one call of `read`.
 
     Args:
+        keys: of the store.
         cells, data: the handles of the trees.
         ts: the reader's timestamp.
         columns: the columns wanted.
     """
 
-    def __init__(self, txn: Txn, cells: Any, data: Any, ts: int, columns: Sequence[bytes]) -> None:
-        self._txn, self._data = txn, data
+    def __init__(
+        self, txn: Txn, keys: Keys, cells: Any, data: Any, ts: int, columns: Sequence[bytes]
+    ) -> None:
+        self._txn, self._keys, self._data = txn, keys, data
         self._cursor, self._follower = txn.cursor(cells), txn.cursor(cells)
         self._ts = ts
         self._bound = (TOP - ts).to_bytes(8, "big")
@@ -203,18 +206,17 @@ class ColumnReader:
                 continue
             op = record[0]
             if op == _PUT:
-                self._add(row[2:-2], place, self._value(key, record))
+                self._add(row[2:-2], place, self._value(entry, record))
             if op in (_PUT, _DELETE):
                 self._done = key
                 idle = 0
         return None
 
-    def _value(self, key: bytes, record: bytes) -> bytes | None:
+    def _value(self, entry: bytes, record: bytes) -> bytes:
         if record[1]:
             return record[WRITE_HEADER:]
-        start = (TOP - int.from_bytes(record[2:WRITE_HEADER], "big")).to_bytes(8, "big")
-        value = self._txn.get(key + start, db=self._data)
-        self._long += len(value or b"")
+        value = self._keys.long_value(self._txn, self._data, entry, record)
+        self._long += len(value)
         return value
 
     def _add(self, row: bytes, place: int, value: bytes | None) -> None:

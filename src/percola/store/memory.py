@@ -41,6 +41,7 @@ from percola.store.base import (
     RowMutation,
     Tablet,
     is_wanted,
+    missing_data,
 )
 
 _Row = dict[tuple[Kind, bytes], dict[int, bytes]]
@@ -169,11 +170,11 @@ class MemoryStore(OneStepStore):
         with self._lock:
             self._check_ts(ts)
             return [
-                self._state(self._rows(table).get(row, {}), column, ts)
-                for table, row, column in cells
+                self._state(self._rows(cell.table).get(cell.row, {}), cell, ts) for cell in cells
             ]
 
-    def _state(self, row: _Row, column: bytes, ts: int) -> CellState:
+    def _state(self, row: _Row, cell: Cell, ts: int) -> CellState:
+        column = cell.column
         for lock in row.get((Kind.LOCK, column), {}).items():
             if lock[0] <= ts:
                 return lock, 0, None
@@ -181,8 +182,11 @@ class MemoryStore(OneStepStore):
         for commit_ts in sorted((t for t in writes if t <= ts), reverse=True):
             op, start_ts, value = decode_write(writes[commit_ts])
             if op == Op.PUT:
-                data = value if value is not None else row[Kind.DATA, column][start_ts]
-                return None, commit_ts, data
+                if value is None:
+                    value = row.get((Kind.DATA, column), {}).get(start_ts)
+                if value is None:
+                    raise missing_data(cell, commit_ts, start_ts)
+                return None, commit_ts, value
             if op == Op.DELETE:
                 return None, commit_ts, None
         return NOTHING
@@ -217,9 +221,10 @@ class MemoryStore(OneStepStore):
                 for column in sorted(names):
                     if not is_wanted(column, columns):
                         continue
-                    state = self._state(row, column, ts)
+                    cell = Cell(table, key, column)
+                    state = self._state(row, cell, ts)
                     if state[0] is not None or state[2] is not None:
-                        found.append((Cell(table, key, column), state))
+                        found.append((cell, state))
         return found, None
 
     def scan_kind(

@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 import pytest
 
 from percola.cells import INLINE_BYTES, Kind, Op
+from percola.errors import DamagedRecordError
 from percola.store.base import CellState, Delete, Put, RowMutation, Store
 from percola.testing.ground import Ground, lock, written
 from percola.testing.store_model import scan_all
@@ -127,3 +128,12 @@ class ColumnClaims(Ground):
             end = chance.choice((end, b""))
             found = self._columns(store, table, start, end, names, chance.choice((1, 7, 300, 9999)))
             assert found == self._expected(store, table, start, end, names)
+
+    def test_a_long_value_that_is_missing_is_damage_and_not_an_empty_place(
+        self, store: Store, table: str
+    ) -> None:
+        rows = self._fill(store, table, ["long", "one column", "long", "one column"])
+        self.put(store, table, rows[2], Delete(Kind.DATA, b"a", 4))
+        with pytest.raises(DamagedRecordError, match="data at 4"):
+            self._columns(store, table, b"", b"", [b"b", b"a"], 1)
+        assert self._columns(store, table, b"", rows[2], [b"a"], 1)

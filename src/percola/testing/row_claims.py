@@ -251,3 +251,19 @@ class RowClaims(Ground):
             assert store.entries(cell, kind, 3, 5) == every[1:3]
             assert store.entries(cell, kind, 0, 8, 2) == every[1:3]
             assert store.entries(cell, kind, 4, 4) == []
+
+    def test_a_long_value_is_that_of_the_visible_write_whatever_data_is_newer(
+        self, store: Store, table: str
+    ) -> None:
+        old, new = b"old" * INLINE_BYTES, b"new" * INLINE_BYTES
+        self.put(store, table, b"r", *written(COLUMN, 4, old, 3), *written(COLUMN, 9, new, 5))
+        for ts, value in ((4, old), (6, old), (8, old), (9, new)):
+            state = (None, 4 if value is old else 9, value)
+            assert self.state(store, table, ts) == state
+            assert store.scan(table, b"", b"", ts)[0] == [(Cell(table, b"r", COLUMN), state)]
+        # Data that stands below many records which wrote nothing.
+        for ts in range(10, 300):
+            op = Op.ROLLBACK if ts % 2 else Op.LOCK
+            self.put(store, table, b"r", *written(COLUMN, ts, None, ts, op))
+        assert self.state(store, table, 700) == (None, 9, new)
+        assert self.state(store, table, 8) == (None, 4, old)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from percola.cells import MAX_TS, Cell, Kind
-from percola.errors import SnapshotTooOldError
-from percola.store.base import Put, RowMutation, Store
+from percola.cells import INLINE_BYTES, MAX_TS, Cell, Kind
+from percola.errors import DamagedRecordError, SnapshotTooOldError
+from percola.store.base import Delete, Put, RowMutation, Store
 from percola.testing.ground import COLUMN, Ground, at_once, lock, written
 
 READS: dict[str, Callable[[Store, Cell, int], object]] = {
@@ -68,6 +68,20 @@ class SafePointClaims(Ground):
         with pytest.raises(SnapshotTooOldError) as caught:
             read(store, cell, base + 9)
         assert (caught.value.ts, caught.value.safe_point) == (base + 9, base + 10)
+
+    @pytest.mark.parametrize("how", READS)
+    def test_data_that_is_missing_is_damage_unless_it_was_collected(
+        self, store: Store, table: str, how: str
+    ) -> None:
+        base = store.safe_point()
+        cell, long = Cell(table, b"r", COLUMN), b"long" * INLINE_BYTES
+        self.put(store, table, b"r", *written(COLUMN, base + 4, long, base + 3))
+        self.put(store, table, b"r", Delete(Kind.DATA, COLUMN, base + 3))
+        with pytest.raises(DamagedRecordError, match=f"data at {base + 3}"):
+            READS[how](store, cell, base + 5)
+        store.raise_safe_point(base + 6)
+        with pytest.raises(SnapshotTooOldError):
+            READS[how](store, cell, base + 5)
 
     def test_a_check_fails_below_the_safe_point_and_not_at_it(
         self, store: Store, table: str

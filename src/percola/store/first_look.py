@@ -1,0 +1,52 @@
+"""§2.1: figure 6's Get, on stores of which each look at a row is a call.
+
+One request brings a row's locks, its newest write records and its newest data at or below the
+reader's timestamp. That is nearly always enough. Where it is not, this says what is still needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, NoReturn
+
+from percola.cells import Cell, Op, decode_write
+from percola.store.base import NOTHING, CellState, missing_data
+from percola.store.shared_row import SharedRow
+
+
+class DataAt(NamedTuple):
+    """The visible record names data that has not come."""
+
+    commit_ts: int
+    start_ts: int
+
+    def missing(self, cell: Cell, ts: int, shared: SharedRow) -> NoReturn:
+        """Raise what is to be said if it is not there: SnapshotTooOldError, DamagedRecordError."""
+        # Either it was collected, which the safe point says, or it was never there.
+        shared.look()
+        shared.check(ts)
+        raise missing_data(cell, self.commit_ts, self.start_ts)
+
+
+class RecordsBelow(NamedTuple):
+    """None of the newest records is visible: those below `ts` are needed."""
+
+    ts: int
+
+
+def visible(
+    records: Sequence[tuple[int, bytes]], data: Sequence[tuple[int, bytes]], asked: int
+) -> CellState | DataAt | RecordsBelow:
+    """The newest put or delete among records, newest first; `asked` is how many could come."""
+    for commit_ts, raw in records:
+        op, start_ts, value = decode_write(raw)
+        if op == Op.DELETE:
+            return None, commit_ts, None
+        if op == Op.PUT:
+            if value is None:
+                for ts, stored_value in data:
+                    if ts == start_ts:
+                        return None, commit_ts, stored_value
+                return DataAt(commit_ts, start_ts)
+            return None, commit_ts, value
+    return RecordsBelow(records[-1][0]) if len(records) >= asked else NOTHING
