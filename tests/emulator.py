@@ -13,12 +13,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import select
-import signal
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +23,7 @@ from typing import Any, Final
 
 import grpc
 import pytest
+from server_process import DEADLINE, ServerProcess
 
 from percola import Repository, Table
 from percola.coordination.memory import MemoryCoordination
@@ -36,7 +34,6 @@ from percola.store.bigtable_calls import Place
 from percola.store.memory import MemoryStore
 
 ROOT: Final = Path(__file__).parents[1]
-DEADLINE: Final = 60.0
 
 _instances = itertools.count(1)
 
@@ -50,75 +47,20 @@ def emulator_program() -> str:
     return done.stdout.strip()
 
 
-class Emulator:
+class Emulator(ServerProcess):
     """A running emulator; everything in it is gone when it ends."""
 
     def __init__(self, port: int = 0) -> None:
         self._program = emulator_program()
-        self._process: subprocess.Popen[bytes] | None = None
-        self.port = port
-        self.start()
+        super().__init__(port)
 
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    def __enter__(self) -> Emulator:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
-
-    def start(self) -> None:
-        """Start it, empty, on the port that it had before if there was one."""
-        for _ in range(5):
-            port = self.port or _free_port()
-            self._process = subprocess.Popen(
-                [self._program, "-host", "127.0.0.1", "-port", str(port)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            if self._listens(port):
-                self.port = port
-                return
-            self.kill()
-        raise AssertionError("the emulator does not start")
-
-    def _listens(self, port: int) -> bool:
-        """Whether it answers before the deadline; False as soon as it has ended."""
-        process = self._process
-        assert process is not None
-        end = time.monotonic() + DEADLINE
-        ended = os.pidfd_open(process.pid)
-        try:
-            while time.monotonic() < end:
-                with contextlib.suppress(OSError):
-                    socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                    return True
-                if select.select([ended], [], [], 0.02)[0]:
-                    return False
-        finally:
-            os.close(ended)
-        return False
-
-    def kill(self) -> None:
-        """kill -9; harmless if it has ended."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(DEADLINE)
-            self._process = None
-
-    def pause(self) -> None:
-        """Let it hang: it keeps its connections and answers nothing."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
-
-    def resume(self) -> None:
-        """Let it go on after a pause."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
+    def _launch(self, port: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [self._program, "-host", "127.0.0.1", "-port", str(port)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
 
     def place(self, instance: str = "", address: str = "") -> Place:
         """Where a store finds this emulator (or a relay to it)."""
@@ -131,12 +73,6 @@ class Emulator:
     def store(self, instance: str = "", address: str = "", **options: Any) -> BigtableStore:
         """A store in the instance of this name; without a name in one of its own."""
         return BigtableStore(self.place(instance, address), **options)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Relay:

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 
+import network_claims
 import pytest
 from emulator import Emulator, Relay, repository
+from row_locks import CELL, COLUMN, LOCK_IT
 from stores import DEADLINE, all_at_once, in_thread
 
 from percola import Table
 from percola.cells import MAX_TS, Cell, Kind
 from percola.errors import (
     OutcomeUnknownError,
-    RepositoryClosedError,
-    SnapshotTooOldError,
     StoreError,
 )
 from percola.oracle.embedded import EmbeddedOracle
-from percola.store.base import Condition, Delete, RowMutation, Store
+from percola.store.base import Condition, RowMutation, Store
 from percola.store.bigtable import BigtableStore
 from percola.store.memory import MemoryStore
 from percola.testing.ground import lock, written
 
 WaitUntil = Callable[..., object]
-
-COLUMN = b"c"
-CELL = Cell("t", b"r", COLUMN)
-LOCK_IT = RowMutation(
-    "t", b"r", [Condition(False, Kind.LOCK, COLUMN, 0, MAX_TS)], [lock(COLUMN, 5)]
-)
 
 accounts = Table("accounts")
 balance = accounts.column("balance", int)
@@ -266,25 +259,9 @@ def _answers(emulator: Emulator, store: BigtableStore) -> bool:
 def test_whoever_is_at_work_when_the_store_is_closed_gets_an_error_of_ours(
     emulator: Emulator, wait_until: WaitUntil
 ) -> None:
-    batch = [RowMutation("t", b"%d" % i, LOCK_IT.conditions, LOCK_IT.changes) for i in range(90)]
-    for how in ("read", "write", "write many"):
-        store = emulator.store(patience_seconds=1.0)
-        store.create_tables(["t"])
-        done: list[int] = []
-
-        def work(store: BigtableStore = store, how: str = how, done: list[int] = done) -> None:
-            while True:
-                if how == "read":
-                    store.scan("t", b"", b"", 9)
-                else:
-                    store.mutate([LOCK_IT] if how == "write" else batch)
-                done.append(1)
-
-        working = in_thread(work)
-        wait_until(lambda done=done: len(done) > 5)
-        store.close()
-        error = working.exception(DEADLINE)
-        assert isinstance(error, RepositoryClosedError | StoreError), error
+    network_claims.whoever_is_at_work_when_it_is_closed_gets_an_error_of_ours(
+        lambda: emulator.store(patience_seconds=1.0), wait_until
+    )
 
 
 # --- Several processes ------------------------------------------------------------------
@@ -307,35 +284,9 @@ def test_of_sixteen_that_race_for_a_row_one_wins(emulator: Emulator) -> None:
 def test_nobody_reads_below_a_safe_point_that_another_process_has_raised(
     emulator: Emulator, wait_until: WaitUntil
 ) -> None:
-    raiser, reader = emulator.store("safe"), emulator.store("safe")
-    raiser.create_tables(["t"])
-    raiser.mutate(
-        [RowMutation("t", b"r", (), [*written(COLUMN, 5, b"old"), *written(COLUMN, 9, b"new")])]
+    network_claims.nobody_reads_below_a_safe_point_that_another_has_raised(
+        emulator.store("safe"), emulator.store("safe"), wait_until
     )
-    stop = threading.Event()
-    wrong: list[object] = []
-    seen: list[object] = []
-
-    def read() -> None:
-        while not stop.is_set():
-            try:
-                seen.append(reader.read([CELL], 6)[0][2])
-            except SnapshotTooOldError:
-                seen.append("too old")
-        wrong.extend(one for one in seen if one not in (b"old", "too old"))
-
-    reading = in_thread(read)
-    wait_until(lambda: len(seen) > 10)
-    raiser.raise_safe_point(9)
-    # Now the collector may remove what nobody reads any more.
-    raiser.mutate([RowMutation("t", b"r", (), [Delete(Kind.WRITE, COLUMN, 5)])])
-    count = len(seen)
-    wait_until(lambda: len(seen) > count + 10)
-    stop.set()
-    reading.result(DEADLINE)
-    assert wrong == []
-    assert seen[0] == b"old" and seen[-1] == "too old"
-    assert reader.safe_point() == 9
 
 
 def test_a_process_asks_for_the_safe_point_about_once_a_second(emulator: Emulator) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 from hbase import HBase, either_way, mortal, region_servers, repository
 from hbase_admin import Admin
-from hbase_locks import ABSENT, CELL, COLUMN, LOCK_IT, lock_all
+from row_locks import ABSENT, CELL, COLUMN, LOCK_IT, lock_all
 from stores import DEADLINE, in_thread
 
 from percola import Table

@@ -9,15 +9,14 @@ import threading
 import time
 from collections.abc import Callable
 
+import network_claims
 from hbase import HBase, either_way, repository
-from hbase_locks import CELL, COLUMN, LOCK_IT, lock_all
+from row_locks import CELL, COLUMN, LOCK_IT, lock_all
 from stores import DEADLINE, in_thread
 
 from percola import Table
 from percola.cells import Cell, Kind
-from percola.errors import RepositoryClosedError, SnapshotTooOldError, StoreError
 from percola.store.base import Condition, Delete, Put, RowMutation
-from percola.store.hbase import HBaseStore
 from percola.store.hbase_jvm import java_class
 from percola.testing.ground import written
 
@@ -125,60 +124,18 @@ def test_a_fork_before_the_first_use_is_fine_and_one_after_it_is_an_error_at_onc
 def test_whoever_is_at_work_when_the_store_is_closed_gets_an_error_of_ours(
     either_way: HBase, wait_until: WaitUntil
 ) -> None:
-    batch = [RowMutation("t", b"%d" % i, LOCK_IT.conditions, LOCK_IT.changes) for i in range(90)]
-    for how in ("read", "scan", "write", "write many"):
-        store = either_way.store(patience_seconds=2.0)
-        store.create_tables(["t"])
-        done: list[int] = []
-
-        def work(store: HBaseStore = store, how: str = how, done: list[int] = done) -> None:
-            while True:
-                if how == "read":
-                    store.read([CELL], 9)
-                elif how == "scan":
-                    store.scan("t", b"", b"", 9)
-                else:
-                    store.mutate([LOCK_IT] if how == "write" else batch)
-                done.append(1)
-
-        working = in_thread(work)
-        wait_until(lambda done=done: len(done) > 5)
-        store.close()
-        error = working.exception(DEADLINE)
-        assert isinstance(error, RepositoryClosedError | StoreError), error
+    network_claims.whoever_is_at_work_when_it_is_closed_gets_an_error_of_ours(
+        lambda: either_way.store(patience_seconds=2.0), wait_until
+    )
 
 
 def test_nobody_reads_below_a_safe_point_that_another_has_raised(
     hbase: HBase, wait_until: WaitUntil
 ) -> None:
     raiser = hbase.store()
-    reader = hbase.store(raiser.place.namespace)
-    raiser.create_tables(["t"])
-    raiser.mutate(
-        [RowMutation("t", b"r", (), [*written(COLUMN, 5, b"old"), *written(COLUMN, 9, b"new")])]
+    network_claims.nobody_reads_below_a_safe_point_that_another_has_raised(
+        raiser, hbase.store(raiser.place.namespace), wait_until
     )
-    stop = threading.Event()
-    seen: list[object] = []
-
-    def read() -> None:
-        while not stop.is_set():
-            try:
-                seen.append(reader.read([CELL], 6)[0][2])
-            except SnapshotTooOldError:
-                seen.append("too old")
-
-    reading = in_thread(read)
-    wait_until(lambda: len(seen) > 10)
-    raiser.raise_safe_point(9)
-    # Now the collector may remove what nobody reads any more.
-    raiser.mutate([RowMutation("t", b"r", (), [Delete(Kind.WRITE, COLUMN, 5)])])
-    count = len(seen)
-    wait_until(lambda: len(seen) > count + 10)
-    stop.set()
-    reading.result(DEADLINE)
-    assert set(seen) == {b"old", "too old"}
-    assert seen[0] == b"old" and seen[-1] == "too old"
-    assert reader.safe_point() == 9
 
 
 # --- What it costs ----------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import threading
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 from oracle_in_process import HERE, Held, oracle, server
+from proto_files import is_that_of
 from stores import DEADLINE, all_at_once, in_thread
 
 from percola.errors import RepositoryClosedError, StoreError, UsageError
@@ -364,36 +364,6 @@ def _health(server: OracleServer, service: str) -> int:
 # --- Messages ---------------------------------------------------------------------------
 
 
-def _protobuf() -> dict[str, Any]:
-    """The messages of oracle.proto, read from the file itself, as protobuf's own classes."""
-    # Without types, and needed here alone.
-    descriptor_pb2, descriptor_pool, message_factory = (
-        importlib.import_module(f"google.protobuf.{name}")
-        for name in ("descriptor_pb2", "descriptor_pool", "message_factory")
-    )
-    text = (Path(wire.__file__).parent / "oracle.proto").read_text("utf-8")
-    file = descriptor_pb2.FileDescriptorProto(
-        name="percola_oracle_test.proto", package="percola_oracle_test", syntax="proto3"
-    )
-    kinds = {"uint64": 4, "string": 9}
-    message: Any = None
-    for line in map(str.split, text.splitlines()):
-        if line[:1] == ["message"]:
-            message = file.message_type.add(name=line[1])
-        elif line and line[0] in kinds:
-            message.field.add(
-                name=line[1], number=int(line[3].rstrip(";")), type=kinds[line[0]], label=1
-            )
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return {
-        one.name: message_factory.GetMessageClass(
-            pool.FindMessageTypeByName(f"percola_oracle_test.{one.name}")
-        )
-        for one in file.message_type
-    }
-
-
 @pytest.mark.parametrize(
     "message",
     [
@@ -405,12 +375,7 @@ def _protobuf() -> dict[str, Any]:
     ],
 )
 def test_the_messages_are_those_of_the_proto_file(message: Any) -> None:
-    theirs = _protobuf()[type(message).__name__]
-    assert type(message).decode(message.encode()) == message
-    parsed = theirs.FromString(message.encode())
-    names = getattr(message, "__slots__", ())
-    assert [getattr(parsed, name) for name in names] == [getattr(message, name) for name in names]
-    assert parsed.SerializeToString() == message.encode()
+    is_that_of(Path(wire.__file__).parent / "oracle.proto", message)
 
 
 def test_fields_of_later_versions_are_passed_over_and_rubbish_is_refused() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from borrowed import only_near
+from holders import Holder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stores import Ground, PassingStore, ScriptedClock
@@ -20,7 +21,6 @@ from percola.oracle.embedded import EmbeddedOracle
 from percola.prefetch import BYTES, CELLS, COLUMNS, HABITS, WORTH, Prefetch
 from percola.store.base import CellState
 from percola.store.memory import MemoryStore
-from percola.two_phase import TwoPhaseCommit
 
 pages = Table("pages")
 url = pages.column("url", str, observed=True)
@@ -195,32 +195,11 @@ def test_habits_columns_and_what_comes_ahead_are_bounded() -> None:
 # --- It changes no result ---------------------------------------------------------------
 
 
-class Holder:
-    """A transaction of another process that stops wherever it is told to."""
-
-    def __init__(self, ground: Ground, row: str) -> None:
-        t = ground.repo(TABLES).transaction(two_phase=True)
-        t.set(language, row, "new")
-        self.start_ts = t.start_ts
-        self._oracle = ground.oracle
-        self._cells = list(t._writes)
-        self._commit = TwoPhaseCommit(t._services, t.start_ts, t._writes)
-
-    def lock(self) -> int:
-        """Go on until just before the commit point; its commit_ts."""
-        self._commit.prewrite([self._cells], self._cells[0])
-        return self._oracle.timestamp()
-
-    def commit(self, commit_ts: int) -> None:
-        """Go past the commit point."""
-        self._commit.commit_primary(self._cells, self._cells[0], commit_ts)
-
-
 def test_a_prefetched_lock_blocks_nobody(ground: Ground) -> None:
     """A live transaction holds what would come along: who does not ask for it does not wait."""
     store, repo = filled(ground, lock_wait_seconds=0.0)
     visit(repo, "r00", title, language)
-    holder = Holder(ground, "r01")
+    holder = Holder(ground, TABLES, language, "r01")
     holder.lock()
     store.calls.clear()
     with repo.transaction() as t:
@@ -233,7 +212,7 @@ def test_what_a_lock_hid_when_it_came_ahead_is_seen_when_it_is_asked_for(ground:
     """The lock was of a transaction that commits below start_ts: what it wrote is to be seen."""
     store, repo = filled(ground)
     visit(repo, "r00", title, language)
-    holder = Holder(ground, "r01")
+    holder = Holder(ground, TABLES, language, "r01")
     commit_ts = holder.lock()
     with repo.transaction(two_phase=True) as t:
         assert t.start_ts > commit_ts

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
+from holders import Holder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stores import Ground, PassingStore, ScriptedClock
@@ -20,7 +21,6 @@ from percola.oracle.embedded import EmbeddedOracle
 from percola.prefetch import BYTES, CELLS, ROW_CELLS, WORTH, Prefetch, shape_of
 from percola.store.base import CellState
 from percola.store.memory import MemoryStore
-from percola.two_phase import TwoPhaseCommit
 
 links = Table("links")
 source = links.family("source", str)
@@ -268,31 +268,10 @@ def _following(prefetch: Prefetch, caller: str, rows: Collection[bytes]) -> Any:
 # --- It changes no result ---------------------------------------------------------------
 
 
-class Holder:
-    """A transaction of another process that stops wherever it is told to."""
-
-    def __init__(self, ground: Ground, row: str) -> None:
-        t = ground.repo(TABLES).transaction(two_phase=True)
-        t.set(source["new"], row, "new")  # A cell that has no write yet.
-        self.start_ts = t.start_ts
-        self._oracle = ground.oracle
-        self._cells = list(t._writes)
-        self._commit = TwoPhaseCommit(t._services, t.start_ts, t._writes)
-
-    def lock(self) -> int:
-        """Go on until just before the commit point; its commit_ts."""
-        self._commit.prewrite([self._cells], self._cells[0])
-        return self._oracle.timestamp()
-
-    def commit(self, commit_ts: int) -> None:
-        """Go past the commit point."""
-        self._commit.commit_primary(self._cells, self._cells[0], commit_ts)
-
-
 def test_a_lock_in_a_row_that_comes_ahead_blocks_nobody(ground: Ground) -> None:
     store, repo = filled(ground, lock_wait_seconds=0.0)
     visit(repo, "r00", "r01")
-    holder = Holder(ground, "r03")
+    holder = Holder(ground, TABLES, source["new"], "r03")
     holder.lock()
     store.calls.clear()
     with repo.transaction() as t:
@@ -306,7 +285,7 @@ def test_a_lock_in_a_row_that_comes_ahead_blocks_nobody(ground: Ground) -> None:
 def test_a_row_that_came_ahead_and_is_locked_does_not_come_again_unasked(ground: Ground) -> None:
     store, repo = filled(ground, lock_wait_seconds=0.0)
     visit(repo, "r00", "r01")
-    Holder(ground, "r03").lock()
+    Holder(ground, TABLES, source["new"], "r03").lock()
     store.calls.clear()
     rows = [b"r02", b"r03"]
     with repo.transaction() as t:
@@ -322,7 +301,7 @@ def test_what_a_lock_hid_in_a_row_that_came_ahead_is_seen_when_it_is_asked_for(
 ) -> None:
     store, repo = filled(ground)
     visit(repo, "r00", "r01")
-    holder = Holder(ground, "r03")
+    holder = Holder(ground, TABLES, source["new"], "r03")
     commit_ts = holder.lock()
     with repo.transaction(two_phase=True) as t:
         assert t.start_ts > commit_ts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import threading
 from collections.abc import Callable
@@ -13,6 +12,7 @@ import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from proto_files import is_that_of
 
 from percola import RepositoryClosedError
 from percola.coordination import advice_wire as wire
@@ -271,35 +271,6 @@ def test_the_thread_that_sends_ends_when_nobody_attends(wait_until: WaitUntil) -
 # --- Messages -------------------------------------------------------------------------------
 
 
-def _protobuf() -> dict[str, Any]:
-    """The messages of advice.proto, read from the file itself, as protobuf's own classes."""
-    descriptor_pb2, descriptor_pool, message_factory = (
-        importlib.import_module(f"google.protobuf.{name}")
-        for name in ("descriptor_pb2", "descriptor_pool", "message_factory")
-    )
-    text = (Path(wire.__file__).parent / "advice.proto").read_text("utf-8")
-    file = descriptor_pb2.FileDescriptorProto(
-        name="percola_advice_test.proto", package="percola_advice_test", syntax="proto3"
-    )
-    kinds = {"uint64": 4, "bool": 8, "string": 9, "bytes": 12}
-    message: Any = None
-    for line in map(str.split, text.splitlines()):
-        if line[:1] == ["message"]:
-            message = file.message_type.add(name=line[1])
-        elif line and line[0] in kinds:
-            message.field.add(
-                name=line[1], number=int(line[3].rstrip(";")), type=kinds[line[0]], label=1
-            )
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return {
-        one.name: message_factory.GetMessageClass(
-            pool.FindMessageTypeByName(f"percola_advice_test.{one.name}")
-        )
-        for one in file.message_type
-    }
-
-
 @pytest.mark.parametrize(
     "message",
     [
@@ -315,12 +286,7 @@ def _protobuf() -> dict[str, Any]:
     ],
 )
 def test_the_messages_are_those_of_the_proto_file(message: Any) -> None:
-    theirs = _protobuf()[type(message).__name__]
-    assert type(message).decode(message.encode()) == message
-    parsed = theirs.FromString(message.encode())
-    names = getattr(message, "__slots__", ())
-    assert [getattr(parsed, name) for name in names] == [getattr(message, name) for name in names]
-    assert parsed.SerializeToString() == message.encode()
+    is_that_of(Path(wire.__file__).parent / "advice.proto", message)
 
 
 @given(st.binary(max_size=40))
