@@ -344,11 +344,16 @@ def measure(store: str, folder: Path, console: Console, *, quick: bool) -> Found
                         group,
                         operation.figure,
                         operation.aim,
+                        label,
                         more={"store": store, "threads": threads, "per": per},
                     )
-                    for group, per in (
-                        (together, "second"),
-                        (f"{together}, a second of the servers' processors", "server's second"),
+                    for group, label, per in (
+                        (together, "", "second"),
+                        (
+                            f"{together}, a second of the servers' processors",
+                            "servers' processors",
+                            "second of the servers' processors",
+                        ),
                     )
                 )
                 # Java's compilers take their time: nothing counts until both have run for long.
