@@ -39,6 +39,7 @@ from benchmarks.fig8_stores import RAW, VALUE, Raw
 from benchmarks.lockstep import Lockstep, Measured, Player
 from benchmarks.measure import (
     OUTPUT,
+    Comparison,
     compare,
     conditions,
     conditions_line,
@@ -338,32 +339,18 @@ def measure(store: str, folder: Path, console: Console, *, quick: bool) -> Found
             for name, operation in OPERATIONS.items():
                 together = "1 thread" if threads == 1 else f"{threads} threads"
                 console.log(f"{said}: {operation.name}, {together} …")
-                line, capacity = (
-                    Line(
-                        operation.name,
-                        group,
-                        operation.figure,
-                        operation.aim,
-                        label,
-                        more={"store": store, "threads": threads, "per": per},
-                    )
-                    for group, label, per in (
-                        (together, "", "second"),
-                        (
-                            f"{together}, a second of the servers' processors",
-                            "servers' processors",
-                            "second of the servers' processors",
-                        ),
-                    )
-                )
+                line = _line(store, operation, together, threads)
                 # Java's compilers take their time: nothing counts until both have run for long.
                 for task in (f"raw {name}", name):
                     players.run(f"{task}@{threads}", seconds * 2)
                 tasks = f"raw {name}@{threads}", f"{name}@{threads}"
-                _compare(players, computing, tasks, pairs, seconds, line, capacity)
+                capacity = _compare(players, computing, tasks, pairs, seconds, line.compared)
                 found.lines.append(line)
                 if threads == max(THREADS):
-                    found.capacity.append(capacity)
+                    group = f"{together}, a second of the servers' processors"
+                    per_server = _line(store, operation, group, threads, "servers' processors")
+                    per_server.compared = capacity
+                    found.capacity.append(per_server)
         for name in OPERATIONS:
             players.run(name, seconds * 2)
             found.calls[name] = [
@@ -372,16 +359,21 @@ def measure(store: str, folder: Path, console: Console, *, quick: bool) -> Found
     return found
 
 
+def _line(store: str, operation: Operation, group: str, threads: int, label: str = "") -> Line:
+    more = {"store": store, "threads": threads, "per": f"second of {label or 'the clock'}"}
+    return Line(operation.name, group, operation.figure, operation.aim, label, more)
+
+
 def _compare(
     players: Lockstep,
     computing: Processors,
     tasks: tuple[str, str],
     pairs: int,
     seconds: float,
-    line: Line,
-    capacity: Line,
-) -> None:
-    """Measure the raw task and Percola's in turn, both lines from the same blocks."""
+    into: Comparison,
+) -> Comparison:
+    """Measure the raw task and Percola's in turn; from the same blocks, what servers could do."""
+    capacity = Comparison()
 
     def rate(task: str, capacities: list[float]) -> float:
         before = computing.spent()
@@ -390,8 +382,8 @@ def _compare(
         return throughput(measured)
 
     raw, ours = tasks
-    found = capacity.compared
-    compare(pairs, lambda: rate(raw, found.raw), lambda: rate(ours, found.percola), line.compared)
+    compare(pairs, lambda: rate(raw, capacity.raw), lambda: rate(ours, capacity.percola), into)
+    return capacity
 
 
 # --- What is shown ------------------------------------------------------------------------

@@ -135,7 +135,7 @@ class PrebuiltSource(DataSource):
         return "prebuilt"
 
     def schema(self) -> StructType:
-        """The schema comes with the query."""
+        """Not told by the source, which PySpark takes this for: it comes with the query."""
         raise NotImplementedError
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import grpc
 import pytest
-from server_process import DEADLINE, ServerProcess
+from server_process import ServerProcess
 
 from percola import Repository, Table
 from percola.coordination.memory import MemoryCoordination
@@ -34,6 +34,7 @@ from percola.store.bigtable_calls import Place
 from percola.store.memory import MemoryStore
 
 ROOT: Final = Path(__file__).parents[1]
+DEADLINE: Final = 60.0
 
 _instances = itertools.count(1)
 

@@ -10,9 +10,7 @@ import socket
 import subprocess
 import time
 from abc import ABC, abstractmethod
-from typing import Final, Self
-
-DEADLINE: Final = 90.0
+from typing import ClassVar, Self
 
 
 class ServerProcess(ABC):
@@ -21,6 +19,9 @@ class ServerProcess(ABC):
     Args:
         port: where it listens; 0 for a free port.
     """
+
+    deadline: ClassVar[float] = 60.0
+    """Seconds until it answers after its start, and until it has ended."""
 
     def __init__(self, port: int = 0) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -67,7 +68,7 @@ class ServerProcess(ABC):
 
     def _answers(self, port: int) -> bool:
         """Whether it answers before the deadline; False as soon as it has ended."""
-        end = time.monotonic() + DEADLINE
+        end = time.monotonic() + self.deadline
         ended = os.pidfd_open(self.process.pid)
         try:
             while time.monotonic() < end:
@@ -87,7 +88,7 @@ class ServerProcess(ABC):
         """kill -9; harmless if it has ended."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait(DEADLINE)
+            self._process.wait(self.deadline)
             self._process = None
 
     def pause(self) -> None:

@@ -44,6 +44,8 @@ class ZooKeeper(ServerProcess):
             with any the server listens and serves nobody.
     """
 
+    deadline = 90.0
+
     def __init__(self, folder: Path, java_home: Path, *, absent: int = 0) -> None:
         self._folder = folder
         self._java = java_home / "bin" / "java"

@@ -13,10 +13,7 @@ from stores import DEADLINE, all_at_once, in_thread
 
 from percola import Table
 from percola.cells import MAX_TS, Cell, Kind
-from percola.errors import (
-    OutcomeUnknownError,
-    StoreError,
-)
+from percola.errors import OutcomeUnknownError, StoreError
 from percola.oracle.embedded import EmbeddedOracle
 from percola.store.base import Condition, RowMutation, Store
 from percola.store.bigtable import BigtableStore

@@ -268,10 +268,14 @@ def _following(prefetch: Prefetch, caller: str, rows: Collection[bytes]) -> Any:
 # --- It changes no result ---------------------------------------------------------------
 
 
+UNWRITTEN = source["new"]
+"""A column in which no row has a write yet."""
+
+
 def test_a_lock_in_a_row_that_comes_ahead_blocks_nobody(ground: Ground) -> None:
     store, repo = filled(ground, lock_wait_seconds=0.0)
     visit(repo, "r00", "r01")
-    holder = Holder(ground, TABLES, source["new"], "r03")
+    holder = Holder(ground, TABLES, UNWRITTEN, "r03")
     holder.lock()
     store.calls.clear()
     with repo.transaction() as t:
@@ -285,7 +289,7 @@ def test_a_lock_in_a_row_that_comes_ahead_blocks_nobody(ground: Ground) -> None:
 def test_a_row_that_came_ahead_and_is_locked_does_not_come_again_unasked(ground: Ground) -> None:
     store, repo = filled(ground, lock_wait_seconds=0.0)
     visit(repo, "r00", "r01")
-    Holder(ground, TABLES, source["new"], "r03").lock()
+    Holder(ground, TABLES, UNWRITTEN, "r03").lock()
     store.calls.clear()
     rows = [b"r02", b"r03"]
     with repo.transaction() as t:
@@ -301,7 +305,7 @@ def test_what_a_lock_hid_in_a_row_that_came_ahead_is_seen_when_it_is_asked_for(
 ) -> None:
     store, repo = filled(ground)
     visit(repo, "r00", "r01")
-    holder = Holder(ground, TABLES, source["new"], "r03")
+    holder = Holder(ground, TABLES, UNWRITTEN, "r03")
     commit_ts = holder.lock()
     with repo.transaction(two_phase=True) as t:
         assert t.start_ts > commit_ts

@@ -262,7 +262,7 @@ class RowClaims(Ground):
             assert self.state(store, table, ts) == state
             assert store.scan(table, b"", b"", ts)[0] == [(Cell(table, b"r", COLUMN), state)]
         # Data that stands below many records which wrote nothing.
-        for ts in range(10, 300):
+        for ts in range(10, 600):
             op = Op.ROLLBACK if ts % 2 else Op.LOCK
             self.put(store, table, b"r", *written(COLUMN, ts, None, ts, op))
         assert self.state(store, table, 700) == (None, 9, new)
