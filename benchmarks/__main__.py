@@ -1,6 +1,6 @@
 """Runs benchmarks: all, or those that are named.
 
-python -m benchmarks [--quick] [--crawl FOLDER] [NAME…]
+python -m benchmarks [--quick] [--crawl FOLDER] [--store NAME…] [NAME…]
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from benchmarks.locked_cells import STORES
 from benchmarks.lockstep import LockstepError
 from percola import PercolaError
 
 NAMES: Final = {
     "fig8_lmdb": "figure 8: single-cell reads and writes, Percola and raw LMDB in turn",
     "fig8_network": "figure 8 on HBase and on Bigtable's emulator, with an oracle and ZooKeeper",
+    "locked_cells": "what reads cost beside up to a million locks of get_for_update on a cell",
     "fig10_faults": "figure 10: a bank on HBase while servers, oracles and programs are killed",
     "fig10_webindex": "figure 10: the web index on HBase follows a crawl beside such faults",
     "tablets": "§2.4: how evenly two worker processes serve the regions of a table on HBase",
@@ -29,6 +31,7 @@ NAMES: Final = {
     "spark_read": "spark.read: rows a second of a snapshot, beside batches that are there already",
     "spark_feed": "spark.readStream: what a table's feed adds to a micro-batch, and costs writers",
     "spark_write": "df.write: rows a second into LMDB, by row, by chunk and as one transaction",
+    "duplicates": "the web index: near-copies found and pages folded, on labelled documentation",
     "checker": "the history checkers: transactions a second, by timestamps and by cycles",
 }
 
@@ -51,17 +54,27 @@ def main(arguments: list[str]) -> int:
         metavar="FOLDER",
         help="for index: measure with what 'webindex crawl-docs' has left there",
     )
+    parser.add_argument(
+        "--store",
+        action="append",
+        choices=STORES,
+        help="for locked_cells: on which store; may be repeated; by default memory and LMDB",
+    )
     options = parser.parse_args(arguments)
     unknown = [name for name in options.names if name not in NAMES]
     if unknown:
         parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(NAMES)}")
     if options.crawl is not None and options.names != ["index"]:
         parser.error("--crawl is for the benchmark index alone: name that one, and no other")
+    if options.store is not None and options.names != ["locked_cells"]:
+        parser.error("--store is for the benchmark locked_cells alone: name that one, and no other")
     # So that processes and folders go with this one when it is told to stop.
     signal.signal(signal.SIGTERM, _interrupt)
     console = Console(highlight=False, soft_wrap=False)
     for name in options.names or NAMES:
         more: dict[str, Any] = {} if options.crawl is None else {"crawl": options.crawl}
+        if options.store is not None:
+            more["stores"] = options.store
         try:
             importlib.import_module(f"benchmarks.{name}").run(console, quick=options.quick, **more)
         except (PercolaError, LockstepError) as error:

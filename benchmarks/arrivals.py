@@ -22,11 +22,11 @@ from benchmarks.crawl import recaptured
 from benchmarks.processes import StageError
 from percola import Repository, Snapshot
 from webindex import tables
-from webindex.loading import last_seen, load_captures
-from webindex.pages import parse
+from webindex.crawl.warc import Capture
+from webindex.load.transaction import last_seen, load_captures
+from webindex.page.pages import parse
+from webindex.page.urls import normalise, page_id, page_row
 from webindex.serving.base import ServingIndex
-from webindex.urls import normalise, page_id, page_row
-from webindex.warc import Capture
 
 _LOOK_SECONDS: Final = 0.0005
 

@@ -35,22 +35,22 @@ from benchmarks.markdown import table
 from benchmarks.measure import output_name, temporary_folder, write_json
 from benchmarks.servers import ROOT, emulator
 from percola import Observer, Repository, WorkerOptions
-from percola.calls import CountedStore, StoreCalls
 from percola.cells import Cell
 from percola.coordination.memory import MemoryCoordination
-from percola.metrics import WorkerMetrics
-from percola.observers import Observers
+from percola.observers.metrics import WorkerMetrics
+from percola.observers.observer import Observers
+from percola.observers.runner import Runs
+from percola.observers.scanner import Scanner
+from percola.observers.schedule import Sweep
 from percola.oracle.embedded import EmbeddedOracle
-from percola.runs import Runs
-from percola.scanner import Scanner
 from percola.store.base import CellState, RowMutation, Store
+from percola.store.counting import CountedStore, StoreCalls
 from percola.store.memory import MemoryStore
-from percola.sweep import Sweep
 from webindex import tables
-from webindex.loading import load_captures
-from webindex.serving.tantivy import TantivyIndex
-from webindex.warc import Capture
-from webindex.working import build_observers
+from webindex.crawl.warc import Capture
+from webindex.load.transaction import load_captures
+from webindex.serving.tantivy.index import TantivyIndex
+from webindex.workers.processes import build_observers
 
 VARIANTS: Final = {"plain": (False, False), "cache": (True, False), "cache, prefetch": (True, True)}
 """Whether reads are cached, and whether what past transactions read next comes along."""
@@ -291,7 +291,7 @@ def _on_bigtable(console: Console, copies: int) -> dict[str, Passes]:
     if subprocess.run([script, "find"], capture_output=True, check=False).returncode:
         console.print("Without Bigtable's emulator, the requests are only what they should be.")
         return {}
-    from percola.store.bigtable import open_bigtable
+    from percola.store.bigtable.store import open_bigtable
 
     found = {}
     for number, (name, reads) in enumerate(VARIANTS.items()):

@@ -46,12 +46,12 @@ from benchmarks.stages import measure_stages
 from percola import PercolaError, Repository
 from percola.spark import spark_session
 from webindex import tables
-from webindex.loading import load_captures
-from webindex.pipeline import load
+from webindex.crawl.warc import Capture
+from webindex.load.job import load
+from webindex.load.transaction import load_captures
+from webindex.reports.summary import summarise
 from webindex.serving.base import ServingIndex
-from webindex.summary import summarise
-from webindex.warc import Capture
-from webindex.working import (
+from webindex.workers.processes import (
     Workers,
     open_index,
     open_repository,

@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure import OUTPUT
-from percola.testing.appends import check_appends
-from percola.testing.checking import Violation, check
-from percola.testing.history import Outcome, Recorded
+from percola.testing.histories.appends import check_appends
+from percola.testing.histories.recorder import Outcome, Recorded
+from percola.testing.histories.timestamps import Violation, check
 
 KEYS: Final = 100_000
 CLIENTS: Final = 64

@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from percola import Observer, Worker, WorkerOptions
-from percola.snapshot import Services
-from webindex.working import (
+from percola.observers.observer import NOBODY, Notified, Watch
+from percola.transactions.snapshot import Services
+from webindex.workers.processes import (
     THREADS,
     Workers,
     build_observers,
@@ -217,27 +218,23 @@ class Clocked(Observer[Any]):
     clock: Clock = field(default_factory=Clock)
 
     def run(
-        self,
-        services: Services,
-        row: bytes,
-        notified: Sequence[int],
-        is_abandoned: Callable[[], bool] = lambda: False,
+        self, services: Services, row: bytes, notified: Notified, watch: Watch = NOBODY
     ) -> bool:
         """As an observer does."""
         inner = super().run
-        return self.clock.timed(self.name, lambda: inner(services, row, notified, is_abandoned))
+        return self.clock.timed(self.name, lambda: inner(services, row, notified, watch))
 
     def run_batch(
         self,
         services: Services,
-        rows: Iterable[tuple[bytes, Sequence[int]]],
+        rows: Iterable[tuple[bytes, Notified]],
         most: int,
-        is_abandoned: Callable[[], bool] = lambda: False,
+        watch: Watch = NOBODY,
         ahead: Collection[bytes] = (),
     ) -> list[bytes]:
         """As an observer does."""
         inner = super().run_batch
-        return self.clock.timed(self.name, lambda: inner(services, rows, most, is_abandoned, ahead))
+        return self.clock.timed(self.name, lambda: inner(services, rows, most, watch, ahead))
 
 
 def observed(one: Observer[Any], clock: Clock) -> Clocked:

@@ -12,8 +12,8 @@ from typing import Final
 
 from benchmarks.crawl import crawled_again, multiplied, sample, write_warc
 from percola import PercolaError
-from webindex.framing import NotAWarcError
-from webindex.warc import Capture, read_captures
+from webindex.crawl.framing import NotAWarcError
+from webindex.crawl.warc import Capture, read_captures
 
 SMALL: Final = 3000
 """Captures of the part of a crawl whose cost a page that of the whole is compared with."""

@@ -23,8 +23,8 @@ from urllib.parse import urlsplit
 from warcio.statusandheaders import StatusAndHeaders
 from warcio.warcwriter import WARCWriter
 
+from webindex.crawl.warc import Capture, read_captures
 from webindex.sample import sample_path
-from webindex.warc import Capture, read_captures
 
 # Text between tags, and words in it, in any charset that extends ASCII; no character references.
 _TEXT: Final = re.compile(rb">[^<>]+<")

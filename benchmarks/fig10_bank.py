@@ -30,10 +30,11 @@ from typing import Any, Final
 from click.testing import CliRunner
 
 import percola
-from percola import Repository, StoreError, Table, network
+from percola import Repository, StoreError, Table
 from percola.cli import cli
+from percola.connect import cluster as network
 from percola.errors import CommitUnknownError, RetriesExhaustedError, TransientError
-from percola.testing.history import RecordedTransaction, Recorder
+from percola.testing.histories.recorder import RecordedTransaction, Recorder
 
 ACCOUNTS: Final = 60
 EACH: Final = 100
@@ -194,8 +195,8 @@ def _percola(address: str, word: str) -> Any:
 
 
 def _calls(address: str) -> Any:
-    from percola.store.hbase import PATIENCE_SECONDS, REQUEST_SECONDS, place_of
-    from percola.store.hbase_calls import Calls
+    from percola.store.hbase.client import Calls
+    from percola.store.hbase.store import PATIENCE_SECONDS, REQUEST_SECONDS, place_of
 
     return Calls(
         place_of(address), request_seconds=REQUEST_SECONDS, patience_seconds=PATIENCE_SECONDS

@@ -18,8 +18,8 @@ import percola
 from benchmarks.fig10_bank import ACCOUNTS, EACH
 from benchmarks.servers import ROOT
 from percola.devcluster import Cluster
-from percola.testing.checking import check, explain
-from percola.testing.history import Outcome, Recorded, read_folder
+from percola.testing.histories.recorder import Outcome, Recorded, read_folder
+from percola.testing.histories.timestamps import check, explain
 
 REGIONS: Final = 6
 _DEADLINE: Final = 300.0

@@ -38,9 +38,9 @@ class RawHBase:
     """A table with HBase's defaults and one family, in the namespace `raw`."""
 
     def __init__(self, address: str) -> None:
-        from percola.store.hbase import PATIENCE_SECONDS, REQUEST_SECONDS, place_of
-        from percola.store.hbase_calls import Calls
-        from percola.store.hbase_jvm import java_class
+        from percola.store.hbase.client import Calls
+        from percola.store.hbase.jvm import java_class
+        from percola.store.hbase.store import PATIENCE_SECONDS, REQUEST_SECONDS, place_of
 
         place = place_of(address)._replace(namespace="raw")
         self._calls = Calls(
@@ -91,9 +91,9 @@ class RawBigtable:
     def __init__(self, address: str) -> None:
         from google.cloud.bigtable_v2 import types
 
-        from percola.store.bigtable import place_of
-        from percola.store.bigtable_calls import Calls
-        from percola.store.bigtable_filters import FAMILIES
+        from percola.store.bigtable.client import Calls
+        from percola.store.bigtable.filters import FAMILIES
+        from percola.store.bigtable.store import place_of
 
         self._address = address.partition("?")[0] + "-raw"
         self._calls = Calls(place_of(self._address), request_seconds=20.0, patience_seconds=60.0)
@@ -112,7 +112,7 @@ class RawBigtable:
         self._newest = types.RowFilter.pb()(cells_per_column_limit_filter=1)
 
     def create(self) -> None:
-        from percola.store.bigtable import open_bigtable
+        from percola.store.bigtable.store import open_bigtable
 
         store = open_bigtable(self._address)
         store.create_tables([_TABLE])

@@ -49,9 +49,9 @@ from benchmarks.measure import (
 )
 from benchmarks.processes import StageError, command, disk_bytes, until, watched
 from percola import PercolaError, Repository
+from webindex.reports.summary import summarise
 from webindex.serving.base import ServingIndex
-from webindex.summary import summarise
-from webindex.working import open_index, open_repository
+from webindex.workers.processes import open_index, open_repository
 
 _PATIENCE: Final = 600.0
 _TRICKLE_PATIENCE: Final = 60.0

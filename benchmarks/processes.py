@@ -29,7 +29,7 @@ ROLES: Final = {
     "benchmarks.clocked": "worker",
     "pyspark.worker": "task of Spark",  # What its daemon is told to fork, whichever daemon.
     "java": "Spark's JVM",
-    "webindex.main": "driver",
+    "webindex.cli.main": "driver",
 }
 """How processes are called, by a word of their command line; the first that is there counts."""
 
@@ -181,7 +181,7 @@ def command(
     command's own last words if it ends with a code that is not `accepted`.
     """
     process = subprocess.Popen(
-        [sys.executable, "-m", "webindex.main", *arguments],
+        [sys.executable, "-m", "webindex.cli.main", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         process_group=0,

@@ -19,6 +19,7 @@ from typing import Final
 
 import percola
 from percola import StoreError
+from percola.connect.cluster import credentials
 from percola.devcluster import Cluster, jars
 from percola.oracle.client import NetworkOracle
 
@@ -35,7 +36,8 @@ class OracleProcess:
 
     Args:
         store: the address of the store alone.
-        listen: HOST:PORT; port 0 for a free one, which `address` then tells.
+        listen: HOST:PORT; port 0 for a free one, which `address` then tells. Beyond loopback this
+            process's environment has to name a token, as that of a client does.
         lease: seconds.
         prefix: what the command begins with: to run it somewhere else.
 
@@ -86,7 +88,9 @@ class OracleProcess:
     @property
     def hands_out(self) -> bool:
         """Whether it hands out timestamps now, and is not on standby."""
-        oracle = NetworkOracle([self.address], patience_seconds=0.05, request_seconds=2.0)
+        oracle = NetworkOracle(
+            [self.address], patience_seconds=0.05, request_seconds=2.0, **credentials()
+        )
         try:
             oracle.timestamp()
         except StoreError:

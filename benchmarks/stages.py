@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from benchmarks.crawl import write_warc
 from percola import Observer, Repository, Transaction, Worker, WorkerOptions
-from webindex.loading import load_captures
-from webindex.warc import Capture, read_captures
-from webindex.working import build_observers, open_index, open_repository
+from webindex.crawl.warc import Capture, read_captures
+from webindex.load.transaction import load_captures
+from webindex.workers.processes import build_observers, open_index, open_repository
 
 _GROUP: Final = 16
 _LOOK_SECONDS: Final = 0.1

@@ -15,9 +15,9 @@ from typing import Any, Final
 import grpc
 from children import hear, say
 
-from percola.coordination import advice_wire as wire
-from percola.coordination.advice_client import NetworkAdvice
-from percola.coordination.advice_server import AdviceService
+from percola.coordination.lock_service import wire
+from percola.coordination.lock_service.client import NetworkAdvice
+from percola.coordination.lock_service.server import AdviceService
 
 PATIENT: Final = 10.0
 """Seconds that `try_lock` waits where a test is about locks, and not about what it does without a

@@ -1,8 +1,9 @@
-"""What every test may use, and the line about Java that opens a run."""
+"""What every test may use, and the lines that open and close a run."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import threading
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import hypothesis
+import needs
 import pytest
 
 from percola.devcluster import jars
@@ -62,9 +64,27 @@ class AtOnce:
             )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--without",
+        default=os.environ.get("WITHOUT", ""),
+        metavar="NAMES",
+        help=f"leave out tests that need one of these: {', '.join(needs.NEEDS)}",
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):
+    without = config.getoption("--without")
+    needs.leave_out(without)
+    is_worker = hasattr(config, "workerinput")
+    if not is_worker:
         config.pluginmanager.register(AtOnce(config))
+        config.pluginmanager.register(needs.NotRun(without))
+    # A shell that is not interactive has its background jobs ignore SIGINT, and what they start
+    # inherits that. Tests send it. The process that only distributes them may go on ignoring it.
+    runs_tests = is_worker or not config.getoption("numprocesses", None)
+    if runs_tests and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # Spark takes its Java from here; one of 17 or later need not be the first on PATH.
     if home := _java("home"):
         os.environ["JAVA_HOME"] = home
@@ -106,7 +126,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def pytest_report_header() -> list[str]:
     return [
-        _java("describe") or "Java: none of version 17 or later; the Spark tests will fail",
+        _java("describe") or "Java: none of version 17 or later. The tests on it do not run.",
         _found("Bigtable's emulator", SCRIPTS / "bigtable_emulator.sh", "find"),
         _found("HBase", jars.SCRIPT, "find", "server"),
     ]
@@ -117,17 +137,19 @@ def _found(what: str, script: Path, *asked: str) -> str:
     if answer.returncode == 0:
         return f"{what}: {answer.stdout.strip()}"
     why = answer.stderr.strip() or f"{what} is not here: `make setup` fetches it where it can."
-    return f"{why} The tests on it are skipped."
+    return f"{why} The tests on it do not run."
 
 
 @pytest.fixture(scope="session")
 def java_home() -> Path:
     """The folder of a Java runtime; whatever starts Spark asks for this first."""
+    needs.need("java")
     home = _java("home")
     if not home:
-        pytest.fail(
-            "This test runs Spark, which needs a Java runtime of version 17 or later: "
-            "`make setup` installs one or says how to get one."
+        needs.lack(
+            "java",
+            "This test needs a Java runtime of version 17 or later: `make setup` installs one or "
+            "says how to get one.",
         )
     return Path(home)
 

@@ -67,8 +67,9 @@ def count(worker: Worker, metric: str) -> float:
     return worker.metrics.counts().get(metric, {}).get("double", 0)
 
 
-def dirty(ground: Ground, *rows: str) -> Iterator[tuple[bytes, list[int]]]:
+def dirty(ground: Ground, *rows: str) -> Iterator[tuple[bytes, dict[Cell, list[int]]]]:
     """Rows and their notify entries, as a worker hands them to a batch."""
     for row in rows:
         cell = Cell("targets", row.encode(), poke.key)
-        yield cell.row, [ts for ts, _ in ground.store.entries(cell, Kind.NOTIFY, 0, MAX_TS)]
+        entries = ground.store.entries(cell, Kind.NOTIFY, 0, MAX_TS)
+        yield cell.row, {cell: [ts for ts, _ in entries]}

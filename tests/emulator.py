@@ -22,15 +22,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import grpc
-import pytest
+from needs import lack, need
 from server_process import ServerProcess
 
 from percola import Repository, Table
 from percola.coordination.memory import MemoryCoordination
 from percola.oracle.base import Oracle
 from percola.oracle.embedded import EmbeddedOracle
-from percola.store.bigtable import BigtableStore
-from percola.store.bigtable_calls import Place
+from percola.store.bigtable.client import Place
+from percola.store.bigtable.store import BigtableStore
 from percola.store.memory import MemoryStore
 
 ROOT: Final = Path(__file__).parents[1]
@@ -40,11 +40,12 @@ _instances = itertools.count(1)
 
 
 def emulator_program() -> str:
-    """The path of the emulator. Where it cannot be had the test is skipped, except in CI."""
+    """The path of the emulator."""
+    need("bigtable")
     script = ROOT / "scripts" / "bigtable_emulator.sh"
     done = subprocess.run([script], capture_output=True, text=True, check=False)
     if done.returncode:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(done.stderr.strip())
+        lack("bigtable", done.stderr)
     return done.stdout.strip()
 
 

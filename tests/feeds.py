@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from percola import Repository, Table, feed
-from percola.check import check
+from percola.maintenance.check import check
 
 bank = Table("bank", feed=True)
 bal = bank.column("bal", int)

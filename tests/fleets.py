@@ -15,7 +15,7 @@ from typing import Any
 
 import percola
 from percola import Repository, Table, Transaction, observer
-from percola.check import check
+from percola.maintenance.check import check
 
 CUSTOMERS = 40
 

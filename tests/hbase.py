@@ -24,6 +24,7 @@ from typing import Any, Final
 import jpype
 import pytest
 from hbase_upkeep import Upkeep, kept_up
+from needs import lack, need
 from stores import Ground
 
 from percola import Repository, Table
@@ -32,20 +33,21 @@ from percola.devcluster import Cluster, jars
 from percola.devcluster.settings import SMALL_HEAP
 from percola.oracle.base import Oracle
 from percola.oracle.embedded import EmbeddedOracle
-from percola.store import hbase_settings, shared_row
 from percola.store.base import Store
-from percola.store.hbase import HBaseStore
-from percola.store.hbase_calls import Place
-from percola.store.hbase_failures import Failure
-from percola.store.hbase_plans import Plan
-from percola.store.hbase_reading import Reading
-from percola.store.hbase_settings import ALL_FAMILIES, exists
-from percola.store.hbase_shared import Shared
-from percola.store.hbase_wire import LOCK, LOCK_AT, Ask, Change
-from percola.store.hbase_writing import Writing
+from percola.store.hbase import schema as hbase_settings
+from percola.store.hbase.client import Place
+from percola.store.hbase.errors import Failure
+from percola.store.hbase.mutations import Plan
+from percola.store.hbase.reads import Reading
+from percola.store.hbase.schema import ALL_FAMILIES, exists
+from percola.store.hbase.shared_row import Shared
+from percola.store.hbase.store import HBaseStore
+from percola.store.hbase.wire import LOCK, LOCK_AT, Ask, Change
+from percola.store.hbase.writes import Writing
 from percola.store.memory import MemoryStore
-from percola.store.shared_row import SHARED_TABLE
-from percola.testing.ground import Ground as Claims
+from percola.store.remote import shared_row
+from percola.store.remote.shared_row import SHARED_TABLE
+from percola.testing.conformance.fixtures import Ground as Claims
 
 ROOT: Final = Path(__file__).parents[1]
 
@@ -75,15 +77,12 @@ _namespaces = itertools.count(1)
 
 
 def require_jars() -> dict[str, Path]:
-    """Fetch the jars of HBase; their folders, as `jars.install_all` has them.
-
-    Where they cannot be had the test is skipped, except in CI.
-    """
+    """Fetch the jars of HBase; their folders, as `jars.install_all` has them."""
+    need("hbase")
     try:
         return jars.install_all()
     except jars.JarsError as error:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(str(error))
-        raise AssertionError from error
+        lack("hbase", str(error))
 
 
 class HBase:

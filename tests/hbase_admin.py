@@ -8,9 +8,9 @@ from typing import Any
 
 import jpype
 
-from percola.store import hbase_settings
-from percola.store.hbase import HBaseStore
-from percola.store.hbase_jvm import java_class
+from percola.store.hbase import schema as hbase_settings
+from percola.store.hbase.jvm import java_class
+from percola.store.hbase.store import HBaseStore
 
 
 class Admin:

@@ -17,7 +17,7 @@ from typing import Final
 from hbase_admin import Admin
 from stores import DEADLINE, in_thread
 
-from percola.store.hbase import HBaseStore
+from percola.store.hbase.store import HBaseStore
 
 _PAUSE: Final = 0.5
 """Seconds between two rounds: tests take about as long."""

@@ -9,7 +9,7 @@ from stores import Ground
 
 from percola import Table
 from percola.schema import Column
-from percola.two_phase import TwoPhaseCommit
+from percola.transactions.two_phase import TwoPhaseCommit
 
 
 class Holder:

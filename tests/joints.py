@@ -9,8 +9,8 @@ from stores import Ground, ScriptedClock
 
 from percola import Repository, Table
 from percola.cells import Kind, Op, decode_write
-from percola.check import check
-from percola.joint import JOBS, Attempt, JointTransaction, Part, RowWrites, new_run
+from percola.maintenance.check import check
+from percola.transactions.jobs import JOBS, Attempt, JointTransaction, Part, RowWrites, new_run
 
 docs = Table("docs")
 title = docs.column("title", str, observed=True)

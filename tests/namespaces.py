@@ -16,26 +16,39 @@ import json
 import os
 import re
 import subprocess
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 import pytest
+from needs import lack, need
 
 _NAMES: Final = re.compile(r"pc([0-9a-z]+)-\d+")
 _NETWORKS: Final = range(1, 255)
 
 
 def require_namespaces() -> None:
-    """Skip the test, in one line, where networks cannot be made: only root can."""
+    """To be called where networks are made: only root can."""
+    need("networks")
     if os.geteuid() != 0:
-        pytest.skip("Cutting networks takes root: run the tests as root to see partitions.")
+        lack("networks", "Cutting networks takes root: run the tests as root to see partitions.")
     tried = subprocess.run(
         ["unshare", "--net", "ip", "link", "add", "pc0", "type", "bridge"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if tried.returncode:
-        pytest.skip(f"Networks cannot be made here: {tried.stderr.strip().splitlines()[-1]}")
+        lack("networks", f"Networks cannot be made here: {tried.stderr.strip().splitlines()[-1]}")
+
+
+@pytest.fixture(scope="module")
+def token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Oracles and clients that are started have a token in common, as beyond loopback they must."""
+    file = tmp_path_factory.mktemp("token") / "token"
+    file.write_text("for tests only\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PERCOLA_ORACLE_TOKEN_FILE", str(file))
+        yield
 
 
 def ip(*arguments: str) -> str:

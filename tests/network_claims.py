@@ -12,7 +12,7 @@ from stores import DEADLINE, in_thread
 from percola.cells import Kind
 from percola.errors import RepositoryClosedError, SnapshotTooOldError, StoreError
 from percola.store.base import Delete, RowMutation, Store
-from percola.testing.ground import written
+from percola.testing.conformance.fixtures import written
 
 WaitUntil = Callable[..., object]
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from percola.cells import MAX_TS, Cell, Kind
 from percola.store.base import Condition, Delete, RowMutation, Store
-from percola.testing.ground import lock, written
+from percola.testing.conformance.fixtures import lock, written
 
 COLUMN: Final = b"c"
 CELL: Final = Cell("t", b"r", COLUMN)

@@ -13,9 +13,9 @@ from stores import DEADLINE, SeamStore, in_thread, phase
 import percola
 from percola import JSON, Repository, StoreError, Table
 from percola.cells import Kind, Op, decode_write
-from percola.check import check
-from percola.joint import JOBS
+from percola.maintenance.check import check
 from percola.store.base import RowMutation
+from percola.transactions.jobs import JOBS
 
 docs = Table("docs")
 title = docs.column("title", str, observed=True)

@@ -30,7 +30,7 @@ from percola import Repository, Table
 from percola.cells import Cell, Kind, Op, decode_write
 from percola.clock import Clock
 from percola.coordination.base import Coordination
-from percola.coordination.local import LocalCoordination
+from percola.coordination.local.coordination import LocalCoordination
 from percola.coordination.memory import MemoryCoordination
 from percola.oracle.base import Oracle
 from percola.oracle.embedded import EmbeddedOracle
@@ -46,7 +46,7 @@ from percola.store.base import (
     RowMutation,
     Tablet,
 )
-from percola.store.lmdb import LmdbStore
+from percola.store.lmdb.store import LmdbStore
 from percola.store.memory import MemoryStore
 
 DEADLINE = 60.0

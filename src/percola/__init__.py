@@ -40,14 +40,14 @@ from percola.errors import (
     ValueTooLargeError,
     WrongTypeError,
 )
-from percola.gc import Collected
-from percola.observers import Observer, observer
+from percola.gc.collector import Collected
+from percola.observers.observer import Observer, observer
+from percola.observers.worker import Worker, WorkerOptions
 from percola.repository import Repository, create, open
-from percola.rows import Row
 from percola.schema import Column, Family, Schema, Table, WeakColumn
-from percola.snapshot import Snapshot
-from percola.transaction import Transaction
-from percola.worker import Worker, WorkerOptions
+from percola.transactions.row import Row
+from percola.transactions.snapshot import Snapshot
+from percola.transactions.transaction import Transaction
 
 __all__ = [
     "JSON",

@@ -33,13 +33,13 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple
 
 from percola.catalog import feed_since
-from percola.cells import Cell, Kind, Op, decode_write
+from percola.cells import Cell, Kind, LastChange, Op, decode_write, newest_change
 from percola.errors import NoFeedError, UsageError
 from percola.repository import Repository
-from percola.rows import Row
 from percola.schema import Column, Family, R, Table, WeakColumn
-from percola.snapshot import Snapshot
 from percola.store.base import CellState, Store
+from percola.transactions.row import Row
+from percola.transactions.snapshot import Snapshot
 
 __all__ = [
     "Change",
@@ -312,22 +312,18 @@ def _visible(
 
 def _beneath(store: Store, cell: Cell, ts: int) -> tuple[int, bytes | None]:
     """What a cell holds at a settled timestamp: its lock is of one that commits above."""
+    change: LastChange | None = None
     high = ts
-    found: tuple[int, bytes | None] = (0, None)
-    while high > 0:
+    while change is None:
         records = store.entries(cell, Kind.WRITE, 0, high, _RECORDS)
-        for commit_ts, raw in records:
-            op, start_ts, value = decode_write(raw)
-            if op is Op.PUT and value is None:
-                data = store.entries(cell, Kind.DATA, start_ts, start_ts)
-                value = data[0][1] if data else None
-            if op in (Op.PUT, Op.DELETE):
-                found = (commit_ts, value)
-                break
-        else:
-            high = records[-1][0] - 1 if len(records) == _RECORDS else 0
-            continue
-        break
+        change = newest_change(records, complete=len(records) < _RECORDS)
+        high = records[-1][0] - 1 if records else 0
+    value: bytes | None = None
+    if change.record:
+        op, start_ts, value, _, _ = decode_write(change.record)
+        if op is Op.PUT and value is None:
+            data = store.entries(cell, Kind.DATA, start_ts, start_ts)
+            value = data[0][1] if data else None
     # After the look, as every reader does: then nothing that it needed was missing (P12).
     store.check_safe_point(ts)
-    return found
+    return change.commit_ts, value

@@ -6,7 +6,7 @@ store as it is at the moment: nothing waits for a lock, resolves one, or needs a
     history         every version of one cell, as figure 4 draws it
     locks           the cells that a transaction is committing, or has left behind
     notifications   the dirty cells, whose observers have yet to run
-    failures        where an observer was set aside (rule N5); `retry_failures` runs it again
+    failures        dead-lettered changes (rule N5); `retry_failures` runs their observers again
     status          all of that in numbers, with the tables and the live processes
 """
 
@@ -33,7 +33,7 @@ from percola.cells import (
     decode_write,
     failed_column,
 )
-from percola.folder import FORMAT
+from percola.connect.local import FORMAT
 from percola.repository import Repository
 from percola.schema import Column, R, Table, WeakColumn
 from percola.store.base import Condition, Delete, Put, RowMutation
@@ -202,14 +202,14 @@ def notifications(repo: Repository, *, table: Table[Any] | None = None) -> Itera
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A cell on which an observer was set aside after it had failed too often (rule N5).
+    """A change that was dead-lettered for an observer, which had failed too often (rule N5).
 
     Attributes:
         cell: the cell that it was to look at.
         ts: the timestamp of the newest change that it was to look at.
         observer: its name.
         attempts: how often it was tried.
-        at_ms: when it was set aside, in milliseconds since the epoch.
+        at_ms: when it was dead-lettered, in milliseconds since the epoch.
         error: the last line of its traceback.
         traceback: the whole traceback.
     """
@@ -230,7 +230,7 @@ def failures(
     table: Table[R] | None = None,
     row: R | None = None,
 ) -> Iterator[Failure]:
-    """Where observers were set aside, in the order of tables and rows.
+    """Dead-lettered changes, in the order of tables and rows.
 
     Only those of an observer, a table, or a row of that table, if such are given.
     """
@@ -258,7 +258,7 @@ def retry_failures(
     table: Table[R] | None = None,
     row: R | None = None,
 ) -> int:
-    """Have observers that were set aside run again: all, or those that `failures` lists.
+    """Have observers run again for dead-lettered changes: all, or those that `failures` lists.
 
     Each cell becomes dirty again, in the same row mutation that removes the failure. Returns
     how many; one that somebody else has dealt with meanwhile is not counted.
@@ -321,7 +321,7 @@ class Status:
         locks: how many cells are locked.
         dead_locks: how many of them by processes that have ended.
         notifications: how many cells are dirty, by column (`table.column`).
-        failures: how many cells an observer was set aside on.
+        failures: how many changes are dead-lettered.
     """
 
     address: str

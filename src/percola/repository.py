@@ -6,8 +6,9 @@ A repository is a folder, or the address of a store elsewhere:
     memory:                         in this process's memory, for tests
     hbase://…, bigtable://…         on a store that many machines share
 
-`percola.folder` says what the folder of an LMDB repository holds, `percola.network` what belongs to
-one that many machines share. The schema stands in the store itself (`percola.catalog`).
+`percola.connect.local` says what the folder of an LMDB repository holds, `percola.connect.cluster`
+what belongs to one that many machines share. The schema stands in the store itself
+(`percola.catalog`).
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ import random
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
-from percola import holds, retry
-from percola.addresses import is_memory, network_address
-from percola.calls import CountedStore, StoreCalls, calling_for
 from percola.catalog import columns_of, create_schema, has_schema, keep_feeds, reconcile
 from percola.cells import Cell, Kind, Op, decode_write
 from percola.clock import Clock
 from percola.codecs import V
+from percola.connect.address import is_memory, network_address
+from percola.connect.cluster import NetworkPlace
+from percola.connect.local import LocalFolder, folder_of
 from percola.coordination.base import Coordination
 from percola.coordination.memory import MemoryCoordination
 from percola.errors import (
@@ -37,21 +39,23 @@ from percola.errors import (
     RepositoryClosedError,
     UsageError,
 )
-from percola.folder import LocalFolder, folder_of
-from percola.gc import RETENTION, Collected, GarbageCollector
-from percola.holds import Hold
-from percola.leases import leases_of
-from percola.locks import LockResolver
-from percola.network import NetworkPlace
+from percola.gc import retention_holds as holds
+from percola.gc.collector import RETENTION, Collected, GarbageCollector
+from percola.gc.retention_holds import Hold
 from percola.oracle.base import Oracle
 from percola.oracle.embedded import EmbeddedOracle
-from percola.prefetch import Prefetch
+from percola.platform import fork_safety as forks
 from percola.schema import Column, R, Schema, Table
-from percola.snapshot import Services, Snapshot
 from percola.store.base import OneStepStore, Store
-from percola.store.lmdb_environment import DURABILITIES
+from percola.store.counting import CountedStore, StoreCalls, calling_for
+from percola.store.lmdb.environment import DURABILITIES
 from percola.store.memory import MemoryStore
-from percola.transaction import Transaction
+from percola.transactions import retry
+from percola.transactions.active_snapshots import leases_of
+from percola.transactions.lock_resolver import LockResolver
+from percola.transactions.prefetch import Prefetch
+from percola.transactions.snapshot import Services, Snapshot
+from percola.transactions.transaction import Transaction
 
 T = TypeVar("T")
 
@@ -60,6 +64,7 @@ class Repository:
     """An open repository; `percola.open` makes one. Safe to use from many threads.
 
     On one machine it may be used on both sides of a `fork`: the child opens what it needs afresh.
+    Snapshots and transactions that began before the fork are the parent's alone.
     Neither Java nor gRPC survives one: once a repository on HBase or Bigtable, or an oracle on a
     network, has been used, every use in a child is a StoreError.
 
@@ -93,7 +98,7 @@ class Repository:
         self._store = store
         self._coordination = coordination
         self._clock = clock or Clock()
-        self._random = random_ or random.Random()
+        self._random = random_ or forks.new_random()
         self._close = close
         self._closed = False
         self.schema = reconcile(store, Schema(schema))
@@ -246,7 +251,7 @@ class Repository:
         retention: float = RETENTION,
         progress: Callable[[Collected], None] = lambda collected: None,
     ) -> Collected:
-        """Remove the versions that nobody can read any more; see `percola.gc`.
+        """Remove the versions that nobody can read any more; see `percola.gc.collector`.
 
         Safe beside everything else, and workers do it by themselves.
 
@@ -313,6 +318,10 @@ class Repository:
                 self._close()
 
 
+IMPORTING: Final[ContextVar[str]] = ContextVar("IMPORTING", default="")
+"""The module that a command or a job imports for its observers: `open` refuses meanwhile."""
+
+
 def open(
     address: str | os.PathLike[str],
     schema: Iterable[Table[Any]] = (),
@@ -327,7 +336,7 @@ def open(
 
     Args:
         address: a folder, `lmdb:FOLDER`, `memory:`, or the address of a store elsewhere; see
-            `percola.network`.
+            `percola.connect.cluster`.
         schema: the tables that this program uses. New ones are added to the repository;
             those of other programs stay.
         create: whether to create a repository where there is none; without a schema none is
@@ -347,9 +356,16 @@ def open(
         RepositoryVersionError: it was written by another version of Percola.
         SchemaMismatchError: the schema contradicts the one in the repository.
         ConflictingOptionsError: options that do not go together.
+        UsageError: a module opens it while `percola worker` or a job imports that module.
         StoreError: the store cannot be opened.
     """
     text = os.fspath(address)
+    if module := IMPORTING.get():
+        raise UsageError(
+            f"{module!r} opens the repository {text} when it is imported, so its program would run "
+            "in every worker. Put the program under 'if __name__ == \"__main__\":', or name a "
+            "function that takes the repository and returns the observers."
+        )
     if durability is not None and durability not in DURABILITIES:
         raise ConflictingOptionsError(
             f"The durability {durability!r} is not known: use 'full' or 'relaxed'."

@@ -123,13 +123,15 @@ class Column(Generic[R, V]):
 class Family(Generic[R, V]):
     """Columns of one type whose names are chosen as they are written: `family[qualifier]`."""
 
-    __slots__ = ("codec", "name", "prefix", "table")
+    __slots__ = ("codec", "name", "prefix", "read", "table")
 
-    def __init__(self, table: Table[R], name: str, codec: Codec[V]) -> None:
+    def __init__(self, table: Table[R], name: str, codec: Codec[V], start: str = "") -> None:
         self.table: Table[R] = table
         self.name = name
         self.codec = codec
         self.prefix = name.encode() + b":"
+        self.read = self.prefix + start.encode()
+        """What the columns begin with that a read of the family finds."""
 
     def __repr__(self) -> str:
         return f"{self.table.name}.{self.name}:*"
@@ -154,6 +156,10 @@ class Family(Generic[R, V]):
                 "are allowed. Use a hash of the name and keep the name in the value."
             )
         return column
+
+    def starting(self, start: str) -> Family[R, V]:
+        """The family for reads of only those columns whose qualifiers begin with `start`."""
+        return Family(self.table, self.name, self.codec, start)
 
     def qualifier(self, column: Column[Any, Any]) -> str:
         """The qualifier of one of this family's columns."""

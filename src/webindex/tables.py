@@ -6,13 +6,24 @@ a value, `page_id(url)` is its short name. A page is *live* while its newest cap
 be read: status 2xx and no redirect by its markup. Only live pages have a fingerprint.
 
 pages, one row a page that was captured:
-    capture       the newest capture: URL, date, status, headers, where it stands in its WARC
-                  file, and when it was loaded. Observed: a new capture is parsed.
-    body          the captured bytes, compressed with zlib
-    revisited     the newest report that the page is unchanged: date and digest
+    capture       what the page is: URL, date, status, headers, where it stands in its WARC file,
+                  and when it was loaded. The newest capture, or one that was made of a newer
+                  revisit and its `original`: {url, date, file}; see `webindex.load.revisits`.
+                  Observed: a new capture is parsed.
+    body          its bytes, compressed with zlib
+    revisited     {seen, reports}: when a crawler last saw the page unchanged, and at most 4
+                  reports of revisits newer than the newest capture
+    unresolved    how many of these, newer than what the page is, have no known original
+    earlier       captures older than `capture`, at most 4, each of another payload, by KEY; more
+                  while revisits refer to them
+    earlier_body:KEY  their bytes, compressed with zlib
+    settle        weak: reports of this page, or what they may refer to, have changed
+    offer         weak: older captures of this page have come that revisits may refer to
     text          the visible text, as the parser found it
-    fingerprint   what puts the page into a cluster and shows it: text hash, simhash, title,
+    fingerprint   what puts the page into a cluster and shows it: text hash, heading, title,
                   language, whether it may be indexed. Deleted when the page is not live.
+    sketch        the words by which near-duplicates are told (`fingerprints.Sketch`); none of a
+                  page that is too short for that
     links         the links it has: [URL, anchors, rel] each. Observed.
     inverted      the links that stand in `inlinks` now
     pointer       the page that it names in its place: a redirect's target, or the canonical page
@@ -24,6 +35,24 @@ pages, one row a page that was captured:
                   {cluster, content, target}
     resolve       weak: the pointer, or what stands on its way, has changed
     join          weak: the fingerprint or the resolved target has changed
+
+payloads, rows `KEY/ID`: which pages have a payload, KEY being a hash of its digest:
+    held          the URL of the page ID: its `capture` or one of `earlier` has this payload
+
+waiting, rows `KEY/ID`: pages with a revisit of a payload, or of a capture of another page: then
+KEY is `at-` and the id of that page. Rows `KEY` say that there are such:
+    for           on a row `KEY/ID`, the URL of the page ID
+    wanted        on a row `KEY`: somebody has waited under this key
+    wake          weak: a capture has come that pages may wait for; on a row `KEY/ID`, those after
+                  it have still to be told
+
+A capture of another page is found by its payload in the first row of `payloads`, and a page that
+waits by going through `waiting` in steps: no cell grows with the number of pages that share a
+payload, and loaders of the same payload never write the same cell. Bodies of earlier captures
+belong to their page and are not counted references: a page whose revisit refers to another page
+gets a copy of the body, so it does not depend on what that page keeps. On LMDB a capture costs a
+row of 360 bytes in `payloads`; each of at most 4 earlier captures 7 KB with its body, which is
+3.4 KB when compressed.
 
 aliases, one row a page that another one points to, captured or not, named as in `pages`:
     from:ID       a page whose pointer names this one: {url, kind}
@@ -37,10 +66,13 @@ inlinks, one row a page that is linked to, captured or not, named as in `pages`:
     changed       weak: the in-links of this page have changed
 
 keys, what live pages have in common (§3.1), one row a value:
-    near/SIMHASH  `owner`: the cluster of all pages with this simhash, and how many they are.
-                  Pages of the same text have the same simhash: this is their row as well.
+    near/HEADING/HASH
+                  a content, which is a title and a text: `owner`, the cluster of all pages that
+                  have it, how many they are, and the content that leads it; `sketch`, theirs
     text/HASH     `owner`, in the same way, for pages too short to be compared but byte by byte
-    band/N/BITS   `near`: the simhashes that have these 16 bits in their Nth quarter, 8 bytes each
+    band/HEADING/N/WORDS
+                  `near`: the contents with this heading that have these words in the Nth places
+                  of their sketches, 16 bytes each, in order
 
 clusters, one row a set of live pages that are one document to a reader, named at random:
     member:ID     a page of the cluster: its keys, and what a document shows of it
@@ -52,15 +84,18 @@ hosts, rows `HOST/BB`, one for each first byte of a page id, so that pages do no
     live          how many pages of the host are live, and how many of them may be indexed
 
 outbox, rows `WINDOW/CLUSTER/EPOCH`: documents that have changed and are not in the search index
-yet; see `webindex.outbox`.
+yet; see `webindex.observers.outbox`.
     entry         when the captures that caused it were loaded
     ready         weak, on the rows `WINDOW`: there is something to export there
 
 ranks, rows `00` to `ff`, one for each first byte of a page id:
     run           the newest run of the PageRank job: it alone may write ranks of these pages
 
-journal, rows `KIND/TIME-ID`: what jobs and exports report about themselves, for the summary.
-    report        one dictionary
+journal, rows `KIND/TIMESTAMP`: what jobs and exports report about themselves, for the summary; see
+`webindex.journal` for how many are kept.
+    report        one dictionary; on the row `load`, the total of the loads that are not kept
+    trimmed       on a row `KIND`: below which row everything was removed
+    trim          weak, on the row `export`: there is a new report of an export
 """
 
 from __future__ import annotations
@@ -73,7 +108,13 @@ pages: Final = Table("pages")
 capture: Final = pages.column("capture", JSON, observed=True)
 body: Final = pages.column("body", bytes)
 revisited: Final = pages.column("revisited", JSON)
+unresolved: Final = pages.column("unresolved", int)
+earlier: Final = pages.column("earlier", JSON)
+earlier_body: Final = pages.family("earlier_body", bytes)
+settle_due: Final = pages.weak_column("settle")
+offer_due: Final = pages.weak_column("offer")
 text: Final = pages.column("text", str)
+sketch: Final = pages.column("sketch", bytes)
 fingerprint: Final = pages.column("fingerprint", JSON)
 links: Final = pages.column("links", JSON, observed=True)
 inverted: Final = pages.column("inverted", JSON)
@@ -83,6 +124,14 @@ rank: Final = pages.column("rank", JSON)
 joined: Final = pages.column("joined", JSON)
 resolve_due: Final = pages.weak_column("resolve")
 join_due: Final = pages.weak_column("join")
+
+payloads: Final = Table("payloads")
+held: Final = payloads.column("held", str)
+
+waiting: Final = Table("waiting")
+waits_for: Final = waiting.column("for", str)
+wanted: Final = waiting.column("wanted", int)
+wake_due: Final = waiting.weak_column("wake")
 
 aliases: Final = Table("aliases")
 points_here: Final = aliases.family("from", JSON)
@@ -97,6 +146,7 @@ inlinks_changed: Final = inlinks.weak_column("changed")
 keys: Final = Table("keys")
 owner: Final = keys.column("owner", JSON)
 near: Final = keys.column("near", bytes)
+sketch_of: Final = keys.column("sketch", bytes)
 
 clusters: Final = Table("clusters")
 member: Final = clusters.family("member", JSON)
@@ -119,9 +169,13 @@ BATCH: Final = 64
 
 journal: Final = Table("journal")
 report: Final = journal.column("report", JSON)
+trimmed: Final = journal.column("trimmed", str)
+trim_due: Final = journal.weak_column("trim")
 
 SCHEMA: Final = [
     pages,
+    payloads,
+    waiting,
     aliases,
     inlinks,
     keys,
@@ -131,3 +185,6 @@ SCHEMA: Final = [
     ranks,
     journal,
 ]
+
+ADDED: Final = frozenset({"payloads", "waiting"})
+"""Tables that repositories of earlier versions do not have: they are added when one is opened."""

@@ -13,7 +13,7 @@ import pytest
 from stores import Gate, Ground, ListeningClock, SeamStore, in_thread, stop_at
 
 from percola import Repository, RepositoryError, StoreError, Table
-from percola.snapshot import Snapshot
+from percola.transactions.snapshot import Snapshot
 
 t = Table("t")
 value = t.column("value", int)

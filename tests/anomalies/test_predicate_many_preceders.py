@@ -10,7 +10,7 @@ The second one asks and writes: Ann deletes all rows with 20, while Bob makes 20
 from __future__ import annotations
 
 from percola import Repository, Table, Transaction
-from percola.snapshot import Snapshot
+from percola.transactions.snapshot import Snapshot
 from tests.anomalies.verdicts import Script, Verdict, commits, judged
 
 t = Table("t")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from percola.transaction import Transaction
+from percola.transactions.transaction import Transaction
 from tests.anomalies import table
 from tests.anomalies.verdicts import Verdict
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from percola import Repository, two_phase
+from percola import Repository
 from percola.cells import Cell, Kind, LockRecord
-from percola.locks import ROLLED_BACK, Fate, LockResolver, commit_changes
 from percola.store.base import Delete, Put
+from percola.transactions import two_phase
+from percola.transactions.lock_resolver import ROLLED_BACK, Fate, LockResolver, commit_changes
 from tests.crash import ledger, scenarios
 from tests.crash.boundaries import Act, Scenario
 from tests.crash.killing import KillingStore
 
 
 def _without_notify(
-    column: bytes, start_ts: int, commit_ts: int, lock: LockRecord, apart: bool
+    column: bytes,
+    start_ts: int,
+    commit_ts: int,
+    lock: LockRecord,
+    apart: bool,
+    decides: bool = False,
 ) -> list[Put | Delete]:
-    changes = commit_changes(column, start_ts, commit_ts, lock, apart)
+    changes = commit_changes(column, start_ts, commit_ts, lock, apart, decides)
     return [one for one in changes if one.kind is not Kind.NOTIFY]
 
 

@@ -17,7 +17,7 @@ from typing import Final
 
 import percola
 from percola import Repository, TransientError, Worker
-from percola.testing.history import RecordedTransaction, Recorder
+from percola.testing.histories.recorder import RecordedTransaction, Recorder
 from tests.crash import ledger
 
 ACCOUNTS: Final = 12

@@ -15,11 +15,12 @@ from percola import Observer, Repository, Worker
 from tests.crash.boundaries import Death, Scenario
 from tests.crash.killing import KillingStore
 from tests.webindex.from_scratch import check, sample
-from webindex import exporting, tables
-from webindex.loading import load_captures
+from webindex import tables
+from webindex.load.transaction import load_captures
+from webindex.observers import export as exporting
 from webindex.serving import TantivyIndex
 from webindex.serving.base import ServingDocument, ServingIndex
-from webindex.working import build_observers, open_index
+from webindex.workers.processes import build_observers, open_index
 
 BATCH = 1
 CAPTURES = list(sample()[:2])

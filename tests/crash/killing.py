@@ -7,7 +7,7 @@ Each boundary has a name, "before" or "after" and what the row mutation does:
     prewrite primary, prewrite secondary     draw
     commit primary, commit secondary         one step, one step acknowledging
     roll forward, roll back, remove lock     weak notify, answer
-    set aside, retry                         raise safe point, collect
+    failed attempt, set aside, retry         raise safe point, collect
     create tables                            note: in the system table
 
 Production code has no hooks for this: the store stands between it and LMDB.
@@ -127,6 +127,8 @@ class KillingStore(PassingStore):
         if Kind.FAILED in kinds:
             return "set aside"
         if Kind.NOTIFY in kinds:
+            if any(one.kind is Kind.NOTIFY and one.value for one in puts):
+                return "failed attempt"
             return "retry" if Kind.FAILED in deleted else "weak notify"
         if Kind.LOCK in deleted:
             return "remove lock"

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from percola import Repository, Table, Transaction, Worker, WorkerOptions, inspection, observer
 from percola.cells import MAX_TS, Cell, Kind, Op, ack_column, decode_ts, decode_write
-from percola.check import Severity, check
+from percola.maintenance.check import Severity, check
 
 bank: Final = Table("bank")
 balance: Final = bank.column("balance", int)
@@ -148,7 +148,7 @@ def check_cells(repo: Repository) -> None:
 
 
 def broken_cells(repo: Repository) -> list[str]:
-    """What `percola.check` finds broken, in sentences; what only costs a look is not."""
+    """What `percola check` finds broken, in sentences; what only costs a look is not."""
     return [str(one) for one in check(repo) if one.severity is not Severity.NOTE]
 
 

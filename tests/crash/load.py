@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import percola
-from percola.testing.checking import check
-from percola.testing.history import Outcome, Recorder, read_folder
+from percola.testing.histories.recorder import Outcome, Recorder, read_folder
+from percola.testing.histories.timestamps import check
 from tests.crash import ledger
 from tests.crash.clients import ACCOUNTS, MONEY, collector, reader, worker, writer
 from tests.crash.processes import Child, Nursery

@@ -23,7 +23,7 @@ from typing import Final
 
 import percola
 from percola import PercolaError
-from percola.folder import FORMAT
+from percola.connect.local import FORMAT
 from tests.crash.journal import SCHEMA, Found, go_on, look
 from tests.crash.processes import Ended, Nursery, Program
 from tests.crash.recording.disk import FATES, Disk

@@ -283,7 +283,7 @@ SCENARIOS: Final = [
         "a worker setting aside",
         work_poisoned,
         set_aside_once,
-        ["set aside", "one step acknowledging"],
+        ["failed attempt", "set aside", "one step acknowledging"],
         [(begin, None), (place_poisoned_order, None)],
     ),
     scenario(

@@ -14,14 +14,15 @@ import math
 from typing import Any, cast
 
 from percola import JSON
-from percola.backup import Backup, encode_header, read_header
-from percola.backup import _pieces as read_pieces
 from percola.cells import (
     MAX_TS,
+    NO_CHANGE,
     Cell,
     Kind,
+    LastChange,
     LockRecord,
     Op,
+    WriteRecord,
     ack_column,
     acknowledged_column,
     decode_lock,
@@ -38,8 +39,10 @@ from percola.errors import (
     SchemaMismatchError,
     WrongTypeError,
 )
+from percola.maintenance.backup import Backup, encode_header, read_header
+from percola.maintenance.backup import _pieces as read_pieces
 from percola.schema import Column, Family, Schema, Table
-from percola.store.lmdb_keys import NEWEST_FIRST, Keys, keys_between, suffix, timestamp
+from percola.store.lmdb.keys import NEWEST_FIRST, Keys, keys_between, suffix, timestamp
 from tests.fuzz.input import Input
 
 
@@ -58,8 +61,15 @@ def cells(data: bytes) -> None:
 
     given = Input(data)
     op, start_ts, value = given.choice(tuple(Op)), given.integer(8) & MAX_TS, given.maybe_chunk()
-    raw = encode_write(op, start_ts, value)
-    assert decode_write(raw) == (op, start_ts, value)
+    assert decode_write(encode_write(op, start_ts, value)) == WriteRecord(op, start_ts, value)
+    change = None
+    if op in (Op.LOCK, Op.ROLLBACK):
+        put = encode_write(Op.PUT, start_ts, value)
+        change = given.choice((None, NO_CHANGE, LastChange(1 + (start_ts >> 1), put)))
+        unchanged = WriteRecord(op, start_ts, None, change, bool(given.integer(1) & 1))
+        assert decode_write(encode_write(*unchanged)) == unchanged
+    if change is not None:
+        value = None
     written = LockRecord(
         op,
         Cell(given.text(), given.chunk(), given.chunk()),
@@ -68,10 +78,12 @@ def cells(data: bytes) -> None:
         given.integer(4),
         bool(given.integer(1) & 1),
         value,
+        change if op is Op.LOCK else None,
     )
     raw = encode_lock(written)
     assert decode_lock(raw) == written
-    for end in range(len(raw) - len(value or b"")):
+    tail = len(value or b"") if written.last_change is None else len(written.last_change.record)
+    for end in range(len(raw) - tail):
         try:
             decode_lock(raw[:end])
         except DamagedRecordError:

@@ -8,11 +8,11 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from percola.backup import Backup, encode_header
 from percola.cells import Cell, LockRecord, Op, encode_lock, encode_write
+from percola.maintenance.backup import Backup, encode_header
 from tests.fuzz import codecs, web
+from webindex.crawl.warc import Capture, read_captures
 from webindex.sample import sample_path
-from webindex.warc import Capture, read_captures
 
 SCHEMA = {
     "tables": [

@@ -11,10 +11,11 @@ from itertools import pairwise
 from pathlib import Path
 
 from tests.fuzz.input import Input
-from webindex.links import MAX_ANCHOR, MAX_ANCHORS, MAX_LINKS
-from webindex.markup import decode
-from webindex.pages import MAX_TITLE, parse
-from webindex.urls import (
+from webindex.crawl.warc import Capture, NotAWarcError, plan_splits, read_captures
+from webindex.page.links import MAX_ANCHOR, MAX_ANCHORS, MAX_LINKS
+from webindex.page.markup import decode
+from webindex.page.pages import MAX_TITLE, parse
+from webindex.page.urls import (
     MAX_ROW_BYTES,
     MAX_URL_BYTES,
     BadUrlError,
@@ -26,7 +27,6 @@ from webindex.urls import (
     resolve,
     surt,
 )
-from webindex.warc import Capture, NotAWarcError, plan_splits, read_captures
 
 _MEMORY = "/dev/shm"
 _MAX_BODY = 1 << 16

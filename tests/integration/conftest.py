@@ -40,7 +40,7 @@ def spark(java_home: Path, emulator_of_spark: Emulator | None) -> Iterator[Spark
         if emulator_of_spark is not None:
             patch.setenv("BIGTABLE_EMULATOR_HOST", emulator_of_spark.address)
         # PySpark's own daemon is what the sessions have that tests start for themselves.
-        config = QUICK_JAVA | {"spark.python.daemon.module": "webindex.spark_daemon"}
+        config = QUICK_JAVA | {"spark.python.daemon.module": "webindex.workers.daemon"}
         with spark_session("local[2]", app="tests", config=config) as session:
             patch.undo()
             yield session

@@ -7,25 +7,32 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from webindex.demo import Checks, Demo, main
+from webindex.cli.demo import Checks, Demo, main
 from webindex.sample import CHANGED_URL, CHANGED_WORDS
-from webindex.working import open_index, open_repository
+from webindex.workers.processes import open_index, open_repository
 
 SECONDS = 300
 
 
+def ignore_ctrl_c() -> None:
+    """As a shell that is not interactive does for a background job."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 @contextmanager
-def demo(temporary: Path, *arguments: object, **more: str) -> Iterator[subprocess.Popen[str]]:
+def demo(
+    temporary: Path, *arguments: object, before: Callable[[], None] | None = None, **more: str
+) -> Iterator[subprocess.Popen[str]]:
     """The demonstration in a session of its own, with a folder for temporary files."""
     process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "webindex.demo", *map(str, arguments)],
+        [sys.executable, "-u", "-m", "webindex.cli.demo", *map(str, arguments)],
         env=os.environ
         | {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(temporary), "COLUMNS": "100"}
         | more,
@@ -34,6 +41,7 @@ def demo(temporary: Path, *arguments: object, **more: str) -> Iterator[subproces
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=before,
     )
     with process:
         try:
@@ -92,6 +100,19 @@ def test_ctrl_c_ends_the_demonstration_without_a_trace(
     assert os.listdir(tmp_path) == []
 
 
+def test_sigterm_ends_a_demonstration_in_the_background_of_a_script(
+    tmp_path: Path, java_home: Path
+) -> None:
+    with demo(tmp_path, before=ignore_ctrl_c) as process:
+        assert process.stdout is not None
+        assert any("Load a crawl" in line for line in process.stdout)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=SECONDS)
+        assert (process.returncode, err) == (130, "Stopped.\n")
+        assert processes_of(process.pid) == []
+    assert os.listdir(tmp_path) == []
+
+
 def test_without_java_one_sentence_says_how_to_get_it(tmp_path: Path) -> None:
     with demo(tmp_path, PATH="/nowhere", JAVA_HOME="") as process:
         _, err = process.communicate(timeout=SECONDS)
@@ -131,7 +152,7 @@ def test_one_check_that_fails_is_enough_for_exit_code_1(monkeypatch: pytest.Monk
         demo.checks.equal("this does not", 1, 2)
 
     monkeypatch.setattr(Demo, "run", run)
-    monkeypatch.setattr("webindex.demo.spark_context", lambda **options: nullcontext())
+    monkeypatch.setattr("webindex.cli.demo.spark_context", lambda **options: nullcontext())
     answer = CliRunner().invoke(main)
     assert answer.exit_code == 1
     assert "✗ 1 of 2 checks failed" in answer.output

@@ -13,10 +13,10 @@ import pytest
 from stores import Program
 
 import percola
-from percola.testing.appends import check_appends
-from percola.testing.checking import check
-from percola.testing.history import Outcome, Recorded, Recorder, merge, read_history
-from percola.testing.violations import explain
+from percola.testing.histories.appends import check_appends
+from percola.testing.histories.recorder import Outcome, Recorded, Recorder, merge, read_history
+from percola.testing.histories.timestamps import check
+from percola.testing.histories.violations import explain
 from tests.paper.programs.history_workload import ROWS, TABLES, numbers, register
 
 CLIENTS = 3

@@ -20,9 +20,11 @@ import pytest
 from advice_service import PATIENT, Server, live, serve
 from children import Child, hear, say
 
-from percola.coordination import advice_wire as wire
-from percola.coordination.advice_client import NetworkAdvice
-from percola.coordination.advice_server import AdviceService
+from percola.coordination.lock_service import wire
+from percola.coordination.lock_service.client import NetworkAdvice
+from percola.coordination.lock_service.server import AdviceService
+from percola.oracle.server import OracleServer
+from percola.store.memory import MemoryStore
 
 Wait = Callable[..., Any]
 
@@ -145,17 +147,25 @@ def test_the_locks_of_a_process_that_answers_nothing_are_dropped_within_seconds(
         assert ask(child, "try_lock", "t", b"s") is True
 
 
-def test_an_idle_process_attends_for_longer_than_the_keep_alive_takes(
-    server: Server, mine: NetworkAdvice
-) -> None:
-    assert mine.try_lock("t", b"r")
-    broken = 0
-    end = time.monotonic() + 8
-    pause = threading.Event()
-    while time.monotonic() < end:
-        broken += server.service.locks != 1
-        pause.wait(0.02)
-    assert not broken
+def test_an_idle_process_attends_for_longer_than_the_keep_alive_takes(wait_until: Wait) -> None:
+    """A server that takes a client's pings for abuse ends the connection with the third."""
+
+    def channel(address: str) -> Any:
+        often = {**dict(wire.CHANNEL_OPTIONS), "grpc.keepalive_time_ms": 1_200}
+        return grpc.insecure_channel(address, options=[*often.items()])
+
+    with OracleServer(MemoryStore(), "127.0.0.1:0") as server:
+        wait_until(lambda: server.ranges.holds)
+        idle = NetworkAdvice([server.address], channel=channel, lock_seconds=PATIENT)
+        assert idle.try_lock("t", b"r")
+        broken = 0
+        end = time.monotonic() + 8
+        pause = threading.Event()
+        while time.monotonic() < end:
+            broken += server.advice.locks != 1
+            pause.wait(0.02)
+        assert not broken
+        idle.close()
 
 
 # --- Without the service ------------------------------------------------------------------

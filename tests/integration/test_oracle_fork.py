@@ -75,8 +75,8 @@ assert oracle.timestamp() == 3
 _BIGTABLE = """
 from percola.cells import Kind
 from percola.store.base import Put, RowMutation
-from percola.store.bigtable import BigtableStore
-from percola.store.bigtable_calls import Place
+from percola.store.bigtable.store import BigtableStore
+from percola.store.bigtable.client import Place
 
 place = Place("p", "forks", emulator=sys.argv[1])
 store = BigtableStore(place)
@@ -104,7 +104,7 @@ assert [cell.row for cell, _, _ in store.walk_kind(Kind.DATA, "t")] == [b"child"
 
 _ADVICE = """
 import threading
-from percola.coordination.advice_client import NetworkAdvice
+from percola.coordination.lock_service.client import NetworkAdvice
 
 # Longer than the test may take: in a child nothing waits for the service.
 advice = NetworkAdvice([sys.argv[1]], lock_seconds=600)

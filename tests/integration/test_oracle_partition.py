@@ -9,14 +9,17 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from namespaces import Namespace, Network, require_namespaces
+from namespaces import Namespace, Network, require_namespaces, token
 from oracle_schedules import Event, broken_promises
 
 from benchmarks.servers import OracleProcess, emulator
 from percola import StoreError
+from percola.connect.cluster import credentials
 from percola.oracle.client import NetworkOracle
 
 WaitUntil = Callable[..., Any]
+
+__all__ = ["token"]
 
 LEASE = 2.0
 STORE = "bigtable://project/partition"
@@ -30,7 +33,9 @@ class Drawing:
         self.refused: list[str] = []
         self.longest = 0.0
         self._number = number
-        self._oracle = NetworkOracle(addresses, patience_seconds=2.0, request_seconds=0.5)
+        self._oracle = NetworkOracle(
+            addresses, patience_seconds=2.0, request_seconds=0.5, **credentials()
+        )
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._draw)
         self._thread.start()
@@ -61,7 +66,7 @@ def stack() -> Iterator[ExitStack]:
 
 
 def test_a_leader_cut_off_from_the_store_and_not_from_clients_repeats_nothing_and_never_goes_down(
-    stack: ExitStack, wait_until: WaitUntil
+    stack: ExitStack, token: None, wait_until: WaitUntil
 ) -> None:
     require_namespaces()
     # Stores are on one network, clients on the other; the leader has a cable to both.

@@ -25,12 +25,12 @@ from oracle_schedules import Event, broken_promises
 
 from percola import Repository, Table, Transaction
 from percola.errors import StoreError
-from percola.oracle import wire
+from percola.oracle import messages as wire
 from percola.oracle.client import NetworkOracle
 from percola.oracle.record import ORACLE_TABLE, newest
 from percola.oracle.server import OracleServer, serve
-from percola.store.bigtable import BigtableStore
-from percola.store.bigtable_calls import Place
+from percola.store.bigtable.client import Place
+from percola.store.bigtable.store import BigtableStore
 
 WaitUntil = Callable[..., Any]
 

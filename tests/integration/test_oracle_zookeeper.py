@@ -21,7 +21,7 @@ from zookeeper import TICK_SECONDS, ZooKeeper
 
 from percola import ObserverMismatchError, Repository, RepositoryClosedError, Table, Transaction
 from percola.cells import Kind
-from percola.coordination.zookeeper import ZooKeeperCoordination
+from percola.coordination.zookeeper.coordination import ZooKeeperCoordination
 from percola.errors import PercolaError, StoreError
 from percola.oracle.embedded import EmbeddedOracle
 from percola.store.memory import MemoryStore

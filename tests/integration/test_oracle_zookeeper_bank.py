@@ -14,9 +14,9 @@ from children import Child, hear, say
 from zookeeper import ZooKeeper
 
 from percola import Repository, StoreError, Table, Transaction
-from percola.coordination.zookeeper import ZooKeeperCoordination
+from percola.coordination.zookeeper.coordination import ZooKeeperCoordination
 from percola.oracle.embedded import EmbeddedOracle
-from percola.store.lmdb import LmdbStore
+from percola.store.lmdb.store import LmdbStore
 
 Wait = Callable[..., Any]
 

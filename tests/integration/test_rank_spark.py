@@ -21,14 +21,15 @@ from spark_processes import children, kill_all, python_workers
 
 import percola
 from percola import Repository
-from webindex import spark_jobs, tables
+from webindex import tables
+from webindex.cli.rank import rank_command
+from webindex.page.urls import page_row
 from webindex.ranking import distributed
-from webindex.ranking.command import rank_command
 from webindex.ranking.job import RankError, rank
 from webindex.ranking.report import RankReport
 from webindex.ranking.writing import begin
-from webindex.spark_jobs import Progress
-from webindex.urls import page_row
+from webindex.spark import jobs as spark_jobs
+from webindex.spark.jobs import Progress
 
 Wait = Callable[..., object]
 
@@ -291,7 +292,7 @@ def begun(repo: Repository) -> bool:
     return repo.snapshot().get(tables.rank_run, "ff") is not None
 
 
-COMMAND = "from webindex.ranking.command import rank_command; rank_command()"
+COMMAND = "from webindex.cli.rank import rank_command; rank_command()"
 
 
 @pytest.mark.parametrize(

@@ -20,20 +20,20 @@ from warc_files import Crawl
 import percola
 from percola import Observer, Repository, Worker
 from webindex import tables
-from webindex.batch.command import rebuild_command
-from webindex.batch.halfway import REBUILD_ROW, RebuildError, refuse_half_built
-from webindex.batch.rebuilding import rebuild
-from webindex.batch.verifying import verify
-from webindex.main import cli
+from webindex.batch.rebuild import rebuild
+from webindex.batch.verify import verify
+from webindex.cli.main import cli
+from webindex.cli.site import serve
+from webindex.cli.verify import rebuild_command
+from webindex.crawl.warc import NotAWarcError
+from webindex.incomplete import REBUILD_ROW, RebuildError, refuse_half_built
+from webindex.page.urls import page_row
 from webindex.ranking.job import rank
 from webindex.sample import sample_path
-from webindex.site.command import serve
-from webindex.spark_jobs import SparkJobError
-from webindex.urls import page_row
-from webindex.warc import NotAWarcError
-from webindex.working import open_index, open_repository
+from webindex.spark.jobs import SparkJobError
+from webindex.workers.processes import open_index, open_repository
 
-REBUILD = [sys.executable, "-m", "webindex.main", "rebuild"]
+REBUILD = [sys.executable, "-m", "webindex.cli.main", "rebuild"]
 
 # A dozen Spark jobs; on a busy machine each of them waits for its turn.
 pytestmark = pytest.mark.timeout(900)

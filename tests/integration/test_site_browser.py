@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import httpx
 import pytest
 from from_scratch import recrawl, sample
 from hostile_pages import OTHER, SOURCE, TARGET, TITLE, hostile
+from needs import lack, need
 from selenium import webdriver
 from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.chrome.options import Options
@@ -30,10 +33,11 @@ from site_client import made
 
 import percola
 from percola import Worker
-from webindex.loading import load_captures
+from webindex.load.transaction import load_captures
+from webindex.reports import STEPS
 from webindex.sample import CHANGED_URL, CHANGED_WORDS
-from webindex.story import STEPS
-from webindex.working import build_observers, open_index, open_repository, running
+from webindex.site.live import Sample, View
+from webindex.workers.processes import build_observers, open_index, open_repository, running
 
 ROOT = Path(__file__).resolve().parents[2]
 WaitUntil = Callable[..., Any]
@@ -52,7 +56,7 @@ FLAGS = (
 
 
 def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "webindex.main", "serve", *map(str, arguments)]
+    return [sys.executable, "-m", "webindex.cli.main", "serve", *map(str, arguments)]
 
 
 def environment() -> dict[str, str]:
@@ -135,13 +139,15 @@ class Browser:
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    need("browser")
     found = subprocess.run(
         [ROOT / "scripts" / "chromium.sh", "path"], capture_output=True, text=True, check=False
     )
     if found.returncode:
-        pytest.fail(
+        lack(
+            "browser",
             "This test needs Chromium and its driver: scripts/chromium.sh install gets them or "
-            "says how (Debian: apt-get install chromium chromium-driver)."
+            "says how (Debian: apt-get install chromium chromium-driver).",
         )
     browser, chromedriver = found.stdout.split("\n")[:2]
     options = Options()
@@ -291,10 +297,46 @@ def test_the_plots_move_while_a_page_is_loaded_and_worked_off(
         wait_until(
             lambda: {row.text.split()[-1] for row in rows} == {"0"}, what="the end of the work"
         )
+    # The processes have ended: neither the tile nor the table has any of them.
+    wait_until(lambda: number("processes") == "0", what="the end of the processes")
+    assert not browser.one("#processes").is_displayed() and not browser.all("#processes tbody tr")
+    assert "webindex work" in browser.one("#no-processes").text
     assert moved != quiet
     # Its curve has left the ground: of its points some are higher than others.
     heights = {point.split(",")[1] for point in re.findall(r"[\d.]+,[\d.]+", moved)}
     assert len(heights) > 1
+
+
+@pytest.mark.parametrize(
+    ("minutes", "axis"),
+    [
+        (1, ["1 min", "45 s", "30 s", "15 s", "now"]),
+        (2, ["2 min", "90 s", "1 min", "30 s", "now"]),
+        (5, ["5 min", "4 min", "3 min", "2 min", "1 min", "now"]),
+    ],
+)
+def test_the_axis_has_whole_numbers_and_every_series_its_name(
+    browser: Browser, minutes: int, axis: list[str], wait_until: WaitUntil
+) -> None:
+    samples = [
+        asdict(Sample(at + 1, 12_000 * minutes * at, at, 1, {"pages.capture": 7}, 0, 3.0))
+        for at in range(6)
+    ]
+    answer = json.dumps({"samples": samples, "view": asdict(View())})
+    source = f"window.fetch = async () => new Response({json.dumps(answer)})"
+    command = "Page.addScriptToEvaluateOnNewDocument"
+    added = browser.driver.execute_cdp_cmd(command, {"source": source})
+    try:
+        browser.open("/live")
+        # It is drawn last.
+        wait_until(lambda: browser.all('[data-plot="oldest"] svg text'), what="the plots")
+        for plot in ("throughput", "latency", "waiting", "oldest"):
+            found = [one.text for one in browser.all(f'[data-plot="{plot}"] svg text')]
+            assert found[-len(axis) :] == axis
+        assert browser.one('[data-plot="waiting"] .legend').text == "parse 7"
+        assert browser.one('[data-plot="oldest"] .legend').text == "oldest 3.0 s"
+    finally:
+        browser.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
 
 
 # --- What is hostile ------------------------------------------------------------------------

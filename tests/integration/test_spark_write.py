@@ -32,9 +32,9 @@ from stores import in_thread
 
 import percola
 from percola import Repository, Transaction, Worker, observer
-from percola.joint import JOBS
-from percola.joint.row import STATE
 from percola.spark.source import PercolaDataSource
+from percola.transactions.jobs import JOBS
+from percola.transactions.jobs.job_row import STATE
 
 Wait = Callable[..., object]
 ATOMICITIES = ["row", "chunk", "job"]

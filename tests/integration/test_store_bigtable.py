@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from percola.cells import MAX_TS, Kind
-from percola.store import shared_row
 from percola.store.base import Condition, Delete, Put, RowMutation, Store
-from percola.store.bigtable import BigtableStore
-from percola.store.bigtable_filters import MAX_STORED_TS
-from percola.testing import StoreConformance, feed_claims
-from percola.testing.conformance import RANDOM
-from percola.testing.ground import COLUMN, lock, numbers, written
-from percola.testing.store_model import (
+from percola.store.bigtable.filters import MAX_STORED_TS
+from percola.store.bigtable.store import BigtableStore
+from percola.store.remote import shared_row
+from percola.testing import StoreConformance
+from percola.testing.conformance import feed as feed_claims
+from percola.testing.conformance.fixtures import COLUMN, lock, numbers, written
+from percola.testing.conformance.model import (
     Comparison,
     Look,
     Mutate,
@@ -28,6 +28,7 @@ from percola.testing.store_model import (
     looks,
     mutations,
 )
+from percola.testing.conformance.suite import RANDOM
 
 # Of the timestamps that the suite tries, those that do not fit in Bigtable, and what is tried
 # instead: the order stays.

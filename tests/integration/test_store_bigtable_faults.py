@@ -16,9 +16,9 @@ from percola.cells import MAX_TS, Cell, Kind
 from percola.errors import OutcomeUnknownError, StoreError
 from percola.oracle.embedded import EmbeddedOracle
 from percola.store.base import Condition, RowMutation, Store
-from percola.store.bigtable import BigtableStore
+from percola.store.bigtable.store import BigtableStore
 from percola.store.memory import MemoryStore
-from percola.testing.ground import lock, written
+from percola.testing.conformance.fixtures import lock, written
 
 WaitUntil = Callable[..., object]
 

@@ -13,8 +13,8 @@ from percola import Table, Transaction, Worker, observer
 from percola.cells import MAX_TS, Cell, Kind
 from percola.errors import OutcomeUnknownError
 from percola.store.base import Condition, Delete, Put, RowMutation
-from percola.store.bigtable import BigtableStore
-from percola.testing.ground import lock
+from percola.store.bigtable.store import BigtableStore
+from percola.testing.conformance.fixtures import lock
 
 COLUMN = b"c"
 CELL = Cell("t", b"r", COLUMN)

@@ -17,8 +17,8 @@ from stores import Ground
 
 from percola.coordination.memory import MemoryCoordination
 from percola.oracle.embedded import EmbeddedOracle
-from percola.store import shared_row
 from percola.store.memory import MemoryStore
+from percola.store.remote import shared_row
 
 
 class BigtableGround(Ground):

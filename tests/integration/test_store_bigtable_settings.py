@@ -15,16 +15,16 @@ from stores import DEADLINE, all_at_once
 from percola.cells import Cell, Kind
 from percola.errors import OutcomeUnknownError, StoreError, UnknownTableError
 from percola.store.base import Condition, Put, RowMutation
-from percola.store.bigtable import BigtableStore
-from percola.store.bigtable_calls import (
+from percola.store.bigtable.client import (
     DATA,
     INSTANCE_ADMIN,
     TABLE_ADMIN,
     MutateRowsResponse,
     Place,
 )
-from percola.store.bigtable_settings import NOTIFY_FAMILIES, ROW_FAMILIES
-from percola.testing.ground import lock
+from percola.store.bigtable.schema import NOTIFY_FAMILIES, ROW_FAMILIES
+from percola.store.bigtable.store import BigtableStore
+from percola.testing.conformance.fixtures import lock
 
 CELL = Cell("t", b"r", b"c")
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from percola.cells import MAX_TS, Cell, Kind, Op
 from percola.store.base import Condition, Delete, Put, RowMutation, Store
-from percola.store.hbase import HBaseStore
+from percola.store.hbase.store import HBaseStore
 from percola.testing import StoreConformance
-from percola.testing.conformance import RANDOM
-from percola.testing.ground import COLUMN, lock, numbers, written
-from percola.testing.store_model import Comparison, Operation, looks, mutations
+from percola.testing.conformance.fixtures import COLUMN, lock, numbers, written
+from percola.testing.conformance.model import Comparison, Operation, looks, mutations
+from percola.testing.conformance.suite import RANDOM
 
 WaitUntil = Callable[..., object]
 

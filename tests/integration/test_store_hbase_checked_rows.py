@@ -17,12 +17,12 @@ from stores import DEADLINE, Ground
 from percola.cells import MAX_TS, Cell, Kind
 from percola.errors import OutcomeUnknownError, StoreError
 from percola.store.base import Condition, Delete, Put, RowMutation
-from percola.store.hbase import HBaseStore
-from percola.store.hbase_jvm import java_class, java_objects
-from percola.store.hbase_wire import STATE, Ask, get, rows_of
-from percola.store.shared_row import ROW, SHARED_TABLE
-from percola.testing.ground import COLUMN, lock, numbers, written
-from percola.testing.row_claims import RowClaims
+from percola.store.hbase.jvm import java_class, java_objects
+from percola.store.hbase.store import HBaseStore
+from percola.store.hbase.wire import STATE, Ask, get, rows_of
+from percola.store.remote.shared_row import ROW, SHARED_TABLE
+from percola.testing.conformance.fixtures import COLUMN, lock, numbers, written
+from percola.testing.conformance.rows import RowClaims
 from tests.anomalies import test_lost_update
 from tests.paper import test_2_2_lost_replies, test_2_2_transactions
 

@@ -24,12 +24,12 @@ from percola.errors import (
     StoreError,
 )
 from percola.store.base import Condition, RowMutation, Store
-from percola.store.hbase import HBaseStore
-from percola.store.hbase_jvm import java_class, java_objects
-from percola.testing.checking import check
-from percola.testing.ground import lock
-from percola.testing.history import RecordedTransaction, Recorder
-from percola.testing.violations import explain
+from percola.store.hbase.jvm import java_class, java_objects
+from percola.store.hbase.store import HBaseStore
+from percola.testing.conformance.fixtures import lock
+from percola.testing.histories.recorder import RecordedTransaction, Recorder
+from percola.testing.histories.timestamps import check
+from percola.testing.histories.violations import explain
 
 __all__ = ["either_way", "mortal"]
 

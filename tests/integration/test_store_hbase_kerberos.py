@@ -17,9 +17,9 @@ from kerberos import SERVER, STRANGER, USER, KerberosHBase, require_kdc
 
 from percola import Table
 from percola.errors import StoreError
-from percola.store.hbase import HBaseStore
-from percola.store.hbase_calls import Place
-from percola.store.hbase_jvm import java_class
+from percola.store.hbase.client import Place
+from percola.store.hbase.jvm import java_class
+from percola.store.hbase.store import HBaseStore
 
 SECURITY = "org.apache.hadoop.hbase.security.access."
 

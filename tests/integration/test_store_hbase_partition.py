@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from hbase import require_jars
-from namespaces import Namespace, Network, require_namespaces
+from namespaces import Namespace, Network, require_namespaces, token
 
 from benchmarks.fig10_load import Bank, errors
 from benchmarks.servers import OracleProcess
@@ -21,6 +21,8 @@ from percola.devcluster import Cluster
 from percola.devcluster.settings import SMALL_HEAP
 
 WaitUntil = Callable[..., Any]
+
+__all__ = ["token"]
 
 PATIENCE = 4.0
 NEAR, FAR = "c1", "c2"
@@ -33,7 +35,7 @@ def stack() -> Iterator[ExitStack]:
 
 
 @pytest.fixture(scope="module")
-def network() -> Iterator[Network]:
+def network(token: None) -> Iterator[Network]:
     require_namespaces()
     require_jars()
     with Network() as running:

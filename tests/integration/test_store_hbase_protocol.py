@@ -16,7 +16,7 @@ from hbase_upkeep import Upkeep
 from stores import Ground
 
 from percola import Table
-from percola.store.hbase import HBaseStore
+from percola.store.hbase.store import HBaseStore
 
 NAMESPACE: Final = f"protocol_{os.getpid()}"
 

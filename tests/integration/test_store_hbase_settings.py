@@ -13,13 +13,13 @@ from stores import DEADLINE, all_at_once
 from percola.cells import Cell, Kind
 from percola.errors import OutcomeUnknownError, StoreError, UnknownTableError
 from percola.store.base import Condition, Delete, RowMutation
-from percola.store.hbase import HBaseStore
-from percola.store.hbase_calls import Place
-from percola.store.hbase_jvm import java_class
-from percola.store.hbase_settings import ALL_FAMILIES
-from percola.store.hbase_ways import ENDPOINT
-from percola.store.hbase_wire import LOCK
-from percola.testing.ground import lock, written
+from percola.store.hbase.client import Place
+from percola.store.hbase.jvm import java_class
+from percola.store.hbase.schema import ALL_FAMILIES
+from percola.store.hbase.store import HBaseStore
+from percola.store.hbase.wire import LOCK
+from percola.store.hbase.write_mode import ENDPOINT
+from percola.testing.conformance.fixtures import lock, written
 
 CLIENT = "org.apache.hadoop.hbase.client."
 CELL = Cell("t", b"r", b"c")

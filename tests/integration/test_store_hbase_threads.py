@@ -17,8 +17,8 @@ from stores import DEADLINE, in_thread
 from percola import Table
 from percola.cells import Cell, Kind
 from percola.store.base import Condition, Delete, Put, RowMutation
-from percola.store.hbase_jvm import java_class
-from percola.testing.ground import written
+from percola.store.hbase.jvm import java_class
+from percola.testing.conformance.fixtures import written
 
 __all__ = ["either_way"]
 
@@ -66,7 +66,7 @@ def test_many_threads_use_one_store_at_once(hbase: HBase) -> None:
 _FORKING = """
 import gc, os, sys, traceback
 from percola.errors import StoreError
-from percola.store.hbase import open_hbase
+from percola.store.hbase.store import open_hbase
 
 store = open_hbase(sys.argv[1])
 def in_child(work):

@@ -11,14 +11,14 @@ from hbase_admin import Admin
 
 from percola.cells import MAX_TS, Cell, Kind
 from percola.errors import OutcomeUnknownError, StoreError
-from percola.store import shared_row
 from percola.store.base import Condition, RowMutation
-from percola.store.hbase import HBaseStore
-from percola.store.hbase_jvm import java_class
-from percola.store.hbase_ways import ENDPOINT
-from percola.store.hbase_wire import STATE
-from percola.store.shared_row import SHARED_TABLE
-from percola.testing.ground import lock, written
+from percola.store.hbase.jvm import java_class
+from percola.store.hbase.store import HBaseStore
+from percola.store.hbase.wire import STATE
+from percola.store.hbase.write_mode import ENDPOINT
+from percola.store.remote import shared_row
+from percola.store.remote.shared_row import SHARED_TABLE
+from percola.testing.conformance.fixtures import lock, written
 
 COLUMN = b"c"
 CELL = Cell("t", b"r", COLUMN)

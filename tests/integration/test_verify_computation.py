@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from webindex.batch.components import smallest_of
+from webindex.batch.expected import whole_index
 from webindex.batch.facts import Facts
-from webindex.batch.following import Led, follow
-from webindex.batch.partition import near_edges, smallest_of
-from webindex.batch.whole import whole_index
-from webindex.fingerprints import NEAR, hamming
-from webindex.pointers import MAX_HOPS
-from webindex.urls import page_id, page_row
+from webindex.batch.redirects import Led, follow
+from webindex.observers.components import band_rows
+from webindex.page.fingerprints import Sketch
+from webindex.page.pointers import MAX_HOPS
+from webindex.page.urls import page_id, page_row
 
 SITE = "https://example.org"
 PARTS = 2
@@ -23,18 +24,26 @@ PARTS = 2
 pytestmark = pytest.mark.timeout(900)
 
 
+def sketch_of(number: int) -> Sketch:
+    """Of a hundred words, four are not those of the number before; tens have none in common."""
+    chance = random.Random(number // 100)
+    words = [chance.getrandbits(29) << 3 for _ in range(600)]
+    at = 4 * (number % 100)
+    return Sketch(tokens=1000, name=0, titled=True, values=tuple(sorted(words[at : at + 100])))
+
+
 def live(path: str, number: int = 0, **more: Any) -> Facts:
-    """A live page; the text and the simhash follow from the number."""
+    """A live page; its text follows from the number."""
     url = path if path.startswith("http") else SITE + path
-    simhash = f"{random.Random(number).getrandbits(64):016x}"
     page = Facts(
         row=page_row(url),
         url=url,
         live=True,
         text=f"text {number}",
         served=f"text {number}",
-        hash=f"text:{number}",
-        simhash=simhash,
+        hash=f"text:{number:032x}",
+        heading="c" * 16,
+        sketch=sketch_of(number).pack(),
         title=f"title of {path}",
         language="en",
         indexable=True,
@@ -51,7 +60,7 @@ def live(path: str, number: int = 0, **more: Any) -> Facts:
 def redirect(path: str, target: str) -> Facts:
     """A page that redirects."""
     page = live(path, pointer=("redirect", SITE + target))
-    return page._replace(live=False, text="", served="", hash="", simhash=None)
+    return page._replace(live=False, text="", served="", hash="", heading=None, sketch=None)
 
 
 def links(*paths: str, rel: str = "follow") -> list[list[Any]]:
@@ -137,35 +146,30 @@ def test_components_are_those_of_the_graph(spark: SparkSession, seed: int) -> No
     assert len(set(found.values())) > 5
 
 
-def test_a_chain_of_sixty_near_duplicates_is_one_cluster(spark: SparkSession) -> None:
-    chance = random.Random(7)
-    hashes = [chance.getrandbits(64)]
-    while len(hashes) < 60:
-        step = sum(1 << bit for bit in chance.sample(range(64), NEAR))
-        if all(hamming(hashes[-1] ^ step, one) > NEAR for one in hashes[:-1]):
-            hashes.append(hashes[-1] ^ step)
-    pages = [
-        live(f"/{n}", n, simhash=f"{one:016x}", hash=f"text:{n}") for n, one in enumerate(hashes)
-    ]
+def test_a_chain_of_sixty_near_duplicates_is_cut_into_groups_that_are_near_one_of_them(
+    spark: SparkSession,
+) -> None:
+    numbers = list(range(60))
+    random.Random(7).shuffle(numbers)
+    pages = [live(f"/{n}", 100 + n, hash=f"text:{numbers[n]:032x}") for n in range(60)]
     index = whole_index(spark.sparkContext.parallelize(pages, PARTS), PARTS)
-    placed = index.placed.collect()
-    assert len(placed) == len(hashes)
-    assert {page.cluster for page in placed} == {min(page_id(page.name) for page in pages)}
-
-
-def test_near_edges_are_found_once_in_whichever_bands_they_agree(spark: SparkSession) -> None:
-    one, near, other = 0, 0b1011, 0xFFFF_FFFF
-    hashes = spark.sparkContext.parallelize([f"{v:016x}" for v in (one, near, other)], PARTS)
-    assert near_edges(hashes, PARTS).collect() == [(f"near/{one:016x}", f"near/{near:016x}")]
+    placed = {int(page.url.rpartition("/")[2]): page for page in index.placed.collect()}
+    assert len(placed) == len(pages)
+    by_content = {page.content: n for n, page in placed.items()}
+    for n, page in placed.items():
+        leader = by_content[page.leader]
+        assert abs(leader - n) <= 1
+        assert placed[leader].leader == page.leader
+        assert placed[leader].cluster == page.cluster
 
 
 def test_an_index_of_a_few_pages_is_what_one_can_work_out_by_hand(spark: SparkSession) -> None:
     pages = [
-        live("/a", 1, links=links("/b", "/old", "/c", "/never")),
-        live("/b", 2, links=links("/b2", "/c")),
-        live("/b2", 2, links=links("/c", rel="nofollow"), indexable=False, rank=5.0),
-        live("/c", 3, pointer=("canonical", f"{SITE}/a")),
-        live("/short", 9, simhash=None, hash="bytes:9"),
+        live("/a", 100, links=links("/b", "/old", "/c", "/never")),
+        live("/b", 200, links=links("/b2", "/c")),
+        live("/b2", 200, links=links("/c", rel="nofollow"), indexable=False, rank=5.0),
+        live("/c", 300, pointer=("canonical", f"{SITE}/a")),
+        live("/short", 9, heading=None, sketch=None, hash="bytes:9"),
         redirect("/old", "/b"),
     ]
     index = whole_index(spark.sparkContext.parallelize(pages, PARTS), PARTS)
@@ -181,8 +185,12 @@ def test_an_index_of_a_few_pages_is_what_one_can_work_out_by_hand(spark: SparkSe
 
     b = pages[1].content
     assert cells["pages", rows["/b2"], "joined"] == {"cluster": two, "content": b, "target": None}
-    assert cells["keys", b, "owner"] == {"cluster": two, "pages": 2}
-    assert cells["keys", "text/bytes:9", "owner"] == {"cluster": alone, "pages": 1}
+    assert cells["keys", b, "owner"] == {"cluster": two, "leader": b, "pages": 2}
+    assert cells["keys", "text/bytes:9", "owner"] == {
+        "cluster": alone,
+        "leader": "text/bytes:9",
+        "pages": 1,
+    }
     joined = cells["pages", rows["/c"], "joined"]
     assert (joined["cluster"], joined["target"]) == (first, f"{SITE}/a")
     assert cells["pages", rows["/c"], "resolved"] == {
@@ -194,9 +202,9 @@ def test_an_index_of_a_few_pages_is_what_one_can_work_out_by_hand(spark: SparkSe
     via = {"url": f"{SITE}/old", "kind": "redirect"}
     assert cells["aliases", rows["/b"], f"via:{ids['/old']}"] == via
     assert cells["aliases", rows["/b"], f"from:{ids['/old']}"] == via
-    number, bits = 0, int(str(pages[0].simhash), 16) & 0xFFFF
-    packed = int(str(pages[0].simhash), 16).to_bytes(8, "big")
-    assert cells["keys", f"band/{number}/{bits:04x}", "near"] == packed
+    row = band_rows(b, sketch_of(200))[0]
+    assert cells["keys", row, "near"] == bytes.fromhex(f"{200:032x}")
+    assert cells["keys", b, "sketch"] == sketch_of(200).pack()
 
     assert ("inlinks", rows["/never"], f"source:{ids['/a']}") in cells
     assert ("inlinks", rows["/never"], "tally") not in cells
@@ -208,8 +216,8 @@ def test_an_index_of_a_few_pages_is_what_one_can_work_out_by_hand(spark: SparkSe
     assert document == {
         "url": f"{SITE}/b",
         "title": "title of /b",
-        "text": "text 2",
-        "served": "text 2",
+        "text": "text 200",
+        "served": "text 200",
         "language": "en",
         "anchors": [["/b", 1], ["/old", 1]],
         "duplicates": [f"{SITE}/b2"],

@@ -22,11 +22,18 @@ from spark_processes import kill_all
 
 from percola import Repository
 from webindex import tables
-from webindex.loading import load_captures
+from webindex.crawl.warc import Capture
+from webindex.load.transaction import load_captures
+from webindex.page.urls import page_row
 from webindex.sample import CHANGED_URL, CHANGED_WORDS
 from webindex.serving import TantivyIndex
-from webindex.warc import Capture
-from webindex.working import Workers, open_index, open_repository, running, wait_until_idle
+from webindex.workers.processes import (
+    Workers,
+    open_index,
+    open_repository,
+    running,
+    wait_until_idle,
+)
 
 SECONDS = 270
 
@@ -124,7 +131,14 @@ def test_two_percola_workers_of_which_one_is_killed_leave_nothing_undone(
     repo: Repository, index: TantivyIndex, wait_until: Wait
 ) -> None:
     captures = sample()
-    worker = ("percola.cli", "--repo", repo.address, "--json", "worker", "webindex.main:observers")
+    worker = (
+        "percola.cli",
+        "--repo",
+        repo.address,
+        "--json",
+        "worker",
+        "webindex.main:observers",
+    )
     with started(*worker) as victim, started(*worker) as survivor:
         for one in (victim, survivor):
             assert one.stdout is not None
@@ -139,7 +153,7 @@ def test_two_percola_workers_of_which_one_is_killed_leave_nothing_undone(
         survivor.terminate()
         assert survivor.wait(SECONDS) == 0
     work_off = ("work", "--repo", repo.address, "--processes", 2, "--until-idle", "--json")
-    with started("webindex.main", *work_off) as work:
+    with started("webindex.cli.main", *work_off) as work:
         out, err = work.communicate(timeout=SECONDS)
     assert (work.returncode, err) == (0, "")
     summary = json.loads(out)
@@ -151,7 +165,7 @@ def test_workers_end_when_their_supervisor_is_killed(
     repo: Repository, index: TantivyIndex, wait_until: Wait
 ) -> None:
     load(repo, sample()[:40])
-    with started("webindex.main", "work", "--repo", repo.address, "--processes", 2) as work:
+    with started("webindex.cli.main", "work", "--repo", repo.address, "--processes", 2) as work:
         wait_until(lambda: documents(repo) > 0, seconds=SECONDS, what="the first document")
         workers = children(work.pid)
         assert len(workers) == 2 and all(map(is_alive, workers))
@@ -174,7 +188,7 @@ def test_a_signal_ends_work_cleanly_and_leaves_no_child(
     repo: Repository, index: TantivyIndex, wait_until: Wait, how: signal.Signals
 ) -> None:
     load(repo, sample()[:20])
-    with started("webindex.main", "work", "--repo", repo.address, "--processes", 2) as work:
+    with started("webindex.cli.main", "work", "--repo", repo.address, "--processes", 2) as work:
         wait_until(
             lambda: index.count() > 0 and not repo.pending(), seconds=SECONDS, what="the work"
         )
@@ -201,7 +215,7 @@ def test_a_signal_ends_work_cleanly_and_leaves_no_child(
 def test_ctrl_c_while_the_workers_start_ends_without_a_word(
     repo: Repository, wait_until: Wait
 ) -> None:
-    with started("webindex.main", "work", "--repo", repo.address, "--processes", 2) as work:
+    with started("webindex.cli.main", "work", "--repo", repo.address, "--processes", 2) as work:
         # Python is at their imports then, where a Ctrl-C would end them with a traceback.
         wait_until(
             lambda: (
@@ -222,8 +236,8 @@ def test_ctrl_c_while_the_workers_start_ends_without_a_word(
 LOADER = """
 import sys
 from from_scratch import again, sample
-from webindex.loading import load_captures
-from webindex.working import open_repository
+from webindex.load.transaction import load_captures
+from webindex.workers.processes import open_repository
 
 part = int(sys.argv[2])
 with open_repository(sys.argv[1]) as repo:
@@ -293,7 +307,7 @@ def test_work_on_spark_follows_what_comes_and_a_killed_task_loses_nothing(
 ) -> None:
     captures = sample()
     load(repo, captures[:120])
-    with started("webindex.main", "work", "--repo", repo.address, "--workers", 2) as work:
+    with started("webindex.cli.main", "work", "--repo", repo.address, "--workers", 2) as work:
         wait_until(lambda: parsed(repo) > 10, seconds=SECONDS, what="the first pages to be parsed")
         victim, *_ = tasks(work)
         os.kill(victim, signal.SIGKILL)
@@ -320,7 +334,7 @@ def test_work_on_spark_ends_when_everything_is_worked_off(
 ) -> None:
     load(repo, sample())
     work_off = ("work", "--repo", repo.address, "--workers", 2, "--until-idle", "--json")
-    with started("webindex.main", *work_off) as work:
+    with started("webindex.cli.main", *work_off) as work:
         out, err = work.communicate(timeout=SECONDS)
     assert (work.returncode, err) == (0, "")
     summary = json.loads(out)
@@ -328,9 +342,23 @@ def test_work_on_spark_ends_when_everything_is_worked_off(
     check(repo, index, sample())
 
 
+def test_work_on_spark_ends_with_status_3_if_something_was_dead_lettered(
+    repo: Repository, java_home: Path
+) -> None:
+    load(repo, recrawl())
+    with repo.transaction() as t:
+        t.set(tables.body, page_row(CHANGED_URL), b"this was never compressed")
+    work = ("work", "--repo", repo.address, "--workers", 1, "--until-idle", "--json")
+    with started("webindex.cli.main", *work) as working:
+        out, err = working.communicate(timeout=SECONDS)
+    assert (working.returncode, json.loads(out)["set_aside"]) == (3, 1)
+    assert "parse failed on pages[" in err and "attempt 5 of 5" in err
+    assert err.count("Traceback (most recent call last)") >= 5
+
+
 def test_where_nothing_is_to_do_spark_is_not_even_started(repo: Repository) -> None:
     with started(
-        "webindex.main",
+        "webindex.cli.main",
         *("work", "--repo", repo.address, "--until-idle", "--json"),
         PATH="/nowhere",
         JAVA_HOME="",
@@ -343,7 +371,7 @@ def test_where_nothing_is_to_do_spark_is_not_even_started(repo: Repository) -> N
 def test_without_java_work_says_how_to_do_without_spark(repo: Repository) -> None:
     load(repo, sample()[:2])
     with started(
-        "webindex.main", "work", "--repo", repo.address, PATH="/nowhere", JAVA_HOME=""
+        "webindex.cli.main", "work", "--repo", repo.address, PATH="/nowhere", JAVA_HOME=""
     ) as work:
         _, err = work.communicate(timeout=SECONDS)
     assert work.returncode == 1 and err.count("\n") == 1
@@ -354,7 +382,7 @@ def test_tasks_end_when_their_driver_is_killed(
     repo: Repository, index: TantivyIndex, wait_until: Wait, java_home: Path
 ) -> None:
     load(repo, sample()[:40])
-    with started("webindex.main", "work", "--repo", repo.address, "--workers", 2) as work:
+    with started("webindex.cli.main", "work", "--repo", repo.address, "--workers", 2) as work:
         wait_until(lambda: documents(repo) > 0, seconds=SECONDS, what="the first document")
         at_work = [*children(work.pid), *tasks(work)]
         assert len(at_work) == 3
@@ -371,7 +399,7 @@ def test_a_signal_while_spark_starts_ends_work_without_a_word(
     repo: Repository, wait_until: Wait, java_home: Path, how: signal.Signals
 ) -> None:
     load(repo, sample()[:2])
-    with started("webindex.main", "work", "--repo", repo.address, "--workers", 2) as work:
+    with started("webindex.cli.main", "work", "--repo", repo.address, "--workers", 2) as work:
         [jvm] = wait_until(lambda: children(work.pid), what="the JVM to start")
         os.kill(work.pid, how)
         _, err = work.communicate(timeout=SECONDS)

@@ -15,6 +15,7 @@ from stores import (
     CrashingStore,
     Gate,
     Ground,
+    PassingStore,
     ScriptedClock,
     ScriptedCoordination,
     SeamStore,
@@ -33,8 +34,8 @@ from percola import (
     Transaction,
 )
 from percola.cells import MAX_TS, Cell, Kind
-from percola.gc import Collected, GarbageCollector
-from percola.store.base import RowMutation
+from percola.gc.collector import Collected, GarbageCollector
+from percola.store.base import OneStepStore, RowMutation
 
 bank = Table("bank")
 bal = bank.column("bal", int)
@@ -160,6 +161,8 @@ def test_a_collector_that_is_stopped_is_followed_by_one_that_goes_on_where_it_wa
         with repo.transaction() as t:
             for row in range(3000):
                 t.set(bal, f"{row:05}", value)
+    store = _NotedWalks(ground.store)
+    noting = ground.repo(TABLES, store=store)
     looked = 0
 
     def stopped() -> bool:
@@ -167,14 +170,51 @@ def test_a_collector_that_is_stopped_is_followed_by_one_that_goes_on_where_it_wa
         looked += 1
         return looked > 3
 
-    first = GarbageCollector(repo.services, retention=0).collect(stopped=stopped)
+    first = GarbageCollector(noting.services, retention=0).collect(stopped=stopped)
     assert not first.complete
     assert 0 < first.versions < 6000
-    second = collect(repo)
+    walked, store.walked = store.walked, []
+    second = collect(noting)
     assert second.complete
     assert first.versions + second.versions == 6000
+    # The second one begins behind what the first has walked, and comes to that at last.
+    assert walked[0] == b""
+    assert store.walked[0] > walked[-1]
+    assert store.walked.index(b"") > 0
+    assert store.walked[-1] <= store.walked[0]
     assert len(records(ground)) == 3000
     assert collect(repo).cells == 0, "there is nothing new, so nothing is walked through"
+
+
+class _NotedWalks(PassingStore):
+    """Notes where in the table `bank` each look at its versions begins."""
+
+    def __init__(self, inner: OneStepStore) -> None:
+        super().__init__(inner)
+        self.walked: list[bytes] = []
+
+    def versions(
+        self, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+    ) -> tuple[list[tuple[Cell, list[tuple[int, bytes]]]], bytes | None]:
+        if table == "bank":
+            self.walked.append(start)
+        return super().versions(table, start, end, limit)
+
+
+def test_collectors_that_are_all_stopped_after_one_look_get_everywhere_together(
+    ground: Ground, repo: Repository
+) -> None:
+    for value in (1, 2):
+        with repo.transaction() as t:
+            for row in range(2500):
+                t.set(bal, f"{row:05}", value)
+    removed = []
+    for _ in range(5):
+        asked = iter((False, False))  # Before what the feeds list, and before the first look.
+        collector = GarbageCollector(repo.services, retention=0)
+        removed.append(collector.collect(stopped=lambda asked=asked: next(asked, True)).versions)
+    assert sum(removed) == 2500
+    assert max(removed) < 2500
 
 
 # --- Readers ----------------------------------------------------------------------------

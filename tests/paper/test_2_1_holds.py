@@ -4,6 +4,8 @@ process stands for all the time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from stores import Gate, Ground, ScriptedClock, SeamStore, all_at_once, in_thread
 
@@ -16,6 +18,7 @@ from percola import (
 )
 from percola.catalog import SYSTEM_TABLE
 from percola.cells import Kind
+from percola.store.base import RowMutation
 
 bank = Table("bank")
 bal = bank.column("bal", int)
@@ -132,6 +135,51 @@ def test_of_many_who_hold_by_one_name_at_once_one_stands(ground: Ground, repo: R
     [one] = repo.holds()
     assert one.ts in stamps
     assert entries(ground) == [b"hold/same"]
+
+
+def test_a_hold_that_others_have_overtaken_is_written_anew_and_is_the_one_that_stands(
+    ground: Ground,
+) -> None:
+    """Between its look and its write, somebody else has held twice by the same name."""
+    others = ground.repo(TABLES)
+    stamps = [write(others, value) for value in range(4)]
+    others.hold(stamps[0], 3600, name="same")
+    overtaken: list[bool] = []
+
+    def overtake(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
+        if mutation.row == b"hold/same" and not overtaken:
+            overtaken.append(True)
+            others.hold(stamps[1], 3600, name="same")
+            others.hold(stamps[2], 3600, name="same")
+        return apply()
+
+    store = SeamStore(ground.store)
+    repo = ground.repo(TABLES, store=store)
+    store.hook = overtake
+    repo.hold(stamps[3], 3600, name="same")
+    assert overtaken
+    assert [one.ts for one in others.holds()] == [stamps[3]]
+    assert entries(ground) == [b"hold/same"], "what was overtaken should not be left beside it"
+
+
+def test_a_release_that_a_hold_has_overtaken_releases_that_as_well(ground: Ground) -> None:
+    others = ground.repo(TABLES)
+    ts = write(others, 1)
+    others.hold(ts, 3600, name="same")
+    overtaken: list[bool] = []
+
+    def overtake(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
+        if mutation.row == b"hold/same" and not overtaken:
+            overtaken.append(True)
+            others.hold(ts, 3600, name="same")
+        return apply()
+
+    store = SeamStore(ground.store)
+    repo = ground.repo(TABLES, store=store)
+    store.hook = overtake
+    repo.release("same")
+    assert overtaken
+    assert (others.holds(), entries(ground)) == ([], [])
 
 
 def test_what_nobody_renews_is_cleared_away_by_who_comes_next(ground: Ground) -> None:

@@ -14,7 +14,7 @@ from stores import Ground, ScriptedClock
 from percola import Collected, Repository, SnapshotTooOldError, Table, Transaction, Worker, observer
 from percola.cells import MAX_TS, Cell, Kind
 from percola.inspection import failures, retry_failures
-from percola.observers import Observer
+from percola.observers.observer import Observer
 
 bank = Table("bank")
 bal = bank.column("bal", int)

@@ -21,12 +21,12 @@ from percola import (
     Table,
 )
 from percola.cells import MAX_TS, Kind
-from percola.gc import Collected
+from percola.gc.collector import Collected
 from percola.oracle.embedded import EmbeddedOracle
-from percola.store import shared_row
 from percola.store.base import OneStepStore, RowMutation
 from percola.store.memory import MemoryStore
-from percola.store.shared_row import LEASE, SharedRow
+from percola.store.remote import shared_row
+from percola.store.remote.shared_row import LEASE, SharedRow
 
 bank = Table("bank")
 bal = bank.column("bal", int)

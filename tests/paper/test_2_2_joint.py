@@ -26,7 +26,7 @@ from stores import (
 
 from percola import ConflictError, Repository
 from percola.cells import Cell, Kind
-from percola.joint import (
+from percola.transactions.jobs import (
     JOBS,
     JobOverError,
     JointError,
@@ -34,7 +34,7 @@ from percola.joint import (
     RowLockedError,
     RowWrites,
 )
-from percola.joint.row import JobRow
+from percola.transactions.jobs.job_row import JobRow
 
 TABLES = [docs, JOBS]
 

@@ -21,7 +21,7 @@ from stores import (
 
 from percola import Repository, SnapshotTooOldError
 from percola.cells import Kind
-from percola.joint import (
+from percola.transactions.jobs import (
     JOBS,
     JobOverError,
     JointError,

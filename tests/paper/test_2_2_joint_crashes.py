@@ -30,7 +30,8 @@ from stores import (
 from percola import Repository
 from percola.cells import MAX_TS, Cell, Kind
 from percola.errors import CommitUnknownError, OutcomeUnknownError, RolledBackError
-from percola.joint import (
+from percola.store.base import Put, RowMutation
+from percola.transactions.jobs import (
     JOBS,
     JobOverError,
     JointError,
@@ -40,8 +41,7 @@ from percola.joint import (
     SupersededError,
     new_run,
 )
-from percola.joint.row import STATE, JobRow
-from percola.store.base import Put, RowMutation
+from percola.transactions.jobs.job_row import STATE, JobRow
 
 TABLES = [docs, JOBS]
 

@@ -12,10 +12,17 @@ from children import Child, say
 from stores import Ground, ScriptedClock, ScriptedCoordination, SeamStore, phase
 
 import percola
-from percola import LockTimeoutError, Repository, Table, Transaction, TransactionTooLargeError
-from percola.batching import BATCH_ROWS
-from percola.cells import Kind
-from percola.store.base import RowMutation
+from percola import (
+    LockTimeoutError,
+    Repository,
+    Table,
+    Transaction,
+    TransactionTooLargeError,
+    ValueTooLargeError,
+)
+from percola.cells import Cell, Kind
+from percola.store.base import Limits, RowMutation
+from percola.transactions.read_cache import BATCH_ROWS
 
 bank = Table("bank")
 bal = bank.column("bal", int)
@@ -53,16 +60,19 @@ WRITES: dict[str, Callable[[Transaction, int], object]] = {
     "set": lambda t, i: t.set(bal, f"{i}", i),
     "delete": lambda t, i: t.delete(bal, f"{i}"),
     "get_for_update": lambda t, i: t.get_for_update(bal, f"{i}"),
-    "long values": lambda t, i: t.set(note, "the same row", "x" * 1000),
+    "long values": lambda t, i: t.set(note, f"{i % 49}", "x" * (3000 if i == 50 else 1000)),
+    "encoded cells": lambda t, i: t.put(Cell("bank", b"%d" % i, b"bal"), b"1"),
+    "long encoded values": lambda t, i: t.put(Cell("bank", b"%d" % (i % 49), b"note"), LONG[i]),
 }
+LONG = [b"x" * 1000] * 50 + [b"x" * 3000]
 
 
 @pytest.mark.parametrize("how", WRITES)
 def test_more_than_a_transaction_may_write_is_refused_before_anything_is_written(
     ground: Ground, repo: Repository, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("percola.transaction.MOST_CELLS", 50)
-    monkeypatch.setattr("percola.transaction.MOST_BYTES", 50_000)
+    monkeypatch.setattr("percola.transactions.transaction.MOST_CELLS", 50)
+    monkeypatch.setattr("percola.transactions.transaction.MOST_BYTES", 50_000)
     t = repo.transaction()
     for i in range(50):
         WRITES[how](t, i)
@@ -70,6 +80,50 @@ def test_more_than_a_transaction_may_write_is_refused_before_anything_is_written
         WRITES[how](t, 50)
     assert ground.store.versions("bank")[0] == []
     assert list(repo.snapshot().scan(bank)) == []
+
+
+def test_a_cell_that_is_written_again_counts_once_towards_the_bytes(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("percola.transactions.transaction.MOST_BYTES", 5_000)
+    long, longer, short = "x" * 1000, "x" * 2000, "x"
+    cell = Cell("bank", b"put", b"note")
+    with repo.transaction() as t:
+        for _ in range(20):
+            t.set(note, "again", long)
+            t.set(note, "again", longer)
+            t.set(note, "shortened", long)
+            t.set(note, "shortened", short)
+            t.set(note, "deleted", longer)
+            t.delete(note, "deleted")
+            t.put(cell, longer.encode())
+            t.put(cell, short.encode())
+            assert t.get_for_update(note, "again") == longer
+        # 2,000 of "again", and exactly up to the limit.
+        t.set(note, "a", longer)
+        t.set(note, "b", long)
+    assert repo.snapshot().get(note, "again") == longer
+    t = repo.transaction()
+    t.set(note, "a", longer)
+    t.set(note, "b", longer)
+    t.set(note, "b", "x" * 3000)
+    with pytest.raises(TransactionTooLargeError, match="writes 2 cells and 5,001 bytes"):
+        t.set(note, "a", "x" * 2001)
+
+
+def test_a_value_that_the_store_does_not_take_leaves_the_count_of_bytes_as_it_was(
+    ground: Ground, repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = Limits(row_bytes=384, value_bytes=2_500)
+    monkeypatch.setattr(type(ground.store), "limits", limits)
+    monkeypatch.setattr("percola.transactions.transaction.MOST_BYTES", 2_000)
+    with repo.transaction() as t:
+        t.set(note, "a", "x" * 2000)
+        for _ in range(3):
+            with pytest.raises(ValueTooLargeError):
+                t.set(note, "a", "x" * 2_501)
+        t.set(note, "a", "y" * 2000)
+    assert repo.snapshot().get(note, "a") == "y" * 2000
 
 
 def test_p8_a_slow_commit_is_refreshed_batch_by_batch_and_no_reader_kills_it(

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
+from borrowed import only_near
 from stores import (
     Gate,
     Ground,
@@ -21,8 +23,8 @@ from stores import (
 
 from percola import ConflictError, Repository, RolledBackError, Table
 from percola.cells import Kind, Op, decode_lock, decode_write
-from percola.locks import ROLLED_BACK
 from percola.store.base import RowMutation
+from percola.transactions.lock_resolver import ROLLED_BACK
 
 bank = Table("bank")
 bal = bank.column("bal", int)
@@ -401,3 +403,57 @@ def test_a_writer_takes_over_many_locks_of_a_dead_process_in_one_attempt(
     pair.gate.open()
     assert isinstance(committing.exception(20), RolledBackError)
     assert pair.read(rows) == [2] * len(rows)
+
+
+@only_near("no store on a server commits in one step")
+def test_a_commit_that_meets_many_dead_locks_tries_again_once(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = "abcdefghijklmnopqrstuvwxyz"
+    committing = pair.commit_until("commit", "a", rows=rows)
+    pair.alive.discard("writer")
+    tried = 0
+    commit = pair.ground.store.commit_one_step
+
+    def counting(*args: Any) -> Any:
+        nonlocal tried
+        tried += 1
+        return commit(*args)
+
+    monkeypatch.setattr(pair.ground.store, "commit_one_step", counting)
+    with pair.other.transaction() as t:
+        for row in rows:
+            t.set(bal, row, 2)
+    # In two phases, all rows are prewritten again together.
+    assert tried == (2 if pair.ground.one_step else 0)
+    pair.gate.open()
+    assert isinstance(committing.exception(20), RolledBackError)
+    assert pair.read(rows) == [2] * len(rows)
+
+
+def test_a_commit_that_meets_a_dead_lock_and_then_a_live_one_leaves_the_live_one_alone(
+    pair: Pair,
+) -> None:
+    committing = pair.commit_until("commit", "a", rows="ab")
+    pair.alive.discard("writer")
+    gate = Gate()
+    seam = SeamStore(pair.ground.store, stop_at("commit", "y", gate))
+    coordination = ScriptedCoordination("living", pair.alive)
+    living = pair.ground.repo(TABLES, store=seam, coordination=coordination).transaction(
+        two_phase=True
+    )
+    for row in "yz":
+        living.set(bal, row, 3)
+    finishing = in_thread(living.commit)
+    gate.await_arrival()
+    t = pair.other.transaction()
+    for row in "abyz":
+        t.set(bal, row, 2)
+    with pytest.raises(ConflictError) as conflict:
+        t.commit()
+    assert conflict.value.cell.row == b"y"
+    gate.open()
+    finishing.result(20)
+    assert pair.read("abyz") == [None, None, 3, 3]
+    pair.gate.open()
+    assert isinstance(committing.exception(20), RolledBackError)

@@ -19,7 +19,7 @@ from stores import (
 )
 
 from percola import LockTimeoutError, Repository, Row, Table, UsageError
-from percola.snapshot import Snapshot
+from percola.transactions.snapshot import Snapshot
 
 docs = Table("docs")
 title = docs.column("title", str)

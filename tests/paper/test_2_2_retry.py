@@ -13,7 +13,7 @@ from percola import (
     Table,
     Transaction,
 )
-from percola.retry import FIRST_WAIT, LONGEST_WAIT
+from percola.transactions.retry import FIRST_WAIT, LONGEST_WAIT
 
 bank = Table("bank")
 bal = bank.column("bal", int)

@@ -15,7 +15,7 @@ from proto_files import is_that_of
 from stores import DEADLINE, all_at_once, in_thread
 
 from percola.errors import RepositoryClosedError, StoreError, UsageError
-from percola.oracle import wire
+from percola.oracle import messages as wire
 from percola.oracle.client import NetworkOracle
 from percola.oracle.server import OracleServer, Tls
 from percola.store.memory import MemoryStore

@@ -12,10 +12,9 @@ from oracle_in_process import HERE, Held, oracle, server
 from stores import DEADLINE, in_thread
 
 import percola.oracle.server
-from percola.errors import StoreError
 from percola.oracle.client import NetworkOracle
-from percola.oracle.conversation import Conversation, LostError
 from percola.oracle.server import OracleServer
+from percola.oracle.stream import Conversation, LostError
 from percola.store.memory import MemoryStore
 
 WaitUntil = Callable[..., object]
@@ -137,16 +136,3 @@ def test_a_server_that_stops_waits_for_no_stream(
     assert oracle.timestamp() == 1
     in_thread(server.stop).result(DEADLINE)
     oracle.close()
-
-
-def test_a_server_with_as_many_streams_as_it_can_have_says_so(
-    server: OracleServer, oracle: NetworkOracle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(percola.oracle.server, "_STREAMS", 1)
-    assert oracle.timestamp() == 1
-    more = NetworkOracle([server.address], patience_seconds=0.3)
-    with pytest.raises(StoreError, match="RESOURCE_EXHAUSTED: It serves 1 process"):
-        more.timestamp()
-    oracle.close()
-    assert NetworkOracle([server.address], patience_seconds=DEADLINE).timestamp() == 2
-    more.close()

@@ -15,7 +15,7 @@ import percola
 from percola import Repository, Table
 from percola.cells import Kind, decode_write
 from percola.oracle.embedded import EmbeddedOracle
-from percola.store.lmdb import LmdbStore
+from percola.store.lmdb.store import LmdbStore
 
 bank = Table("bank")
 bal = bank.column("bal", int)
@@ -62,7 +62,7 @@ _DRAW = """
 import sys
 from pathlib import Path
 from percola.oracle.embedded import EmbeddedOracle
-from percola.store.lmdb import LmdbStore
+from percola.store.lmdb.store import LmdbStore
 oracle = EmbeddedOracle(LmdbStore(Path(sys.argv[1]), durability="relaxed"))
 print("ready", flush=True)
 sys.stdin.readline()

@@ -14,11 +14,11 @@ from stores import DEADLINE, Ground, Program, ScriptedClock
 import percola
 from percola import ObserverError, Repository, Table, Transaction, Worker, observer
 from percola.cells import Kind
-from percola.metrics import WorkerMetrics
-from percola.observers import Observers
-from percola.runs import Runs, WorkerOptions
-from percola.scanner import Scanner
-from percola.sweep import Sweep
+from percola.observers.metrics import WorkerMetrics
+from percola.observers.observer import Observers
+from percola.observers.runner import Runs, WorkerOptions
+from percola.observers.scanner import Scanner
+from percola.observers.schedule import Sweep
 
 pages = Table("pages")
 body = pages.column("body", int, observed=True)

@@ -24,9 +24,10 @@ from doubling import (
 )
 from stores import DEADLINE, Ground, ScriptedClock
 
-from percola import Repository, Transaction, Worker, observers
+from percola import Repository, Transaction, Worker
 from percola.cells import Kind
 from percola.inspection import failures
+from percola.observers import observer as observers
 
 
 @pytest.fixture

@@ -99,7 +99,12 @@ def test_the_rows_of_a_batch_see_one_snapshot_and_what_the_rows_before_have_writ
     notify(still, *ROWS)
     one = make(tally)
     answered = one.run_batch(
-        still.services, [(row.encode(), [still.snapshot().start_ts]) for row in ROWS], most=8
+        still.services,
+        [
+            (row.encode(), {Cell("targets", row.encode(), poke.key): [still.snapshot().start_ts]})
+            for row in ROWS
+        ],
+        most=8,
     )
     assert answered == [row.encode() for row in ROWS]
     assert seen == [(seen[0][0], number) for number in range(8)]
@@ -167,7 +172,7 @@ def test_a_batch_ends_when_it_has_gone_on_for_some_time(ground: Ground) -> None:
     notify(repo, *ROWS)
     asked: list[bytes] = []
 
-    def asking() -> Iterator[tuple[bytes, list[int]]]:
+    def asking() -> Iterator[tuple[bytes, dict[Cell, list[int]]]]:
         for row, notified in dirty(ground, *ROWS):
             asked.append(row)
             yield row, notified

@@ -32,14 +32,13 @@ def write(repo: Repository, *rows: str, value: str = "text") -> None:
             t.set(contents, row, value)
 
 
-def handed_out(ground: Ground, *rows: str) -> list[tuple[bytes, list[int]]]:
+def handed_out(ground: Ground, *rows: str) -> list[tuple[bytes, dict[Cell, list[int]]]]:
     """Rows and their notify entries, as a worker hands them to a batch."""
     found = []
     for row in rows:
         cell = Cell("targets", row.encode(), contents.key)
-        found.append(
-            (cell.row, [ts for ts, _ in ground.store.entries(cell, Kind.NOTIFY, 0, MAX_TS)])
-        )
+        entries = ground.store.entries(cell, Kind.NOTIFY, 0, MAX_TS)
+        found.append((cell.row, {cell: [ts for ts, _ in entries]}))
     return found
 
 
@@ -68,7 +67,8 @@ def test_n3_a_change_that_a_batch_has_answered_is_not_run_again(
     before = handed_out(ground, *ROWS)
     drain(still, make())
     for row, notified in before:
-        changes = [Put(Kind.NOTIFY, contents.key, ts, b"") for ts in notified]
+        [timestamps] = notified.values()
+        changes = [Put(Kind.NOTIFY, contents.key, ts, b"") for ts in timestamps]
         ground.store.mutate([RowMutation("targets", row, (), changes)])
     worker = drain(still, make())
     assert ran(still) == dict.fromkeys(ROWS, 1)

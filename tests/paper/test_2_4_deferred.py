@@ -9,11 +9,11 @@ import pytest
 from stores import Ground, ScriptedClock, ground
 
 from percola import Observer, ObserverError, Repository, Table, Transaction, Worker, observer
-from percola.metrics import WorkerMetrics
-from percola.observers import Observers
-from percola.runs import Runs, WorkerOptions
-from percola.scanner import Scanner
-from percola.sweep import Sweep
+from percola.observers.metrics import WorkerMetrics
+from percola.observers.observer import Observers
+from percola.observers.runner import Runs, WorkerOptions
+from percola.observers.scanner import Scanner
+from percola.observers.schedule import Sweep
 
 __all__ = ["ground"]
 

@@ -11,9 +11,9 @@ from stores import Ground, ScriptedClock, SeamStore, phase
 from percola import Repository
 from percola.cells import Kind
 from percola.errors import OutcomeUnknownError
-from percola.joint import JOBS, JobOverError, RowLockedError, RowWrites, SupersededError
-from percola.spark.marked_writing import MarkedPartition, end
+from percola.spark.write.idempotent import MarkedPartition, end
 from percola.store.base import RowMutation
+from percola.transactions.jobs import JOBS, JobOverError, RowLockedError, RowWrites, SupersededError
 
 TABLES = [docs, JOBS]
 

@@ -41,7 +41,7 @@ def notified(ground: Ground, row: str = "a") -> list[int]:
 
 def run(repo: Repository, one: Observer[str], ground: Ground, row: str = "a") -> bool:
     """One run of an observer on a row, as a worker does it; whether it ran."""
-    return one.run(repo.services, row.encode(), notified(ground, row))
+    return one.run(repo.services, row.encode(), {cell_of(contents, row): notified(ground, row)})
 
 
 def drain(repo: Repository, *observers: Observer[str]) -> Worker:
@@ -252,7 +252,7 @@ def test_n3_of_many_runs_for_one_change_exactly_one_commits(
         before = notified(ground)
 
         def attempt(before: list[int] = before) -> bool:
-            return count_words.run(repo.services, b"a", before)
+            return count_words.run(repo.services, b"a", {cell_of(contents, "a"): before})
 
         outcomes = all_at_once([attempt] * 8)
         committed = [one for one in outcomes if one is True]

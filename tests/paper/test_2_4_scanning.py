@@ -10,12 +10,12 @@ from stores import Ground, PassingStore, ScriptedClock, ground
 
 from percola import Repository, Table, Transaction, observer
 from percola.cells import Cell, Kind
-from percola.metrics import WorkerMetrics
-from percola.observers import Observers
-from percola.runs import Runs, WorkerOptions
-from percola.scanner import Scanner
+from percola.observers.metrics import WorkerMetrics
+from percola.observers.observer import Observers
+from percola.observers.runner import Runs, WorkerOptions
+from percola.observers.scanner import Scanner
+from percola.observers.schedule import Sweep
 from percola.store.base import Tablet
-from percola.sweep import Sweep
 
 __all__ = ["ground"]
 

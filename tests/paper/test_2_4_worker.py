@@ -18,18 +18,11 @@ from stores import (
     in_thread,
 )
 
-from percola import (
-    ObserverMismatchError,
-    Repository,
-    Table,
-    Transaction,
-    Worker,
-    observer,
-    scanner,
-)
+from percola import ObserverMismatchError, Repository, Table, Transaction, Worker, observer
 from percola.cells import Cell, Kind
 from percola.coordination.memory import MemoryCoordination
 from percola.inspection import failures
+from percola.observers import scanner
 from percola.store.base import CellState, RowMutation, Tablet
 
 docs = Table("docs")

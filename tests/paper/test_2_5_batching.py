@@ -10,7 +10,10 @@ from stores import Ground, PassingStore, in_thread, phase
 
 import percola
 from percola import Repository, Table
-from percola.batching import (
+from percola.cells import Cell, Kind
+from percola.store.base import Blocked, CellState, Put, Reader, RowMutation
+from percola.store.lmdb.store import LmdbStore
+from percola.transactions.read_cache import (
     BATCH_BYTES,
     BATCH_ROWS,
     READ_CACHE_BYTES,
@@ -18,9 +21,6 @@ from percola.batching import (
     ReadCache,
     batches,
 )
-from percola.cells import Cell, Kind
-from percola.store.base import Blocked, CellState, Put, Reader, RowMutation
-from percola.store.lmdb import LmdbStore
 
 docs = Table("docs")
 title = docs.column("title", str)

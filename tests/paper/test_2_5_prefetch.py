@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -10,17 +10,17 @@ from borrowed import only_near
 from holders import Holder
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stores import Ground, PassingStore, ScriptedClock
+from stores import DEADLINE, Ground, PassingStore, ScriptedClock, in_thread
 
 from percola import Observer, Repository, Table, Transaction, Worker, observer
-from percola.calls import CountedStore, StoreCalls, calling_for
 from percola.cells import Cell
 from percola.coordination.memory import MemoryCoordination
 from percola.errors import DamagedRecordError
 from percola.oracle.embedded import EmbeddedOracle
-from percola.prefetch import BYTES, CELLS, COLUMNS, HABITS, WORTH, Prefetch
 from percola.store.base import CellState
+from percola.store.counting import CountedStore, StoreCalls, calling_for
 from percola.store.memory import MemoryStore
+from percola.transactions.prefetch import BYTES, CELLS, COLUMNS, HABITS, WORTH, Prefetch
 
 pages = Table("pages")
 url = pages.column("url", str, observed=True)
@@ -388,7 +388,7 @@ def test_where_very_many_rows_are_dirty_each_of_a_batch_is_still_found_dirty(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One call looks at all of its rows, and stops where others make it long."""
-    monkeypatch.setattr("percola.runs._CROWD", 1)
+    monkeypatch.setattr("percola.observers.runner._CROWD", 1)
     _, repo = filled(ground)
 
     @observer(due, batch=8)
@@ -400,10 +400,10 @@ def test_where_very_many_rows_are_dirty_each_of_a_batch_is_still_found_dirty(
         with repo.transaction() as t:
             for row in rows:
                 t.notify(due, row)
-    found = Worker(repo, [nothing])._runs._all_notified(
+    found = Worker(repo, [nothing])._runs._look_together(
         [Cell("pages", row.encode(), due.key) for row in rows]
     )
-    assert [len(notified) for notified in found.values()] == [3] * 6
+    assert [dirty and len(dirty.notified) for dirty in found] == [3] * 6
 
 
 def changed(repo: Repository, row: str) -> None:
@@ -454,3 +454,19 @@ def test_an_embedded_store_is_neither_counted_nor_read_ahead(ground: Ground) -> 
     services = ground.repo(TABLES).services
     assert services.store is ground.store
     assert (services.calls, services.prefetch, services.caches_reads) == (None, None, False)
+
+
+def test_a_snapshot_that_ends_while_its_thread_learns_from_another_waits_for_nothing() -> None:
+    # Python's garbage collection ends snapshots at any point, inside the prefetch's own code too.
+    prefetch = Prefetch()
+    visit = (("caller", None), [("t", b"c")])
+
+    def visits() -> Iterator[tuple[tuple[str, None], list[tuple[str, bytes]]]]:
+        prefetch.learn([visit], [], 1, 1)
+        assert prefetch.likely(("caller", None)) == ()
+        yield visit
+
+    future = in_thread(lambda: prefetch.learn(visits(), [], 2, 1))
+    future.result(DEADLINE)
+    assert prefetch.counts() == (2, 1)
+    assert prefetch.likely(("caller", None))

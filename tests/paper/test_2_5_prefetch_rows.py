@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from stores import Ground, PassingStore, ScriptedClock
 
 from percola import Repository, Table, Transaction, UnknownTableError, Worker, observer
-from percola.batching import READ_CACHE_CELLS, ReadCache
-from percola.calls import calling_for
 from percola.cells import Cell
 from percola.coordination.memory import MemoryCoordination
 from percola.errors import DamagedRecordError
 from percola.oracle.embedded import EmbeddedOracle
-from percola.prefetch import BYTES, CELLS, ROW_CELLS, WORTH, Prefetch, shape_of
 from percola.store.base import CellState
+from percola.store.counting import calling_for
 from percola.store.memory import MemoryStore
+from percola.transactions.prefetch import BYTES, CELLS, ROW_CELLS, WORTH, Prefetch, shape_of
+from percola.transactions.read_cache import READ_CACHE_CELLS, ReadCache
 
 links = Table("links")
 source = links.family("source", str)

@@ -28,7 +28,7 @@ from percola import (
     observer,
 )
 from percola.cells import INLINE_BYTES, Cell, Kind
-from percola.worker import Worker
+from percola.observers.worker import Worker
 
 
 @dataclass

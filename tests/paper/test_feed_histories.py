@@ -23,7 +23,7 @@ from stores import Crashed, Ground, PassingStore, ScriptedCoordination
 
 from percola import SnapshotTooOldError, Table, TransientError, feed
 from percola.cells import Cell, Kind, Op, decode_write
-from percola.check import check
+from percola.maintenance.check import check
 from percola.store.base import OneStepConflict, OneStepStore, OneStepWrite, Put, RowMutation
 
 docs = Table("docs", feed=True)
@@ -96,7 +96,7 @@ class Recorder(PassingStore):
         return applied
 
     def _record(self, row: bytes, put: Put) -> None:
-        op, _, value = decode_write(put.value)
+        op, _, value, *_ = decode_write(put.value)
         if op in (Op.PUT, Op.DELETE):
             self._note(put.ts, row, put.column, value)
 

@@ -24,8 +24,8 @@ from percola import (
     feed,
 )
 from percola.cells import MAX_TS, Kind
-from percola.check import check
 from percola.errors import NoFeedError
+from percola.maintenance.check import check
 
 __all__ = ["TABLES"]  # The fixture `repo` opens them.
 

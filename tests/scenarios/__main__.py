@@ -28,7 +28,7 @@ from tests.scenarios.crawls import Crawl, made_crawl, sample_crawl
 from tests.scenarios.scenarios import SCENARIOS, UPDATES, Outcome, Scenario, random_updates
 from tests.scenarios.stage import Stage
 from webindex.errors import WebindexError
-from webindex.spark_jobs import running_context
+from webindex.spark.jobs import running_context
 
 _CORPUS_SECONDS = 3600.0
 _POOL = 600

@@ -11,10 +11,10 @@ from typing import Any
 from percola import Repository
 from tests.scenarios.crawls import Place, copy_records
 from webindex import tables
-from webindex.loading import describe
-from webindex.pages import Page, parse_capture
-from webindex.urls import normalise, page_row
-from webindex.warc import Capture, Rejected, read_captures
+from webindex.crawl.warc import Capture, Rejected, read_captures
+from webindex.load.transaction import describe
+from webindex.page.pages import Page, parse_capture
+from webindex.page.urls import normalise, page_row
 
 
 @dataclass(frozen=True)

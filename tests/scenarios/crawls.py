@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 
 from tests.scenarios.writing import Answer, answer_of, unchanged, write_answers
 from webindex.corpus.edits import Comment, Paragraph, Reword, apply
+from webindex.crawl.warc import Capture, Rejected, Revisit, read_captures
 from webindex.sample import recrawl_path, sample_path
-from webindex.warc import Capture, Rejected, Revisit, read_captures
 
 CHANGED: Final = 0.1
 """The share of the sample's pages whose text is another one in its recrawl."""

@@ -25,8 +25,8 @@ from tests.scenarios.updates import WEIGHTS, Updates
 from tests.scenarios.updating import Updating
 from tests.scenarios.writing import write_answers
 from webindex import tables
-from webindex.urls import normalise
-from webindex.warc import Capture, read_captures
+from webindex.crawl.warc import Capture, read_captures
+from webindex.page.urls import normalise
 
 UPDATES: Final = 2000
 UPDATERS: Final = 4
@@ -236,10 +236,9 @@ def random_updates(stage: Stage, number: int = UPDATES) -> Outcome:
             "a redirect that ends in a cycle",
         )
     )
-    near = sum(count for distance, count in updates.distances.items() if distance)
     return Outcome(
         len(answers),
-        f"{kinds}; {near:,} near-duplicates of another simhash; in the end {ends}; killed "
+        f"{kinds}; {updates.near:,} near-duplicates; in the end {ends}; killed "
         f"{updating.killed['updaters']} updaters and {updating.killed['workers']} workers, which "
         f"left {updating.left} locks; {_counted(site.trace(before))}",
         verdict,

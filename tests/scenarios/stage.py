@@ -22,8 +22,14 @@ from click.testing import CliRunner
 from percola import Repository
 from tests.scenarios.crawls import Crawl
 from tests.scenarios.traces import Trace, traced
-from webindex.main import cli
-from webindex.working import Workers, open_index, open_repository, running, wait_until_idle
+from webindex.cli.main import cli
+from webindex.workers.processes import (
+    Workers,
+    open_index,
+    open_repository,
+    running,
+    wait_until_idle,
+)
 
 WORKERS: Final = 2
 Show = Callable[[str], None]

@@ -1,8 +1,9 @@
 """What a repository holds, without what depends on time and chance: to compare two of them.
 
 Clusters have names that were made up when they were founded; here each is named by its first URL.
-Times of loading, epochs, and where a capture stands in which file are left out. Of each row a
-digest is kept, so that two indexes of a whole corpus fit into memory.
+Times of loading, epochs, and where a capture stands in which file are left out, and so is what
+revisits wait for: one that came before its original is registered there, one that came later is
+not. Of each row a digest is kept, so that two indexes of a whole corpus fit into memory.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ State = dict[tuple[str, str], bytes]
 """A digest of each row: (table, row) → of all its cells."""
 
 _OF_TIME: Final = frozenset({"loaded_ms", "file", "offset", "length", "seen", "epoch", "run"})
-_WITHOUT: Final = (tables.journal, tables.ranks)
+_WITHOUT: Final = (tables.journal, tables.ranks, tables.waiting)
 
 
 def state_of(repo: Repository) -> State:
@@ -74,8 +75,15 @@ def _timeless(column: str, value: Any, names: dict[str, str]) -> Any:
     if column in ("inverted", "links"):
         return sorted(value)
     if isinstance(value, dict):
-        kept = {name: one for name, one in value.items() if name not in _OF_TIME}
+        kept = _without_times(value)
         if column in ("joined", "owner"):
             kept["cluster"] = names.get(value["cluster"], "?")
         return kept
     return value
+
+
+def _without_times(value: Any) -> Any:
+    """A value at any depth: earlier captures and reports are values inside others."""
+    if isinstance(value, dict):
+        return {name: _without_times(one) for name, one in value.items() if name not in _OF_TIME}
+    return [_without_times(one) for one in value] if isinstance(value, list) else value

@@ -15,7 +15,12 @@ from typing import Final
 from percola import Repository
 from percola.cells import Op, ack_column, decode_write
 
-LOADED: Final = frozenset({"pages.capture", "pages.body", "pages.revisited"})
+LOADED: Final = frozenset(
+    {
+        *("pages.capture", "pages.body", "pages.revisited", "pages.earlier", "pages.earlier_body"),
+        *("payloads.held", "waiting.for", "waiting.wanted"),
+    }
+)
 """What a loader's transactions write."""
 
 _ACK: Final = ack_column("", b"").decode().removesuffix(":")

@@ -15,9 +15,9 @@ import random
 import sys
 import threading
 
-from webindex.loading import load_captures
-from webindex.warc import Capture, Revisit, read_captures
-from webindex.working import open_repository
+from webindex.crawl.warc import Capture, Revisit, read_captures
+from webindex.load.transaction import load_captures
+from webindex.workers.processes import open_repository
 
 MOST = 5
 DIRTY = 100

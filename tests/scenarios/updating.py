@@ -16,7 +16,7 @@ from typing import Final
 
 from percola import Repository, inspection
 from tests.crash.processes import environment
-from webindex.working import Workers
+from webindex.workers.processes import Workers
 
 _SECONDS: Final = 360.0
 """Until a process that was killed, or has done its work, is gone."""

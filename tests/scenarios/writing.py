@@ -6,7 +6,7 @@ import base64
 import hashlib
 import io
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from http import HTTPStatus
 from pathlib import Path
@@ -14,7 +14,7 @@ from pathlib import Path
 from warcio.statusandheaders import StatusAndHeaders
 from warcio.warcwriter import WARCWriter
 
-from webindex.warc import Capture
+from webindex.crawl.warc import Capture
 
 HTML = "text/html; charset=utf-8"
 
@@ -53,9 +53,13 @@ def answer_of(
 
 
 def unchanged(page: Capture, later: timedelta) -> Answer:
-    """A crawler's later report that a page is what it was."""
+    """A crawler's later report that a page is what it was.
+
+    It leaves out the body only. Its headers count for the page, so they are those of the capture.
+    """
     assert page.payload_digest is not None
-    return Answer(page.url, page.date + later, same=page.payload_digest)
+    headers = {name: value for name, value in page.headers.items() if name != "content-type"}
+    return replace(answer_of(page, later, headers=headers), same=page.payload_digest)
 
 
 def payload_digest(body: bytes) -> str:

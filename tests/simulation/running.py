@@ -17,6 +17,7 @@ from tests.simulation.workloads.aside import ASIDE
 from tests.simulation.workloads.batches import BATCHED
 from tests.simulation.workloads.collapsing import COLLAPSED
 from tests.simulation.workloads.collecting import COLLECTED
+from tests.simulation.workloads.columns import TOGETHER
 from tests.simulation.workloads.joint import JOINED
 from tests.simulation.workloads.skew import SKEW
 
@@ -26,6 +27,7 @@ Job = tuple[str, int]
 EXPECTED: Final = {
     "write-skew": SKEW,
     "collapsing": COLLAPSED,
+    "columns": TOGETHER,
     "set-aside": ASIDE,
     "batches": BATCHED,
     "garbage": COLLECTED,

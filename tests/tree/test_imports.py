@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -18,41 +19,52 @@ from tests.tree.imports import Import, imports, module_of, modules, public_names
 
 Tree = Callable[[Mapping[str, str]], Path]
 
-# From the bottom up: a module may import from its own layer and from those above it in this list.
-# A package stands for everything in it. "percola" is the package's own `__init__`.
-LAYERS: Final = (
-    ("cells", "codecs", "errors", "schema", "rows", "clock", "metrics", "forks"),
-    ("store",),
-    ("oracle", "coordination"),
-    ("calls", "prefetch", "batching", "catalog", "garbage", "leases", "holds", "news"),
-    ("locks",),
-    ("snapshot",),
-    ("two_phase",),
-    ("transaction",),
-    ("retry", "observers", "gc"),
-    ("folder",),
-    ("addresses",),
-    ("network",),
-    ("repository",),
-    (
-        "worker",
-        "targets",
-        "joint",
-        "feed",
-        "feed_rules",
-        "scanner",
-        "sweep",
-        "runs",
-        "patience",
-        "inspection",
-        "row_rules",
-        "check",
-        "backup",
+# From the bottom up: a part may import from the layers above its own in this list, and no two parts
+# of one layer import each other. A package stands for everything in it that is not listed by
+# itself; "percola" and "webindex" are the packages' own `__init__`.
+LAYERS: Final = {
+    "percola": (
+        ("cells", "errors"),
+        ("codecs", "clock", "extras"),
+        ("schema",),
+        ("platform",),
+        ("store",),
+        ("store.lmdb", "store.remote"),
+        ("store.hbase", "store.bigtable"),
+        ("coordination",),
+        ("coordination.local", "coordination.zookeeper", "coordination.lock_service"),
+        ("oracle",),
+        ("catalog",),
+        ("transactions",),
+        ("gc",),
+        ("connect",),
+        ("repository",),
+        ("transactions.jobs", "observers", "feed", "inspection", "maintenance"),
+        ("percola",),
+        ("spark", "devcluster", "testing"),
+        ("cli",),
     ),
-    ("percola",),
-    ("spark", "cli", "testing", "devcluster", "__main__"),
-)
-LAYER_OF: Final = {part: number for number, layer in enumerate(LAYERS) for part in layer}
+    "webindex": (
+        ("errors", "tables", "text_format", "sample"),
+        ("crawl", "page", "incomplete", "journal", "spark"),
+        ("serving", "load"),
+        ("observers",),
+        ("workers", "reports"),
+        ("batch", "ranking", "site", "corpus"),
+        ("cli",),
+        ("main", "__main__", "webindex"),
+    ),
+}
+LAYER_OF: Final = {
+    f"{top}.{part}" if part != top else top: number
+    for top, layers in LAYERS.items()
+    for number, layer in enumerate(layers)
+    for part in layer
+}
+TOGETHER: Final = {"percola.cells", "percola.errors"}
+"""They name each other's types."""
+MOST_MODULES: Final = 18
+"""In one folder, its `__init__` aside: what still reads as a list of contents."""
 
 # What webindex may import from besides `percola` itself.
 PUBLIC_PACKAGES: Final = ("percola.inspection", "percola.spark", "percola.testing")
@@ -66,36 +78,51 @@ EXTRAS: Final = (
 
 
 def part_of(module: str) -> str:
-    """`store` for `percola.store.lmdb`, `percola` for the package itself."""
-    return module.split(".")[1] if "." in module else module
+    """`percola.store.lmdb` for `percola.store.lmdb.keys`: the longest name that LAYERS knows."""
+    names = module.split(".")
+    for length in range(len(names), 1, -1):
+        if (name := ".".join(names[:length])) in LAYER_OF:
+            return name
+    return ".".join(names[:2])
 
 
 def imported_part(taken: Import, known: set[str]) -> str:
-    """The part of Percola that an import names; `from percola import retry` names a module."""
-    if taken.module == "percola" and f"percola.{taken.name}" in known:
-        return part_of(f"percola.{taken.name}")
-    return part_of(taken.module)
+    """The part that an import names; `from percola.transactions import retry` names a module."""
+    named = f"{taken.module}.{taken.name}"
+    return part_of(named if named in known else taken.module)
 
 
 def wrong_directions(root: Path) -> list[str]:
-    """Imports inside Percola of a higher layer, or of what is built on Percola."""
-    trees = {file: tree for file, tree in modules(root).items() if file.startswith("src/percola/")}
+    """Imports of a part from a higher layer or its own, or of what is built on Percola."""
+    trees = {file: tree for file, tree in modules(root).items() if module_of(file) != ""}
+    trees = {file: tree for file, tree in trees.items() if file.split("/")[1] in LAYERS}
     known = {module_of(file) for file in trees}
     problems = [
         f"{part} is in no layer: give it a place in LAYERS, in {Path(__file__).name}"
         for part in sorted({part_of(module) for module in known} - set(LAYER_OF))
     ]
     for file, tree in trees.items():
+        own = file.split("/")[1]
         for taken in imports(file, tree):
             top = taken.module.split(".")[0]
-            if top in {"webindex", "benchmarks", "tests"}:
-                problems.append(f"{taken} is built on Percola and not part of it")
-            if top != "percola":
+            if top in {"benchmarks", "tests"} or (own, top) == ("percola", "webindex"):
+                problems.append(f"{taken} is built on {own} and not part of it")
+            if top != own:
                 continue
             low, high = part_of(taken.importer), imported_part(taken, known)
-            if LAYER_OF.get(low, len(LAYERS)) < LAYER_OF.get(high, -1):
-                problems.append(f"{taken} is above {low}")
+            if low == high or {low, high} == TOGETHER:
+                continue
+            if LAYER_OF.get(low, len(LAYER_OF)) <= LAYER_OF.get(high, -1):
+                problems.append(f"{taken} is not below {low}")
     return problems
+
+
+def crowded(root: Path) -> list[str]:
+    """Folders with so many modules that nobody finds one in them."""
+    found = Counter(
+        Path(file).parent.as_posix() for file in modules(root) if not file.endswith("/__init__.py")
+    )
+    return [f"{folder} has {n} modules" for folder, n in found.items() if n > MOST_MODULES]
 
 
 def not_public(root: Path) -> list[str]:
@@ -167,6 +194,15 @@ def test_a_lower_layer_never_imports_a_higher_one() -> None:
     assert not problems, "\n".join(problems)
 
 
+def test_no_folder_is_crowded() -> None:
+    assert crowded(ROOT) == []
+
+
+def test_a_crowded_folder_is_seen(tree_of: Tree) -> None:
+    names = [f"src/percola/store/m{n}.py" for n in range(MOST_MODULES + 1)]
+    assert crowded(tree_of(dict.fromkeys(names, "x = 1"))) == ["src/percola/store has 19 modules"]
+
+
 def test_webindex_uses_only_what_percola_makes_public() -> None:
     problems = not_public(ROOT)
     assert not problems, "\n".join(problems)
@@ -179,42 +215,49 @@ def test_importing_percola_loads_no_extra() -> None:
 @pytest.mark.parametrize(
     ("file", "statement"),
     [
-        ("locks.py", "from percola.transaction import Transaction"),
-        ("locks.py", "import percola.worker"),
-        ("locks.py", "from percola import retry"),
-        ("locks.py", "from percola import Worker"),
-        ("store/lmdb.py", "from percola.oracle.base import Oracle"),
-        ("store/lmdb.py", "from ..locks import resolve"),
+        ("gc/rules.py", "from percola.observers.worker import Worker"),
+        ("gc/rules.py", "import percola.observers.worker"),
+        ("gc/rules.py", "from percola.observers import worker"),
+        ("gc/rules.py", "from percola import Worker"),
+        ("store/base.py", "from percola.oracle.base import Oracle"),
+        ("store/base.py", "from ..gc import rules"),
+        ("store/base.py", "from percola.store.lmdb.store import LmdbStore"),
+        ("store/hbase/store.py", "from percola.store.bigtable.store import BigtableStore"),
+        ("transactions/retry.py", "from percola.transactions.jobs.attempt import Attempt"),
         ("cells.py", "if TYPE_CHECKING:\n    from percola.store.base import Store"),
-        ("transaction.py", "def late():\n    import percola.observers"),
-        ("worker.py", "importlib.import_module('percola.spark')"),
-        ("spark/source.py", "import webindex.pages"),
+        ("gc/rules.py", "def late():\n    import percola.observers.worker"),
+        ("observers/worker.py", "importlib.import_module('percola.spark')"),
+        ("observers/worker.py", "from percola.inspection import failures"),
+        ("spark/source.py", "import webindex.page.pages"),
         ("helpers.py", "x = 1"),
     ],
 )
 def test_the_direction_check_sees(tree_of: Tree, file: str, statement: str) -> None:
     root = tree_of(
         {
-            "src/percola/__init__.py": "from percola.worker import Worker",
-            "src/percola/retry.py": "from percola.transaction import Transaction",
-            "src/percola/worker.py": "from percola import retry",
+            "src/percola/__init__.py": "from percola.observers.worker import Worker",
+            "src/percola/transactions/retry.py": "import random",
+            "src/percola/observers/worker.py": "from percola.transactions import retry",
             f"src/percola/{file}": statement,
         }
     )
     assert len(wrong_directions(root)) == 1
 
 
-def test_the_direction_check_accepts_imports_downwards_and_within_a_layer(tree_of: Tree) -> None:
+def test_the_direction_check_accepts_imports_downwards_and_within_a_part(tree_of: Tree) -> None:
     root = tree_of(
         {
-            "src/percola/__init__.py": "from percola.worker import Worker",
+            "src/percola/__init__.py": "from percola.observers.worker import Worker",
             "src/percola/errors.py": "from percola.cells import Cell",
             "src/percola/cells.py": "import percola.errors",
-            "src/percola/store/lmdb.py": "from percola.store.base import Store",
+            "src/percola/store/lmdb/store.py": "from percola.store.base import Store",
             "src/percola/store/base.py": "from .. import errors",
-            "src/percola/worker.py": "from percola import retry\nimport percola.store.base",
-            "src/percola/retry.py": "import random",
-            "src/percola/cli.py": "from percola import Worker",
+            "src/percola/observers/worker.py": "from percola.transactions import retry",
+            "src/percola/observers/scanner.py": "import percola.store.base",
+            "src/percola/transactions/jobs/attempt.py": "from percola.transactions import retry",
+            "src/percola/transactions/retry.py": "import random",
+            "src/percola/cli/worker.py": "from percola import Worker",
+            "src/webindex/cli/main.py": "from percola import Worker",
         }
     )
     assert wrong_directions(root) == []
@@ -229,7 +272,7 @@ FACE: Final = {
 @pytest.mark.parametrize(
     "statement",
     [
-        "from percola.transaction import Transaction",
+        "from percola.transactions.transaction import Transaction",
         "import percola.store.base",
         "from percola import cells",
         "from percola import Hidden",
@@ -240,7 +283,7 @@ FACE: Final = {
     ],
 )
 def test_the_public_names_check_sees(tree_of: Tree, statement: str) -> None:
-    assert not_public(tree_of({**FACE, "src/webindex/pages.py": statement}))
+    assert not_public(tree_of({**FACE, "src/webindex/page/pages.py": statement}))
 
 
 def test_the_public_names_check_accepts_what_is_public(tree_of: Tree) -> None:
@@ -249,7 +292,7 @@ def test_the_public_names_check_accepts_what_is_public(tree_of: Tree) -> None:
         "from percola.spark import configure\nfrom percola.testing import check\n"
         "p.open(percola.Table, percola.spark)"
     )
-    assert not_public(tree_of({**FACE, "src/webindex/pages.py": program})) == []
+    assert not_public(tree_of({**FACE, "src/webindex/page/pages.py": program})) == []
 
 
 def test_the_extras_check_sees_one_imported_deep_inside(tree_of: Tree) -> None:

@@ -1,9 +1,9 @@
 """docs/paper-map.md names only symbols and tests that exist.
 
 The map is Markdown with tables of the columns Paper, Symbol and Test. A Symbol cell has dotted
-paths in backticks, `percola.transaction.Transaction.commit`; a Test cell has tests by file and
-name, `tests/paper/test_2_2_transactions.py::test_name`; commas or <br> stand between several. A
-cell that opens with a dash says in words why it has none.
+paths in backticks, `percola.transactions.transaction.Transaction.commit`; a Test cell has tests by
+file and name, `tests/paper/test_2_2_transactions.py::test_name`; commas or <br> stand between
+several. A cell that opens with a dash says in words why it has none.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from percola import Observer, Repository, Table, Transaction, Worker, observer
-from percola.check import Counts, Finding, check
+from percola.maintenance.check import Counts, Finding, check
 
 docs = Table("docs")
 contents = docs.column("contents", observed=True)

@@ -11,7 +11,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable
 
-from percola.testing.history import Outcome, Recorded
+from percola.testing.histories.recorder import Outcome, Recorded
 
 KEYS = [f"t.v/{letter}" for letter in "abcde"]
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from proto_files import is_that_of
 
 from percola import RepositoryClosedError
-from percola.coordination import advice_wire as wire
-from percola.coordination.advice_base import Advice
-from percola.coordination.advice_client import NetworkAdvice
-from percola.coordination.advice_server import AdviceService
+from percola.coordination.lock_service import wire
+from percola.coordination.lock_service.base import Advice
+from percola.coordination.lock_service.client import NetworkAdvice
+from percola.coordination.lock_service.server import AdviceService
 from percola.errors import UsageError
 
 WaitUntil = Callable[..., object]

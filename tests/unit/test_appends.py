@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from percola.testing import violations as names
-from percola.testing.appends import check_appends
-from percola.testing.history import Outcome, Recorded
-from percola.testing.violations import explain
+from percola.testing.histories import violations as names
+from percola.testing.histories.appends import check_appends
+from percola.testing.histories.recorder import Outcome, Recorded
+from percola.testing.histories.violations import explain
 from tests.unit.si_model import Model
 
 X, Y = "t.v/x", "t.v/y"

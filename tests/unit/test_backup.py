@@ -29,9 +29,9 @@ from percola import (
     Worker,
     observer,
 )
-from percola.backup import Backup, backup, encode_header, read_header, restore
-from percola.check import Counts, check
 from percola.errors import DamagedRecordError, RepositoryVersionError
+from percola.maintenance.backup import Backup, backup, encode_header, read_header, restore
+from percola.maintenance.check import Counts, check
 from percola.oracle.embedded import EmbeddedOracle
 from percola.store.base import OneStepStore
 

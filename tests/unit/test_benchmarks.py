@@ -8,7 +8,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from rich.console import Console
 
+import percola
+from benchmarks import locked_cells
 from benchmarks.corpus import CorpusError, given
 from benchmarks.crawl import crawled_again, multiplied, recaptured, sample, write_warc
 from benchmarks.fig8_lmdb import OPERATIONS, ROWS, _cut
@@ -23,9 +26,9 @@ from benchmarks.measure import (
     throughput,
 )
 from benchmarks.stages import Stage, Stages
-from webindex.fingerprints import NEAR, hamming
-from webindex.pages import Page, parse
-from webindex.warc import Capture, read_captures
+from percola.cells import Op, decode_write
+from webindex.crawl.warc import Capture, read_captures
+from webindex.page.pages import Page, parse
 
 
 def test_the_ratio_is_the_median_of_the_pairs_and_not_the_ratio_of_the_medians() -> None:
@@ -104,6 +107,41 @@ def test_processor_time_is_found_behind_any_name(monkeypatch: pytest.MonkeyPatch
     assert cpu_seconds(f"17 (a b) 1 (c) S {fields[2:]}") == pytest.approx((14 + 15) / 100)
 
 
+# --- Locked cells -------------------------------------------------------------------------
+
+
+def test_the_locked_cells_have_a_lock_only_record_for_each_of_so_many_transactions() -> None:
+    with percola.open("memory:", [locked_cells._table]) as repo:
+        for locks in (0, 7):
+            locked_cells.fill(repo, locks)
+        for locks in (0, 7):
+            cells, _ = repo.services.store.versions(
+                "cells", f"{locks:07}/".encode(), f"{locks:07}0".encode(), limit=1000
+            )
+            found = {
+                (cell.row.decode(), cell.column): Counter(
+                    decode_write(raw).op for _, raw in records
+                )
+                for cell, records in cells
+            }
+            assert len({row for row, _ in found}) == locked_cells.ROWS
+            row = locked_cells.row_of(locks)
+            assert found[row, b"value"] == Counter({Op.PUT: 1, Op.LOCK: locks})
+            assert found.get((row, b"version"), Counter()) == Counter({Op.LOCK: locks})
+            assert sum(one[Op.LOCK] for one in found.values()) == 2 * locks
+
+
+def test_what_locked_cells_cost_is_measured_beside_each_number_of_locks() -> None:
+    with percola.open("memory:", [locked_cells._table]) as repo:
+        lines = locked_cells.measure(repo, "memory", (2, 5), 3, 0.0, Console(quiet=True))
+    assert [line.operation for line in lines] == [*locked_cells.READS, locked_cells.COMMIT]
+    for line in lines:
+        assert [len(one.ratios) for one in line.compared.values()] == [3, 3]
+    line = locked_cells.Line("memory", "get", {9: Comparison(raw=[100.0] * 2, percola=[50.0] * 2)})
+    assert line.cost(9) == 2.0, "half as many a second take twice as long"
+    assert line.microseconds() == 10_000.0
+
+
 # --- The same work ------------------------------------------------------------------------
 
 
@@ -146,8 +184,8 @@ def test_each_copy_has_the_duplicates_and_links_of_the_sample_and_no_page_of_ano
     assert not {one.text_hash for one in first} & {one.text_hash for one in second}
     for one in first:
         for other in second:
-            if one.simhash is not None and other.simhash is not None:
-                assert hamming(one.simhash, other.simhash) > NEAR
+            if one.sketch and other.sketch and one.heading == other.heading:
+                assert not one.sketch.is_near(other.sketch)
     # The sentence is in English, and one page has few words of its own.
     differ = sum(one.language != two.language for one, two in zip(originals, first, strict=True))
     assert differ <= len(pages) / 100

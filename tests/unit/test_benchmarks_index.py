@@ -36,12 +36,13 @@ from benchmarks.processes import (
     watched,
 )
 from percola import Repository, Transaction, Worker, observer
-from webindex import outbox, tables
-from webindex.loading import load_captures
-from webindex.serving.tantivy import TantivyIndex
-from webindex.urls import normalise, page_row
-from webindex.warc import Capture, Revisit
-from webindex.working import build_observers
+from webindex import tables
+from webindex.crawl.warc import Capture, Revisit
+from webindex.load.transaction import load_captures
+from webindex.observers import outbox
+from webindex.page.urls import normalise, page_row
+from webindex.serving.tantivy.index import TantivyIndex
+from webindex.workers.processes import build_observers
 
 # --- What workers come to -----------------------------------------------------------------
 
@@ -128,7 +129,7 @@ def busy_child() -> Iterator[subprocess.Popen[bytes]]:
         "print('ready', flush=True); input()"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", code, "webindex.main"],
+        [sys.executable, "-c", code, "webindex.cli.main"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as process:

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from percola.cells import MAX_TS, Cell, Kind
 from percola.errors import RowTooLongError, TransactionTooLargeError, UsageError, ValueTooLargeError
-from percola.store.base import Condition, Put, RowMutation, is_wanted
-from percola.store.bigtable import BigtableStore, open_bigtable, place_of
-from percola.store.bigtable_calls import Calls, Place, ReadRowsResponse
-from percola.store.bigtable_filters import (
+from percola.store.base import Condition, Delete, Put, RowMutation, is_wanted
+from percola.store.bigtable.client import Calls, Place, ReadRowsResponse
+from percola.store.bigtable.filters import (
     FILTER_BYTES,
     MAX_STORED_TS,
     SCALE,
@@ -21,9 +20,11 @@ from percola.store.bigtable_filters import (
     stamps,
     wanted_ranges,
 )
-from percola.store.bigtable_reading import RECORDS, _pieces
-from percola.store.bigtable_rows import assembled
-from percola.testing.store_model import COLUMNS
+from percola.store.bigtable.reads import RECORDS, _pieces
+from percola.store.bigtable.row_stream import assembled
+from percola.store.bigtable.store import BigtableStore, open_bigtable, place_of
+from percola.store.bigtable.writes import in_requests, plan
+from percola.testing.conformance.model import COLUMNS
 
 PLACE = Place("p", "i", emulator="127.0.0.1:1")
 
@@ -307,3 +308,19 @@ def test_what_was_filtered_out_counts_as_progress() -> None:
 def test_a_range_of_timestamps_that_ends_before_it_begins_holds_nothing() -> None:
     store = BigtableStore(PLACE)
     assert store._reading.entries(Cell("t", b"r", b"c"), Kind.LOCK, 5, 4, None) == []
+
+
+# --- Requests ---------------------------------------------------------------------------
+
+
+def test_a_request_of_many_rows_has_no_more_changes_than_bigtable_takes() -> None:
+    """100,000 in all rows together; deletions are small, so that bytes alone do not cut them."""
+    calls = Calls(PLACE, request_seconds=1.0, patience_seconds=1.0)
+    counts = [30_000, 30_000, 30_000, 1, 80_000, 10_000, 5]
+    plans = [
+        plan(calls, RowMutation("t", b"%d" % n, (), [Delete(Kind.WRITE, b"c", 1)] * count), False)
+        for n, count in enumerate(counts)
+    ]
+    parts = list(in_requests(plans, range(len(plans))))
+    assert parts == [[0, 1, 2], [3, 4], [5, 6]]
+    assert all(sum(counts[at] for at in part) < 100_000 for part in parts)

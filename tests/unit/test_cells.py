@@ -8,11 +8,14 @@ from hypothesis import strategies as st
 
 from percola.cells import (
     MAX_TS,
+    NO_CHANGE,
     SYSTEM_MARK,
     WRITE_HEADER,
     Cell,
+    LastChange,
     LockRecord,
     Op,
+    WriteRecord,
     ack_column,
     decode_lock,
     decode_ts,
@@ -21,7 +24,9 @@ from percola.cells import (
     encode_ts,
     encode_write,
     failed_column,
+    repeated_change,
 )
+from percola.errors import DamagedRecordError
 
 timestamps = st.integers(0, MAX_TS)
 operations = st.sampled_from(Op)
@@ -37,6 +42,14 @@ locks = st.builds(
     ttl_ms=st.integers(0, 2**32 - 1),
     observed=st.booleans(),
     value=values,
+    last_change=st.none(),
+)
+changes = st.just(NO_CHANGE) | st.builds(
+    lambda ts, op, start_ts, value: LastChange(ts, encode_write(op, start_ts, value)),
+    st.integers(1, MAX_TS),
+    st.sampled_from((Op.PUT, Op.DELETE)),
+    timestamps,
+    values,
 )
 
 
@@ -45,7 +58,7 @@ def test_a_write_record_is_read_as_it_was_written(
     op: Op, start_ts: int, value: bytes | None
 ) -> None:
     record = encode_write(op, start_ts, value)
-    assert decode_write(record) == (op, start_ts, value)
+    assert decode_write(record) == WriteRecord(op, start_ts, value)
     assert record[0] == op
     assert record[WRITE_HEADER:] == (value or b"")
 
@@ -56,9 +69,30 @@ def test_a_write_record_tells_an_empty_value_from_none_and_is_never_empty() -> N
     assert len(encode_write(Op.ROLLBACK, 0)) == WRITE_HEADER
 
 
-@given(lock=locks)
-def test_a_lock_record_is_read_as_it_was_written(lock: LockRecord) -> None:
+@given(op=operations, start_ts=timestamps, value=values, change=changes, decides=st.booleans())
+def test_a_reader_finds_in_a_write_record_the_change_that_decoding_it_finds(
+    op: Op, start_ts: int, value: bytes | None, change: LastChange, decides: bool
+) -> None:
+    for record in (
+        encode_write(op, start_ts, value),
+        encode_write(Op.LOCK, start_ts, decides=decides),
+        encode_write(Op.LOCK, start_ts, last_change=change, decides=decides),
+    ):
+        assert repeated_change(record) == decode_write(record).last_change
+
+
+def test_a_repeated_change_that_is_cut_off_is_damage_and_not_an_empty_cell() -> None:
+    record = encode_write(Op.LOCK, 7, last_change=NO_CHANGE)
+    for end in range(WRITE_HEADER, len(record)):
+        with pytest.raises(DamagedRecordError):
+            repeated_change(record[:end])
+
+
+@given(lock=locks, change=changes)
+def test_a_lock_record_is_read_as_it_was_written(lock: LockRecord, change: LastChange) -> None:
     assert decode_lock(encode_lock(lock)) == lock
+    unchanging = lock._replace(op=Op.LOCK, value=None, last_change=change)
+    assert decode_lock(encode_lock(unchanging)) == unchanging
 
 
 def test_a_lock_record_holds_a_primary_with_the_longest_row_of_any_store() -> None:

@@ -15,8 +15,10 @@ from stores import (
 import percola
 from percola import Repository, Table
 from percola.cells import (
+    NO_CHANGE,
     Cell,
     Kind,
+    LastChange,
     LockRecord,
     Op,
     ack_column,
@@ -25,9 +27,9 @@ from percola.cells import (
     encode_write,
     failed_column,
 )
-from percola.check import Counts, Severity, check
+from percola.maintenance.check import Counts, Severity, check
 from percola.store.base import Delete, Put, RowMutation
-from percola.store.lmdb import LmdbStore
+from percola.store.lmdb.store import LmdbStore
 from tests.unit.checked import (
     LARGE,
     TABLES,
@@ -196,6 +198,38 @@ def test_a_write_that_did_not_see_the_one_before_it_is_found(repo: Repository) -
     record = encode_write(Op.PUT, start_ts, b"11")
     damage(repo, "bank", b"Bob", Put(Kind.WRITE, b"bal", ts, record))
     assert only(repo, "overlapping-writes").ts == ts
+
+
+def test_a_lock_that_hides_a_newer_change_is_found(repo: Repository) -> None:
+    write(repo, bal, "Ann", 10)
+    start_ts, commit_ts = write(repo, bal, "Bob", 10)
+    older = LastChange(commit_ts - 1, encode_write(Op.PUT, start_ts - 1, b"9"))
+    for change in (NO_CHANGE, older):
+        ts = repo.services.oracle.timestamp()
+        record = encode_write(Op.LOCK, ts - 1, last_change=change)
+        damage(repo, "bank", b"Bob", Put(Kind.WRITE, b"bal", ts, record))
+        assert only(repo, "hidden-change").ts == ts
+        damage(repo, "bank", b"Bob", Delete(Kind.WRITE, b"bal", ts))
+
+
+def test_a_lock_that_repeats_what_does_not_stand_there_is_found(repo: Repository) -> None:
+    start_ts, commit_ts = write(repo, bal, "Bob", 10)
+    right = LastChange(commit_ts, encode_write(Op.PUT, start_ts, b"10"))
+    for change in (
+        right,
+        LastChange(commit_ts, encode_write(Op.PUT, start_ts, b"11")),
+        LastChange(commit_ts, encode_write(Op.DELETE, start_ts)),
+        LastChange(commit_ts + 1, encode_write(Op.PUT, start_ts, b"10")),
+    ):
+        ts = repo.services.oracle.timestamp()
+        repo.services.oracle.timestamp()
+        record = encode_write(Op.LOCK, ts, last_change=change)
+        damage(repo, "bank", b"Bob", Put(Kind.WRITE, b"bal", ts + 1, record))
+        if change is not right:
+            assert only(repo, "wrong-last-change").ts == ts + 1
+        else:
+            assert list(check(repo)) == []
+        damage(repo, "bank", b"Bob", Delete(Kind.WRITE, b"bal", ts + 1))
 
 
 def test_a_value_that_is_not_of_the_columns_type_is_found(repo: Repository) -> None:

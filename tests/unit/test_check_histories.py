@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from stores import Crashed, CrashingStore, Ground, ScriptedClock, ScriptedCoordination, cell_of
 
 from percola import Repository, Transaction, inspection
-from percola.cells import Kind
-from percola.check import Counts, Severity, check
+from percola.cells import Cell, Kind
 from percola.errors import TransientError
-from percola.metrics import WorkerMetrics
-from percola.patience import Patience
+from percola.maintenance.check import Counts, Severity, check
+from percola.observers.failures import DirtyCell, Failures
+from percola.observers.metrics import WorkerMetrics
 from tests.unit.checked import LARGE, TABLES, bal, broken, contents, measure, recluster
 
 Changes = list[tuple[str, str, bytes]]
@@ -92,8 +92,9 @@ class World:
         if known:
             self.alive.discard(name)
 
-    def notified(self, row: str) -> list[int]:
-        return [ts for ts, _ in self.ground.entries(contents, row, Kind.NOTIFY)]
+    def notified(self, row: str) -> dict[Cell, list[int]]:
+        entries = self.ground.entries(contents, row, Kind.NOTIFY)
+        return {cell_of(contents, row): [ts for ts, _ in entries]}
 
     def step(self, what: str, detail: object, changes: Changes) -> None:
         repo = self.repo
@@ -123,8 +124,8 @@ class World:
                     repo.snapshot().get(bal, detail)
                 elif what == "observe":
                     measure.run(repo.services, detail.encode(), self.notified(detail))
-                elif notified := self.notified(detail):
-                    patience = Patience(
+                elif entries := self.ground.entries(contents, detail, Kind.NOTIFY):
+                    fails = Failures(
                         repo.services,
                         WorkerMetrics(),
                         Random(0),
@@ -132,8 +133,9 @@ class World:
                         first_wait=1,
                         longest_wait=1,
                     )
-                    cell = cell_of(contents, detail)
-                    patience.failed(broken, cell, notified, notified, "Traceback\nValueError: x")
+                    dirty = DirtyCell.of(cell_of(contents, detail), entries)
+                    answers = {dirty.cell: dirty.notified}
+                    fails.failed(broken, [dirty], answers, "Traceback\nValueError: x")
 
 
 walked: Counter[str] = Counter()

@@ -19,6 +19,7 @@ from stores import (
     PassingStore,
     ScriptedCoordination,
     SeamStore,
+    cell_of,
     ground,
     in_thread,
     repo,
@@ -29,7 +30,7 @@ from percola import Repository, Table, Transaction, Worker, inspection, observer
 from percola.cells import (
     Kind,
 )
-from percola.check import Counts, Finding, Severity, check
+from percola.maintenance.check import Counts, Finding, Severity, check
 from percola.store.base import Put, RowMutation
 from tests.unit.checked import (
     LARGE,
@@ -161,7 +162,7 @@ def test_an_observer_that_dies_before_any_row_mutation_leaves_nothing_wrong(
     store.armed = True
     died = False
     try:
-        measure.run(dying.services, b"r", notified)
+        measure.run(dying.services, b"r", {cell_of(contents, "r"): notified})
     except Crashed:
         died = True
     assert died is (after < 2)
@@ -239,7 +240,9 @@ class Change:
     def observe(self) -> None:
         notified = [ts for ts, _ in self._ground.entries(contents, "r", Kind.NOTIFY)]
         if self._column is contents:
-            measure.run(self._ground.repo(TABLES).services, b"r", notified)
+            measure.run(
+                self._ground.repo(TABLES).services, b"r", {cell_of(contents, "r"): notified}
+            )
 
 
 @pytest.mark.parametrize("prewrite", range(READS))

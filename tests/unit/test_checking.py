@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from percola.testing import violations as names
-from percola.testing.checking import check, explain
-from percola.testing.history import Outcome, Recorded
+from percola.testing.histories import violations as names
+from percola.testing.histories.recorder import Outcome, Recorded
+from percola.testing.histories.timestamps import check, explain
 
 X, Y, Z = "t.v/x", "t.v/y", "t.v/z"
 Pairs = list[tuple[str, object]]

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from percola.testing import violations as names
-from percola.testing.checking import check, explain
-from percola.testing.history import Outcome, Recorded
+from percola.testing.histories import violations as names
+from percola.testing.histories.recorder import Outcome, Recorded
+from percola.testing.histories.timestamps import check, explain
 from tests.unit.si_model import KEYS, Model, pick
 
 Seed = Callable[[random.Random, list[Recorded]], bool]

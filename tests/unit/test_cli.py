@@ -112,7 +112,7 @@ def test_init_refuses_what_is_no_place_for_a_repository(tmp_path: Path) -> None:
     assert is_error(call("--repo", tmp_path / "file", "init"), "is a file")
     assert is_error(call("--repo", tmp_path / "full", "init"), "thesis.tex")
     assert is_error(call("--repo", "memory:", "init"), "memory")
-    assert is_error(call("--repo", "hbase://host/x", "init"), "hbase")
+    assert is_error(call("--repo", "hbase://host/x", "init"), "does not say where its oracle is")
     conflicting = ("init", "--schema", "a:B", "--column", "a.b")
     assert is_error(call("--repo", tmp_path / "r", *conflicting), "--schema", "--column")
     assert call("--repo", tmp_path / "r", "init", "--durability", "some").code == 2

@@ -12,8 +12,8 @@ from stores import Crashed, CrashingStore
 import percola
 from percola import Codec, Repository, Table
 from percola.cells import Cell, Kind
-from percola.locks import Fate
 from percola.store.base import OneStepStore
+from percola.transactions.lock_resolver import Fate
 
 __all__ = ["folder", "repo"]
 

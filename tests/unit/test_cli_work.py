@@ -201,16 +201,23 @@ def test_notifications_counts_dirty_cells_by_column(repo: Repository) -> None:
 
 def test_a_failure_is_listed_retried_and_gone(folder: Path, app: Path) -> None:
     where = ("--repo", folder)
-    assert call(*where, "failed").out == "No observer was set aside.\n"
+    assert call(*where, "failed").out == "No change is dead-lettered.\n"
     for row in ("a", "b"):
         assert call(*where, "set", row, "contents", "bad").code == 0
-    assert run(*where, "worker", "app:OBSERVERS", "--until-idle", cwd=app).code == 0
+    words = (*where, "worker", "app:OBSERVERS", "--until-idle")
+    answer = run(*words, cwd=app, tracebacks=True)
+    assert answer.code == 3
+    assert "2 changes are dead-lettered, for an observer kept failing" in answer.out
+    assert answer.err.count("Traceback (most recent call last)") == 10, "five attempts each"
+    for row in ("a", "b"):
+        for number in range(1, 6):
+            assert f"measure failed on docs['{row}'].contents, attempt {number} of 5" in answer.err
     out = call(*where, "failed").out
-    assert "measure on docs['a'].contents" in out and "5 attempts" in out
+    assert "measure on docs['a'].contents" in out and "5 attempts, dead-lettered" in out
+    assert out.count("Traceback (most recent call last)") == 2 and "app.py" in out
+    out = call(*where, "failed", "--no-traceback").out
     assert "ValueError: cannot digest [this]" in out and "Traceback" not in out
-    assert call(*where, "failed", "list").out.count("cannot digest [this]") == 2
-    out = call(*where, "failed", "--traceback").out
-    assert "Traceback (most recent call last)" in out and "app.py" in out
+    assert call(*where, "failed", "list").out.count("ValueError: cannot digest [this]") == 2
     out = call(*where, "history", "a", "contents").out
     assert "measure was set aside here" in out and "cannot digest [this]" in out
     found = call(*where, "failed", "--json").json["failures"]
@@ -226,9 +233,13 @@ def test_a_failure_is_listed_retried_and_gone(folder: Path, app: Path) -> None:
     assert call(*where, "failed", "retry", "--observer", "look", "--json").json == {"retried": 0}
     assert "1 failure made dirty" in call(*where, *retry, "--all").out
     assert "Nothing was set aside" in call(*where, *retry, "--all").out
-    assert run(*where, "worker", "app:OBSERVERS", "--until-idle", cwd=app).code == 0
+    answer = run(*words, "--json", cwd=app, tracebacks=True)
+    assert (answer.code, answer.lines[-1]["set_aside"]) == (3, 1)
     assert call(*where, "get", "a", "size").out == "4\n"
     assert [one["row"] for one in call(*where, "failed", "--json").json["failures"]] == ["b"]
+    assert run(*words, cwd=app).code == 3, "what an earlier worker has dead-lettered counts"
+    look = ("worker", "app:look", "--until-idle")
+    assert run(*where, *look, cwd=app).code == 0, "it is not for this worker's observers"
 
 
 def test_retry_wants_to_know_which(folder: Path) -> None:
@@ -389,6 +400,48 @@ def test_a_target_that_is_no_list_of_observers_is_one_sentence(
     assert is_error(run("--repo", folder, "worker", target, cwd=app), *words)
 
 
+def test_a_module_that_opens_a_repository_when_it_is_imported_is_refused(
+    folder: Path, app: Path
+) -> None:
+    """Whatever it would write, or whichever worker it would start, it does not get that far."""
+    (app / "program.py").write_text(
+        "from app import *\n"
+        f"with percola.open({str(folder)!r}, schema=[docs]) as repo:\n"
+        "    with repo.transaction() as t:\n"
+        "        t.set(contents, 'written', b'text')\n"
+        "    percola.Worker(repo, observers=OBSERVERS).run_until_idle()\n"
+    )
+    for name in ("measure", "misspelt"):
+        answer = run("--repo", folder, "worker", f"program:{name}", "--until-idle", cwd=app)
+        assert is_error(answer, "'program' opens the repository", "__main__", "program.py, line 2")
+    assert call("--repo", folder, "get", "written", "contents", "-t", "docs").code == 1
+    (app / "program.py").write_text(
+        "from app import *\n"
+        "def observers(repo):\n"
+        "    with percola.open(repo.address):\n"
+        "        return OBSERVERS\n"
+    )
+    answer = run("--repo", folder, "worker", "program:observers", "--until-idle", cwd=app)
+    assert answer.code == 0, "a function that is called may open one"
+
+
+def test_a_worker_says_which_columns_have_dirty_cells_and_no_worker(
+    folder: Path, app: Path, start: Callable[..., Running], wait_until: Callable[..., object]
+) -> None:
+    for row in ("a", "b"):
+        assert call("--repo", folder, "set", row, "contents", "text").code == 0
+    words = ("--repo", folder, "worker", "app:look", "--until-idle")
+    answer = run(*words, cwd=app)
+    assert answer.code == 0
+    [line] = answer.err.splitlines()
+    assert "docs.contents has 2 dirty cells, and no worker observes it" in line
+    worker = start(folder, "app:measure", cwd=app)
+    worker.expect("observes")
+    wait_until(lambda: not call("--repo", folder, "notifications", "--json").json["cells"])
+    assert run(*words, cwd=app).err == ""
+    assert worker.end(signal.SIGTERM)[0] == 0
+
+
 def test_init_refuses_a_schema_that_is_not_one(tmp_path: Path, app: Path) -> None:
     where = ("--repo", tmp_path / "r", "init", "--schema")
     assert is_error(run(*where, "app:NUMBER", cwd=app), "7 (int)", "list of tables")
@@ -429,7 +482,7 @@ def test_an_observer_that_never_ends_is_set_aside_and_the_worker_goes_on(
     )
     assert call("--repo", folder, "set", "a", "contents", "x").code == 0
     words = ("worker", "endless:endless", "--until-idle", "--timeout", 0.3)
-    answer = run("--repo", folder, *words, cwd=app)
-    assert answer.code == 0 and "set aside 1" in answer.out
+    answer = run("--repo", folder, *words, cwd=app, tracebacks=True)
+    assert answer.code == 3 and "set aside 1" in answer.out
     assert "0.3 s" in call("--repo", folder, "failed").out
     assert call("--repo", folder, "get", "a", "size").code == 1

@@ -17,7 +17,7 @@ import pytest
 from children import Child, hear, say
 
 from percola import ObserverMismatchError, RepositoryClosedError
-from percola.coordination.local import LocalCoordination
+from percola.coordination.local.coordination import LocalCoordination
 
 Wait = Callable[..., object]
 

@@ -25,11 +25,11 @@ from percola import (
 )
 from percola.catalog import SYSTEM_TABLE
 from percola.cells import Kind
-from percola.check import check
+from percola.maintenance.check import check
 from percola.spark import WorkerStatus, run_workers
-from percola.spark.fleet_board import Board, Order, Report, clear_abandoned
-from percola.spark.fleet_status import Place
-from percola.spark.fleet_task import Ending, Task, attempts_of, epoch_of, run_task, work
+from percola.spark.fleet.board import Board, Order, Report, clear_abandoned
+from percola.spark.fleet.status import Place
+from percola.spark.fleet.task import Ending, Task, attempts_of, epoch_of, run_task, work
 
 Wait = Callable[..., Any]
 

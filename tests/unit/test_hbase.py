@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from percola.cells import MAX_TS, Kind
 from percola.errors import DamagedRecordError, RepositoryClosedError, StoreError, UsageError
 from percola.store.base import Condition, Delete, Put, RowMutation
-from percola.store.hbase import HBaseStore, open_hbase, place_of
-from percola.store.hbase_calls import Place
-from percola.store.hbase_failures import Failure, Meaning
-from percola.store.hbase_jvm import CONF, JARS, client_jars, jvm_options, settings_folder
-from percola.store.hbase_plans import plan
-from percola.store.hbase_wire import (
+from percola.store.hbase.client import Place
+from percola.store.hbase.errors import Failure, Meaning
+from percola.store.hbase.jvm import CONF, JARS, client_jars, jvm_options, settings_folder
+from percola.store.hbase.mutations import plan
+from percola.store.hbase.store import HBaseStore, open_hbase, place_of
+from percola.store.hbase.wire import (
     MAX_STORED_TS,
     Ask,
     Change,
@@ -35,7 +35,7 @@ from percola.store.hbase_wire import (
     stored_lock,
     varint,
 )
-from percola.testing.ground import lock, written
+from percola.testing.conformance.fixtures import lock, written
 
 # --- Addresses --------------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ def test_percolas_own_tables_have_names_that_hbase_allows_and_users_do_not_take(
 def test_opening_starts_no_java_and_a_closed_store_says_so(tmp_path: Path) -> None:
     program = (
         "import jpype\n"
-        "from percola.store.hbase import open_hbase\n"
+        "from percola.store.hbase.store import open_hbase\n"
         "store = open_hbase('hbase://a/ns')\n"
         "store.close()\n"
         "assert not jpype.isJVMStarted()"
@@ -152,8 +152,8 @@ def test_what_stands_in_the_folder_of_settings_holds_unless_the_address_says_oth
     )
     (tmp_path / "hbase-site.xml").write_text(f"<configuration>{properties}</configuration>")
     program = (
-        "from percola.store.hbase_jvm import start\n"
-        "from percola.store.hbase_calls import _settings, Place\n"
+        "from percola.store.hbase.jvm import start\n"
+        "from percola.store.hbase.client import _settings, Place\n"
         "start()\n"
         "found = _settings(Place('here:2181', 'ns'), 1.0, 2.0)\n"
         f"print(*(found.get(name) for name in {list(said)!r}))"
@@ -172,7 +172,7 @@ def test_what_stands_in_the_folder_of_settings_holds_unless_the_address_says_oth
 def test_stacks_that_hbases_client_prints_go_nowhere() -> None:
     require_jars()
     program = (
-        "from percola.store.hbase_jvm import java_class, start\n"
+        "from percola.store.hbase.jvm import java_class, start\n"
         "start()\n"
         "java_class('java.io.IOException')('raised as well').printStackTrace()"
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from percola.errors import StoreError
-from percola.store.hbase_calls import Calls, Place, Tries
-from percola.store.hbase_failures import Failure, Meaning
-from percola.store.hbase_kerberos import no_login, trouble_of
+from percola.store.hbase.client import Calls, Place, Tries
+from percola.store.hbase.errors import Failure, Meaning
+from percola.store.hbase.kerberos import no_login, trouble_of
 
 CALL = "Call to address=localhost:16020 failed on local exception: "
 SASL = "javax.security.sasl.SaslException: "

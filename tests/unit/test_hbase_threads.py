@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from percola.errors import StoreError
-from percola.store.hbase_threads import Threads
+from percola.store.hbase.executor import Threads
 
 DEADLINE = 60
 

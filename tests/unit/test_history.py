@@ -16,8 +16,7 @@ from percola import ConflictError, Repository, RetriesExhaustedError, StoreError
 from percola.cells import Cell
 from percola.codecs import JSON
 from percola.errors import CommitUnknownError, OutcomeUnknownError
-from percola.testing.checking import check
-from percola.testing.history import (
+from percola.testing.histories.recorder import (
     DamagedHistoryError,
     Outcome,
     Recorded,
@@ -29,7 +28,8 @@ from percola.testing.history import (
     read_history,
     write_history,
 )
-from percola.transaction import Transaction
+from percola.testing.histories.timestamps import check
+from percola.transactions.transaction import Transaction
 
 t = Table("t")
 value = t.column("value", int)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import os
 import signal
 import threading
@@ -13,7 +15,8 @@ from typing import Any
 import pytest
 from py4j import java_gateway
 
-from percola.spark.interrupts import interrupts_kept
+from percola.spark import session
+from percola.spark.ctrl_c import interrupts_kept
 
 
 class Thing:
@@ -74,3 +77,20 @@ def test_a_thread_leaves_the_handler_as_it_is() -> None:
     thread.start()
     thread.join()
     assert seen == [before]
+
+
+def test_what_py4j_logs_is_silent_while_a_session_runs_even_once_the_root_has_a_handler() -> None:
+    said = io.StringIO()
+    handler = logging.StreamHandler(said)
+    logging.getLogger().addHandler(handler)
+    try:
+        session._silence_py4j(True)
+        try:
+            logging.getLogger("py4j.clientserver").error("a socket was shut down")
+            logging.getLogger("mine").error("mine")
+        finally:
+            session._silence_py4j(False)
+        logging.getLogger("py4j.clientserver").error("later")
+    finally:
+        logging.getLogger().removeHandler(handler)
+    assert said.getvalue() == "mine\nlater\n"

@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 from children import Child, hear, say
+from forked import Forked, in_child
 from stores import all_at_once
 
 import percola
-from percola import Repository, Table
-from percola.coordination.local import LocalCoordination
-from percola.coordination.local_leases import LeaseFile
-from percola.leases import Leases
+from percola import Repository, Snapshot, Table
+from percola.coordination.local.active_slots import LeaseFile
+from percola.coordination.local.coordination import LocalCoordination
+from percola.transactions.active_snapshots import Leases
 
 bank = Table("bank")
 bal = bank.column("bal", int)
@@ -82,6 +83,36 @@ def test_many_threads_that_come_and_go_leave_nothing_held() -> None:
     leases.add(1, 7)
     leases.drop(1)
     assert told[-1] == 0
+
+
+def test_one_that_begins_while_the_last_one_ends_is_not_forgotten() -> None:
+    """What it publishes is followed by the other one's 0."""
+    told: list[int] = []
+
+    def hold_back(ts: int) -> None:
+        if ts == 0 and 2 not in leases._active:
+            leases.add(2, 50)
+        told.append(ts)
+
+    leases = Leases(hold_back)
+    leases.add(1, 40)
+    leases.drop(1)
+    assert told == [40, 50, 0, 50]
+
+
+def test_one_that_ends_while_another_looks_for_the_oldest_leaves_nothing_held() -> None:
+    told: list[int] = []
+
+    def hold_back(ts: int) -> None:
+        if ts == 50:
+            leases.drop(2)  # Publishes 0, before the 50 that is under way.
+        told.append(ts)
+
+    leases = Leases(hold_back)
+    leases.add(1, 40)
+    leases.add(2, 50)
+    leases.drop(1)
+    assert told == [40, 0, 50, 0]
 
 
 # --- Between processes ------------------------------------------------------------------
@@ -155,10 +186,42 @@ def test_the_child_of_a_fork_has_a_lease_of_its_own(
     assert mine.oldest_held() == 50
 
 
+def test_a_slot_that_is_taken_while_another_thread_frees_those_of_the_dead_is_kept(
+    tmp_path: Path,
+) -> None:
+    """Record locks do not keep the threads of a process apart."""
+
+    class Freeing(LeaseFile):
+        def _try_lock(self, slot: int) -> bool:
+            locked = super()._try_lock(slot)
+            if threading.current_thread() is frees:
+                begins.set()
+                frees_on.wait(0.2)
+            return locked
+
+    with Child(_hold_in_one_slot, tmp_path) as dead:
+        assert dead.hear() == "holds"
+    file = Freeing(tmp_path)
+    begins, frees_on = threading.Event(), threading.Event()
+    frees = threading.Thread(target=file.oldest)
+    frees.start()
+    assert begins.wait(60)
+    file.hold(7)
+    frees_on.set()
+    frees.join()
+    with Child(_oldest, tmp_path) as other:
+        assert other.hear() == 7
+    file.close()
+
+
+def _oldest(pipe: Connection, folder: Path) -> int | None:
+    return LeaseFile(folder).oldest()
+
+
 def test_where_no_slot_is_free_a_process_holds_nothing_back_and_reads_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("percola.coordination.local_leases._SLOTS", 1)
+    monkeypatch.setattr("percola.coordination.local.active_slots._SLOTS", 1)
     first = LeaseFile(tmp_path)
     with Child(_hold_in_one_slot, tmp_path) as other:
         assert other.hear() == "holds"
@@ -204,3 +267,141 @@ def test_a_snapshot_in_another_process_holds_garbage_collection_back_until_that_
             other.kill()
             assert repo.collect_garbage(retention=0).safe_point > start_ts
         assert [value for _, value in repo.versions(bal, "a")] == [3]
+
+
+# --- After a fork -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Iterator[Repository]:
+    with percola.open(tmp_path / "repo", [bank], durability="relaxed") as opened:
+        put(opened, 1)
+        yield opened
+
+
+def put(repo: Repository, *values: int) -> None:
+    for value in values:
+        with repo.transaction() as t:
+            t.set(bal, "a", value)
+
+
+@pytest.mark.parametrize("parent_reads", [False, True])
+def test_what_a_child_reads_is_kept_from_garbage_collection(
+    repo: Repository, parent_reads: bool
+) -> None:
+    def read(child: Forked) -> object:
+        snapshot = repo.snapshot()
+        child.say(snapshot.start_ts)
+        child.hear()
+        found = snapshot.get(bal, "a")
+        snapshot.close()
+        child.say(found)
+        return child.hear()
+
+    inherited = repo.snapshot() if parent_reads else None
+    with Forked(read) as child:
+        start_ts = int(child.hear())
+        if inherited is not None:
+            inherited.close()
+        put(repo, 2, 3, 4)
+        assert repo.collect_garbage(retention=0).safe_point == start_ts
+        child.say("read")
+        assert child.hear() == "1"
+        assert repo.collect_garbage(retention=0).safe_point > start_ts
+
+
+def test_a_child_never_holds_back_what_its_parent_has_read(repo: Repository) -> None:
+    """Neither snapshots of other threads, which nothing ends there, nor what it ends itself."""
+    first = repo.snapshot()
+    put(repo, 2)
+    second = repo.snapshot()
+
+    def live(child: Forked) -> object:
+        first.close()
+        for _ in range(300):
+            with repo.snapshot() as now:
+                now.get(bal, "a")
+        child.say("has read")
+        return child.hear()
+
+    with Forked(live) as child:
+        assert child.hear() == "has read"
+        first.close()
+        second.close()
+        put(repo, 3, 4)
+        collected = repo.collect_garbage(retention=0)
+        assert collected.held_back == ""
+        assert collected.safe_point > second.start_ts
+
+
+def test_what_a_parent_reads_stays_kept_when_its_child_ends_or_closes_the_repository(
+    repo: Repository,
+) -> None:
+    with repo.snapshot() as reading:
+        assert in_child(lambda: repo.snapshot().get(bal, "a")) == "1"
+        assert in_child(repo.close) == "None"
+        put(repo, 2, 3)
+        assert repo.collect_garbage(retention=0).safe_point == reading.start_ts
+        assert reading.get(bal, "a") == 1
+
+
+USES: Mapping[str, Callable[[Snapshot], object]] = {
+    "get": lambda one: one.get(bal, "a"),
+    "get_many": lambda one: one.get_many([(bal, "a")]),
+    "get_row": lambda one: one.get_row(bank, "a"),
+    "get_rows": lambda one: one.get_rows(bank, ["a"]),
+    "scan": lambda one: list(one.scan(bank)),
+    "version": lambda one: one.version(bal, "a"),
+}
+
+
+@pytest.mark.parametrize("begin", [Repository.snapshot, Repository.transaction])
+@pytest.mark.parametrize("name", USES)
+def test_a_snapshot_or_transaction_that_began_before_a_fork_is_refused_in_the_child(
+    repo: Repository, begin: Callable[[Repository], Snapshot], name: str
+) -> None:
+    inherited = begin(repo)
+    assert inherited.get(bal, "a") == 1
+
+    def use() -> object:
+        with repo.snapshot() as mine:
+            assert mine.get(bal, "a") == 1, "its own is not refused, and made a reader"
+        return USES[name](inherited)
+
+    words = in_child(use)
+    assert words.startswith("TransactionUsedUpError: ")
+    assert f"repo.snapshot(at={inherited.start_ts})" in words
+    assert inherited.get(bal, "a") == 1
+
+
+@pytest.mark.parametrize("two_phase", [False, True])
+def test_a_transaction_is_committed_by_the_process_that_began_it_and_by_no_child(
+    repo: Repository, two_phase: bool
+) -> None:
+    """Both have one start_ts: a lock of one could be resolved as if it were the other's."""
+    inherited = repo.transaction(two_phase=two_phase)
+    inherited.set(bal, "parent", 1)
+
+    def commit() -> None:
+        inherited.set(bal, "child", 2)
+        inherited.commit()
+
+    assert in_child(commit).startswith("TransactionUsedUpError: ")
+    inherited.commit()
+    with repo.snapshot() as now:
+        assert now.get(bal, "parent") == 1
+        assert now.get(bal, "child") is None
+
+
+def test_a_child_may_give_up_and_close_what_it_inherited(repo: Repository) -> None:
+    reading, writing = repo.snapshot(), repo.transaction()
+    writing.set(bal, "parent", 1)
+
+    def end() -> str:
+        reading.close()
+        writing.rollback()
+        return "ended"
+
+    assert in_child(end) == "ended"
+    assert reading.get(bal, "a") == 1
+    writing.commit()

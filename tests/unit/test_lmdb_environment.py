@@ -16,9 +16,9 @@ import percola
 from percola import ConflictingOptionsError, RepositoryClosedError, StoreError, Table
 from percola.cells import Cell, Kind, Op
 from percola.store.base import Put, RowMutation
-from percola.store.lmdb import LmdbStore
-from percola.store.lmdb_driver import Txn
-from percola.store.lmdb_environment import Environment
+from percola.store.lmdb.driver import Txn
+from percola.store.lmdb.environment import Environment
+from percola.store.lmdb.store import LmdbStore
 
 THREADS = 16
 DEADLINE = 90.0

@@ -12,11 +12,11 @@ from children import Child, hear, say
 
 import percola
 from percola import Table, feed
-from percola.backup import backup, restore
 from percola.cells import Cell, Kind, Op, encode_write
 from percola.errors import NoFeedError
+from percola.maintenance.backup import backup, restore
 from percola.store.base import Put, RowMutation
-from percola.store.lmdb import LmdbStore
+from percola.store.lmdb.store import LmdbStore
 
 CELL = Cell("docs", b"r", b"c")
 

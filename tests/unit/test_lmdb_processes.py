@@ -18,13 +18,13 @@ from children import Child, hear, say
 import percola
 from percola import Table
 from percola.cells import MAX_TS, Cell, Kind, Op
-from percola.coordination.local import LocalCoordination
-from percola.store import lmdb_file
+from percola.coordination.local.coordination import LocalCoordination
 from percola.store.base import Condition, OneStepStore, Put, RowMutation
-from percola.store.lmdb import LmdbStore
-from percola.store.lmdb_driver import Txn
-from percola.store.lmdb_environment import Environment
-from percola.testing.one_step import assert_nothing_missed, commit_often, sight
+from percola.store.lmdb import file as lmdb_file
+from percola.store.lmdb.driver import Txn
+from percola.store.lmdb.environment import Environment
+from percola.store.lmdb.store import LmdbStore
+from percola.testing.conformance.one_step import assert_nothing_missed, commit_often, sight
 
 PROCESSES = 4
 COUNTER = Cell("t", b"counter", b"c")

@@ -10,7 +10,7 @@ from children import Child, hear, say
 
 from percola import SnapshotTooOldError
 from percola.cells import Cell
-from percola.store.lmdb import LmdbStore
+from percola.store.lmdb.store import LmdbStore
 
 CELL = Cell("docs", b"r", b"c")
 

@@ -21,7 +21,7 @@ import percola
 from percola import StoreError, StoreFullError, Table
 from percola.cells import Cell, Kind
 from percola.store.base import Put, RowMutation
-from percola.store.lmdb import LmdbStore
+from percola.store.lmdb.store import LmdbStore
 
 MEGABYTE = 1 << 20
 NOBODY = 65534

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from percola.spark.chunks import chunked, weight
-from webindex.batch.inverting import Row
+from webindex.batch.inlinks import Row
 
 
 @given(st.lists(st.integers(0, 50)), st.integers(1, 10), st.integers(1, 100))

@@ -30,13 +30,13 @@ from pyspark.sql.types import (
 from spark_writes import docs, open_table
 
 from percola import JSON, PercolaError, Table, ValueTooLargeError, WrongTypeError
-from percola.joint import JOBS, RowWrites
 from percola.spark.columns import chosen, to_batch
 from percola.spark.encoding import Encoder
 from percola.spark.options import Options
-from percola.spark.stream_writing import stream_writer
-from percola.spark.writing import writer
+from percola.spark.stream.sink import stream_writer
+from percola.spark.write.plan import writer
 from percola.store.base import Limits
+from percola.transactions.jobs import JOBS, RowWrites
 
 SIMPLE: dict[str, DataType] = {
     "string": StringType(),

@@ -13,11 +13,12 @@ from pyspark.sql.types import StructType
 
 import percola
 from percola import Repository, Table, UsageError, feed
-from percola.spark import feed_ranges, stream_reading
 from percola.spark.options import Options
 from percola.spark.partitioning import row_ranges
-from percola.spark.stream_reading import FeedReader, feed_schema, stream_reader
-from percola.store.lmdb import LmdbStore
+from percola.spark.stream import ranges as feed_ranges
+from percola.spark.stream import source as stream_reading
+from percola.spark.stream.source import FeedReader, feed_schema, stream_reader
+from percola.store.lmdb.store import LmdbStore
 
 docs = Table("docs", feed=True)
 size = docs.column("size", int)

@@ -25,8 +25,8 @@ from pyspark.sql.types import FloatType, StringType, StructField, StructType
 
 from percola import JSON, Table
 from percola.spark.columns import Chosen, chosen, schema_of
-from percola.spark.filters import intersected, row_ranges_of, sieve_of
 from percola.spark.partitioning import Range
+from percola.spark.read.filters import intersected, row_ranges_of, sieve_of
 
 docs = Table("docs")
 docs.column("title", str)

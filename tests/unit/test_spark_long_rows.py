@@ -7,7 +7,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from percola import SchemaError, Table, UnknownColumnError, WrongTypeError
 from percola.cells import Cell
-from percola.spark.long_rows import long_fields, long_rows
+from percola.spark.read.family_rows import long_fields, long_rows
 
 docs = Table("docs")
 links = docs.family("links", int)

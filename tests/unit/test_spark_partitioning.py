@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from percola.cells import Kind, Op, encode_write
-from percola.spark.filters import intersected
 from percola.spark.partitioning import Range, last_row, row_ranges
+from percola.spark.read.filters import intersected
 from percola.store.base import Put, RowMutation, Store
-from percola.store.lmdb import LmdbStore
+from percola.store.lmdb.store import LmdbStore
 from percola.store.memory import MemoryStore
 
 _CHANGES = [Put(Kind.WRITE, b"c", 2, encode_write(Op.PUT, 1, b"v"))]

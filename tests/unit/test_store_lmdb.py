@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from percola.store.lmdb import LmdbStore
+import pytest
+
+import percola
+from percola import Table
+from percola.store.lmdb.store import LmdbStore
 from percola.testing import OneStepConformance
 
 
@@ -23,3 +28,26 @@ class TestLmdbStoreInASmallMap(OneStepConformance):
 
     def make_store(self, folder: Path) -> LmdbStore:
         return LmdbStore(folder, durability="relaxed", map_bytes=1 << 16)
+
+
+def test_a_cell_is_read_by_the_short_path_although_others_have_locked_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table("cells")
+    written, never = table.column("written"), table.column("never")
+    with percola.open(tmp_path / "repo", [table], durability="relaxed") as repo:
+        with repo.transaction() as t:
+            t.set(written, "a", b"value")
+        for two_phase in (False, True):
+            with repo.transaction(two_phase=two_phase) as t:
+                assert t.get_for_update(written, "a") == b"value"
+                assert t.get_for_update(never, "a") is None
+            snapshot = repo.snapshot()
+
+            def walk(*_: Any) -> None:
+                raise AssertionError("it looks at one record after the other")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(LmdbStore, "_state", walk)
+                assert snapshot.get(written, "a") == b"value"
+                assert snapshot.get(never, "a") is None

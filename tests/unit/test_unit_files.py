@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from needs import lack, need
 
 from percola.cli import cli
 
@@ -27,9 +28,10 @@ def settings(text: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_systemd_takes_the_unit(unit: Path, tmp_path: Path) -> None:
+    need("systemd")
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
-        pytest.skip("there is no systemd-analyze here to read unit files with")
+        lack("systemd", "There is no systemd-analyze here to read unit files with.")
     here = tmp_path / unit.name
     text = unit.read_text()
     assert INSTALLED in text

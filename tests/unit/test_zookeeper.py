@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from percola import ObserverMismatchError, RepositoryClosedError
-from percola.coordination import zookeeper
-from percola.coordination.agreement import check_agreement
-from percola.coordination.zookeeper import Held, ZooKeeperCoordination
-from percola.coordination.zookeeper_connection import Settings
+from percola.coordination.observer_agreement import check_agreement
+from percola.coordination.zookeeper import coordination as zookeeper
+from percola.coordination.zookeeper.connection import Settings
+from percola.coordination.zookeeper.coordination import Held, ZooKeeperCoordination
 from percola.errors import StoreError, UsageError
 
 SETTINGS = Settings(("127.0.0.1:9",), "/percola/test", 10.0, 0.2, 0.2, None)

@@ -16,12 +16,12 @@ from from_scratch import again, check, sample
 import percola
 from percola import Repository, Worker
 from webindex import tables
-from webindex.loading import Loaded, load_captures
+from webindex.crawl.warc import Capture
+from webindex.load.transaction import Loaded, load_captures
+from webindex.page.urls import page_row
 from webindex.sample import CHANGED_URL
 from webindex.serving import TantivyIndex
-from webindex.urls import page_row
-from webindex.warc import Capture
-from webindex.working import build_observers
+from webindex.workers.processes import build_observers
 
 GROUP = 32
 

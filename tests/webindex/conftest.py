@@ -8,8 +8,8 @@ import pytest
 from from_scratch import sample
 
 from percola import Worker
-from webindex.loading import load_captures
-from webindex.working import build_observers, open_index, open_repository
+from webindex.load.transaction import load_captures
+from webindex.workers.processes import build_observers, open_index, open_repository
 
 
 @pytest.fixture(scope="session")

@@ -17,14 +17,14 @@ from typing import Any
 
 from percola import Repository, inspection
 from webindex import tables
-from webindex.loading import describe
-from webindex.pages import Page
-from webindex.pages import parse as parse_page
-from webindex.pointers import MAX_HOPS, pointer_of_capture
+from webindex.crawl.warc import Capture, read_captures
+from webindex.load.transaction import describe
+from webindex.page.pages import Page
+from webindex.page.pages import parse as parse_page
+from webindex.page.pointers import MAX_HOPS, pointer_of_capture
+from webindex.page.urls import host, normalise, page_id, page_row, registrable_domain
 from webindex.sample import recrawl_path, sample_path
 from webindex.serving import ServingDocument, TantivyIndex
-from webindex.urls import host, normalise, page_id, page_row, registrable_domain
-from webindex.warc import Capture, read_captures
 
 Cells = dict[tuple[str, str, str], Any]
 """(table, row, column) → value, without what depends on time and on where a capture stands."""
@@ -117,8 +117,10 @@ def compute(captures: Iterable[Capture], ranks: Mapping[str, float] | None = Non
         cells["pages", row, "fingerprint"] = {
             **shown(page),
             "hash": page.text_hash,
-            "simhash": None if page.simhash is None else f"{page.simhash:016x}",
+            "heading": page.heading,
         }
+        if page.sketch is not None:
+            cells["pages", row, "sketch"] = page.sketch.pack()
         if page.links:
             links = [[link.url, list(link.anchors), link.rel] for link in page.links]
             cells["pages", row, "links"] = links
@@ -152,7 +154,8 @@ def compute(captures: Iterable[Capture], ranks: Mapping[str, float] | None = Non
 
     documents = {}
     owners: dict[str, dict[str, Any]] = {}
-    bands: defaultdict[str, set[int]] = defaultdict(set)
+    bands: defaultdict[str, set[str]] = defaultdict(set)
+    leaders = _leaders(pages.values())
     live: defaultdict[str, dict[str, int]] = defaultdict(lambda: {"pages": 0, "indexable": 0})
     for group in _components(pages, targets):
         name = min(group)
@@ -160,12 +163,15 @@ def compute(captures: Iterable[Capture], ranks: Mapping[str, float] | None = Non
             page, content = pages[url], _content(pages[url])
             keys = {"content": content, "target": targets.get(url)}
             cells["pages", page_row(url), "joined"] = {"cluster": name, **keys}
-            cells["clusters", name, f"member:{page_id(url)}"] = {**shown(page), **keys}
-            owners.setdefault(content, {"cluster": name, "pages": 0})["pages"] += 1
-            if page.simhash is not None:
-                for place in range(4):
-                    bits = page.simhash >> (16 * place) & 0xFFFF
-                    bands[f"band/{place}/{bits:04x}"].add(page.simhash)
+            leader = leaders.get(content, content)
+            member = {**shown(page), **keys, "leader": leader}
+            cells["clusters", name, f"member:{page_id(url)}"] = member
+            owner = {"cluster": name, "leader": leader, "pages": 0}
+            owners.setdefault(content, owner)["pages"] += 1
+            if page.sketch is not None:
+                cells["keys", content, "sketch"] = page.sketch.pack()
+                for band in page.sketch.bands:
+                    bands[f"band/{page.heading}/{band}"].add(page.text_hash.partition(":")[2])
             counter = live[f"{host(url)}/{page_id(url)[:2]}"]
             counter["pages"] += 1
             counter["indexable"] += not page.noindex
@@ -174,8 +180,8 @@ def compute(captures: Iterable[Capture], ranks: Mapping[str, float] | None = Non
             documents[name] = cells["clusters", name, "document"] = document
     for content, owner in owners.items():
         cells["keys", content, "owner"] = owner
-    for row, simhashes in bands.items():
-        cells["keys", row, "near"] = b"".join(n.to_bytes(8, "big") for n in sorted(simhashes))
+    for row, texts in bands.items():
+        cells["keys", row, "near"] = bytes.fromhex("".join(sorted(texts)))
     for row, counter in live.items():
         cells["hosts", row, "live"] = counter
     return Index(cells, documents, pages)
@@ -212,17 +218,38 @@ def _follow(
 
 
 def _content(page: Page) -> str:
-    return f"text/{page.text_hash}" if page.simhash is None else f"near/{page.simhash:016x}"
+    if page.heading is None:
+        return f"text/{page.text_hash}"
+    return f"near/{page.heading}/{page.text_hash.removeprefix('text:')}"
+
+
+def _leaders(pages: Iterable[Page]) -> dict[str, str]:
+    """The leader of each content of a long page: the first one before it that leads and is near."""
+    found: dict[str, str] = {}
+    texts = {_content(page): page for page in pages if page.sketch is not None}
+    for content, page in sorted(texts.items()):
+        before = (one for one in found if found[one] == one and _near(texts[one], page))
+        found[content] = min(before, default=content)
+    return found
+
+
+def _near(one: Page, other: Page) -> bool:
+    assert one.sketch is not None and other.sketch is not None
+    return (
+        one.heading == other.heading
+        and not set(one.sketch.bands).isdisjoint(other.sketch.bands)
+        and one.sketch.is_near(other.sketch)
+    )
 
 
 def _components(pages: Mapping[str, Page], targets: Mapping[str, str]) -> Iterator[list[str]]:
     """Clusters, by comparing every page with every other one."""
     beside: defaultdict[str, set[str]] = defaultdict(set)
+    leaders = _leaders(pages.values())
     for one, other in combinations(pages, 2):
-        mine, its = pages[one].simhash, pages[other].simhash
+        mine, its = _content(pages[one]), _content(pages[other])
         if (
-            (mine is not None and its is not None and (mine ^ its).bit_count() <= 3)
-            or (mine is its is None and pages[one].text_hash == pages[other].text_hash)
+            leaders.get(mine, mine) == leaders.get(its, its)
             or targets.get(one) == other
             or targets.get(other) == one
         ):
@@ -301,12 +328,13 @@ def held(repo: Repository) -> Cells:
         members = row.family(tables.member)
         names[row.key] = min((one["url"] for one in members.values()), default=row.key)
     found: Cells = {}
-    for table in (t for t in tables.SCHEMA if t not in (tables.journal, tables.ranks)):
+    left_out = (tables.journal, tables.ranks, tables.payloads, tables.waiting)
+    for table in (t for t in tables.SCHEMA if t not in left_out):
         for row in now.scan(table):
             key = names[row.key] if table is tables.clusters else row.key
             for column, value in row.items():
-                if column is tables.revisited:
-                    continue
+                if column is tables.revisited or column.name.startswith("earlier"):
+                    continue  # What a page was: see test_revisits.py.
                 if column in (tables.joined, tables.owner):
                     value = {**value, "cluster": names.get(value["cluster"])}
                 found[table.name, key, column.name] = _timeless(column.name, value)

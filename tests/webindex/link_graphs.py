@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from percola import Repository, Transaction
 from webindex import tables
+from webindex.page.urls import page_row
 from webindex.ranking.graph import Numbering, PageRow, PagesRead, edges_of, read_pages
 from webindex.ranking.pagerank import Block, Ranking, iterate
 from webindex.ranking.report import EPSILON
 from webindex.ranking.writing import begin, write_ranks
-from webindex.urls import page_row
 
 Links = Sequence[tuple[str, str]]
 """(URL, rel) of each link of a page."""

@@ -9,9 +9,9 @@ from pathlib import Path
 from warc_files import DATE, HTML, Crawl
 
 from percola import Repository, Worker
-from webindex.loading import load_captures
-from webindex.warc import Rejected, read_captures
-from webindex.working import build_observers, open_index
+from webindex.crawl.warc import Rejected, read_captures
+from webindex.load.transaction import load_captures
+from webindex.workers.processes import build_observers, open_index
 
 SITE = "https://docs.example.org"
 ELSEWHERE = "https://mirror.example.net"
@@ -62,10 +62,10 @@ def crawl() -> Crawl:
         page(f"/p{number}", html(f"Page {number}", text, _links(number)))
     # Under the same text, or nearly the same; one of their links stays within the cluster.
     page("/p1", html("Page 1", words(1), _links(1)), site=ELSEWHERE)
-    page("/p1-copy", html("A copy", words(1), _links(1)))
+    page("/p1-copy", html("Page 1", words(1), _links(1)))
     almost = words(2, LONG)
     almost[200] = "different"
-    page("/p2-almost", html("Almost", almost, _links(2)))
+    page("/p2-almost", html("Page 2", almost, _links(2)))
     # Too short to be compared but by their bytes.
     page("/short-1", html("Short", ["few", "words"]))
     page("/short-2", html("Short", ["few", "words"]))
@@ -89,7 +89,7 @@ def crawl() -> Crawl:
     # Pages that are not shown, and links that do not vouch.
     noindex = '<meta name="robots" content="noindex">'
     page("/hidden", html("Hidden", words(70), [("/p5", "from a hidden page")], noindex))
-    page("/p5-hidden", html("Hidden copy", words(5), _links(5), noindex))
+    page("/p5-hidden", html("Page 5", words(5), _links(5), noindex))
     page(
         "/paid",
         b'<html><body><a rel="sponsored" href="/p0">buy</a> <a rel=nofollow href="/p1">no</a> '

@@ -28,10 +28,10 @@ from click.testing import CliRunner
 from commands import Answer, command, environment
 from servers import Servers
 
-from webindex.main import cli
+from webindex.cli.main import cli
+from webindex.page.urls import page_row
 from webindex.sample import CHANGED_URL, CHANGED_WORDS, recrawl_path, sample_path
-from webindex.spark_jobs import running_session
-from webindex.urls import page_row
+from webindex.spark.jobs import running_session
 
 SECONDS: Final = 600.0
 OBSERVERS: Final = "webindex.main:observers"
@@ -55,7 +55,7 @@ class WebIndex:
 
     def webindex(self, word: str, *arguments: object) -> Answer:
         """Run a command of `webindex` on it."""
-        line = [sys.executable, "-m", "webindex.main", word, "--repo", self.address]
+        line = [sys.executable, "-m", "webindex.cli.main", word, "--repo", self.address]
         return self._run([*line, *map(str, arguments)])
 
     def _run(self, line: Sequence[str]) -> Answer:
@@ -91,7 +91,7 @@ class WebIndex:
     @contextmanager
     def site(self) -> Iterator[str]:
         """The address of its pages for people; SIGTERM ends `serve` at the end of the block."""
-        line = [sys.executable, "-m", "webindex.main", "serve", "--repo", self.address]
+        line = [sys.executable, "-m", "webindex.cli.main", "serve", "--repo", self.address]
         process = subprocess.Popen(
             [*line, "--port", "0"],
             env=self.environment,

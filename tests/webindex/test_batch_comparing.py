@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -10,17 +11,21 @@ from hypothesis import strategies as st
 
 from percola import Column, Family
 from webindex import tables
-from webindex.batch.brief import LONGEST_TEXT, brief, canonical
-from webindex.batch.comparing import KEPT, Tally, differences_of
+from webindex.batch.compare import KEPT, Tally, differences_of
+from webindex.batch.components import leaders_among
+from webindex.batch.digest import LONGEST_TEXT, brief, canonical
+from webindex.batch.expected import Placed, canonical_of
+from webindex.batch.inlinks import Row
 from webindex.batch.invariants import NAMES, Difference, invariant_of, parts_of
-from webindex.batch.inverting import Row
-from webindex.batch.partition import near_pairs
-from webindex.batch.reading import SELECTIONS
-from webindex.batch.whole import Placed, canonical_of
-from webindex.fingerprints import NEAR, bands, hamming
+from webindex.batch.read import SELECTIONS
+from webindex.page.fingerprints import Sketch
 
 # Given to the computation, or about work rather than about pages.
 UNCOMPARED = {"pages.body", "clusters.version", "outbox.entry", "ranks.run", "journal.report"}
+# Bodies of earlier captures, and by what waiting revisits are found: which of these there are
+# depends on the order of loads.
+UNCOMPARED |= {"pages.earlier_body:*", "payloads.held", "waiting.for", "waiting.wanted"}
+UNCOMPARED |= {"journal.trimmed"}
 
 
 def columns() -> list[Column[Any, Any] | Family[Any, Any]]:
@@ -111,7 +116,7 @@ def test_the_first_differences_of_each_invariant_are_kept_whatever_order_they_co
 
 def placed(url: str, *, indexable: bool = True, rank: float = 0.0) -> Placed:
     """A member of a cluster."""
-    return Placed("c", url, "near/0", None, "", None, indexable, rank, 0)
+    return Placed("c", url, "near/0", "near/0", None, None, "", None, indexable, rank, 0)
 
 
 def test_the_canonical_page_is_indexable_then_by_rank_https_length_and_letters() -> None:
@@ -128,22 +133,27 @@ def test_the_canonical_page_is_indexable_then_by_rank_https_length_and_letters()
     assert canonical_of([hidden]) is None
 
 
-@given(
-    st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=20),
-    st.lists(st.sets(st.integers(0, 63), max_size=5), min_size=1, max_size=60),
-)
-def test_the_pairs_of_a_band_are_those_within_the_distance(
-    centres: list[int], flips: list[set[int]]
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), min_size=1, max_size=40))
+def test_leaders_are_the_first_contents_that_none_before_leads_and_is_near(
+    texts: list[tuple[int, int]],
 ) -> None:
-    values = set(centres)
-    for number, flipped in enumerate(flips):
-        values.add(centres[number % len(centres)] ^ sum(1 << bit for bit in flipped))
-    pairs = {tuple(int(key[5:], 16) for key in pair) for pair in near_pairs(values)}
-    assert pairs == {
-        (one, other)
-        for one in values
-        for other in values
-        if one < other and hamming(one, other) <= NEAR
-    }
-    for one, other in pairs:
-        assert set(enumerate(bands(one))) & set(enumerate(bands(other)))
+    contents = {}
+    for kind, place in texts:
+        chance = random.Random(kind)
+        words = [chance.getrandbits(29) << 3 for _ in range(140)]
+        values = tuple(sorted(words[4 * place : 4 * place + 100]))
+        key = f"near/{'c' * 16}/{random.Random(f'{kind} {place}').getrandbits(128):032x}"
+        contents[key] = Sketch(tokens=1000, name=0, titled=True, values=values)
+    packed = [(key, sketch.pack()) for key, sketch in contents.items()]
+    found = dict(leaders_among(packed))
+    expected: dict[str, str] = {}
+    for key in sorted(contents):
+        near = (
+            other
+            for other in sorted(expected)
+            if expected[other] == other
+            and not set(contents[other].bands).isdisjoint(contents[key].bands)
+            and contents[other].is_near(contents[key])
+        )
+        expected[key] = next(near, key)
+    assert found == expected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 from pathlib import Path
@@ -20,24 +20,38 @@ from percola.coordination.memory import MemoryCoordination
 from percola.oracle.embedded import EmbeddedOracle
 from percola.store.memory import MemoryStore
 from webindex import tables
-from webindex.clustering import join
-from webindex.components import band_rows, partition
-from webindex.fingerprints import hamming
-from webindex.pointers import MAX_HOPS
-from webindex.pointing import follow, point, resolve
-from webindex.urls import page_id, page_row
+from webindex.observers.clustering import join
+from webindex.observers.components import band_rows, partition
+from webindex.observers.redirects import follow, point, resolve
+from webindex.page.fingerprints import Sketch
+from webindex.page.pointers import MAX_HOPS
+from webindex.page.urls import page_id, page_row
 
 CHAIN: Sequence[Observer[Any]] = (join, resolve, follow)
 
 SITE = [f"https://example.org/{letter}" for letter in "abcdefgh"]
 ELSEWHERE = "https://elsewhere.net/x"
 
-FAR = 0x0123_4567_89AB_CDEF
-SIMHASHES = [0, 0b111, 0b111_111, FAR, FAR ^ (1 << 63 | 1 << 31 | 1), None]
-"""The first three are a chain of near ones, whose ends are not near; so are the next two."""
+FAR, BESIDE = 10, 11
+TEXTS = [0, 1, 2, 3, FAR, BESIDE, None]
+"""The first four are a chain: each is near to the next one only. So are the two after them."""
+
+
+def sketch_of(number: int) -> Sketch:
+    """The words of a text: of a hundred, four are not those of the number before."""
+    chance = random.Random(number // 10)
+    words = [chance.getrandbits(29) << 3 for _ in range(140)]
+    at = 4 * (number % 10)
+    return Sketch(tokens=1000, name=0, titled=True, values=tuple(sorted(words[at : at + 100])))
+
+
+def key_of(number: int) -> str:
+    """The content of a text; the keys are not in the order of the numbers."""
+    return f"near/{'c' * 16}/{random.Random(f'key {number}').getrandbits(128):032x}"
+
 
 State = dict[str, tuple[str, Any]]
-"""By URL: ("live", simhash, canonical or None), ("redirect", target) or ("gone",)."""
+"""By URL: ("live", text, canonical or None), ("redirect", target) or ("gone",)."""
 
 
 def become(t: Transaction, url: str, state: tuple[Any, ...]) -> None:
@@ -52,13 +66,17 @@ def become(t: Transaction, url: str, state: tuple[Any, ...]) -> None:
     was_live = t.get(tables.fingerprint, row) is not None
     point(t, row, url, pointer, was_live=was_live, live=state[0] == "live")
     if state[0] == "live":
-        simhash = state[1]
+        text = state[1]
+        if text is not None:
+            t.set(tables.sketch, row, sketch_of(text).pack())
+        elif was_live:
+            t.delete(tables.sketch, row)
         t.set(
             tables.fingerprint,
             row,
             {
-                "hash": f"bytes:{url}",
-                "simhash": None if simhash is None else f"{simhash:016x}",
+                "hash": f"bytes:{url}" if text is None else f"text:{key_of(text)[-32:]}",
+                "heading": None if text is None else "c" * 16,
                 "title": "",
                 "language": None,
                 "indexable": True,
@@ -67,6 +85,7 @@ def become(t: Transaction, url: str, state: tuple[Any, ...]) -> None:
         )
     elif was_live:
         t.delete(tables.fingerprint, row)
+        t.delete(tables.sketch, row)
     t.notify(tables.join_due, row)
 
 
@@ -82,6 +101,21 @@ def ends(states: Mapping[str, tuple[Any, ...]]) -> dict[str, str]:
     return found
 
 
+def are_near(one: int, other: int) -> bool:
+    """Whether two texts are near, by comparing their words."""
+    mine, its = sketch_of(one), sketch_of(other)
+    return bool(set(mine.bands) & set(its.bands)) and len(set(mine.values) - set(its.values)) <= 6
+
+
+def leaders(texts: Collection[int]) -> dict[int, int]:
+    """The leader of each text, by comparing every text with every one before it."""
+    led: dict[int, int] = {}
+    for text in sorted(texts, key=key_of):
+        before = (one for one in led if led[one] == one and are_near(one, text))
+        led[text] = min(before, key=key_of, default=text)
+    return led
+
+
 def expected(states: Mapping[str, tuple[Any, ...]]) -> set[frozenset[str]]:
     """The connected components, by comparing every page with every other one."""
     live = {url: state for url, state in states.items() if state[0] == "live"}
@@ -92,8 +126,9 @@ def expected(states: Mapping[str, tuple[Any, ...]]) -> set[frozenset[str]]:
         end = canonical if canonical in live else leads.get(canonical)
         if end is not None and live[end][2] is None and ELSEWHERE not in (url, end):
             edges.append((url, end))
+    led = leaders({text for _, text, _ in live.values() if text is not None})
     for (one, (_, mine, _)), (other, (_, its, _)) in combinations(live.items(), 2):
-        if mine is not None and its is not None and hamming(mine, its) <= 3:
+        if mine is not None and its is not None and led[mine] == led[its]:
             edges.append((one, other))
     for one, other in edges:
         [mine] = [group for group in groups if one in group]
@@ -120,12 +155,29 @@ def found(repo: Repository) -> set[frozenset[str]]:
     }
     assert members == clusters
     owners = {row.key: row[tables.owner] for row in now.scan(tables.keys, columns=[tables.owner])}
+    texts = {key_of(text): text for text in TEXTS if text is not None}
+    led = leaders([texts[content] for content in contents if content in texts])
+    keys = {key_of(text): key_of(leader) for text, leader in led.items()}
     assert owners == {
-        content: {"cluster": there[0], "pages": len(there)} for content, there in contents.items()
+        content: {
+            "cluster": there[0],
+            "leader": keys.get(content, content),
+            "pages": len(there),
+        }
+        for content, there in contents.items()
     }
-    bands = {row.key for row in now.scan(tables.keys, columns=[tables.near])}
-    near = [int(content[5:], 16) for content in contents if content.startswith("near/")]
-    assert bands == {row for simhash in near for row in band_rows(simhash)}
+    listed = {row.key: row[tables.near] for row in now.scan(tables.keys, columns=[tables.near])}
+    bands: dict[str, list[str]] = {}
+    for content in sorted(keys):
+        for row in band_rows(content, sketch_of(texts[content])):
+            bands.setdefault(row, []).append(content[-32:])
+    assert {row: stored.hex() for row, stored in listed.items()} == {
+        row: "".join(there) for row, there in bands.items()
+    }
+    sketches = {
+        row.key: row[tables.sketch_of] for row in now.scan(tables.keys, columns=[tables.sketch_of])
+    }
+    assert sketches == {content: sketch_of(texts[content]).pack() for content in keys}
     counted = [row[tables.live] for row in now.scan(tables.hosts)]
     assert sum(one["pages"] for one in counted) == sum(map(len, clusters.values()))
     return {frozenset(one) for one in clusters.values()}
@@ -175,8 +227,8 @@ def check(repo: Repository, states: Mapping[str, tuple[Any, ...]]) -> None:
 
 targets = st.sampled_from([*SITE, ELSEWHERE])
 states = st.one_of(
-    st.tuples(st.just("live"), st.sampled_from(SIMHASHES), st.none()),
-    st.tuples(st.just("live"), st.sampled_from(SIMHASHES), st.none() | targets),
+    st.tuples(st.just("live"), st.sampled_from(TEXTS), st.none()),
+    st.tuples(st.just("live"), st.sampled_from(TEXTS), st.none() | targets),
     st.tuples(st.just("redirect"), targets),
     st.tuples(st.just("gone")),
 )
@@ -201,15 +253,16 @@ def test_whatever_pages_become_in_whatever_order_clusters_are_the_components(
         check(repo, known)
 
 
-def test_a_page_between_two_that_are_not_near_joins_them_and_parts_them_when_it_goes(
+def test_a_text_near_two_others_joins_them_if_it_leads_them_and_parts_them_when_it_goes(
     repo: Repository,
 ) -> None:
     one, between, other = SITE[:3]
-    states = {one: ("live", 0, None), other: ("live", 0b111_111, None)}
+    first = next(n for n in (1, 2) if key_of(n) < min(key_of(n - 1), key_of(n + 1)))
+    states = {one: ("live", first - 1, None), other: ("live", first + 1, None)}
     load(repo, states)
     check(repo, states)
     assert len(found(repo)) == 2
-    states[between] = ("live", 0b111, None)
+    states[between] = ("live", first, None)
     load(repo, states)
     check(repo, states)
     assert len(found(repo)) == 1
@@ -217,6 +270,21 @@ def test_a_page_between_two_that_are_not_near_joins_them_and_parts_them_when_it_
     load(repo, states)
     check(repo, states)
     assert found(repo) == {frozenset({one}), frozenset({other}), frozenset({between})}
+
+
+def test_texts_at_the_ends_of_a_chain_of_small_edits_are_in_clusters_of_their_own(
+    repo: Repository,
+) -> None:
+    states: dict[str, tuple[Any, ...]] = {
+        url: ("live", number, None) for number, url in enumerate(SITE[:4])
+    }
+    load(repo, states)
+    check(repo, states)
+    clusters = found(repo)
+    assert 1 < len(clusters) < 4
+    for cluster in clusters:
+        texts = [states[url][1] for url in cluster]
+        assert max(texts) - min(texts) <= 2, "each is near to one leader"
 
 
 def test_a_chain_of_redirects_settles_from_its_end_whatever_came_first(repo: Repository) -> None:
@@ -261,7 +329,7 @@ def test_a_page_that_names_a_canonical_one_leaves_when_that_names_another(
 PAIRS = [
     # New pages with one key each, of every kind.
     [("live", FAR, None), ("live", FAR, None)],
-    [("live", FAR, None), ("live", FAR ^ 0b11, None)],
+    [("live", FAR, None), ("live", BESIDE, None)],
     [("live", None, SITE[1]), ("live", None, None)],
 ]
 
@@ -286,12 +354,12 @@ def test_a_join_does_not_commit_beside_a_split_or_a_merge_of_its_cluster(repo: R
     one, between, other, late = SITE[:4]
     states: dict[str, tuple[Any, ...]] = {
         one: ("live", 0, None),
-        between: ("live", 0b111, None),
-        other: ("live", 0b111_111, None),
+        between: ("live", 1, None),
+        other: ("live", 2, None),
     }
     load(repo, states)
     check(repo, states)
-    states |= {between: ("gone",), late: ("live", 0b111_111, None)}
+    states |= {between: ("gone",), late: ("live", 2, None)}
     load(repo, {between: states[between], late: states[late]})
     split, joining = repo.transaction(), repo.transaction()
     join.function(split, page_row(between))
@@ -300,6 +368,35 @@ def test_a_join_does_not_commit_beside_a_split_or_a_merge_of_its_cluster(repo: R
     with pytest.raises(percola.ConflictError):
         split.commit()
     check(repo, states)
+
+
+def test_a_text_that_gets_another_leader_conflicts_with_one_that_joins_it(
+    repo: Repository,
+) -> None:
+    # Of three in a chain the middle one is last in order, and is led by the first of the two
+    # others. That one goes while a text that is near to the middle one alone comes.
+    middle = next(
+        n
+        for n in range(20, 1000)
+        if n % 10 in range(2, 8)
+        and key_of(n) > key_of(n - 1) < key_of(n + 1)
+        and key_of(n) > key_of(n + 1)
+    )
+    states: dict[str, tuple[Any, ...]] = {
+        SITE[0]: ("live", middle - 1, None),
+        SITE[1]: ("live", middle, None),
+    }
+    load(repo, states)
+    work(repo)
+    later = {SITE[0]: ("gone",), SITE[2]: ("live", middle + 1, None)}
+    load(repo, later)
+    Worker(repo, [resolve, follow], threads=1).run_until_idle()
+    going, coming = repo.transaction(), repo.transaction()
+    join.function(going, page_row(SITE[0]))
+    join.function(coming, page_row(SITE[2]))
+    coming.commit()
+    with pytest.raises(percola.ConflictError):
+        going.commit()
 
 
 @pytest.mark.timeout(360)
@@ -317,14 +414,14 @@ def test_pages_that_change_while_workers_run_end_in_the_components(tmp_path: Pat
             for _ in range(60):
                 url = chance.choice(share)
                 kind = chance.random()
-                state: tuple[Any, ...] = ("live", chance.choice(SIMHASHES), None)
+                state: tuple[Any, ...] = ("live", chance.choice(TEXTS), None)
                 other = chance.choice([one for one in urls if one != url])
                 if kind < 0.2:
                     state = ("gone",)
                 elif kind < 0.35:
                     state = ("redirect", other)
                 elif kind < 0.5:
-                    state = ("live", chance.choice(SIMHASHES), other)
+                    state = ("live", chance.choice(TEXTS), other)
                 load(repo, {url: state})
                 with lock:
                     known[url] = state
@@ -345,18 +442,18 @@ def test_pages_that_change_while_workers_run_end_in_the_components(tmp_path: Pat
 
 
 def test_a_partition_is_sorted_by_size_and_looks_at_nobody_else() -> None:
-    def member(url: str, content: str, target: str | None = None) -> dict[str, Any]:
-        return {"url": url, "content": content, "target": target}
+    def member(url: str, leader: str, target: str | None = None) -> dict[str, Any]:
+        return {"url": url, "content": f"of {url}", "leader": leader, "target": target}
 
     members = {
         page_id(one["url"]): one
         for one in [
-            member(SITE[0], "near/0000000000000000"),
-            member(SITE[1], "near/0000000000000007"),
-            member(SITE[2], "near/000000000000003f"),
-            member(SITE[3], "text/bytes:1"),
-            member(SITE[4], "text/bytes:1"),
-            member(SITE[5], "near/ffffffffffffffff", target=ELSEWHERE),
+            member(SITE[0], "one"),
+            member(SITE[1], "one"),
+            member(SITE[2], "another", target=SITE[0]),
+            member(SITE[3], "third"),
+            member(SITE[4], "third"),
+            member(SITE[5], "fourth", target=ELSEWHERE),
         ]
     }
     parts = [sorted(members[page]["url"] for page in part) for part in partition(members)]

@@ -13,7 +13,6 @@ from fake_debs import prose, two_packages
 from warc_files import captures, rejections, revisits
 from warcio.archiveiterator import ArchiveIterator
 
-from webindex import pages
 from webindex.corpus.building import Wanted, build
 from webindex.corpus.edits import (
     Canonical,
@@ -26,7 +25,8 @@ from webindex.corpus.edits import (
     apply,
 )
 from webindex.corpus.seeding import BEYOND, SHARES
-from webindex.warc import Capture, read_captures
+from webindex.crawl.warc import Capture, read_captures
+from webindex.page import pages
 
 ONLY_NEW = "https://www.postgresql.org/docs/15/new.html"
 ONLY_OLD = "https://www.postgresql.org/docs/15/old.html"
@@ -183,8 +183,9 @@ def test_mirrors_are_the_copies_that_the_truth_says(made: tuple[Path, dict[str, 
         assert (copy.canonical == line["of"]) == (line["kind"] == "canonical")
         assert (copy.text_hash == original.text_hash) == (line["kind"] != "near")
         if line["kind"] == "near":
-            assert copy.simhash is not None and original.simhash is not None
-            assert (copy.simhash ^ original.simhash).bit_count() == line["distance"]
+            assert copy.sketch is not None and original.sketch is not None
+            near = copy.heading == original.heading and copy.sketch.is_near(original.sketch)
+            assert near == line["near"]
     assert seen == {"copy", "canonical", "near"}
     for line in manifest["truth"]["printable"]:
         copy, original = parsed(crawl[line["url"]]), parsed(crawl[line["canonical"]])

@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner
 from fake_debs import SQLITE, deb, fake_apt, prose, two_packages
 
+from webindex.cli.main import cli
 from webindex.corpus import CorpusError, building
 from webindex.corpus.answers import Answer
 from webindex.corpus.building import Wanted, build
-from webindex.main import cli
 
 
 def quiet(what: str, done: int, of: int) -> None:

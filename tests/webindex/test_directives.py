@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from webindex.links import Link
-from webindex.pages import Page, parse, parse_capture
+from webindex.page.links import Link
+from webindex.page.pages import Page, parse, parse_capture
 
 URL = "https://shop.example.org/tea/green.html"
 HTML = "text/html; charset=utf-8"

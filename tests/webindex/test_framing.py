@@ -12,8 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from warc_files import Crawl, captures, packed, page, pages, rejections
 
-from webindex.framing import open_warc
-from webindex.warc import Capture, NotAWarcError, Rejected, Rejection, plan_splits, read_captures
+from webindex.crawl.framing import open_warc
+from webindex.crawl.warc import (
+    Capture,
+    NotAWarcError,
+    Rejected,
+    Rejection,
+    plan_splits,
+    read_captures,
+)
 
 
 @pytest.fixture
@@ -87,8 +94,34 @@ def test_a_flipped_byte_in_a_plain_body_is_found_by_the_block_digest(saved) -> N
     assert (rejected.reason, rejected.offset) == (Rejection.DAMAGED, crawl.offsets[1])
 
 
-@pytest.mark.parametrize("length", [b"5", b"700", b"99999999", b"x"])
-def test_a_wrong_content_length_costs_one_plain_record_and_no_other(saved, length: bytes) -> None:
+@pytest.mark.parametrize("length", [b"5", b"700", b"99999999"])
+@pytest.mark.parametrize("compressed", [True, False])
+@pytest.mark.parametrize("place", [0, 1, 3])
+def test_a_record_with_a_wrong_content_length_whose_content_is_there_is_read(
+    saved, length: bytes, compressed: bool, place: int
+) -> None:
+    crawl = pages(4, gzip=False)
+    ends = [*crawl.offsets[1:], len(crawl.data)]
+    records = [crawl.data[a:b] for a, b in zip(crawl.offsets, ends, strict=True)]
+    head, _, rest = records[place].partition(b"Content-Length: ")
+    records[place] = head + b"Content-Length: " + length + b"\r\n" + rest.partition(b"\r\n")[2]
+    data = b"".join(packed(one) if compressed else one for one in records)
+    found = list(read_captures(saved(data)))
+    assert [one.body for one in captures(found)] == [page(n) for n in range(4)]
+
+
+def test_a_plain_record_that_lost_bytes_is_damaged(saved) -> None:
+    crawl = pages(3, gzip=False)
+    at = crawl.offsets[2] - 60
+    found = list(read_captures(saved(crawl.data[:at] + crawl.data[at + 20 :])))
+    assert [one.body for one in captures(found)] == [page(0), page(2)]
+    assert [one.reason for one in rejections(found)] == [Rejection.DAMAGED]
+
+
+@pytest.mark.parametrize("length", [b"x"])
+def test_an_unreadable_content_length_costs_one_plain_record_and_no_other(
+    saved, length: bytes
+) -> None:
     crawl = pages(4, gzip=False)
     start, end = crawl.offsets[1], crawl.offsets[2]
     head, _, rest = crawl.data[start:end].partition(b"Content-Length: ")
@@ -175,11 +208,11 @@ def test_a_file_compressed_as_one_member_is_read_and_is_one_split(saved) -> None
     assert list(read_captures(path, start=1)) == []
 
 
-def test_one_member_is_read_behind_a_record_that_is_too_long(saved) -> None:
+def test_one_member_is_read_behind_a_record_that_is_cut(saved) -> None:
     crawl = Crawl(gzip=False).add("https://example.org/long", page(0, 900_000))
     crawl.add("https://example.org/1", page(1))
     long, short = read_captures(saved(packed(crawl.data)), max_body=1000)
-    assert isinstance(long, Rejected) and long.reason is Rejection.TOO_LONG
+    assert isinstance(long, Capture) and long.cut == 1000
     assert isinstance(short, Capture) and short.body == page(1)
 
 
@@ -307,3 +340,21 @@ def test_a_warc_whose_first_record_is_destroyed_is_still_a_warc(saved) -> None:
     assert [one.offset for one in rejections(found)] == [0]
     with open_warc(saved(crawl.data))[0] as file:
         assert file.read(0) == b""
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+def test_an_arc_file_is_named_as_one(saved, compressed: bool) -> None:
+    arc = b"filedesc://IAH-2008.arc 0.0.0.0 20080430204825 text/plain 1301\n1 1 InternetArchive\n"
+    with pytest.raises(NotAWarcError, match="an ARC file, the format before WARC"):
+        read_captures(saved(packed(arc) if compressed else arc))
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+def test_a_header_with_nothing_behind_it_is_damaged(saved, compressed: bool) -> None:
+    crawl = pages(2, gzip=False)
+    header = crawl.data[: crawl.data.index(b"\r\n\r\n") + 4]
+    rest = crawl.data[crawl.offsets[1] :]
+    parts = [packed(header), packed(rest)] if compressed else [header, rest]
+    found = list(read_captures(saved(b"".join(parts))))
+    assert [one.body for one in captures(found)] == [page(1)]
+    assert [one.reason for one in rejections(found)] == [Rejection.DAMAGED]

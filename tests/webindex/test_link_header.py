@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from webindex.link_header import canonical_of, names_canonical
-from webindex.urls import normalise
+from webindex.page.link_header import canonical_of, names_canonical
+from webindex.page.urls import normalise
 
 URL = "https://shop.example.org/tea/green.html"
 A = "https://shop.example.org/a"

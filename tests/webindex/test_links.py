@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from selectolax.lexbor import LexborHTMLParser
 
-from webindex.links import MAX_ANCHOR, MAX_ANCHORS, MAX_LINKS, Link, extract_links
+from webindex.page.links import MAX_ANCHOR, MAX_ANCHORS, MAX_LINKS, Link, extract_links
 
 PAGE = "https://example.org/guide/start.html"
 

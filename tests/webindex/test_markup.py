@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webindex.markup import MAX_BODY, MAX_DEPTH, MAX_TAG, decode
+from webindex.page.markup import MAX_BODY, MAX_DEPTH, MAX_TAG, decode, decode_xml
 
 FRENCH = "<p>Le serveur héberge déjà trois sites très visités, où l'été dure.</p>" * 3
 RUSSIAN = "<p>Сервер обслуживает запросы и ведёт журнал всех обращений к нему.</p>" * 3
@@ -80,16 +80,29 @@ def test_a_byte_order_mark_outweighs_the_header(mark: bytes, codec: str) -> None
 
 def test_a_page_cut_in_the_middle_of_a_character_keeps_its_charset() -> None:
     cut = FRENCH.encode() + "é".encode()[:1]
-    assert decode(cut, "text/html; charset=utf-8") == FRENCH + "\ufffd"
+    assert decode(cut, "text/html; charset=utf-8") == FRENCH
 
 
 def test_a_cut_short_page_is_not_taken_for_another_charset() -> None:
-    assert decode(b"<p>caf" + "é".encode()[:1], "text/html; charset=utf-8") == "<p>caf\ufffd"
+    assert decode(b"<p>caf" + "é".encode()[:1], "text/html; charset=utf-8") == "<p>caf"
 
 
 def test_one_broken_character_in_a_long_page_does_not_change_its_charset() -> None:
     body = (FRENCH * 5).encode() + b"<p>\xff</p>" + (FRENCH * 5).encode()
     assert decode(body, "text/html; charset=utf-8") == FRENCH * 5 + "<p>\ufffd</p>" + FRENCH * 5
+
+
+def test_empty_elements_and_character_data_of_xml_are_read_as_they_are_meant() -> None:
+    body = (
+        b"<?xml version='1.0' encoding='iso-8859-1'?><title/><p>caf\xe9<br/><![CDATA[a < b]]></p>"
+    )
+    found = decode_xml(body, "text/xml")
+    assert found.endswith("<title></title><p>café<br/>a &lt; b</p>")
+
+
+def test_the_charset_of_the_header_goes_before_that_of_the_xml_declaration() -> None:
+    body = "<?xml version='1.0' encoding='iso-8859-1'?><p>café</p>".encode()
+    assert "café" in decode_xml(body, "application/xml; charset=utf-8")
 
 
 def test_only_the_beginning_of_a_huge_body_is_read() -> None:

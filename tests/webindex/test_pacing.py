@@ -9,8 +9,9 @@ import pytest
 
 import percola
 from percola import Observer, Repository, Transaction, Worker, observer
-from webindex import pacing, tables
-from webindex.pacing import BACKLOG, Pace
+from webindex import tables
+from webindex.load import throttle as pacing
+from webindex.load.throttle import BACKLOG, Pace
 
 ROWS = 600
 

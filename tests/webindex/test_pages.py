@@ -10,11 +10,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from webindex.links import Link
-from webindex.pages import MAX_TITLE, Page, parse
+from webindex.crawl.warc import Capture, read_captures
+from webindex.page.links import Link
+from webindex.page.pages import MAX_TITLE, Page, parse
+from webindex.page.urls import BadUrlError, normalise
 from webindex.sample import sample_path
-from webindex.urls import BadUrlError, normalise
-from webindex.warc import Capture, read_captures
 
 URL = "https://shop.example.org/tea/green.html"
 HTML = "text/html; charset=utf-8"
@@ -77,7 +77,7 @@ def test_a_page_of_a_shop_is_read_as_a_visitor_sees_it() -> None:
         Link("https://de.example.org/tee", (), "alternate"),
     )
     assert not page.noindex and not page.nofollow and page.refresh is None
-    assert page.text_hash.startswith("text:") and page.simhash is not None
+    assert page.text_hash.startswith("text:") and page.sketch is not None
 
 
 def test_whitespace_and_navigation_do_not_change_the_text_hash() -> None:

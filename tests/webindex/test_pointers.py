@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webindex.pages import parse_capture
-from webindex.pointers import Pointer, is_live, pointer_of, pointer_of_capture
-from webindex.urls import normalise
+from webindex.page.pages import parse_capture
+from webindex.page.pointers import Pointer, is_live, pointer_of, pointer_of_capture
+from webindex.page.urls import normalise
 
 URL = "https://shop.example.org/tea/green.html"
 NEW = "https://shop.example.org/new"

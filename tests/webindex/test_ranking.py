@@ -12,9 +12,9 @@ from link_graphs import Web, computed, edges, put, random_web, ranks
 
 import percola
 from webindex import tables
+from webindex.page.urls import page_id
 from webindex.ranking.graph import Numbering
 from webindex.ranking.pagerank import Ranking
-from webindex.urls import page_id
 
 A, B, C = (f"https://{name}.example/" for name in "abc")
 

@@ -12,11 +12,11 @@ from link_graphs import rank_all, written
 import percola
 from percola import Repository, Worker
 from webindex import tables
-from webindex.loading import load_captures
+from webindex.crawl.warc import Capture
+from webindex.load.transaction import load_captures
+from webindex.page.urls import page_row
 from webindex.serving import TantivyIndex
-from webindex.urls import page_row
-from webindex.warc import Capture
-from webindex.working import build_observers
+from webindex.workers.processes import build_observers
 
 SHORT, LONG = "https://a.example/x", "https://a.example/of-the-same-text"
 MOVED = "https://a.example/moved"

@@ -14,11 +14,12 @@ from link_graphs import Web, put, written
 
 import percola
 from percola import Column, Repository, Transaction, Worker, observer
-from webindex import assembling, tables
+from webindex import tables
+from webindex.observers import documents as assembling
+from webindex.page.urls import page_row
 from webindex.ranking import writing
 from webindex.ranking.graph import SHARDS
 from webindex.ranking.writing import BATCH, OvertakenError, Written, begin, write_ranks
-from webindex.urls import page_row
 
 URLS = [f"https://example.org/{n}" for n in range(400)]
 URL_OF = {page_row(url): url for url in URLS}

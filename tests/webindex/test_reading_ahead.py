@@ -11,10 +11,10 @@ from from_scratch import again, gone, recrawl, sample
 from stores import ScriptedClock
 
 from percola import Repository
-from percola.calls import MUTATE, CountedStore, StoreCalls
 from percola.clock import Clock
 from percola.coordination.memory import MemoryCoordination
 from percola.oracle.embedded import EmbeddedOracle
+from percola.store.counting import MUTATE, CountedStore, StoreCalls
 from percola.store.memory import MemoryStore
 from webindex import tables
 from webindex.sample import CHANGED_URL

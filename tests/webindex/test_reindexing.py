@@ -13,11 +13,11 @@ from from_scratch import gone, sample
 
 from percola import Repository
 from webindex import tables
-from webindex.main import cli
-from webindex.reindexing import reindex
+from webindex.cli.main import cli
+from webindex.cli.reindex import reindex
 from webindex.sample import CHANGED_URL
 from webindex.serving import TantivyIndex
-from webindex.working import open_repository, search_folder
+from webindex.workers.processes import open_repository, search_folder
 
 __all__ = ["chain"]
 

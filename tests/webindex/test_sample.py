@@ -13,6 +13,7 @@ import pytest
 from selectolax.lexbor import LexborHTMLParser
 from warcio.archiveiterator import ArchiveIterator
 
+from webindex.crawl.warc import Capture, Rejected, Rejection, read_captures
 from webindex.sample import (
     CHANGED_URL,
     CHANGED_WORDS,
@@ -22,7 +23,6 @@ from webindex.sample import (
     recrawl_path,
     sample_path,
 )
-from webindex.warc import Capture, Rejected, Rejection, read_captures
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -106,7 +106,7 @@ def test_the_pages_link_to_one_another(pages) -> None:
 
 def test_the_sample_has_what_a_reader_must_cope_with(records, skipped) -> None:
     rejected = [record for record in records if isinstance(record, Rejected)]
-    assert [one.reason for one in rejected] == [Rejection.DAMAGED, Rejection.NOT_HTML]
+    assert [one.reason for one in rejected] == [Rejection.DAMAGED, Rejection.NOT_A_PAGE]
     # The damage is in the middle: there are pages before it and behind it.
     assert 0.4 < rejected[0].offset / sample_path().stat().st_size < 0.6
     others = {r.status: r for r in records if isinstance(r, Capture) and r.status != 200}

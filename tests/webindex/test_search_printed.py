@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from webindex.main import print_results
+from webindex.cli.main import print_results
 from webindex.serving.base import SearchHit, SearchResults
 
 
@@ -29,5 +29,5 @@ def test_crawled_words_cannot_command_the_terminal(capsys: pytest.CaptureFixture
     for one in ("\x1b", "\x07", "\u202e"):
         assert one not in shown
     words = " ".join(shown.split())
-    assert "1 page found" in words and "2 in-links · en · 1 duplicate · 2 redirects" in words
+    assert "1 page found" in words and "2 links lead here · en · 1 duplicate · 2 redirects" in words
     assert "Title" in words and "snippet" in words and "= https://b.example/" in words

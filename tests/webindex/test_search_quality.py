@@ -15,9 +15,9 @@ from link_graphs import rank_all, written
 
 from percola import Worker
 from webindex import tables
+from webindex.page.urls import page_row
 from webindex.serving import ServingIndex, TantivyIndex
-from webindex.urls import page_row
-from webindex.working import build_observers, open_index, open_repository
+from webindex.workers.processes import build_observers, open_index, open_repository
 
 SQLITE, POSTGRESQL, APACHE = (
     "https://www.sqlite.org/",

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from webindex.page.urls import host
 from webindex.serving import NotAnIndexError, SearchResults, ServingDocument, TantivyIndex
-from webindex.serving import tantivy_documents as documents
-from webindex.serving.tantivy_documents import MOST_AUTHORITY, authority, url_words
-from webindex.urls import host
+from webindex.serving.tantivy import documents
+from webindex.serving.tantivy.documents import MOST_AUTHORITY, authority, url_words
 
 
 @pytest.fixture

@@ -7,14 +7,16 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import Forked, held_by_a_thread
 
 from webindex.serving import BusyIndexError, IndexWriteError, ServingDocument, TantivyIndex
-from webindex.serving import tantivy as serving
-from webindex.serving import tantivy_writer as kept
+from webindex.serving.tantivy import index as serving
+from webindex.serving.tantivy import writer as kept
 
 
 def document(cluster: str, epoch: int = 1) -> ServingDocument:
@@ -201,3 +203,46 @@ def test_threads_of_one_process_wait_for_each_other_no_longer_than_told(
             go_on.set()
             thread.join()
         assert {name for name, _ in index.clusters()} == {"a"}
+
+
+# --- After a fork: `flock`s are shared with a child -----------------------------------------
+
+
+def test_a_child_neither_takes_the_folder_from_its_parent_nor_keeps_it(tmp_path: Path) -> None:
+    def live(child: Forked) -> object:
+        index.close()
+        child.say("has closed it")
+        return child.hear()
+
+    with TantivyIndex(tmp_path) as index:
+        index.apply([document("parent")])
+        assert is_held(tmp_path)
+        with Forked(live) as child:
+            assert child.hear() == "has closed it"
+            assert is_held(tmp_path)
+            index.close()
+            assert not is_held(tmp_path)
+            child.say("end")
+
+
+@pytest.mark.parametrize("lock", ["_kept._guard", "_reloading"])
+def test_a_child_writes_and_searches_though_a_thread_held_a_lock_when_it_was_forked(
+    tmp_path: Path, lock: str
+) -> None:
+    def use(child: Forked) -> object:
+        child.hear()
+        index.apply([document("child")])
+        found = index.search("word", limit=10).total
+        index.close()
+        return found
+
+    index = TantivyIndex(tmp_path)
+    index.apply([document("parent")])
+    with held_by_a_thread(attrgetter(lock)(index)):
+        child = Forked(use)
+    with child:
+        index.close()
+        child.say("the folder is free")
+        assert child.hear() == "2"
+    with TantivyIndex(tmp_path) as again:
+        assert again.search("word", limit=10).total == 2

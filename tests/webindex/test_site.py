@@ -12,13 +12,13 @@ from from_scratch import recrawl
 from site_client import CANONICAL, DUPLICATE, Page, Served, article, empty, made, served, site
 
 from percola import RepositoryError
+from webindex.cli.site import listen
 from webindex.sample import CHANGED_URL, CHANGED_WORDS
 from webindex.serving.query import MAX_CHARACTERS
 from webindex.site import app, shown
-from webindex.site.command import listen
 from webindex.site.guard import HEADERS, MAX_TARGET, Names, is_loopback
 from webindex.site.searching import HITS, pages
-from webindex.wording import harmless
+from webindex.text_format import harmless
 
 __all__ = ["empty", "site"]
 
@@ -48,7 +48,7 @@ def test_a_hit_shows_title_address_marked_words_language_links_and_its_duplicate
     assert set((link.attributes["rel"] or "").split()) == {"noopener", "noreferrer", "nofollow"}
     held = next(h for h in site.index.search("self-contained").hits if h.url == CANONICAL)
     text = " ".join(hit.text().split())
-    assert "English" in text and f"{held.inlinks} pages link here" in text
+    assert "English" in text and f"{held.inlinks} links lead here" in text
     assert held.anchors[0][0] in [quoted.text() for quoted in hit.css(".said q")]
     assert "1 duplicate folded in" in text and DUPLICATE in (hit.html or "")
     assert "self-contained" in {mark.text().lower() for mark in hit.css(".snippet mark")}

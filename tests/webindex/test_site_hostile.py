@@ -26,9 +26,9 @@ from rich.console import Console
 from site_client import Page, Served, made, served
 
 from webindex import tables
-from webindex.explain import print_story
-from webindex.story import tell
-from webindex.urls import normalise, page_row
+from webindex.cli.explain import print_story
+from webindex.page.urls import normalise, page_row
+from webindex.reports import tell
 
 
 @pytest.fixture(scope="module")

@@ -15,14 +15,15 @@ from site_client import Served, article, empty, made
 
 from percola import Worker
 from tests.children import Child, hear
-from webindex import story, tables
-from webindex.assembling import assemble
-from webindex.loading import load_captures
+from webindex import reports as story
+from webindex import tables
+from webindex.load.transaction import load_captures
+from webindex.observers.documents import assemble
+from webindex.page.urls import page_row
 from webindex.site import exports, live
 from webindex.site.exports import ExportLog
 from webindex.site.live import Sample, Sampler, since
-from webindex.urls import page_row
-from webindex.working import build_observers, open_index, open_repository
+from webindex.workers.processes import build_observers, open_index, open_repository
 
 __all__ = ["empty"]
 
@@ -187,11 +188,15 @@ def test_a_change_in_a_cluster_ages_from_the_sample_that_first_saw_it(
 def test_a_trouble_of_the_repository_is_said_and_passes(
     empty: Served, wait_until: WaitUntil
 ) -> None:
-    asked(empty)
+    with empty.repo.transaction() as t:
+        t.set(tables.live, "new.example/00", {"pages": 3, "indexable": 3})
+    before = wait_until(lambda: (v := asked(empty)["view"])["pages"] and v, what="the pages")
     serving = Path(empty.repo.address) / "serving"
     serving.rename(serving.with_name("away"))
-    trouble = wait_until(lambda: asked(empty)["view"]["trouble"], what="the trouble")
-    assert "search index" in trouble
+    view = wait_until(lambda: (v := asked(empty)["view"])["trouble"] and v, what="the trouble")
+    assert "search index" in view["trouble"]
+    # What was known by then still stands beside it: nothing claims that nobody works here.
+    assert {**view, "trouble": ""} == before
     os.rename(serving.with_name("away"), serving)
     wait_until(lambda: not asked(empty)["view"]["trouble"], what="its end")
 

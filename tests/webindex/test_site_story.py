@@ -9,14 +9,15 @@ from from_scratch import sample
 from site_client import CANONICAL, DUPLICATE, Served, article, empty, made, site
 
 from percola import Worker
-from webindex import observers, tables
-from webindex.assembling import assemble
-from webindex.clustering import join
-from webindex.election import election_order
+from webindex import tables
+from webindex.observers import parse as observers
+from webindex.observers.clustering import join
+from webindex.observers.documents import assemble
+from webindex.observers.election import election_order
+from webindex.page.urls import page_row
+from webindex.reports import cluster
 from webindex.site.app import LINKS
-from webindex.story import cluster
-from webindex.urls import page_row
-from webindex.working import build_observers
+from webindex.workers.processes import build_observers
 
 __all__ = ["empty", "site"]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from webindex.urls import (
+from webindex.page.urls import (
     MAX_ROW_BYTES,
     MAX_URL_BYTES,
     BadUrlError,

@@ -23,7 +23,7 @@ from warc_files import (
     revisits,
 )
 
-from webindex.warc import Capture, Rejected, Rejection, Revisit, read_captures
+from webindex.crawl.warc import Capture, Rejected, Rejection, Revisit, read_captures
 
 
 @pytest.fixture
@@ -136,6 +136,109 @@ def test_a_body_is_delivered_without_its_encodings(saved, encode, headers) -> No
     assert capture.body == body
 
 
+def _raw_deflate(body: bytes) -> bytes:
+    deflate = zlib.compressobj(wbits=-15)
+    return deflate.compress(body) + deflate.flush()
+
+
+@pytest.mark.parametrize(
+    ("encode", "headers"),
+    [
+        (_raw_deflate, [("Content-Encoding", "deflate")]),
+        (packed, [("Content-Encoding", "x-gzip")]),
+        (packed, [("Content-Encoding", "X-GZip, identity")]),
+        (
+            lambda body: _chunked(packed(body)),
+            [("Content-Encoding", "x-gzip"), ("Transfer-Encoding", "chunked")],
+        ),
+    ],
+    ids=["raw deflate", "x-gzip", "x-gzip and identity", "x-gzip and chunked"],
+)
+def test_a_body_is_delivered_without_encodings_that_only_browsers_know(
+    saved, encode, headers
+) -> None:
+    body = page(1, size=200_000)
+    data = Crawl().add("https://example.org/", encode(body), http=HTML + headers).data
+    capture = only(read_captures(saved(data)))
+    assert isinstance(capture, Capture)
+    assert capture.body == body
+
+
+@pytest.mark.parametrize(
+    ("encode", "headers"),
+    [
+        (_chunked, [("Transfer-Encoding", "chunked")]),
+        (packed, [("Content-Encoding", "gzip")]),
+        (packed, [("Content-Encoding", "x-gzip")]),
+        (_raw_deflate, [("Content-Encoding", "deflate")]),
+        (
+            lambda body: _chunked(packed(body)),
+            [("Content-Encoding", "gzip"), ("Transfer-Encoding", "chunked")],
+        ),
+    ],
+    ids=["chunked", "gzip", "x-gzip", "raw deflate", "gzip and chunked"],
+)
+def test_of_an_encoded_body_that_is_cut_off_the_beginning_is_taken(saved, encode, headers) -> None:
+    body = page(1, size=200_000)
+    encoded = encode(body)[:-500]
+    data = Crawl().add("https://example.org/", encoded, http=HTML + headers).data
+    capture = only(read_captures(saved(data)))
+    assert isinstance(capture, Capture)
+    assert body.startswith(capture.body) and len(capture.body) > 190_000
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["text/plain", "text/xml", "application/xml; charset=utf-8", "application/xhtml+xml"],
+)
+def test_text_and_xml_are_pages(saved, kind: str) -> None:
+    body = b"<?xml version='1.0'?><doc>words</doc>"
+    data = Crawl().add("https://example.org/", body, http=[("Content-Type", kind)]).data
+    capture = only(read_captures(saved(data)))
+    assert isinstance(capture, Capture)
+    assert (capture.body, capture.content_type) == (body, kind.partition(";")[0])
+
+
+@pytest.mark.parametrize(
+    ("url", "kind", "body"),
+    [
+        ("https://example.org/robots.txt", "text/plain", b"User-agent: *"),
+        ("https://example.org/", "text/xml", b"<?xml version='1.0'?>\n<!-- x --><urlset></urlset>"),
+        ("https://example.org/", "application/xml", b"<rss version='2.0'/>"),
+        ("https://example.org/", "application/xml", b"<rdf:RDF xmlns:rdf='x'/>"),
+        ("https://example.org/", "application/json", b"{}"),
+    ],
+)
+def test_what_is_written_for_programs_is_no_page(saved, url: str, kind: str, body: bytes) -> None:
+    data = Crawl().add(url, body, http=[("Content-Type", kind)]).data
+    rejected = only(read_captures(saved(data)))
+    assert isinstance(rejected, Rejected) and rejected.reason is Rejection.NOT_A_PAGE
+
+
+@pytest.mark.parametrize(
+    "http",
+    [
+        [("Content-Type", "text/html, text/html")],
+        [("Content-Type", "text/html"), ("Content-Type", "text/html; charset=utf-8")],
+    ],
+)
+def test_a_content_type_that_is_there_twice_is_one(saved, http) -> None:
+    data = Crawl().add("https://example.org/", page(1), http=http).data
+    capture = only(read_captures(saved(data)))
+    assert isinstance(capture, Capture) and capture.content_type == "text/html"
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+def test_records_of_the_draft_0_18_are_read(saved, compressed: bool) -> None:
+    crawl = pages(3, gzip=False)
+    records = [
+        crawl.data[a:b].replace(b"WARC/1.0", b"WARC/0.18", 1)
+        for a, b in zip(crawl.offsets, [*crawl.offsets[1:], None], strict=True)
+    ]
+    data = b"".join(packed(one) if compressed else one for one in records)
+    assert [one.body for one in captures(read_captures(saved(data)))] == [page(n) for n in range(3)]
+
+
 @pytest.mark.parametrize(
     "header",
     [("Content-Encoding", "gzip"), ("Content-Encoding", "br"), ("Transfer-Encoding", "chunked")],
@@ -168,7 +271,7 @@ def test_html_is_recognised_where_the_server_named_no_type(saved) -> None:
     )
     one, two, three = read_captures(saved(crawl.data))
     assert isinstance(one, Capture) and one.content_type == "text/html"
-    assert isinstance(two, Rejected) and two.reason is Rejection.NOT_HTML
+    assert isinstance(two, Rejected) and two.reason is Rejection.NOT_A_PAGE
     assert isinstance(three, Capture) and three.content_type == "application/xhtml+xml"
 
 
@@ -218,6 +321,24 @@ def test_a_revisit_says_when_a_page_was_what_it_had_been(saved, compressed: bool
     assert not skipped
 
 
+def test_a_revisit_says_which_capture_it_refers_to(saved) -> None:
+    refers = {
+        "WARC_Refers_To_Target_URI": "<https://example.org/first>",
+        "WARC_Refers_To_Date": "2023-12-31T23:59:59Z",
+    }
+    crawl = Crawl()
+    for status, kind in (("200 OK", "revisit"), ("304 Not Modified", "revisit")):
+        crawl.add("https://example.org/", b"", kind=kind, status=status, **refers)
+    crawl.add("https://example.org/", b"", kind="revisit", **{**refers, "WARC_Refers_To_Date": "?"})
+    same, not_modified, unclear = revisits(read_captures(saved(crawl.data)))
+    for one in (same, not_modified):
+        assert one.refers_to == "https://example.org/first"
+        assert one.refers_date == datetime(2023, 12, 31, 23, 59, 59, tzinfo=UTC)
+    assert (same.status, same.headers) == (200, {"content-type": "text/html; charset=utf-8"})
+    assert (not_modified.status, not_modified.headers) == (None, None)
+    assert (unclear.refers_to, unclear.refers_date) == (None, None)
+
+
 def test_304_means_whatever_was_there(saved) -> None:
     crawl = Crawl().add("https://example.org/", b"", status="304 Not Modified", http=[])
     crawl.add(
@@ -244,7 +365,7 @@ def test_a_revisit_that_cannot_be_used_is_rejected(saved) -> None:
     crawl.add("https://example.org/after", page(1))
     *found, after = read_captures(saved(crawl.data))
     assert [one.reason for one in rejections(found)] == [
-        Rejection.NOT_HTML,
+        Rejection.NOT_A_PAGE,
         Rejection.BAD_DATE,
         Rejection.NOT_HTTP,
         Rejection.NOT_HTTP,
@@ -279,7 +400,7 @@ _OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<html>"
         (
             _RESPONSE + _URL + f"WARC-Date: {DATE}",
             b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\n\r\n\x89PNG",
-            Rejection.NOT_HTML,
+            Rejection.NOT_A_PAGE,
         ),
         (
             _RESPONSE + _URL + f"WARC-Date: {DATE}",
@@ -301,24 +422,34 @@ def test_a_record_that_cannot_be_used_is_rejected_with_reason_and_place(
     assert str(reason) in str(rejected) and f"{crawl.offsets[1]:,}" in str(rejected)
 
 
-def test_a_body_over_the_limit_is_rejected_and_one_at_the_limit_is_not(saved) -> None:
+def test_of_a_body_over_the_limit_the_beginning_is_taken(saved) -> None:
     crawl = pages(3, size=5000)
     size = len(page(0, 5000))
     path = saved(crawl.data)
-    assert len(captures(read_captures(path, max_body=size))) == 3
-    found = list(read_captures(path, max_body=size - 1))
-    assert [one.reason for one in rejections(found)] == [Rejection.TOO_LONG] * 3
-    assert [one.url for one in rejections(found)] == [f"https://example.org/{n}" for n in range(3)]
+    assert [one.cut for one in captures(read_captures(path, max_body=size))] == [None] * 3
+    found = captures(read_captures(path, max_body=size - 1))
+    assert [one.cut for one in found] == [size - 1] * 3
+    assert [one.body for one in found] == [page(n, 5000)[:-1] for n in range(3)]
+
+
+@pytest.mark.parametrize("limit", range(1000, 1004))
+def test_a_long_body_is_cut_between_two_characters(saved, limit: int) -> None:
+    body = b"<p>" + "日本é".encode() * 500
+    data = Crawl().add("https://example.org/", body).data
+    capture = only(read_captures(saved(data), max_body=limit))
+    assert isinstance(capture, Capture) and capture.cut == len(capture.body)
+    assert limit - 3 <= len(capture.body) <= limit
+    assert body.startswith(capture.body) and capture.body.decode()
 
 
 @pytest.mark.parametrize("compressed", [True, False])
-def test_a_record_larger_than_any_buffer_is_rejected_and_the_next_is_read(
+def test_of_a_record_larger_than_any_buffer_the_beginning_is_read_and_the_next_one(
     saved, compressed: bool
 ) -> None:
     crawl = Crawl(gzip=compressed).add("https://example.org/0", b"<html>" + bytes(9_000_000))
     crawl.add("https://example.org/1", page(1))
     big, small = read_captures(saved(crawl.data))
-    assert isinstance(big, Rejected) and big.reason is Rejection.TOO_LONG
+    assert isinstance(big, Capture) and big.cut == len(big.body) == 2 << 20
     assert isinstance(small, Capture) and small.body == page(1)
 
 
@@ -327,8 +458,8 @@ def test_a_body_that_unpacks_to_far_more_than_the_limit_is_not_unpacked(saved) -
     crawl = Crawl().add("https://example.org/", bomb, http=[*HTML, ("Content-Encoding", "gzip")])
     path = saved(crawl.data)
     tracemalloc.start()
-    rejected = only(read_captures(path, max_body=1 << 20))
+    capture = only(read_captures(path, max_body=1 << 20))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert isinstance(rejected, Rejected) and rejected.reason is Rejection.TOO_LONG
+    assert isinstance(capture, Capture) and capture.cut == len(capture.body) == 1 << 20
     assert peak < 20 << 20

@@ -22,13 +22,14 @@ from click.testing import CliRunner
 from from_scratch import compute, gone, recrawl, sample
 from site_client import article, made
 
+import percola
 from percola import Repository
 from webindex import tables
-from webindex.loading import load_captures
-from webindex.main import cli
+from webindex.cli.main import cli
+from webindex.load.transaction import load_captures
+from webindex.page.urls import page_row
 from webindex.sample import CHANGED_URL, CHANGED_WORDS
-from webindex.urls import page_row
-from webindex.working import open_repository
+from webindex.workers.processes import open_repository
 
 CANONICAL, DUPLICATE = "https://www.sqlite.org/", "https://www.sqlite.org/index.html"
 
@@ -54,8 +55,8 @@ def call(*arguments: object) -> Answer:
     return Answer(result.exit_code, result.stdout, result.stderr)
 
 
-def run(*arguments: object, **more: str) -> Answer:
-    """Run a command in a process of its own."""
+def run(*arguments: object, tracebacks: bool = False, **more: str) -> Answer:
+    """Run a command in a process of its own; `tracebacks`: it may print some."""
     done = subprocess.run(
         command(*arguments),
         env=environment(**more),
@@ -65,12 +66,12 @@ def run(*arguments: object, **more: str) -> Answer:
         timeout=270,
         check=False,
     )
-    assert "Traceback" not in done.stderr, done.stderr
+    assert tracebacks or "Traceback" not in done.stderr, done.stderr
     return Answer(done.returncode, done.stdout, done.stderr)
 
 
 def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "webindex.main", *map(str, arguments)]
+    return [sys.executable, "-m", "webindex.cli.main", *map(str, arguments)]
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -107,7 +108,7 @@ def test_search_shows_title_url_snippet_duplicates_and_in_links(worked_off: Path
     [start] = [n for n, line in enumerate(lines) if f"{CANONICAL}  " in line]
     end = lines.index("", start) if "" in lines[start:] else len(lines)
     assert re.fullmatch(r" +\d+  SQLite Home Page", lines[start - 1])
-    assert re.search(r"\b\d+ in-links · en · 1 duplicate$", lines[start])
+    assert re.search(r"\b\d+ links lead here · en · 1 duplicate$", lines[start])
     assert "self-contained" in " ".join(lines[start + 1 : end])
     assert lines[end - 1] == f"     = {DUPLICATE}"
     assert "\x1b" not in answer.out
@@ -169,7 +170,7 @@ def test_explain_says_who_stands_for_a_duplicate_and_why(worked_off: Path) -> No
         "status 200  sample.warc.gz@",
         f"  * {CANONICAL}\n",
         f"    {DUPLICATE}\n        Its text is that of {CANONICAL}.\n",
-        "Links to all URLs of the document, from elsewhere: ",
+        "Links that lead here: ",
     ):
         assert part in answer.out, part
     found = call("explain", "--repo", worked_off, "--json", DUPLICATE).json
@@ -186,8 +187,8 @@ def test_explain_lists_some_links_and_says_how_many_there_are(worked_off: Path) 
     assert [one["url"] for one in links["first"] if not one["counts"]] == [CANONICAL]
     assert found["document_in_links"] >= links["total"] - 1
     answer = call("explain", "--repo", worked_off, "--links", 3, DUPLICATE)
-    said = answer.out[answer.out.index("Links to it (") : answer.out.index("\n\nLinks to all")]
-    assert said.startswith(f"Links to it ({links['total']} follow)\n")
+    said = answer.out[answer.out.index("Links to this URL (") : answer.out.index("\n\nLinks that")]
+    assert said.startswith(f"Links to this URL ({links['total']} follow)\n")
     assert [line.split()[0] for line in said.splitlines()[1:4]] == [
         one["url"] for one in links["first"][:3]
     ]
@@ -313,12 +314,15 @@ def test_work_goes_on_past_what_it_cannot_process_and_says_so(
     load_captures(repo, recrawl(), "recrawl.warc.gz")
     with repo.transaction() as t:
         t.set(tables.body, page_row(CHANGED_URL), b"this was never compressed")
-    answer = run("work", "--repo", folder, "--until-idle", "--processes", 1)
-    assert answer.code == 0
-    assert "1 change was set aside after repeated failures" in answer.out
+    work = ("work", "--repo", folder, "--until-idle", "--processes", 1)
+    answer = run(*work, tracebacks=True)
+    assert answer.code == 3
+    assert "1 change is dead-lettered after repeated failures" in answer.out
     assert f"percola --repo {folder} failed" in answer.out
-    answer = call("work", "--repo", folder, "--until-idle", "--processes", 1, "--json")
-    assert answer.code == 0 and answer.json["set_aside"] == 1
+    assert answer.err.count("Traceback (most recent call last)") >= 5
+    assert "parse failed on pages[" in answer.err and "attempt 5 of 5" in answer.err
+    answer = call(*work, "--json")
+    assert answer.code == 3 and answer.json["set_aside"] == 1
 
 
 # --- Mistakes -----------------------------------------------------------------------------
@@ -469,3 +473,14 @@ def test_a_reader_that_has_had_enough_hears_no_complaint(worked_off: Path) -> No
     assert process.stderr.read() == b""
     process.stderr.close()
     assert process.wait(60) in (0, 1)
+
+
+def test_an_index_whose_clusters_follow_older_rules_is_refused(tmp_path: Path) -> None:
+    address = str(tmp_path / "repo")
+    older = percola.Table("keys")
+    older.column("near", bytes)
+    others = [one for one in tables.SCHEMA if one is not tables.keys]
+    percola.open(address, schema=[older, *others]).close()
+    for create in (False, True):
+        with pytest.raises(percola.NotARepositoryError, match="older version of Percola"):
+            open_repository(address, create=create)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from warcio.statusandheaders import StatusAndHeaders
 from warcio.warcwriter import WARCWriter
 
-from webindex.warc import Capture, Record, Rejected, Revisit
+from webindex.crawl.warc import Capture, Record, Rejected, Revisit
 
 DATE = "2024-01-02T03:04:05.123456Z"
 HTML = [("Content-Type", "text/html; charset=utf-8")]

@@ -13,7 +13,9 @@ from typing import NoReturn
 
 import click
 
-from percola.cli import care, cells, collecting, dev_cluster, oracle, repositories, worker
+from percola.cli import cells, dev_cluster, oracle, repositories, worker
+from percola.cli import gc as collecting
+from percola.cli import maintenance as care
 from percola.cli.session import CommandLine, Session, common
 
 

@@ -2,7 +2,7 @@
 
 A cell is addressed as `ROW COLUMN`. The table follows from the column where only one table has
 it; else it is named, by `--table docs` or as `docs.title`. What MODULE:NAME names is found by
-`percola.targets`.
+`percola.observers.loading`.
 """
 
 from __future__ import annotations

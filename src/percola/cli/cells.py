@@ -12,11 +12,12 @@ import click
 
 from percola import inspection
 from percola.cells import Cell
-from percola.cli import arguments, display, documents
+from percola.cli import arguments, display
+from percola.cli import json_output as documents
 from percola.cli.session import Session, ValueLast, at_option, common, table_option
 from percola.errors import ConflictingOptionsError, UsageError
-from percola.rows import Row
-from percola.transaction import Transaction
+from percola.transactions.row import Row
+from percola.transactions.transaction import Transaction
 
 SCAN_ROWS: Final = 100
 """How many rows `scan` shows people unless they say; in JSON it prints all."""

@@ -13,10 +13,10 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from percola.cells import Cell, LockRecord, Op, WriteRecord
-from percola.cli.documents import decoded, members
+from percola.cli.json_output import decoded, members
 from percola.inspection import Failure, HeldLock, Notification, Process, Status, Version
-from percola.rows import Row
 from percola.schema import Column, WeakColumn
+from percola.transactions.row import Row
 
 _OPS: Final = {Op.DELETE: "delete", Op.LOCK: "lock only"}
 
@@ -205,7 +205,7 @@ def print_notifications(
 
 
 def print_failures(failures: Iterable[Failure], *, traceback: bool) -> None:
-    """Print where observers were set aside, and why."""
+    """Print which changes were dead-lettered for which observers, and why."""
     out = console()
     found = 0
     for one in failures:
@@ -213,16 +213,16 @@ def print_failures(failures: Iterable[Failure], *, traceback: bool) -> None:
         head = Text(one.observer, style="bold red")
         head.append(" on ", "not bold default").append(printable(str(one.cell)), "bold default")
         out.print(head, soft_wrap=True)
-        out.print(f"  {count(one.attempts, 'attempt')}, set aside {_ago(one.at_ms)}")
+        out.print(f"  {count(one.attempts, 'attempt')}, dead-lettered {_ago(one.at_ms)}")
         if traceback:
             for line in one.traceback.rstrip().splitlines():
                 out.print(f"  {printable(line)}", soft_wrap=True)
         else:
             out.print(f"  {printable(one.error)}", soft_wrap=True)
     if not found:
-        say("No observer was set aside.")
+        say("No change is dead-lettered.")
     else:
-        say(f"{count(found, 'failure')}. Once the cause is mended: percola failed retry --all")
+        say(f"{count(found, 'failure')}. Once the cause is fixed: percola failed retry --all")
 
 
 def print_status(status: Status) -> None:

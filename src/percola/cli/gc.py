@@ -9,7 +9,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from percola.cli import arguments, display
 from percola.cli.session import Session, common
-from percola.gc import Collected
+from percola.gc.collector import Collected
 
 
 @click.command()

@@ -15,8 +15,8 @@ from typing import Any
 from percola.cells import Cell, LockRecord, Op
 from percola.errors import WrongTypeError
 from percola.inspection import Failure, HeldLock, Status, Version
-from percola.rows import Row
 from percola.schema import Column, Family, Table, WeakColumn
+from percola.transactions.row import Row
 
 _KINDS = {Op.PUT: "put", Op.DELETE: "delete", Op.LOCK: "lock", Op.ROLLBACK: "rollback"}
 

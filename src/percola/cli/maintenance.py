@@ -26,16 +26,17 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from percola import inspection
-from percola.backup import Backup
-from percola.backup import backup as make_backup
-from percola.backup import restore as restore_backup
-from percola.check import Counts, Finding, Severity
-from percola.check import check as walk
-from percola.cli import display, documents
+from percola.cli import display
+from percola.cli import json_output as documents
 from percola.cli.session import Session, common
 from percola.errors import ConflictingOptionsError, PercolaError
+from percola.maintenance.backup import Backup
+from percola.maintenance.backup import backup as make_backup
+from percola.maintenance.backup import restore as restore_backup
+from percola.maintenance.check import Counts, Finding, Severity
+from percola.maintenance.check import check as walk
+from percola.maintenance.row_rules import Columns
 from percola.repository import Repository
-from percola.row_rules import Columns
 
 _PICTURES = 5
 """How many cells are drawn as figure 4 has them, below what is wrong with them."""

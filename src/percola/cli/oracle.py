@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from percola import network
-from percola.addresses import network_address
+from percola import extras
+from percola.cli.metrics_port import metrics_options, serve_metrics
 from percola.cli.session import Session, common
-from percola.cli.worker import metrics_options, serve_metrics
+from percola.connect import cluster as network
+from percola.connect.address import network_address
 from percola.errors import ConflictingOptionsError, UsageError
 from percola.oracle.record import ORACLE_TABLE
 
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     "--listen",
     required=True,
     metavar="HOST:PORT",
-    help="Where clients reach this process; an address of this machine, or 0.0.0.0 for all.",
+    help="Where clients reach this process; an address of this machine, or 0.0.0.0 for all. "
+    "Beyond loopback it takes a token.",
 )
 @click.option(
     "--lease",
@@ -61,7 +63,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     envvar=network.TOKEN_FILE,
     show_envvar=True,
-    help="Clients must show the token in this file.",
+    help="Clients must show the token in this file; required beyond loopback.",
 )
 @metrics_options
 @common
@@ -100,12 +102,9 @@ def oracle(
             "--tls-cert and --tls-key go together, and --tls-client-ca with both."
         )
     try:
-        from percola.oracle.server import OracleServer, Tls, serve
+        from percola.oracle.server import OracleServer, Tls, check_access, serve
     except ImportError as error:
-        raise UsageError(
-            f"The oracle needs the Python package {error.name}: install it with "
-            "pip install 'percola[oracle]'."
-        ) from error
+        raise UsageError(extras.missing("The oracle", error, "oracle")) from error
     tls = None
     if tls_cert and tls_key:
         roots = network.read_file(tls_client_ca, "--tls-client-ca") if tls_client_ca else b""
@@ -117,6 +116,7 @@ def oracle(
     token = ""
     if token_file:
         token = network.one_line(network.read_file(token_file, "--token-file"), "--token-file")
+    check_access(listen, token, tls)
     # To make a table takes a busy store longer than a lease lasts.
     with contextlib.closing(network.open_store(address)) as patient:
         patient.create_tables([ORACLE_TABLE])

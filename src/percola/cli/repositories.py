@@ -8,11 +8,13 @@ from typing import Any
 import click
 
 import percola
-from percola import inspection, targets
-from percola.cli import arguments, display, documents
+from percola import inspection
+from percola.cli import arguments, display
+from percola.cli import json_output as documents
 from percola.cli.session import ListByDefault, Session, common, table_option
 from percola.errors import ConflictingOptionsError, NotARepositoryError
-from percola.store.lmdb_environment import DURABILITIES
+from percola.observers import loading as targets
+from percola.store.lmdb.environment import DURABILITIES
 
 
 @click.command()
@@ -153,16 +155,18 @@ def notifications(session: Session, limit: int) -> None:
 @click.group(cls=ListByDefault)
 @common
 def failed() -> None:
-    """List or retry observers set aside."""
+    """List or retry dead-lettered changes."""
 
 
 @failed.command("list")
 @click.option("--observer", metavar="NAME", help="Only this observer's.")
-@click.option("--traceback", is_flag=True, help="Show whole tracebacks.")
+@click.option(
+    "--traceback/--no-traceback", default=True, help="Show tracebacks, or only their last lines."
+)
 @common
 @click.pass_obj
 def failed_list(session: Session, observer: str | None, traceback: bool) -> None:
-    """List the cells on which an observer was set aside, and why."""
+    """List the changes that were dead-lettered because an observer kept failing, and why."""
     with session.open() as repo:
         found = inspection.failures(repo, observer=observer)
         if session.json:

@@ -15,7 +15,7 @@ import click
 
 import percola
 from percola.cli.display import say, say_error
-from percola.cli.documents import write_json
+from percola.cli.json_output import write_json
 from percola.errors import NotARepositoryError, PercolaError
 from percola.repository import Repository
 from percola.schema import Table

@@ -6,40 +6,40 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Sequence
+from typing import Any, Final
 
 import click
-from prometheus_client import CollectorRegistry
 
-from percola import targets
 from percola.cli import arguments
-from percola.cli.session import F, Session, common
-from percola.errors import UsageError
-from percola.worker import Worker, WorkerOptions
+from percola.cli.display import count
+from percola.cli.metrics_port import metrics_options, serve_metrics
+from percola.cli.session import Session, common
+from percola.inspection import failures
+from percola.observers import loading as targets
+from percola.observers.observer import Observer
+from percola.observers.worker import Worker, WorkerOptions
+from percola.repository import Repository
 
-
-def metrics_options(command: F) -> F:
-    """`--metrics-port` and `--metrics-host`."""
-    port = click.option(
-        "--metrics-port",
-        type=click.IntRange(0, 65535),
-        metavar="PORT",
-        help="Serve Prometheus metrics (0: any free port).",
-    )
-    host = click.option("--metrics-host", default="127.0.0.1", show_default=True, metavar="ADDRESS")
-    return port(host(command))
+DEAD_LETTERED: Final = 3
+"""The exit status of `--until-idle` if changes are dead-lettered for the worker's observers."""
 
 
 @click.command()
 @click.argument("target", metavar="MODULE:NAME")
 @click.option("--threads", type=int, default=4, show_default=True, help="Scanning threads.")
-@click.option("--until-idle", is_flag=True, help="End when no work is left for them.")
+@click.option(
+    "--until-idle",
+    is_flag=True,
+    help="End when no work is left for them; with exit status 3 if changes are dead-lettered.",
+)
 @click.option(
     "--timeout",
     type=float,
     default=300.0,
     show_default=True,
     metavar="SECONDS",
-    help="Set an observer aside that runs for longer.",
+    help="Give up an observer that runs for longer, and dead-letter its change.",
 )
 @click.option(
     "--retention",
@@ -68,6 +68,9 @@ def worker(
     Any number of workers may share a repository. NAME is an observer, a list of observers, or
     a function that returns one of these and may take the repository. The current directory can
     be imported from.
+
+    An observer that raises is tried again a few times, and each attempt is logged with its
+    traceback; then the change is dead-lettered ('percola failed').
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     kept = None if retention == "none" else arguments.parse_duration(retention)
@@ -78,8 +81,23 @@ def worker(
         port = serve_metrics(run.metrics.registry, metrics_host, metrics_port)
         by_column: dict[str, list[str]] = {}
         for one in observers:
-            by_column.setdefault(repr(one.column), []).append(one.name)
+            for column in one.columns:
+                by_column.setdefault(repr(column), []).append(one.label)
         _work(session, run, by_column, port, until_idle=until_idle)
+        if until_idle and (dead := _dead_letters(repo, observers)):
+            if not session.json:
+                session.show(
+                    {},
+                    f"{count(dead, 'change')} {'is' if dead == 1 else 'are'} dead-lettered, for an "
+                    "observer kept failing: 'percola failed' shows why.",
+                )
+            click.get_current_context().exit(DEAD_LETTERED)
+
+
+def _dead_letters(repo: Repository, observers: Sequence[Observer[Any]]) -> int:
+    """How many changes are dead-lettered for these observers, by whichever worker and when."""
+    ours = {(one.name, *column.address) for one in observers for column in one.columns}
+    return sum((one.observer, one.cell.table, one.cell.column) in ours for one in failures(repo))
 
 
 def _work(
@@ -121,22 +139,3 @@ def _work(
     }
     numbers = ", ".join(f"{name.replace('_', ' ')} {number:,}" for name, number in told.items())
     session.show({"event": "stopped"} | told, f"Stopped: {numbers}.")
-
-
-def serve_metrics(registry: CollectorRegistry, host: str, port: int | None) -> int | None:
-    """Serve a registry's metrics in a thread; the port it got, None if none was asked for.
-
-    Raises UsageError if that address cannot be listened at.
-    """
-    if port is None:
-        return None
-    from prometheus_client import start_http_server
-
-    try:
-        server, _ = start_http_server(port, host, registry)
-    except OSError as error:
-        raise UsageError(
-            f"Metrics cannot be served on {host}:{port}: {error.strerror or error}. Choose "
-            "another --metrics-port or --metrics-host."
-        ) from error
-    return server.server_port

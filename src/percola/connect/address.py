@@ -5,7 +5,7 @@
     hbase://host,host/namespace     on HBase, from many machines            (?oracle=…)
     bigtable://project/instance     on Cloud Bigtable, from many machines   (?oracle=…&zookeeper=…)
 
-`percola.folder` opens the first kind, `percola.network` the last two.
+`percola.connect.local` opens the first kind, `percola.connect.cluster` the last two.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qsl, urlencode
 
+from percola.connect.local import folder_of
 from percola.errors import NotARepositoryError, UsageError
-from percola.folder import folder_of
 
 NETWORK: Final = ("bigtable", "hbase")
 """The schemes of stores that many machines share."""

@@ -27,11 +27,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from percola.addresses import NetworkAddress
+from percola import extras
+from percola.connect.address import NetworkAddress
 from percola.coordination.base import Coordination
 from percola.errors import NotARepositoryError, PercolaError, UnknownTableError, UsageError
 from percola.oracle.base import Oracle
 from percola.oracle.record import newest
+from percola.platform import fork_safety as forks
 from percola.store.base import Store
 
 if TYPE_CHECKING:
@@ -85,12 +87,13 @@ _places: dict[str, NetworkPlace] = {}
 _guard = threading.RLock()
 
 
-def _renew_guard() -> None:
+def _start_afresh() -> None:
+    # What stands in the dictionary stays, and so do its users: they have copies in the child.
     global _guard
     _guard = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_renew_guard)
+forks.at_fork(_start_afresh)
 
 
 def _open(address: NetworkAddress) -> NetworkPlace:
@@ -137,14 +140,14 @@ def open_store(
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     try:
         if address.scheme == "hbase":
-            from percola.store.hbase import open_hbase
+            from percola.store.hbase.store import open_hbase
 
             return open_hbase(address.store, **options)
-        from percola.store.bigtable import open_bigtable
+        from percola.store.bigtable.store import open_bigtable
 
         return open_bigtable(address.store, **options)
     except ImportError as error:
-        raise UsageError(_lacks(address, error, address.scheme)) from error
+        raise UsageError(_lacks(address, error)) from error
 
 
 def _source(address: NetworkAddress, store: Store) -> str:
@@ -164,17 +167,17 @@ def _oracle(address: NetworkAddress, source: str) -> NetworkOracle:
     try:
         from percola.oracle.client import NetworkOracle
     except ImportError as error:
-        raise UsageError(_lacks(address, error, "oracle")) from error
+        raise UsageError(_lacks(address, error)) from error
     return NetworkOracle(address.oracles, source=source, **credentials())
 
 
 def _coordination(address: NetworkAddress, source: str, oracle: NetworkOracle) -> Coordination:
     try:
-        from percola.coordination.advice_client import NetworkAdvice
-        from percola.coordination.advice_wire import CHANNEL_OPTIONS
-        from percola.coordination.zookeeper import ZooKeeperCoordination
+        from percola.coordination.lock_service.client import NetworkAdvice
+        from percola.coordination.lock_service.wire import CHANNEL_OPTIONS
+        from percola.coordination.zookeeper.coordination import ZooKeeperCoordination
     except ImportError as error:
-        raise UsageError(_lacks(address, error, "zookeeper")) from error
+        raise UsageError(_lacks(address, error)) from error
     advice = NetworkAdvice(
         address.oracles,
         channel=lambda one: oracle.channel(one, CHANNEL_OPTIONS),
@@ -246,10 +249,6 @@ def close(*opened: Any) -> None:
             continue
 
 
-def _lacks(address: NetworkAddress, error: ImportError, extra: str) -> str:
-    if (error.name or "percola").partition(".")[0] == "percola":
-        return f"This installation of Percola is not whole ({error}): install it again."
-    return (
-        f"{address.text!r} needs the Python package {error.name}: install it with "
-        f"pip install 'percola[{extra}]'."
-    )
+def _lacks(address: NetworkAddress, error: ImportError) -> str:
+    # All that a client of it needs: not one more with every attempt.
+    return extras.missing(repr(address.text), error, address.scheme, "oracle", "zookeeper")

@@ -3,7 +3,7 @@
 percola.json    its format, and the durability that it was created with
 store/          LMDB's files, and the safe point
 live/ wake/ rows.lock leases
-what `percola.coordination.local` needs; may be lost while nobody is at work
+what `percola.coordination.local.coordination` needs; may be lost while nobody is at work
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from percola.coordination.local import LocalCoordination
+from percola.coordination.local.coordination import LocalCoordination
 from percola.errors import (
     ConflictingOptionsError,
     NotARepositoryError,
     RepositoryError,
     RepositoryVersionError,
 )
+from percola.platform import fork_safety as forks
+from percola.platform.files import PRIVATE_FOLDER, is_full, make_folder, no_room, restrict
 from percola.store.base import OneStepStore
 
 FORMAT: Final = 1
@@ -68,7 +70,7 @@ class LocalFolder:
     @classmethod
     def open(cls, folder: Path, durability: str | None, *, create: bool) -> LocalFolder:
         # LMDB is imported only where it is used: `import percola` stays light.
-        from percola.store.lmdb import LmdbStore
+        from percola.store.lmdb.store import LmdbStore
 
         with _local_guard:
             description = _describe(folder, durability, create=create)
@@ -85,10 +87,12 @@ class LocalFolder:
                 return known
             try:
                 if not (real / "store").is_dir():
-                    (real / "store").mkdir(exist_ok=True)
+                    make_folder(real / "store")
                     sync_folder(real)
                 coordination = LocalCoordination(real)
             except OSError as error:
+                if is_full(error):
+                    raise no_room(folder) from error
                 raise RepositoryError(
                     f"The repository {folder} cannot be used: {error.strerror}."
                 ) from error
@@ -102,12 +106,13 @@ _locals: dict[Path, LocalFolder] = {}
 _local_guard = threading.RLock()
 
 
-def _renew_guard() -> None:
+def _start_afresh() -> None:
+    # What stands in the dictionary stays, and so do its users: they have copies in the child.
     global _local_guard
     _local_guard = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_renew_guard)
+forks.at_fork(_start_afresh)
 
 
 def _describe(folder: Path, durability: str | None, *, create: bool) -> dict[str, Any]:
@@ -152,9 +157,10 @@ def _found(folder: Path, durability: str | None, *, create: bool) -> dict[str, A
         )
     description = {"format": FORMAT, "store": "lmdb", "durability": durability or "full"}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         temporary = folder / f"{_DESCRIPTION}.{os.getpid()}"
         with temporary.open("w") as file:
+            restrict(file.fileno(), os.stat(folder), made=True, locked=False)
             file.write(json.dumps(description) + "\n")
             file.flush()
             os.fsync(file.fileno())
@@ -163,6 +169,8 @@ def _found(folder: Path, durability: str | None, *, create: bool) -> dict[str, A
         sync_folder(folder)
         sync_folder(folder.parent)
     except OSError as error:
+        if is_full(error):
+            raise no_room(folder) from error
         raise RepositoryError(
             f"No repository can be created at {folder}: {error.strerror}."
         ) from error

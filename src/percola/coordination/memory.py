@@ -7,12 +7,17 @@ import threading
 from collections.abc import Callable
 
 from percola.coordination.base import Coordination
+from percola.platform import fork_safety as forks
 
 
 class MemoryCoordination(Coordination):
     """One process, always alive."""
 
     def __init__(self) -> None:
+        self._start_afresh()
+        forks.at_fork(self._start_afresh)
+
+    def _start_afresh(self) -> None:
         self._locked: set[tuple[str, bytes]] = set()
         self._guard = threading.Lock()
         self._listeners: list[Callable[[], None]] = []

@@ -4,7 +4,7 @@ The *safe point* is a timestamp below which the repository can no longer be read
 collector raises it, and then removes what no reader at or above it can see:
 
     choose     as new as the retention allows, no newer than now, the oldest active reader and
-               the oldest timestamp that is held back (`percola.holds`)
+               the oldest timestamp that is held back (`percola.gc.retention_holds`)
     resolve    every lock below it is rolled forward or back: were its primary's record removed
                first, nobody could tell any more what has become of its transaction. One that a
                live transaction holds is not waited for: the safe point stays below it
@@ -21,12 +21,12 @@ Why that is safe:
   (rule P2). If its locks came after the collector's look for them, then either the check fails,
   or everything it was to conflict with was still there when it locked, and its commit_ts is
   above the safe point: its records stay for as long as its locks may.
-* `percola.garbage` says what goes. A delete that an observer has yet to see stays, for the
+* `percola.gc.rules` says what goes. A delete that an observer has yet to see stays, for the
   observer tells by it that the cell has changed.
 * A rollback record is what a late prewrite of its transaction would meet. It goes once this very
   collector has watched the safe point stand above it for as long as a call may be under way
   (`Store.latest_arrival`; on an embedded store none is). No two clocks are compared for that. For
-  the retention they are: where collectors' clocks differ, versions may go sooner or later.
+  the retention they are, but one clock that is ahead makes nothing older (`percola.gc.time_log`).
 
 Everything can be repeated, stopped and run by several at once. A cycle keeps a cursor in the
 system table and goes round the tables from there, so a collector that keeps being killed still
@@ -43,21 +43,23 @@ from dataclasses import dataclass
 from typing import Final
 
 from percola.catalog import SYSTEM_TABLE, columns_of, stored_schema
-from percola.cells import MAX_TS, Cell, Kind
+from percola.cells import MAX_TS, Cell, Kind, acknowledged_column
 from percola.errors import ConflictingOptionsError
-from percola.garbage import garbage_of_row
-from percola.holds import holds
-from percola.snapshot import Services
+from percola.gc.retention_holds import holds
+from percola.gc.rules import garbage_of_row
+from percola.gc.time_log import TimeLog
 from percola.store.base import Condition, Delete, Put, RowMutation
+from percola.transactions.snapshot import Services
 
 RETENTION: Final = 24 * 3600.0
 """Seconds for which versions are kept unless somebody asks for something else."""
 
-_TIME: Final = Cell(SYSTEM_TABLE, b"gc", b"@time")
 _CURSOR: Final = Cell(SYSTEM_TABLE, b"gc", b"@cursor")
 _CURSOR_TS: Final = 1
 _RECORDS: Final = 1_000
-_NOTES: Final = 1_000
+_CHANGES: Final = 10_000
+"""How many changes of one row are made at once: stores bound that, Bigtable at 100,000."""
+
 _SAVED_EVERY: Final = 1.0
 
 
@@ -120,8 +122,8 @@ class GarbageCollector:
             raise ConflictingOptionsError(f"A share of {share} is not above 0 and up to 1.")
         self._services = services
         self._store = services.store
-        self._retention = retention
         self._share = share
+        self._time_log = TimeLog(self._store, services.clock, retention) if retention else None
         # Safe points, and since when this collector has seen them stand.
         self._watched: list[tuple[int, float]] = []
 
@@ -181,7 +183,7 @@ class GarbageCollector:
 
     def _choose(self, latest: int, tables: list[str], collected: Collected) -> tuple[int, str]:
         """The new safe point, and what keeps it from being newer."""
-        chosen, why = self._retained(latest), ""
+        chosen, why = self._retained(latest)
         held = self._services.coordination.oldest_held()
         if held is not None and held < chosen:
             chosen, why = held, f"a snapshot at {held} is still being read"
@@ -200,23 +202,9 @@ class GarbageCollector:
         collected.locks += resolved
         return resolved
 
-    def _retained(self, latest: int) -> int:
-        """The newest timestamp that is known to be older than the retention; notes the time."""
-        now = self._services.clock.wall_ms()
-        notes = [(ts, int(wall)) for ts, wall in self._store.entries(_TIME, Kind.DATA, 0, MAX_TS)]
-        ts = latest
-        if self._retention:
-            old = (at for at, wall in notes if wall <= now - self._retention * 1000)
-            ts = next(old, 0)
-        changes: list[Put | Delete] = []
-        every = min(60_000.0, max(1.0, self._retention * 1000 / _NOTES))
-        if not notes or (latest > notes[0][0] and abs(now - notes[0][1]) >= every):
-            changes.append(Put(Kind.DATA, _TIME.column, latest, b"%d" % now))
-        # The one that is used stays; what is older says nothing any more.
-        changes += [Delete(Kind.DATA, _TIME.column, at) for at, _ in notes if at < ts]
-        if changes:
-            self._store.mutate([RowMutation(_TIME.table, _TIME.row, (), changes)])
-        return ts
+    def _retained(self, latest: int) -> tuple[int, str]:
+        """The newest timestamp that the retention does not keep, and why it is not newer."""
+        return self._time_log.newest_older(latest) if self._time_log else (latest, "")
 
     # --- The walk -----------------------------------------------------------------------
 
@@ -270,7 +258,10 @@ class GarbageCollector:
             collected.cells += len(columns)
             garbage = garbage_of_row(columns, collected.safe_point, observed, settled=settled)
             if garbage.changes:
-                mutations.append(RowMutation(table, row, (), garbage.changes))
+                *before, last = _parts(garbage.changes)
+                for part in before:  # One call each: the rows of one are changed in any order.
+                    self._store.mutate([RowMutation(table, row, (), part)])
+                mutations.append(RowMutation(table, row, (), last))
             if garbage.vanishing and self._is_answered(table, row, garbage.vanishing):
                 # A change since that look puts a notify entry, and then the delete stays.
                 conditions = [
@@ -310,6 +301,22 @@ class GarbageCollector:
         text = json.dumps({"done": done, "table": table, "row": row.hex()}).encode()
         put = Put(Kind.DATA, _CURSOR.column, _CURSOR_TS, text)
         self._store.mutate([RowMutation(_CURSOR.table, _CURSOR.row, (), [put])])
+
+
+def _parts(changes: list[Put | Delete]) -> Iterator[list[Put | Delete]]:
+    """Cut the deletions from one row where there are more than a store takes at once.
+
+    A reader, or a collector that goes on where this one was killed, may see the row in between:
+    older versions go before newer ones, so that no delete goes before what it hides; a long value
+    goes before its record, by which it is found; and acknowledgments go last.
+    """
+    if len(changes) <= _CHANGES:
+        yield changes
+        return
+    # They come newest first, and each record before its value.
+    ordered = changes[::-1]
+    ordered.sort(key=lambda one: acknowledged_column(one.column) is not None)
+    yield from (ordered[at : at + _CHANGES] for at in range(0, len(ordered), _CHANGES))
 
 
 def _round(tables: list[str], table: str, row: bytes) -> Iterator[tuple[str, bytes, bytes]]:

@@ -1,8 +1,9 @@
 """Durable holds: a timestamp kept from garbage collection for a while, whoever is still running.
 
 A snapshot that is being read stands in its process's lease, and goes with the process
-(`percola.leases`). A Spark frame, or a stream between two of its runs, reads at a timestamp that no
-process stands for all the time. So it is held by name, in the store, until a time:
+(`percola.transactions.active_snapshots`). A Spark frame, or a stream between two of its runs, reads
+at a timestamp that no process stands for all the time. So it is held by name, in the store, until a
+time:
 
     @percola["hold/NAME"].@hold   version → {"ts": the timestamp, "until": wall clock in ms}
 

@@ -7,11 +7,16 @@ Of each cell, at a safe point P:
                                    no observer waits for it, unless something newer stands there
     older puts and deletes         go, with their values
     lock-only records up to P      go
-    rollback records below P       go once no late call of their transactions can arrive any more
+    lock-only records above P      go if a newer record of a commit stands in the cell, which
+                                   stops every transaction that they would stop; unless they
+                                   are a primary's, which decides about other cells' locks
+    rollback records below P       go once no late call of their transactions can arrive any more;
+                                   until then they repeat no change, for that may go before them
     acknowledgments up to P        go with the last record of the cell that they are about
-    anything above P               stays
+    anything else above P          stays
 
-What goes from a row goes in one mutation, so a delete is never gone before what it hides.
+What goes from a row goes in one mutation, or in several from the oldest version on, so a delete is
+never gone before what it hides.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
-from percola.cells import Kind, Op, acknowledged_column, decode_write
+from percola.cells import Kind, Op, acknowledged_column, decode_write, encode_write
 from percola.store.base import Delete, Put
 
 
@@ -89,15 +94,30 @@ def _look_at(
     settled: int,
 ) -> bool:
     """Sort out the records of one cell; whether any of them stays for good."""
-    stays = newer = seen = False
+    stays = newer = seen = committed = False
     for ts, raw in records:
         record = decode_write(raw)
+        gone = Delete(Kind.WRITE, column, ts)
+        if (
+            committed
+            and record.op is Op.LOCK
+            and record.last_change is not None
+            and not record.decides
+        ):
+            garbage.changes.append(gone)
+            garbage.records += 1
+            continue
+        committed = committed or record.op is not Op.ROLLBACK
         if ts > safe_point or (record.op is Op.ROLLBACK and ts >= min(settled, safe_point)):
             stays = True
+            if ts <= safe_point and record.last_change is not None:
+                # A rollback record may outlive both the change that it repeats and the delete
+                # that hides the two. Readers that meet it look below it instead.
+                plain = encode_write(record.op, record.start_ts)
+                garbage.changes.append(Put(Kind.WRITE, column, ts, plain))
             # A record that changed nothing does not stand for a delete below it.
             newer = newer or record.op in (Op.PUT, Op.DELETE)
             continue
-        gone = Delete(Kind.WRITE, column, ts)
         if record.op in (Op.LOCK, Op.ROLLBACK):
             garbage.changes.append(gone)
             garbage.records += 1

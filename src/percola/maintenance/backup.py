@@ -25,12 +25,14 @@ import json
 import os
 import secrets
 import shutil
+import stat
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
+from percola.connect.local import FORMAT, sync_folder
 from percola.errors import (
     ConflictingOptionsError,
     DamagedRecordError,
@@ -39,10 +41,10 @@ from percola.errors import (
     StoreError,
     StoreFullError,
 )
-from percola.folder import FORMAT, sync_folder
+from percola.platform.files import PRIVATE_FOLDER, is_full, make_folder, restrict
 from percola.repository import Repository
-from percola.store.lmdb_copy import CHUNK_BYTES, SnapshotCopy
-from percola.store.lmdb_environment import DURABILITIES
+from percola.store.lmdb.copy import CHUNK_BYTES, SnapshotCopy
+from percola.store.lmdb.environment import DURABILITIES
 
 _MAGIC: Final = b"percola backup 1\n"
 _LENGTH: Final = struct.Struct(">I")
@@ -246,7 +248,7 @@ def restore(
         temporary = target.with_name(f"{target.name}.restoring-{secrets.token_hex(4)}")
         stack.callback(shutil.rmtree, temporary, ignore_errors=True)
         with _refusing(f"No repository can be restored to {target}"):
-            _fill(temporary, found, _pieces(stream, head), progress)
+            _fill(temporary, target, found, _pieces(stream, head), progress)
             _check_free(target)
             # Onto an empty folder at most: the system refuses any other.
             temporary.rename(target)
@@ -254,11 +256,18 @@ def restore(
     return found
 
 
-def _fill(folder: Path, found: Backup, pieces: Iterator[bytes], progress: Progress) -> None:
-    """Make the folder a repository, and bring it to disk."""
-    (folder / "store").mkdir(parents=True)
+def _fill(
+    folder: Path, target: Path, found: Backup, pieces: Iterator[bytes], progress: Progress
+) -> None:
+    """Make the folder a repository that can take the target's place, and bring it to disk."""
+    folder.mkdir(mode=PRIVATE_FOLDER, parents=True)
+    if target.is_dir():
+        folder.chmod(stat.S_IMODE(target.stat().st_mode))
+    about = folder.stat()
+    make_folder(folder / "store")
     done = 0
     with open(folder / "store" / "data.mdb", "xb") as file:
+        restrict(file.fileno(), about, made=True, locked=False)
         for piece in pieces:
             file.write(piece)
             done += len(piece)
@@ -266,6 +275,7 @@ def _fill(folder: Path, found: Backup, pieces: Iterator[bytes], progress: Progre
         _sync(file)
     description = {"format": FORMAT, "store": "lmdb", "durability": found.durability}
     with open(folder / _DESCRIPTION, "xb") as file:
+        restrict(file.fileno(), about, made=True, locked=False)
         file.write(json.dumps(description).encode() + b"\n")
         _sync(file)
     sync_folder(folder / "store")
@@ -326,8 +336,7 @@ def _refusing(what: str) -> Iterator[None]:
     except OSError as error:
         if error.errno == errno.EPIPE:
             raise
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        kind = StoreFullError if full else StoreError
+        kind = StoreFullError if is_full(error) else StoreError
         raise kind(f"{what}: {error.strerror}.") from error
 
 

@@ -1,8 +1,8 @@
 """§2.1, §2.2, §2.4: `check` walks a repository and reports every broken invariant of its cells.
 
-Crashes, dead writers and lost replies leave a repository in states that look unfinished and are
-not wrong: the next who meets them goes on from there. `percola.row_rules` says which states a
-row can never be in; this module finds the rows, and looks at what spans two of them: a lock and
+Crashes, dead writers and lost replies leave a repository in states that look unfinished and are not
+wrong: the next who meets them goes on from there. `percola.maintenance.row_rules` says which states
+a row can never be in; this module finds the rows, and looks at what spans two of them: a lock and
 its primary.
 
 Why it raises no false alarm beside running writers and workers. A row is first read kind by
@@ -26,7 +26,7 @@ So the row is judged as it stood, whole, at one moment. In between,
     the schema          is read, if it seems to lack a column. It only grows, and does so before
                         anybody writes the new column.
 
-    a table's feed      lists what the row's records say (`percola.feed_rules`).
+    a table's feed      lists what the row's records say (`percola.maintenance.feed_rules`).
 
 A row that never holds still for that long is counted as unsettled, and not reported. A broken
 state which is over before it has been read twice may be missed: nothing is ever wrong only for
@@ -55,9 +55,8 @@ from percola.cells import (
     decode_write,
 )
 from percola.errors import DamagedRecordError, UnknownTableError
-from percola.feed_rules import FeedRules
-from percola.repository import Repository
-from percola.row_rules import (
+from percola.maintenance.feed_rules import FeedRules
+from percola.maintenance.row_rules import (
     Columns,
     Entries,
     Finding,
@@ -65,6 +64,7 @@ from percola.row_rules import (
     Severity,
     judge,
 )
+from percola.repository import Repository
 
 __all__ = ["Counts", "Finding", "Severity", "check"]
 

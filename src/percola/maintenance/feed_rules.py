@@ -1,4 +1,4 @@
-"""§2.1: what a table's feed never looks like beside its write records: part of `percola.check`.
+"""§2.1: what a table's feed never looks like beside its write records, for `percola check`.
 
     write record @ c    is listed at c, if it puts or deletes, and c is above where the feed began
     listed at c         there is such a write record at c
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from percola.catalog import feed_since
 from percola.cells import SYSTEM_MARK, Cell, Kind, Op, decode_write
 from percola.errors import DamagedRecordError, NoFeedError, SnapshotTooOldError
-from percola.row_rules import Finding, RowEntries
+from percola.maintenance.row_rules import Finding, RowEntries
 from percola.store.base import Store
 
 _CHANGES = (Op.PUT, Op.DELETE)

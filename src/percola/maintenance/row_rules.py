@@ -10,13 +10,15 @@ hold at any one moment is little, kill -9 at every boundary included:
     write @ c → s      s < c; its data; the write before it in time committed at or before s
     rollback @ s       names itself: it stands at the start_ts of what it forbids, and no write
                        record has that start_ts
+    last change in a   no newer put or delete below that record; the put itself, unless a newer
+    record             change stands above
     ack @ c → s        its value is s: an observer has seen everything up to its own start_ts
     observed write @ c a notify entry at c or later, or an acknowledgment of c or later, or the
                        observer has been set aside there (N1, N2, N5)
 
 Garbage collection removes whole versions, data and record in one mutation, and never the newest
 (P12), so it leaves all of that as it is. What involves another row, a lock's primary, is judged
-in `percola.check`.
+in `percola.maintenance.check`.
 """
 
 from __future__ import annotations
@@ -294,7 +296,7 @@ class _Judge:
         data = self._entries.data
         undone = {ts for ts, one in self._writes.items() if one.op is Op.ROLLBACK}
         later: tuple[int, int] | None = None
-        for ts, (op, start_ts, value) in self._writes.items():
+        for ts, (op, start_ts, value, *_) in self._writes.items():
             if op is Op.ROLLBACK:
                 if start_ts != ts:
                     yield self._finding(
@@ -331,13 +333,46 @@ class _Judge:
                     f"has a write record at {ts} for data at {start_ts}, which is missing.",
                 )
             later = (start_ts, ts)
+        yield from self._judge_last_changes()
+
+    def _judge_last_changes(self) -> Iterator[Finding]:
+        """What records that change nothing say of the newest change below them."""
+        changes = [(ts, record) for ts, record in self._writes.items() if record.op in _CHANGES]
+        for ts, record in self._writes.items():
+            if record.last_change is None:
+                continue
+            at, raw = record.last_change
+            below = [one for one in changes if one[0] < ts]
+            newest, found = below[0] if below else (0, None)
+            if newest > at:
+                yield self._finding(
+                    "hidden-change",
+                    ts,
+                    f"has a {_VERBS[record.op]} record at {ts} which says that the newest change "
+                    f"below it is the one at {at}, but there is one at {newest}: readers miss it.",
+                )
+                continue
+            said = decode_write(raw) if raw else None
+            if newest == at:
+                differs = said and found and (said.op, said.value) != (found.op, found.value)
+            else:
+                # A delete may have been collected, and anything that a newer change hides.
+                hidden = bool(changes) and changes[0][0] > ts
+                differs = said is not None and said.op is Op.PUT and not hidden
+            if differs:
+                yield self._finding(
+                    "wrong-last-change",
+                    ts,
+                    f"has a {_VERBS[record.op]} record at {ts} which repeats a change at {at} that "
+                    "does not stand there: readers see a value that was never committed.",
+                )
 
     def _judge_values(self, column: Column[Any, Any]) -> Iterator[Finding]:
         values: dict[int, bytes] = dict(self._entries.data)
         values |= {ts: lock.value for ts, lock in self._locks.items() if lock.value is not None}
-        for _, start_ts, value in self._writes.values():
-            if value is not None:
-                values[start_ts] = value
+        for record in self._writes.values():
+            if record.value is not None:
+                values[record.start_ts] = record.value
         for ts, raw in values.items():
             try:
                 column.decode(raw)

@@ -1,53 +1,85 @@
-"""§2.4: what a worker does about an observer that fails on a cell (rule N5).
+"""§2.4: observers that fail on a change: attempts, back-off, dead letters (rule N5).
 
-A failure is tried again after a growing while, and after some attempts the observer is set
-aside on that cell: a `failed` entry with the traceback, in the same row mutation that answers
-the notify entry. An operator can list such entries and have the observers run again; a new
-write to the cell tries again by itself.
+A failed attempt is recorded where the work itself stands, in the value of the change's notify
+entry, and the observer runs again after a back-off. After `attempts` of them the change is
+dead-lettered for this observer: a `failed` entry with the traceback is put, in the same row
+mutation that answers the notify entry.
 
-Where a column has several observers, the notify entry stays until the last of them has dealt
-with the change. Which ones are aside meanwhile is remembered here, by this process alone:
-another one, or this one after a restart, tries them afresh, and comes to the same end.
+    c:notify@8 = {"index": [2, 1700000000000]}      failed twice; not before this time, in ms
+    c:notify@8 = {"index": [5, null], …}            dead-lettered; other observers of the column
+                                                    have not dealt with the change yet
+
+So there is no table of failures that could overflow: any number of cells may fail at once, every
+worker knows of all attempts, they outlive a worker's death, and a scan skips the cells that wait
+for their next attempt without a further call. The record goes away with the notify entry. A newer
+change has a notify entry of its own, without a record: it is tried at once, from the first attempt.
+
+The back-off compares wall clocks of different machines. Nothing depends on it but when the next
+attempt comes, and no wait is longer than this worker's `longest_wait`.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import random
-import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from percola.cells import Cell, Kind, failed_column
+from percola.cells import (
+    MAX_TS,
+    Attempts,
+    Cell,
+    Kind,
+    decode_attempts,
+    encode_attempts,
+    failed_column,
+)
 from percola.clock import backoff
-from percola.metrics import WorkerMetrics
-from percola.observers import Observer
-from percola.snapshot import Services
-from percola.store.base import Delete, Put, RowMutation
+from percola.observers.metrics import WorkerMetrics
+from percola.observers.observer import Observer
+from percola.store.base import Condition, Delete, Put, RowMutation
+from percola.transactions.snapshot import Services
 
 log = logging.getLogger("percola.worker")
 
-_AFTER_CONFLICTS: Final = 0.02
-_REMEMBERED: Final = 10_000
+_NO_ATTEMPTS: Final = Attempts(0, 0)
 
 
-@dataclass
-class _Trouble:
-    """An observer's trouble with a cell, up to the notify entry at `ts`."""
+@dataclass(slots=True)
+class DirtyCell:
+    """A cell with notify entries, as it was found under its row's advisory lock.
 
-    ts: int
-    attempts: int = 0
-    due: float = 0.0
-    is_aside: bool = False
+    Attributes:
+        cell: the cell.
+        notified: the timestamps of its notify entries, the newest first.
+        attempts: failed attempts at the newest change, by the observer's name.
+    """
+
+    cell: Cell
+    notified: list[int]
+    attempts: dict[str, Attempts]
+
+    @classmethod
+    def of(cls, cell: Cell, entries: Sequence[tuple[int, bytes]]) -> DirtyCell:
+        """From the cell's notify entries, (timestamp, value); there is at least one."""
+        if len(entries) > 1:
+            entries = sorted(entries, reverse=True)
+        return cls(cell, [ts for ts, _ in entries], decode_attempts(entries[0][1]))
+
+    @property
+    def newest(self) -> int:
+        """The timestamp of the newest change."""
+        return self.notified[0]
 
 
-class Patience:
-    """Remembers which observers failed on which cells, and when to try them again.
+class Failures:
+    """Counts failed attempts, decides when the next one is due, and dead-letters.
 
     Args:
-        attempts: how often an observer may fail on a change before it is set aside.
+        attempts: how often an observer may fail on a change before it is dead-lettered.
         first_wait: seconds until the second attempt; they double from there.
         longest_wait: seconds that they double up to.
     """
@@ -69,113 +101,133 @@ class Patience:
         self._first_wait = first_wait
         self._longest_wait = longest_wait
         self._chance = chance
-        self._troubles: dict[tuple[Cell, str], _Trouble] = {}
-        self._guard = threading.Lock()
 
-    def is_aside(self, one: Observer[Any], cell: Cell, newest: int) -> bool:
-        """Whether the observer has been set aside for the change that `newest` tells of."""
-        trouble = self._troubles.get((cell, one.name))
-        return trouble is not None and trouble.is_aside and newest <= trouble.ts
+    def is_dead_lettered(self, one: Observer[Any], dirty: DirtyCell) -> bool:
+        """Whether the newest change is dead-lettered for an observer.
 
-    def is_due(self, one: Observer[Any], cell: Cell, newest: int) -> bool:
-        """Whether to run the observer now: it has not failed, its wait is over, or it is news."""
-        trouble = self._troubles.get((cell, one.name))
-        return trouble is None or newest > trouble.ts or self._clock.monotonic() >= trouble.due
+        The `failed` entry decides. The record says when it is worth a look: it may stand alone,
+        where notify entries have a table of their own (`percola.store.remote.notify_table`) and the
+        worker died between the two, or where it arrived late, after somebody had retried the
+        change.
+        """
+        found = dirty.attempts.get(one.name)
+        if found is None or found.due_ms is not None:
+            return False
+        failed = _failed_cell(one, dirty.cell)
+        return bool(self._services.store.entries(failed, Kind.FAILED, dirty.newest, MAX_TS))
 
-    def until_due(self) -> float:
-        """Seconds until the next attempt that is waited for; infinite if there is none."""
-        with self._guard:
-            dues = [one.due for one in self._troubles.values() if not one.is_aside]
-        return max(0.0, min(dues) - self._clock.monotonic()) if dues else float("inf")
+    def is_due(self, one: Observer[Any], dirty: DirtyCell) -> bool:
+        """Whether to run the observer now: it has not failed, or its back-off is over."""
+        return not self._seconds_left(dirty.attempts.get(one.name, _NO_ATTEMPTS))
 
-    def succeeded(self, one: Observer[Any], cell: Cell) -> None:
-        """The observer has run on the cell."""
-        if self._troubles:
-            with self._guard:
-                self._troubles.pop((cell, one.name), None)
+    def seconds_to_wait(self, group: Sequence[Observer[Any]], raw: bytes) -> float:
+        """For how long none of a cell's observers is to run, by its newest notify entry; 0: run."""
+        attempts = decode_attempts(raw)
+        # One that has no record may have run already: its acknowledgment is not looked at here.
+        if any(one.name not in attempts for one in group):
+            return 0.0
+        return self.until_next_attempt(raw)
 
-    def settled(self, cell: Cell, group: Sequence[Observer[Any]]) -> None:
-        """The cell's notify entries have been answered: forget who is aside."""
-        for one in group:
-            self.succeeded(one, cell)
+    def until_next_attempt(self, raw: bytes) -> float:
+        """Seconds until the next of the attempts that a notify entry records is due."""
+        waiting = [one for one in decode_attempts(raw).values() if one.due_ms is not None]
+        return min(map(self._seconds_left, waiting), default=0.0)
 
-    def conflicted(self, one: Observer[Any], cell: Cell, newest: int) -> None:
-        """It keeps losing to others, which is no failure: let them go first."""
-        self._trouble(one, cell, newest).due = self._clock.monotonic() + _AFTER_CONFLICTS
+    def _seconds_left(self, attempts: Attempts) -> float:
+        if not attempts.due_ms:
+            return 0.0
+        left = (attempts.due_ms - self._clock.wall_ms()) / 1000
+        # Further away than any back-off: the clock that it was recorded by is ahead of this one.
+        return left if 0 < left <= self._longest_wait + 0.002 else 0.0
 
     def failed(
         self,
         one: Observer[Any],
-        cell: Cell,
-        notified: Sequence[int],
-        answered: Sequence[int],
+        changes: Sequence[DirtyCell],
+        answers: Mapping[Cell, Sequence[int]],
         story: str,
     ) -> bool:
-        """It raised, as `story` tells: try again later or set it aside; whether the latter."""
+        """Record a failed attempt with its traceback, `story`.
+
+        It counts for all `changes`, dirty cells of one row, the first of which the observer was run
+        for. Each that it was the last attempt for is dead-lettered, and its notify entries in
+        `answers` are removed. Returns whether the first one was.
+        """
         self._metrics.failures.labels(one.name).inc()
-        trouble = self._trouble(one, cell, max(notified))
-        trouble.attempts += 1
-        wait = backoff(
-            self._chance, trouble.attempts, first=self._first_wait, most=self._longest_wait
+        counts = [dirty.attempts.get(one.name, _NO_ATTEMPTS).failed + 1 for dirty in changes]
+        # One wait for all: else the observer would come back for each of them.
+        wait = backoff(self._chance, max(counts), first=self._first_wait, most=self._longest_wait)
+        due_ms = self._clock.wall_ms() + math.ceil(wait * 1000) + 1
+        following = "" if counts[0] >= self._attempts else f", the next one in {wait:.2f} s"
+        log.warning(
+            "observer %s failed on %s, attempt %d of %d%s:\n%s",
+            *(one.name, changes[0].cell, counts[0], self._attempts, following, story.rstrip()),
         )
-        trouble.due = self._clock.monotonic() + wait
-        if trouble.attempts < self._attempts:
-            return False
-        self.set_aside(one, cell, notified, answered, story, trouble.attempts)
-        return True
+        dead: list[bool] = []
+        for dirty, count in zip(changes, counts, strict=True):
+            if count >= self._attempts:
+                dead.append(self.dead_letter(one, dirty, answers[dirty.cell], story, count))
+            else:
+                dead.append(False)
+                dirty.attempts[one.name] = Attempts(count, due_ms)
+                self._change(dirty, [self._record(dirty)])
+        return dead[0]
 
-    def _trouble(self, one: Observer[Any], cell: Cell, newest: int) -> _Trouble:
-        with self._guard:
-            trouble = self._troubles.get((cell, one.name))
-            if trouble is None or newest > trouble.ts:
-                if len(self._troubles) >= _REMEMBERED:
-                    self._forget_old()
-                trouble = self._troubles[cell, one.name] = _Trouble(newest)
-            return trouble
-
-    def _forget_old(self) -> None:
-        # Another process may have run what failed or conflicted here: nothing tells us.
-        now = self._clock.monotonic()
-        self._troubles = {
-            key: one for key, one in self._troubles.items() if one.is_aside or one.due > now
-        }
-
-    def set_aside(
+    def dead_letter(
         self,
         one: Observer[Any],
-        cell: Cell,
-        notified: Sequence[int],
+        dirty: DirtyCell,
         answered: Sequence[int],
         story: str,
-        attempts: int,
-    ) -> None:
-        """Put a `failed` entry with the story, and answer the notify entries `answered`.
+        count: int,
+    ) -> bool:
+        """Put a `failed` entry with the traceback, and remove the notify entries `answered`.
 
         It stands at the timestamp of the newest change that the observer was to look at: a run
-        that began before that change does not take it away.
+        that began before that change does not remove it. Returns False with nothing changed if
+        that change has been answered meanwhile, by another worker.
         """
+        cell, newest = dirty.cell, dirty.newest
         last_line = story.strip().splitlines()[-1]
-        log.error("%s was set aside on %s: %s", one.name, cell, last_line)
-        self._metrics.set_aside.labels(one.name).inc()
         entry = {
             "observer": one.name,
             "column": cell.column.decode(),
-            "attempts": attempts,
-            "at_ms": self._services.clock.wall_ms(),
+            "attempts": count,
+            "at_ms": self._clock.wall_ms(),
             "error": last_line,
             "traceback": story,
         }
-        newest, store = max(notified), self._services.store
-        failed = Cell(cell.table, cell.row, failed_column(one.name, cell.column))
+        failed = _failed_cell(one, cell)
         changes: list[Put | Delete] = [
             Put(Kind.FAILED, failed.column, newest, json.dumps(entry).encode())
         ]
         # A later failure replaces an earlier one.
-        for ts, _ in store.entries(failed, Kind.FAILED, 0, newest - 1):
+        for ts, _ in self._services.store.entries(failed, Kind.FAILED, 0, newest - 1):
             changes.append(Delete(Kind.FAILED, failed.column, ts))
-        changes += [Delete(Kind.NOTIFY, cell.column, ts) for ts in answered]
-        store.mutate([RowMutation(cell.table, cell.row, (), changes)])
         if answered:
-            self.succeeded(one, cell)
+            changes += [Delete(Kind.NOTIFY, cell.column, ts) for ts in answered]
         else:
-            self._trouble(one, cell, newest).is_aside = True
+            dirty.attempts[one.name] = Attempts(count, None)
+            changes.append(self._record(dirty))
+        if not self._change(dirty, changes):
+            return False
+        log.error("observer %s was dead-lettered on %s: %s", one.name, cell, last_line)
+        self._metrics.set_aside.labels(one.name).inc()
+        return True
+
+    def answer(self, dirty: DirtyCell) -> None:
+        """Remove the notify entries of a change that is dead-lettered for all its observers."""
+        self._change(dirty, [Delete(Kind.NOTIFY, dirty.cell.column, ts) for ts in dirty.notified])
+
+    def _record(self, dirty: DirtyCell) -> Put:
+        return Put(Kind.NOTIFY, dirty.cell.column, dirty.newest, encode_attempts(dirty.attempts))
+
+    def _change(self, dirty: DirtyCell, changes: Sequence[Put | Delete]) -> bool:
+        """Change the cell's row, unless its newest change has been answered; whether it did."""
+        table, row, column = dirty.cell
+        stands = Condition(True, Kind.NOTIFY, column, dirty.newest, dirty.newest)
+        return self._services.store.mutate([RowMutation(table, row, [stands], changes)])[0]
+
+
+def _failed_cell(one: Observer[Any], cell: Cell) -> Cell:
+    return Cell(cell.table, cell.row, failed_column(one.name, cell.column))

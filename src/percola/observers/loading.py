@@ -19,11 +19,11 @@ from typing import Any, Final
 
 from percola import repository
 from percola.errors import UsageError
-from percola.observers import Observer
+from percola.observers.observer import Observer
 from percola.repository import Repository
 from percola.schema import Schema, Table
 
-_PACKAGE: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _POSITIONAL: Final = (
     inspect.Parameter.POSITIONAL_ONLY,
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
@@ -47,7 +47,7 @@ def opened(
         tables = {one.name: one for one in (load_schema(schema) if schema else ())}
         for one in observers:
             if isinstance(one, Observer):
-                tables.setdefault(one.column.table.name, one.column.table)
+                tables.setdefault(one.table.name, one.table)
         with repository.open(address, list(tables.values()), create=False) as whole:
             yield whole, observers
 
@@ -104,8 +104,9 @@ def _call(target: str, function: Any, repo: Repository) -> object:
 def load(target: str) -> Any:
     """The attribute that `MODULE:NAME` names; the current directory is importable.
 
-    Raises UsageError if there is no such module or attribute, or if importing it failed:
-    then with what was raised, and where.
+    Raises UsageError if there is no such module or attribute, if importing it failed (then with
+    what was raised, and where), or if it opens a repository when it is imported: its program would
+    run, and perhaps write, before anybody knows whether the name is right.
     """
     module_name, colon, name = target.partition(":")
     if not (module_name and colon and name):
@@ -134,6 +135,7 @@ def _import(name: str) -> Any:
     here = os.getcwd()
     if here not in sys.path:
         sys.path.insert(0, here)
+    importing = repository.IMPORTING.set(name)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -145,6 +147,8 @@ def _import(name: str) -> Any:
         raise UsageError(f"Importing {name!r} raised {_raised(error)}.") from error
     except (Exception, SystemExit) as error:
         raise UsageError(f"Importing {name!r} raised {_raised(error)}.") from error
+    finally:
+        repository.IMPORTING.reset(importing)
 
 
 def _raised(error: BaseException) -> str:

@@ -26,11 +26,12 @@ class WorkerMetrics:
     `runs` that committed, each for one row: one that keeps growing at rest shows a cycle of
     observers; `batches` of several runs that committed as one transaction, and how many were
     `split` into single runs because they did not; `conflicts` with other transactions;
-    `failures`, and how often one was `set_aside`; `seconds` that a transaction took; `teleports`
-    of scanners that met another one. `gc_removed`, by what was removed, and `gc_safe_point`: what
-    the worker's garbage collection did. On a network store also `store_calls`, `store_rows` and
-    `store_cells`, by caller and kind, and the `prefetched_cells`, and how many of them were
-    `used` (§2.5): of all that uses the repository object that the worker has.
+    `failures`, and how often a change was dead-lettered (`set_aside`); `seconds` that a transaction
+    took; `teleports` of scanners that met another one. `gc_removed`, by what was removed, and
+    `gc_safe_point`: what the worker's garbage collection did. On a network store also
+    `store_calls`, `store_rows` and `store_cells`, by caller and kind, and the `prefetched_cells`,
+    and how many of them were `used` (§2.5): of all that uses the repository object that the worker
+    has.
     """
 
     def __init__(self) -> None:
@@ -65,7 +66,7 @@ class WorkerMetrics:
         )
         self.set_aside = Counter(
             "percola_observer_set_aside",
-            "Times that an observer was set aside on a cell",
+            "Times that a change was dead-lettered for an observer",
             label,
             registry=registry,
         )
@@ -132,7 +133,7 @@ class WorkerMetrics:
 
 
 class _StoreMetrics(Collector):
-    """What `percola.calls` and `percola.prefetch` have counted, when it is asked for."""
+    """What the counting store and the prefetch have counted, when it is asked for."""
 
     def __init__(
         self, calls: Callable[[], Counted], prefetched: Callable[[], tuple[int, int]]

@@ -13,6 +13,14 @@ is registered by importing. One run, for a dirty cell `c` of a row, is one trans
     weak     the column cannot be written, only notified; run whenever it was. Nothing is
              acknowledged, so several runs may commit for one notification.
 
+An observer may observe several columns of a table:
+
+    @observer(price, category)
+
+One run for a row then answers all changes of these columns up to its start_ts. It acknowledges
+each column that has changed, in the one transaction, so rule N3 holds for each change alone: two
+runs that both saw a change of `price` meet at its acknowledgment, whatever else they saw.
+
 After the commit, and only then, the notify entries at or below start_ts are removed (rule N2;
 on a store with one-step commit, in the same step). A notify entry is a hint: if one is left
 over, the acknowledgment says that nothing is to be done.
@@ -22,47 +30,38 @@ An observer may answer several dirty rows of its column in one transaction:
     @observer(inlinks_changed, batch=32)
 
 Where runs are small, most of what they cost is their beginning and their commit, and a batch has
-one of each. It takes what is dirty now and waits for nothing; `percola.runs` says what becomes
-of a batch that fails.
+one of each. It takes what is dirty now and waits for nothing; `percola.observers.runner` says what
+becomes of a batch that fails.
 
 An observer that many changes lead to, and whose result nobody waits for, may step back:
 
     @observer(inlinks_changed, batch=32, defer=10.0)
 
 While a worker finds other work, it looks at such a column only every so many seconds: a hundred
-changes of one row are then answered once, not dozens of times. When there has been nothing else
-to do for a moment, it looks.
+changes of one row are then answered once. When there was nothing else for a moment, it looks.
 
 Behind a network, what past runs read of their own rows comes for all rows of a batch at once
-(`percola.prefetch`). Which other rows a run will read, only the program can know. It may say so:
+(`percola.transactions.prefetch`). Which other rows a run will read, only the program knows: before
+the runs, `@observer(refresh, batch=32, ahead=read_ahead)` calls `read_ahead(t, rows)` where calls
+are dear.
 
-    @observer(refresh, batch=32, ahead=read_ahead)
-
-`read_ahead(t, rows)` is called where calls are dear, before the runs, with the rows of a batch, and
-reads for all of them in a few calls what the function then reads for each: it finds it in the
-transaction's cache.
-
-An observer that waits for something outside, such as a search index, would have the others wait
-with it. It may run apart:
-
-    @observer(outbox_ready, apart=True)
-
-One worker of the repository runs it, on a thread that does nothing else; the others stand by.
+An observer that waits for something outside, such as a search index, may run apart, with
+`@observer(outbox_ready, apart=True)`: one worker of the repository runs it, on a thread that does
+nothing else, and the others stand by.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic
+from typing import Any, Final, Generic, TypeAlias
 
 from percola.cells import Cell, Kind, ack_column, decode_ts, encode_ts, failed_column
 from percola.errors import ObserverError, ObserverTimeoutError
-from percola.schema import Column, R, WeakColumn, check_name
-from percola.snapshot import Services, Snapshot
-from percola.transaction import Transaction
+from percola.schema import Column, R, Table, WeakColumn, check_name
+from percola.transactions.snapshot import Services, Snapshot
+from percola.transactions.transaction import Transaction
 
 ObserverFunction = Callable[[Transaction, R], object]
 AheadFunction = Callable[[Snapshot, Sequence[R]], object]
@@ -72,9 +71,29 @@ _BATCH_CELLS: Final = 1000
 _BATCH_BYTES: Final = 1 << 20
 
 
+ObservedColumn: TypeAlias = Column[R, Any] | WeakColumn[R]
+
+Notified: TypeAlias = Mapping[Cell, Sequence[int]]
+"""Dirty cells of a row, and the timestamps of their notify entries that a run answers."""
+
+
+class Watch:
+    """What somebody who watches over a run is told, and says; this one lets it go on for ever."""
+
+    def begun(self, transaction: ObserverTransaction) -> None:
+        """The run has begun, in this transaction."""
+
+    def is_given_up(self) -> bool:
+        """Whether the run was given up. If not, it will not be from here on: it commits."""
+        return False
+
+
+NOBODY: Final = Watch()
+
+
 @dataclass(frozen=True, slots=True)
 class Observer(Generic[R]):
-    """A function bound to the column that it observes.
+    """A function bound to the columns that it observes.
 
     Attributes:
         column: an observed column, or a weak column.
@@ -86,9 +105,10 @@ class Observer(Generic[R]):
         share: of a worker's time, how much it may take while there is other work, up to 1.
         apart: whether one worker runs it, on a thread of its own; see `observer`.
         ahead: reads together what runs for several rows will read; see `observer`.
+        others: further columns that it observes, of the same table.
     """
 
-    column: Column[R, Any] | WeakColumn[R]
+    column: ObservedColumn[R]
     function: ObserverFunction[R]
     name: str
     batch: int = 1
@@ -96,17 +116,16 @@ class Observer(Generic[R]):
     share: float = 1.0
     apart: bool = False
     ahead: AheadFunction[R] | None = None
+    others: tuple[ObservedColumn[R], ...] = ()
 
     def __post_init__(self) -> None:
+        if isinstance(self.function, Observer):
+            raise ObserverError(
+                f"{self.function.name!r} is an observer already. To observe several columns, name "
+                "them in one decorator: @observer(price, category)."
+            )
         check_name("an observer", self.name)
-        if isinstance(self.column, Column):
-            if not self.column.observed:
-                raise ObserverError(
-                    f"The observer {self.name!r} is for {self.column!r}, which is not observed: "
-                    "declare the column with observed=True."
-                )
-        elif not isinstance(self.column, WeakColumn):
-            raise ObserverError(f"{self.column!r} is not a column that can be observed.")
+        self._check_columns()
         if not callable(self.function):
             raise ObserverError(f"The observer {self.name!r} needs a function to call.")
         if not isinstance(self.batch, int) or self.batch < 1:
@@ -135,120 +154,166 @@ class Observer(Generic[R]):
                 "its own it is in nobody's way. Leave out one of the two."
             )
 
+    def _check_columns(self) -> None:
+        for column in self.columns:
+            if not isinstance(column, Column | WeakColumn):
+                raise ObserverError(f"{column!r} is not a column that can be observed.")
+            if isinstance(column, Column) and not column.observed:
+                raise ObserverError(
+                    f"The observer {self.name!r} is for {column!r}, which is not observed: "
+                    "declare the column with observed=True."
+                )
+        if len({column.address for column in self.columns}) < len(self.columns):
+            raise ObserverError(f"The observer {self.name!r} names a column twice.")
+        if len(tables := sorted({column.table_name for column in self.columns})) > 1:
+            raise ObserverError(
+                f"The observer {self.name!r} is for columns of the tables {', '.join(tables)}: it "
+                "runs for a row of one table. Make an observer for each."
+            )
+
     def __call__(self, transaction: Transaction, row: R) -> object:
         return self.function(transaction, row)
 
     @property
-    def is_weak(self) -> bool:
-        """Whether it answers weak notifications."""
-        return isinstance(self.column, WeakColumn)
+    def columns(self) -> tuple[ObservedColumn[R], ...]:
+        """All columns that it observes."""
+        first: tuple[ObservedColumn[R], ...] = (self.column,)
+        return first + self.others
+
+    @property
+    def table(self) -> Table[R]:
+        """The table of its columns."""
+        return self.column.table
+
+    @property
+    def label(self) -> str:
+        """Its name, and of several columns which: what workers compare (`Observers`)."""
+        if not self.others:
+            return self.name
+        return f"{self.name}({', '.join(sorted(column.name for column in self.columns))})"
+
+    def cells(self, row: bytes) -> list[Cell]:
+        """The cells that it observes in a row."""
+        return [Cell(column.table_name, row, column.key) for column in self.columns]
 
     def run(
-        self,
-        services: Services,
-        row: bytes,
-        notified: Sequence[int],
-        is_abandoned: Callable[[], bool] = lambda: False,
+        self, services: Services, row: bytes, notified: Notified, watch: Watch = NOBODY
     ) -> bool:
         """Run once for a dirty row, if it has to; whether it ran.
 
-        `notified` are the timestamps of the notify entries that this run answers. Raises what
-        the function raises, ConflictError if another transaction won, and
-        ObserverTimeoutError if by the end of the function nobody waits for it any more.
+        `notified` are the row's dirty cells, with the timestamps of the notify entries that this
+        run answers. Raises what the function raises, ConflictError if another transaction won,
+        and ObserverTimeoutError if the run was given up before the end of the function.
         """
-        table, column = self.column.table, self.column
-        transaction = Transaction(services)
+        transaction = ObserverTransaction(services)
+        watch.begun(transaction)
         transaction.expect((row,))
-        cell = Cell(table.name, row, column.key)
-        key = table.decode_row(row)
-        runs = True
-        if isinstance(column, Column):
-            runs = self._acknowledge(transaction, cell)
+        key = self.table.decode_row(row)
+        runs = self._has_to_run(transaction, row, notified)
         if runs:
             if self.ahead is not None and services.prefetch is not None:
                 self.ahead(transaction, [key])
             self.function(transaction, key)
-        if is_abandoned():
-            transaction.rollback()
-            raise ObserverTimeoutError(f"{self.name} took too long; nothing was committed.")
-        for ts in notified:
-            if ts <= transaction.start_ts:
-                transaction.answer(Kind.NOTIFY, cell, ts)
+        self._check_wanted(transaction, watch)
+        for cell, timestamps in notified.items():
+            for ts in timestamps:
+                if ts <= transaction.start_ts:
+                    transaction.answer(Kind.NOTIFY, cell, ts)
         if runs:
             self._answer_failures(transaction, services, [row])
-        transaction.commit()
+        _commit(transaction)
         return runs
 
     def run_batch(
         self,
         services: Services,
-        rows: Iterable[tuple[bytes, Sequence[int]]],
+        rows: Iterable[tuple[bytes, Notified]],
         most: int,
-        is_abandoned: Callable[[], bool] = lambda: False,
+        watch: Watch = NOBODY,
         ahead: Collection[bytes] = (),
     ) -> list[bytes]:
-        """Run for dirty rows of its column, one after the other, in one transaction.
+        """Run for dirty rows of its table, one after the other, in one transaction.
 
-        `rows` hands out each row, and the timestamps of its notify entries, when it is its turn.
+        `rows` hands out each row, and its dirty cells as for `run`, when it is its turn.
         None is asked for after `most` of them, nor once the transaction is large or has gone on
         for 50 ms: whoever waits for its rows, or writes what it writes, shall not wait long.
         `ahead` are rows that will probably be handed out, more and more of them: what is read of
         one may be read of all. Returns the rows that the commit has answered; raises as `run` does.
         """
-        column = self.column
-        clock = services.clock
+        table, clock = self.table, services.clock
         until = clock.monotonic() + _BATCH_SECONDS
-        transaction = _Batch(services)
+        transaction = ObserverTransaction(services)
+        watch.begun(transaction)
         transaction.expect(ahead)
         start_ts = transaction.start_ts
         answered: list[bytes] = []
         read_ahead = self.ahead if services.prefetch is not None else None
         begun: set[bytes] = set()
         for row, notified in rows:
-            seen = [ts for ts in notified if ts <= start_ts]
-            if seen:  # Else it was notified since this began: a run would answer nothing.
-                cell = Cell(column.table.name, row, column.key)
-                if self.is_weak or self._acknowledge(transaction, cell):
+            seen = {
+                cell: [ts for ts in timestamps if ts <= start_ts]
+                for cell, timestamps in notified.items()
+            }
+            if any(seen.values()):  # Else it was notified since this began: nothing to answer.
+                if self._has_to_run(transaction, row, seen):
                     if read_ahead is not None and row not in begun:
                         fresh = [one for one in dict.fromkeys((row, *ahead)) if one not in begun]
-                        read_ahead(transaction, [column.table.decode_row(one) for one in fresh])
+                        read_ahead(transaction, [table.decode_row(one) for one in fresh])
                         begun.update(fresh)
-                    self.function(transaction, column.table.decode_row(row))
-                for ts in seen:
-                    transaction.answer(Kind.NOTIFY, cell, ts)
+                    self.function(transaction, table.decode_row(row))
+                for cell, timestamps in seen.items():
+                    for ts in timestamps:
+                        transaction.answer(Kind.NOTIFY, cell, ts)
                 answered.append(row)
             if len(answered) >= most or transaction.is_large or clock.monotonic() >= until:
                 break
-        if is_abandoned():
-            transaction.rollback()
-            raise ObserverTimeoutError(f"{self.name} took too long; nothing was committed.")
+        self._check_wanted(transaction, watch)
         if answered:
             self._answer_failures(transaction, services, answered)
-        transaction.commit()
+        _commit(transaction)
         return answered
+
+    def _check_wanted(self, transaction: Transaction, watch: Watch) -> None:
+        """Raise ObserverTimeoutError if the run was given up; if not, it will not be any more."""
+        if watch.is_given_up():
+            transaction.rollback()
+            raise ObserverTimeoutError(f"{self.name} took too long; nothing was committed.")
 
     def _answer_failures(
         self, transaction: Transaction, services: Services, rows: Sequence[bytes]
     ) -> None:
-        """Have the commit remove what says that it was set aside on these rows."""
-        store, table = services.store, self.column.table.name
-        name = failed_column(self.name, self.column.key)
-        # Not those of changes that this run has not seen.
-        start_ts = transaction.start_ts
+        """Have the commit remove the dead letters of these rows whose changes it has seen."""
+        store, table, start_ts = services.store, self.table.name, transaction.start_ts
+        names = [failed_column(self.name, self.column.key)]
+        names += [failed_column(self.name, column.key) for column in self.others]
         if len(rows) > 1:
-            # Few rows are set aside: one look is enough to see that these are not.
+            # Few rows have dead letters: one look is enough to see that these have none.
             first, last = min(rows), max(rows)
             found, more = store.scan_kind(Kind.FAILED, table, first, last + b"\0", limit=16)
             if more is None:
                 known = set(rows)
                 for cell, ts, _ in found:
-                    if cell.row in known and cell.column == name and ts <= start_ts:
+                    if cell.row in known and cell.column in names and ts <= start_ts:
                         transaction.answer(Kind.FAILED, cell, ts)
                 return
-        for row in rows:
-            failed = Cell(table, row, name)
+        for failed in [Cell(table, row, name) for row in rows for name in names]:
             for ts, _ in store.entries(failed, Kind.FAILED, 0, start_ts):
                 transaction.answer(Kind.FAILED, failed, ts)
+
+    def _has_to_run(self, transaction: Transaction, row: bytes, notified: Notified) -> bool:
+        """Whether one of the row's cells has changed since the last run, or was notified weakly.
+
+        If so, this run acknowledges each that has changed.
+        """
+        if not self.others:  # As mostly.
+            column = self.column
+            cell = Cell(column.table_name, row, column.key)
+            return isinstance(column, WeakColumn) or self._acknowledge(transaction, cell)
+        runs = False
+        for column, cell in zip(self.columns, self.cells(row), strict=True):
+            weak = isinstance(column, WeakColumn)
+            runs |= cell in notified if weak else self._acknowledge(transaction, cell)
+        return runs
 
     def _acknowledge(self, transaction: Transaction, cell: Cell) -> bool:
         """Whether the cell has changed since the last run; if so, this run acknowledges it."""
@@ -262,10 +327,39 @@ class Observer(Generic[R]):
         return True
 
 
-class _Batch(Transaction):
-    """The transaction of a batch."""
+def _commit(transaction: Transaction) -> None:
+    """Commit a run; StoreError if it has committed, but what it was to answer may still be there.
+
+    The cell is found dirty again at once. Were that no error, the worker would go on without a
+    pause for as long as the store refuses.
+    """
+    transaction.commit()
+    if transaction.unfinished is not None:
+        raise transaction.unfinished
+
+
+class _GivenUp(str):
+    """Why a transaction was given up: what it is used up by."""
+
+
+class ObserverTransaction(Transaction):
+    """The transaction of a run, or of a batch of them; it can be given up from another thread."""
 
     __slots__ = ()
+
+    def give_up(self, why: str) -> None:
+        """Read and commit nothing more, and hold nothing back from garbage collection.
+
+        For a thread that watches over the observer's, which cannot be stopped: if that goes on
+        after all, its next read or commit raises ObserverTimeoutError with `why`.
+        """
+        self._used_up = _GivenUp(why)
+        self._services.leases.drop(id(self))
+
+    def _check_usable(self) -> None:
+        if isinstance(self._used_up, _GivenUp):
+            raise ObserverTimeoutError(self._used_up)
+        Transaction._check_usable(self)
 
     @property
     def is_large(self) -> bool:
@@ -275,8 +369,8 @@ class _Batch(Transaction):
 
 
 def observer(
-    column: Column[R, Any] | WeakColumn[R],
-    *,
+    column: ObservedColumn[R],
+    *others: ObservedColumn[R],
     name: str | None = None,
     batch: int = 1,
     defer: float = 0.0,
@@ -287,7 +381,10 @@ def observer(
     """Make an `Observer` of a function: `@observer(column)`; its name is the function's.
 
     Args:
-        batch: how many dirty rows of the column one transaction may answer. The function is
+        column: an observed or a weak column.
+        others: further columns of the same table: one run answers the changes of all of them in
+            a row.
+        batch: how many dirty rows one transaction may answer. The function is
             called for one row after the other, with the same transaction: each sees the same
             snapshot, and what the rows before it have written. They commit together. If that
             fails, whatever the reason, each runs again in a transaction of its own, so the
@@ -311,89 +408,84 @@ def observer(
             must not write, and the function must not rely on it. What it raises, the run has
             raised. Worth it where a run reads other rows than its own.
 
-    Raises ObserverError for a column that is not observed, and for a batch that is none or not
-    possible; SchemaError for an unusable name.
+    Raises ObserverError for a column that is not observed, for columns of several tables, and for a
+    batch that is none or not possible; SchemaError for an unusable name.
     """
 
     def bind(function: ObserverFunction[R]) -> Observer[R]:
         own = str(getattr(function, "__name__", ""))
-        return Observer(column, function, name or own, batch, defer, share, apart, ahead)
+        return Observer(column, function, name or own, batch, defer, share, apart, ahead, others)
 
     return bind
 
 
 class Observers:
-    """The observers of one worker, by the column that they observe."""
+    """The observers of one worker, by the columns that they observe.
+
+    Columns are named as (table, column).
+
+    Attributes:
+        tables: the tables that have an observed column, in order.
+        apart: the columns that one worker looks after, on a thread of its own.
+        deferred: the columns that may be put off, and for how many seconds.
+        sharing: the columns that may take only a part of a worker's time, and which part.
+        prompt: the columns that the common threads look after, and may not put off.
+    """
 
     def __init__(self, observers: Iterable[Observer[Any]]) -> None:
         self._by_column: dict[tuple[str, bytes], list[Observer[Any]]] = {}
-        names: set[str] = set()
+        self._by_name: dict[str, Observer[Any]] = {}
         for one in observers:
             if not isinstance(one, Observer):
                 raise ObserverError(
                     f"{one!r} is not an observer: decorate the function with @observer(column)."
                 )
-            if one.name in names:
+            if one.name in self._by_name:
                 raise ObserverError(f"Two observers are named {one.name!r}; each needs its own.")
-            names.add(one.name)
-            group = self._by_column.setdefault(one.column.address, [])
-            if group and one.is_weak:
-                raise ObserverError(
-                    f"The weak column {one.column!r} has two observers, {group[0].name!r} and "
-                    f"{one.name!r}: it can have one, for it has no acknowledgments."
-                )
-            group.append(one)
-        if not names:
+            self._by_name[one.name] = one
+            for column in one.columns:
+                group = self._by_column.setdefault(column.address, [])
+                if group and isinstance(column, WeakColumn):
+                    raise ObserverError(
+                        f"The weak column {column!r} has two observers, {group[0].name!r} and "
+                        f"{one.name!r}: it can have one, for it has no acknowledgments."
+                    )
+                group.append(one)
+        if not self._by_name:
             raise ObserverError("A worker needs at least one observer.")
+        groups = self._by_column
+        self.tables: Final = sorted({table for table, _ in groups})
+        self.apart: Final = frozenset(
+            address for address, group in groups.items() if any(one.apart for one in group)
+        )
+        longest = {address: min(one.defer for one in group) for address, group in groups.items()}
+        self.deferred: Final[Mapping[tuple[str, bytes], float]] = {
+            address: seconds
+            for address, seconds in longest.items()
+            if seconds and address not in self.apart
+        }
+        largest = {address: max(one.share for one in group) for address, group in groups.items()}
+        self.sharing: Final[Mapping[tuple[str, bytes], float]] = {
+            address: share for address, share in largest.items() if share < 1
+        }
+        self.prompt: Final = frozenset(groups.keys() - self.deferred.keys() - self.apart)
 
     def __iter__(self) -> Iterator[Observer[Any]]:
-        return (one for group in self._by_column.values() for one in group)
+        return iter(self._by_name.values())
 
     def of(self, cell: Cell) -> Sequence[Observer[Any]]:
         """The observers of a cell's column."""
         return self._by_column.get((cell.table, cell.column), ())
 
-    @functools.cached_property
-    def tables(self) -> list[str]:
-        """The tables that have an observed column, in order."""
-        return sorted({table for table, _ in self._by_column})
-
-    @functools.cached_property
-    def deferred(self) -> Mapping[tuple[str, bytes], float]:
-        """The columns, as (table, column), that may be put off, and for how many seconds."""
-        longest = {
-            address: min(one.defer for one in group) for address, group in self._by_column.items()
-        }
-        return {
-            address: seconds
-            for address, seconds in longest.items()
-            if seconds and address not in self.apart
-        }
-
-    @functools.cached_property
-    def sharing(self) -> Mapping[tuple[str, bytes], float]:
-        """The columns that may take only a part of a worker's time, and which part."""
-        largest = {
-            address: max(one.share for one in group) for address, group in self._by_column.items()
-        }
-        return {address: share for address, share in largest.items() if share < 1}
-
-    @functools.cached_property
-    def apart(self) -> frozenset[tuple[str, bytes]]:
-        """The columns that one worker looks after, on a thread of its own."""
-        return frozenset(
-            address for address, group in self._by_column.items() if any(one.apart for one in group)
-        )
-
-    @functools.cached_property
-    def prompt(self) -> frozenset[tuple[str, bytes]]:
-        """The columns that the worker's common threads look after, and may not put off."""
-        return frozenset(self._by_column.keys() - self.deferred.keys() - self.apart)
+    @property
+    def addresses(self) -> Collection[tuple[str, bytes]]:
+        """The columns that they observe, as (table, column)."""
+        return self._by_column.keys()
 
     @property
     def announcement(self) -> dict[str, list[str]]:
         """Which observers run on which column, as other workers are told."""
         return {
-            f"{table}.{column.decode()}": [one.name for one in group]
+            f"{table}.{column.decode()}": [one.label for one in group]
             for (table, column), group in self._by_column.items()
         }

@@ -1,17 +1,20 @@
 """§2.4: running the observers of a dirty cell.
 
-An observer that conflicts is run again at once, a few times: that is no failure. One that raises
-is tried again later and then set aside, and the others go on (`percola.patience`, rule N5). One
-that runs for too long is set aside as well: its thread cannot be stopped, but its transaction can
-no longer commit.
+An observer that conflicts is run again at once, a few times: that is no failure. One that raises is
+tried again later, then its change is dead-lettered, and the others go on
+(`percola.observers.failures`, rule N5). A change on which it runs for too long is dead-lettered at
+once: its thread cannot be stopped, but its transaction is given up. That reads and commits nothing
+more, and garbage collection does not wait for it.
 
 Where several observers have one column, the last of them answers the notify entry, once every
-other has run or been set aside. The paper avoids the case; here none answers for another.
+other has run or the change is dead-lettered for it. The paper avoids the case; here none answers
+for another. Where an observer has several columns, a run for one dirty cell takes the row's other
+dirty cells of these columns along, and answers those that no other observer has.
 
 A batch, of several rows of a column, is one transaction. If it conflicts or one of its rows
 raises, nothing of it was committed, and each of its rows is run alone, with all that is said
-above: no row fails, or is set aside, for another. A row joins no batch until that has gone well,
-and an observer whose batches conflict has smaller ones for a while.
+above: no row fails, or is dead-lettered, for another. A row joins no batch until that has gone
+well, and an observer whose batches conflict has smaller ones for a while.
 """
 
 from __future__ import annotations
@@ -22,11 +25,10 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, Flag, auto
 from typing import Any, Final, Self
 
-from percola.calls import calling_for
 from percola.cells import MAX_TS, Cell, Kind
 from percola.clock import backoff
 from percola.errors import (
@@ -35,11 +37,12 @@ from percola.errors import (
     RepositoryError,
     TransientError,
 )
-from percola.gc import RETENTION
-from percola.metrics import WorkerMetrics
-from percola.observers import Observer, Observers
-from percola.patience import Patience
-from percola.snapshot import Services
+from percola.gc.collector import RETENTION
+from percola.observers.failures import DirtyCell, Failures
+from percola.observers.metrics import WorkerMetrics
+from percola.observers.observer import Observer, Observers, ObserverTransaction, Watch
+from percola.store.counting import calling_for
+from percola.transactions.snapshot import Services
 
 _CONFLICTS: Final = 8
 _SMALLEST: Final = 2
@@ -58,16 +61,19 @@ class WorkerOptions:
 
     Attributes:
         threads: how many scan and run observers.
-        attempts: how often an observer may fail on a change before it is set aside.
+        attempts: how often an observer may fail on a change before it is dead-lettered; the
+            attempts of all workers count.
         first_wait: seconds until the second attempt; they double from there.
         longest_wait: seconds that they double up to.
-        timeout: seconds after which a running observer is set aside.
+        timeout: seconds after which a running observer is given up and its change dead-lettered.
         rescan: seconds between scans when no bell rings: the safety net.
         sweep: seconds between looks for locks that dead processes left on observed columns.
         retention: seconds for which superseded versions stay readable; the worker removes
-            older ones (`percola.gc`). Of several workers' the shortest counts. None: it leaves
-            garbage collection to others.
+            older ones (`percola.gc.collector`). Of several workers' the shortest counts. None: it
+            leaves garbage collection to others.
         collect: seconds between cycles of garbage collection.
+        warn_unobserved: log, when the worker starts, which columns have dirty cells and no
+            observer in any worker.
     """
 
     threads: int = 4
@@ -79,6 +85,7 @@ class WorkerOptions:
     sweep: float = 5.0
     retention: float | None = RETENTION
     collect: float = 60.0
+    warn_unobserved: bool = True
 
     def check(self) -> None:
         """Raise ConflictingOptionsError for a value that cannot work."""
@@ -109,7 +116,8 @@ class Found(Flag):
     NOTHING = 0
     RAN = auto()  # an observer ran, or a notify entry was answered
     HELD = auto()  # a dirty row that another scanner works on
-    LATER = auto()  # a dirty cell whose observer is to be tried again in a while
+    LATER = auto()  # a dirty cell whose observer has failed and waits for its next attempt
+    SOON = auto()  # a dirty cell whose observer keeps conflicting with other transactions
 
     def __or__(self, other: Self) -> Self:
         # Mostly the same is added again; Flag's own way takes so long that every run shows it.
@@ -123,8 +131,12 @@ class Outcome(Enum):
 
     RAN = auto()  # it committed
     IDLE = auto()  # it had seen the change already
-    LATER = auto()  # it conflicted or failed, and will be tried again
-    ASIDE = auto()  # it failed, and will not
+    LATER = auto()  # it failed, and will be tried again after its back-off
+    SOON = auto()  # it conflicted
+    DEAD = auto()  # it failed too often: the change is dead-lettered
+
+
+_UNSETTLED: Final = {Outcome.LATER: Found.LATER, Outcome.SOON: Found.SOON}
 
 
 class GivenUpError(Exception):
@@ -132,21 +144,38 @@ class GivenUpError(Exception):
 
 
 @dataclass
-class _Run:
-    """An observer that is running now: what a watch over it needs to know.
+class _Run(Watch):
+    """An observer that is running now: what the worker's watch needs to know of it.
 
     Only while its function is `called` may it be given up; of a batch, that is one row's turn.
+
+    Attributes:
+        dirty: the row's dirty cells on which a failure of this run counts.
+        answers: all of the row's cells that it answers, with the notify entries that it removes.
+        given_up: why it was given up; empty if it was not.
     """
 
     observer: Observer[Any]
-    cell: Cell
-    notified: list[int]
-    answered: list[int]
+    dirty: list[DirtyCell]
+    answers: dict[Cell, list[int]]
     held: list[Row]
-    thread: threading.Thread
+    guard: threading.Lock
+    thread: threading.Thread = field(default_factory=threading.current_thread)
+    transaction: ObserverTransaction | None = None
     began: float = 0.0
     called: bool = False
-    abandoned: bool = False
+    given_up: str = ""
+
+    def begun(self, transaction: ObserverTransaction) -> None:
+        # In this order: whoever gives the run up meanwhile does it the other way round.
+        self.transaction = transaction
+        if self.given_up:
+            transaction.give_up(self.given_up)
+
+    def is_given_up(self) -> bool:
+        with self.guard:
+            self.called = False
+            return bool(self.given_up)
 
 
 class Runs:
@@ -156,7 +185,7 @@ class Runs:
         chance: how long runs that conflict wait for each other.
 
     Attributes:
-        patience: which observers failed, and when to try them again.
+        failures: counts failed attempts, and dead-letters.
         stopping: set while the worker stops: scanners go no further, and a run that conflicts
             is left for later.
     """
@@ -182,7 +211,7 @@ class Runs:
         self._most: dict[str, int] = {}
         self._reached: dict[str, int] = {}  # And how many its last batch had.
         self.stopping = False
-        self.patience = Patience(
+        self.failures = Failures(
             services,
             metrics,
             chance,
@@ -194,50 +223,65 @@ class Runs:
     def work_cell(self, cell: Cell, held: list[Row]) -> Found:
         """Run a dirty cell's observers, under its row's advisory lock, one of those `held`.
 
-        The last one answers the notify entries, and only if every other has dealt with the
-        change: none answers for another.
+        The last one answers the notify entries, and only if for every other the change was seen
+        or dead-lettered: none answers for another.
         """
-        notified = self._notified(cell)
-        return self._work(cell, notified, held) if notified else Found.NOTHING
-
-    def _notified(self, cell: Cell) -> list[int]:
         # It may be clean by now: the entries were read before the lock was taken.
-        return [ts for ts, _ in self._services.store.entries(cell, Kind.NOTIFY, 0, MAX_TS)]
+        dirty = self._look(cell)
+        return self._work(dirty, held) if dirty is not None else Found.NOTHING
 
-    def _work(self, cell: Cell, notified: list[int], held: list[Row]) -> Found:
-        newest = max(notified)
-        everyone = self._observers.of(cell)
-        group = [one for one in everyone if not self.patience.is_aside(one, cell, newest)]
+    def _look(self, cell: Cell) -> DirtyCell | None:
+        entries = self._services.store.entries(cell, Kind.NOTIFY, 0, MAX_TS)
+        return DirtyCell.of(cell, entries) if entries else None
+
+    def _work(self, dirty: DirtyCell, held: list[Row]) -> Found:
+        group = self._observers.of(dirty.cell)
+        if dirty.attempts:
+            group = [one for one in group if not self.failures.is_dead_lettered(one, dirty)]
+        if not group:
+            # The last of them was an observer that no worker runs any more.
+            self.failures.answer(dirty)
+            return Found.RAN
         found = Found.NOTHING
         settled = True
         for one in group:
             outcome = Outcome.LATER
-            if self.patience.is_due(one, cell, newest):
-                answered = notified if settled and one is group[-1] else []
-                outcome = self._run_observer(one, cell, notified, answered, held)
-                if outcome is not Outcome.LATER:
-                    self._alone.discard(cell)
+            if not dirty.attempts or self.failures.is_due(one, dirty):
+                answered = dirty.notified if settled and one is group[-1] else []
+                outcome = self._run_observer(one, dirty, answered, held)
+                if outcome not in _UNSETTLED:
+                    self._alone.discard(dirty.cell)
                 elif one.batch > 1:
-                    self._keep_alone(cell)
-            if outcome is Outcome.LATER:
+                    self._keep_alone(dirty.cell)
+            if outcome in _UNSETTLED:
                 settled = False
-                found |= Found.LATER
+                found |= _UNSETTLED[outcome]
             elif outcome is Outcome.RAN:
                 found |= Found.RAN
-        if settled:
-            self.patience.settled(cell, everyone)
         return found
 
+    def _siblings(self, one: Observer[Any], dirty: DirtyCell) -> list[DirtyCell]:
+        """The other dirty cells of the row that an observer of several columns is to look at."""
+        others = [cell for cell in one.cells(dirty.cell.row) if cell != dirty.cell]
+        found = [other for cell in others if (other := self._look(cell)) is not None]
+        return [other for other in found if not self.failures.is_dead_lettered(one, other)]
+
+    def _answers(self, siblings: Iterable[DirtyCell]) -> dict[Cell, list[int]]:
+        """What a run answers of the row's other cells: what no other observer has to see."""
+        return {
+            other.cell: other.notified if len(self._observers.of(other.cell)) == 1 else []
+            for other in siblings
+        }
+
     def _run_observer(
-        self,
-        one: Observer[Any],
-        cell: Cell,
-        notified: list[int],
-        answered: list[int],
-        held: list[Row],
+        self, one: Observer[Any], dirty: DirtyCell, answered: list[int], held: list[Row]
     ) -> Outcome:
         """Run one observer for one dirty cell, again if it conflicts."""
-        run = _Run(one, cell, notified, answered, held, threading.current_thread())
+        run = _Run(one, [dirty], {dirty.cell: answered}, held, self._guard)
+        if one.others:
+            siblings = self._siblings(one, dirty)
+            run.dirty += [other for other in siblings if self.failures.is_due(one, other)]
+            run.answers |= self._answers(siblings)
         try:
             for attempt in itertools.count(1):
                 began = self._clock.monotonic()
@@ -246,20 +290,16 @@ class Runs:
                     self._running[id(run)] = run
                 try:
                     with calling_for(one.name):
-                        ran = one.run(
-                            self._services, cell.row, answered, lambda: self._is_abandoned(run)
-                        )
+                        ran = one.run(self._services, dirty.cell.row, run.answers, run)
                 except TransientError:
-                    if self._is_abandoned(run):
+                    if run.is_given_up():
                         raise GivenUpError from None
                     self._metrics.conflicts.labels(one.name).inc()
                     if attempt >= _CONFLICTS or self.stopping:
-                        self.patience.conflicted(one, cell, max(notified))
-                        return Outcome.LATER
+                        return Outcome.SOON
                     wait = backoff(self._chance, attempt, first=0.001, most=0.1)
                     self._clock.sleep(wait)
                     continue
-                self.patience.succeeded(one, cell)
                 if ran:
                     self._metrics.committed(one.name, 1, self._clock.monotonic() - began)
                 return Outcome.RAN if ran or answered else Outcome.IDLE
@@ -268,25 +308,19 @@ class Runs:
         except GivenUpError:
             raise
         except RepositoryError:
-            if self._is_abandoned(run):
+            if run.is_given_up():
                 raise GivenUpError from None
             raise
         except (Exception, SystemExit):
-            if self._is_abandoned(run):
+            if run.is_given_up():
                 raise GivenUpError from None
             story = traceback.format_exc()
-            aside = self.patience.failed(one, cell, notified, answered, story)
-            return Outcome.ASIDE if aside else Outcome.LATER
+            dead = self.failures.failed(one, run.dirty, run.answers, story)
+            return Outcome.DEAD if dead else Outcome.LATER
         finally:
             with self._guard:
                 self._running.pop(id(run), None)
         raise AssertionError("unreachable")
-
-    def _is_abandoned(self, run: _Run) -> bool:
-        """Whether the watch has given up the run; if not, it will not do so from here on."""
-        with self._guard:
-            run.called = False
-            return run.abandoned
 
     # --- Several rows in one transaction --------------------------------------------------
 
@@ -307,19 +341,20 @@ class Runs:
         first = next(dirty, None)
         if first is None:
             return set()
-        (table, _, column), _ = first
-        [one] = self._observers.of(first[0])
-        run = _Run(one, *first, first[1], held, threading.current_thread())
-        joined: list[Cell] = []
+        [one] = self._observers.of(first.cell)
+        run = _Run(one, [], {}, held, self._guard)
+        joined: list[DirtyCell] = []
 
-        def turns() -> Iterator[tuple[bytes, list[int]]]:
-            for cell, notified in itertools.chain([first], dirty):
+        def turns() -> Iterator[tuple[bytes, dict[Cell, list[int]]]]:
+            for cell in itertools.chain([first], dirty):
                 joined.append(cell)
+                siblings = self._siblings(one, cell) if one.others else []
+                answers = {cell.cell: cell.notified} | self._answers(siblings)
                 with self._guard:
-                    run.cell, run.notified, run.answered = cell, notified, notified
+                    run.dirty, run.answers = [cell, *siblings], answers
                     run.began, run.called = self._clock.monotonic(), True
-                yield cell.row, notified
-                if self._is_abandoned(run):
+                yield cell.cell.row, answers
+                if run.is_given_up():
                     raise GivenUpError
 
         most = self._most.get(one.name, one.batch)
@@ -328,15 +363,13 @@ class Runs:
             self._running[id(run)] = run
         try:
             with calling_for(one.name):
-                rows = one.run_batch(
-                    self._services, turns(), most, lambda: self._is_abandoned(run), ahead
-                )
+                rows = one.run_batch(self._services, turns(), most, run, ahead)
         except ObserverTimeoutError:
             raise GivenUpError from None
         except GivenUpError:
             raise
         except (Exception, SystemExit) as error:
-            if self._is_abandoned(run):
+            if run.is_given_up():
                 raise GivenUpError from None
             if isinstance(error, RepositoryError):
                 raise
@@ -347,19 +380,18 @@ class Runs:
             self._metrics.committed(one.name, len(rows), self._clock.monotonic() - began)
             self._most[one.name] = min(one.batch, most + 1)
             self._reached[one.name] = max(1, len(rows))
-            return {Cell(table, row, column) for row in rows}
+            answered = set(rows)
+            return {cell.cell for cell in joined if cell.cell.row in answered}
         finally:
             with self._guard:
                 self._running.pop(id(run), None)
         self._metrics.split.labels(one.name).inc()
         for cell in joined:
-            self._keep_alone(cell)
+            self._keep_alone(cell.cell)
         return set()
 
-    def _still_dirty(
-        self, cells: Iterable[Cell], ahead: list[bytes]
-    ) -> Iterator[tuple[Cell, list[int]]]:
-        """The cells that have notify entries once their rows are locked, and these entries.
+    def _still_dirty(self, cells: Iterable[Cell], ahead: list[bytes]) -> Iterator[DirtyCell]:
+        """The cells that have notify entries once their rows are locked, and no failed attempt.
 
         Where a call is dear, many are locked and then looked at in one call; `ahead` gets the
         rows of those that are dirty.
@@ -373,27 +405,27 @@ class Runs:
                 [one] = self._observers.of(cell)
                 most = min(_TOGETHER, 2 * self._reached.get(one.name, _FIRST_REACHED))
             group = [cell, *itertools.islice(waiting, most - 1)]
-            if len(group) == 1:
-                found = {group[0]: self._notified(group[0])}
-            else:
-                found = self._all_notified(group)
-            dirty = [(cell, notified) for cell in group if (notified := found.get(cell))]
-            ahead += [cell.row for cell, _ in dirty]
+            found = [self._look(cell)] if len(group) == 1 else self._look_together(group)
+            dirty = [one for one in found if one is not None and not one.attempts]
+            ahead += [one.cell.row for one in dirty]
             yield from dirty
 
-    def _all_notified(self, cells: Sequence[Cell]) -> dict[Cell, list[int]]:
-        """The notify entries of cells of one column, in one call but for those of a crowd."""
+    def _look_together(self, cells: Sequence[Cell]) -> list[DirtyCell | None]:
+        """What `_look` finds for cells of one column, in one call but for those of a crowd."""
         rows = [cell.row for cell in cells]
-        found: dict[Cell, list[int]] = {cell: [] for cell in cells}
+        found: dict[Cell, list[tuple[int, bytes]]] = {cell: [] for cell in cells}
         entries, following = self._services.store.scan_kind(
             Kind.NOTIFY, cells[0].table, min(rows), max(rows) + b"\0", _CROWD * len(cells)
         )
-        for cell, ts, _ in entries:
+        for cell, ts, raw in entries:
             if cell in found:
-                found[cell].append(ts)
-        if following is not None:
-            found.update({one: self._notified(one) for one in cells if one.row >= following})
-        return found
+                found[cell].append((ts, raw))
+        return [
+            self._look(cell)
+            if following is not None and cell.row >= following
+            else (DirtyCell.of(cell, found[cell]) if found[cell] else None)
+            for cell in cells
+        ]
 
     def _keep_alone(self, cell: Cell) -> None:
         """Keep a cell out of batches until it has run."""
@@ -404,28 +436,33 @@ class Runs:
     # --- Watching -------------------------------------------------------------------------
 
     def give_up_late(self) -> list[tuple[threading.Thread, list[Row]]]:
-        """Set aside what runs for longer than it may; the threads that are lost to it, and the
-        rows whose advisory locks they hold.
+        """Give up what runs for longer than it may, and dead-letter its change; the threads that
+        are lost to it, and the rows whose advisory locks they hold.
 
         Each gets a GivenUpError as soon as its observer ends; nothing of that is committed.
         """
-        now = self._clock.monotonic()
+        now, most = self._clock.monotonic(), self._options.timeout
         with self._guard:
             late = [
                 run
                 for run in self._running.values()
-                if now - run.began > self._options.timeout and not run.abandoned and run.called
+                if now - run.began > most and not run.given_up and run.called
             ]
             for run in late:
-                run.abandoned = True
+                run.given_up = (
+                    f"{run.observer.name} ran for longer than {most:g} s; its transaction will not "
+                    "commit."
+                )
         for run in late:
+            name, why = run.observer.name, run.given_up
             frame = sys._current_frames().get(run.thread.ident or 0)
             where = "".join(traceback.format_stack(frame)) if frame else ""
-            story = (
-                f"It still ran here after {self._options.timeout:g} s:\n{where}"
-                f"ObserverTimeoutError: {run.observer.name} ran for longer than "
-                f"{self._options.timeout:g} s; its transaction will not commit."
-            )
-            self._metrics.failures.labels(run.observer.name).inc()
-            self.patience.set_aside(run.observer, run.cell, run.notified, run.answered, story, 1)
+            if run.transaction is not None:
+                run.transaction.give_up(why)
+            story = f"It still ran here after {most:g} s:\n{where}ObserverTimeoutError: {why}"
+            self._metrics.failures.labels(name).inc()
+            for dirty in run.dirty:
+                answered = run.answers[dirty.cell]
+                count = dirty.attempts[name].failed if name in dirty.attempts else 0
+                self.failures.dead_letter(run.observer, dirty, answered, story, count + 1)
         return [(run.thread, run.held) for run in late]

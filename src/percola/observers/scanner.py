@@ -3,10 +3,13 @@
     a random tablet, a random key          (N7: scanners spread out)
       │  notify entries in order           (N6: what is clean costs nothing)
       ▼
+    all its observers wait to retry? ───▶  skip it                  (N5: its entry says how long)
+      │
+      ▼
     row locked by another scanner? ─────▶  jump to another random place
       │
       ▼
-    the row's observers (`percola.runs`)
+    the row's observers (`percola.observers.runner`)
       │
       ▼
     two seconds of work are over ───────▶  another table's turn; this one goes on where it was
@@ -18,8 +21,9 @@ between rows that this scanner has seen dirty, once it has seen any. Where there
 do than can be done, beginning anew each time would leave the rest of a tablet to itself.
 
 A table in which nothing was left to do is left out until there is news of it: a commit of this
-process says in which tables it notified somebody (`percola.news.News`). When another process
-rings, and once a second whatever comes (`WorkerOptions.rescan`), all tables are looked at.
+process says in which tables it notified somebody (`percola.transactions.change_counts.News`). When
+another process rings, and once a second whatever comes (`WorkerOptions.rescan`), all tables are
+looked at.
 
 Columns whose observers may be put off (`Observer.defer`) are left out, but for a pass over them
 alone when that time is over, or when the others have been clean for a quarter of a second: a gap in
@@ -28,12 +32,13 @@ a stream of changes is no rest. One whose observer may take only a share of the 
 run apart (`Observer.apart`) are left to a scanner of their own, in the worker that was first to
 claim them by an advisory lock.
 
-A pass that finds nothing looks for the locks of the dead now and then: a transaction that died
-past its commit point owes its notify entries to whoever rolls it forward (rule N1). Where notify
-entries stand apart, it has put them before (`percola.store.apart`), and nothing is looked for.
+A pass that finds nothing looks for the locks of the dead now and then: a transaction that died past
+its commit point owes its notify entries to whoever rolls it forward (rule N1). Where notify entries
+stand apart, it has put them before (`percola.store.remote.notify_table`), and nothing is looked
+for.
 
-Nothing here waits and nothing starts a thread: `Scanner.look` goes round once and says for how
-long there is nothing to do. `percola.worker` calls it from threads, and sleeps to the bell.
+Nothing here waits and nothing starts a thread: `Scanner.look` goes round once and says for how long
+there is nothing to do. `percola.observers.worker` calls it from threads, and sleeps to the bell.
 """
 
 from __future__ import annotations
@@ -47,11 +52,11 @@ from typing import Final
 
 from percola.cells import Cell, Kind
 from percola.errors import StoreError
-from percola.metrics import WorkerMetrics
-from percola.observers import Observers
-from percola.runs import Found, GivenUpError, Row, Runs, WorkerOptions
-from percola.snapshot import Services
-from percola.sweep import Address, Sweep
+from percola.observers.metrics import WorkerMetrics
+from percola.observers.observer import Observers
+from percola.observers.runner import Found, GivenUpError, Row, Runs, WorkerOptions
+from percola.observers.schedule import Address, Sweep
+from percola.transactions.snapshot import Services
 
 log = logging.getLogger("percola.worker")
 
@@ -59,7 +64,7 @@ _CHUNK: Final = 64
 _STINT: Final = 2.0  # seconds
 _BUSY_WAIT: Final = 0.02
 _TELEPORTS: Final = 4
-_UNDONE: Final = Found.HELD | Found.LATER
+_UNDONE: Final = Found.HELD | Found.LATER | Found.SOON
 
 
 class Scanner:
@@ -94,10 +99,12 @@ class Scanner:
         self._chance = chance
         self._misfortunes = 0
         self._left: dict[str, bytes] = {}
-        # Where nothing was left to do, with which news (of `percola.news.News`) of the table.
+        # Where nothing was left to do, with which news (of
+        # `percola.transactions.change_counts.News`) of the table.
         self._done: dict[tuple[frozenset[Address], str], int] = {}
         self._rung, self._since = 0, -math.inf
         self._seen: dict[str, tuple[bytes, bytes]] = {}  # The first dirty row, and the last.
+        self._next_attempt = math.inf  # Seconds until the first of those that this look has met.
         # A batch is of rows that were found together.
         self._chunk = max([_CHUNK, *(one.batch for one in observers)])
 
@@ -112,6 +119,7 @@ class Scanner:
             StoreError: the store has failed `WorkerOptions.attempts` times in a row.
         """
         clock, rescan = self._services.clock, self._options.rescan
+        self._next_attempt = math.inf
         rung = self._sweep.others_rang()
         anew = rung != self._rung or clock.monotonic() - self._since >= rescan
         if anew:
@@ -141,12 +149,12 @@ class Scanner:
         if Found.RAN in found:
             return 0.0
         wait = rest or min(rescan, max(_BUSY_WAIT, self._since + rescan - clock.monotonic()))
-        if Found.HELD in found:
+        if found & (Found.HELD | Found.SOON):
             wait = min(wait, _BUSY_WAIT)
         if self._observers.deferred:
             wait = min(wait, self._sweep.quiet_in() or wait)
         if Found.LATER in found:
-            wait = min(wait, max(_BUSY_WAIT, self._runs.patience.until_due()))
+            wait = min(wait, max(_BUSY_WAIT, self._next_attempt))
         return wait
 
     def _pass_apart(self) -> tuple[Found, float]:
@@ -274,15 +282,25 @@ class Scanner:
         found: Found,
     ) -> Found:
         """Run what these notify entries tell of; together with what was `found` before."""
-        cells = [cell for cell, _, _ in entries if (cell.table, cell.column) in columns]
-        ahead = dict.fromkeys(cells)  # What is dirty from here on, in order.
+        cells = [entry for entry in entries if (entry[0].table, entry[0].column) in columns]
+        ahead = _newest(cells)  # What is dirty from here on, in order.
         if cells:
-            known = [cell.row for cell in cells] + [*self._seen.get(table, ())]
+            known = [cell.row for cell in ahead] + [*self._seen.get(table, ())]
             self._seen[table] = min(known), max(known)
-        for row, group in itertools.groupby(cells, key=lambda cell: cell.row):
+        for row, found_in_row in itertools.groupby(list(ahead), key=lambda cell: cell.row):
             if self._runs.stopping:
                 break
-            dirty = [cell for cell in dict.fromkeys(group) if cell in ahead]
+            dirty = []
+            for cell in found_in_row:
+                if (raw := ahead.get(cell)) is None:
+                    continue  # A batch has answered it.
+                group = self._observers.of(cell) if raw else ()
+                if raw and (wait := self._runs.failures.seconds_to_wait(group, raw)):
+                    found |= Found.LATER
+                    self._next_attempt = min(self._next_attempt, wait)
+                    del ahead[cell]
+                else:
+                    dirty.append(cell)
             if not dirty:
                 continue
             if Found.RAN in found and self._services.clock.monotonic() > until:
@@ -299,7 +317,7 @@ class Scanner:
         return found
 
     def _work_row(
-        self, table: str, row: bytes, dirty: list[Cell], ahead: dict[Cell, None]
+        self, table: str, row: bytes, dirty: list[Cell], ahead: dict[Cell, bytes]
     ) -> Found:
         """Run what is dirty in a row whose lock is held, perhaps together with rows ahead.
 
@@ -310,14 +328,18 @@ class Scanner:
         clock, sharing = self._services.clock, self._observers.sharing
         try:
             for cell in dirty:
-                del ahead[cell]
+                raw = ahead.pop(cell)
                 address = (table, cell.column)
-                if address not in sharing:
-                    found |= self._work_cell(cell, ahead, held)
-                    continue
-                began = clock.monotonic()
-                found |= self._work_cell(cell, ahead, held)
-                self._sweep.note_run(address, clock.monotonic() - began)
+                shares = address in sharing
+                began = clock.monotonic() if shares else 0.0
+                outcome = self._work_cell(cell, raw, ahead, held)
+                if shares:
+                    self._sweep.note_run(address, clock.monotonic() - began)
+                if Found.LATER in outcome:
+                    # One that has failed just now has recorded when it is due: the next look sees.
+                    wait = self._runs.failures.until_next_attempt(raw)
+                    self._next_attempt = min(self._next_attempt, wait)
+                found |= outcome
         except GivenUpError:
             # The locks are the successor's business by now.
             held = []
@@ -326,9 +348,15 @@ class Scanner:
             self._give_back(held)
         return found
 
-    def _work_cell(self, cell: Cell, ahead: dict[Cell, None], held: list[Row]) -> Found:
-        """Run the observers of a cell; those of rows ahead with it, where they take batches."""
-        others = self._others(cell, ahead) if self._runs.takes_batches(cell) else []
+    def _work_cell(
+        self, cell: Cell, raw: bytes, ahead: dict[Cell, bytes], held: list[Row]
+    ) -> Found:
+        """Run the observers of a cell; those of rows ahead with it, where they take batches.
+
+        What has failed before, as the value `raw` of its notify entry says, joins no batch.
+        """
+        batched = not raw and self._runs.takes_batches(cell)
+        others = self._others(cell, ahead) if batched else []
         if others:
             done = self._runs.work_batch(self._joining(cell, others, held), held)
             self._give_back(held[1:])
@@ -339,9 +367,13 @@ class Scanner:
                 return Found.RAN
         return self._runs.work_cell(cell, held)
 
-    def _others(self, cell: Cell, ahead: Iterable[Cell]) -> list[Cell]:
+    def _others(self, cell: Cell, ahead: dict[Cell, bytes]) -> list[Cell]:
         """The cells ahead that may be answered together with this one."""
-        return [one for one in ahead if one.column == cell.column and self._runs.takes_batches(one)]
+        return [
+            one
+            for one, raw in ahead.items()
+            if one.column == cell.column and not raw and self._runs.takes_batches(one)
+        ]
 
     def _joining(self, cell: Cell, others: Iterable[Cell], held: list[Row]) -> Iterator[Cell]:
         """A cell whose row is locked, and then others of its column, each once it is locked too.
@@ -359,6 +391,16 @@ class Scanner:
     def _give_back(self, rows: Iterable[Row]) -> None:
         for table, row in rows:
             self._services.coordination.unlock(table, row)
+
+
+def _newest(entries: Iterable[tuple[Cell, int, bytes]]) -> dict[Cell, bytes]:
+    """The value of each cell's newest notify entry, the cells in order."""
+    found: dict[Cell, bytes] = {}
+    newest: dict[Cell, int] = {}
+    for cell, ts, raw in entries:
+        if ts > newest.get(cell, -1):
+            newest[cell], found[cell] = ts, raw
+    return found
 
 
 def _has_met(found: Found, stop_at_others: bool) -> bool:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from percola.cells import Cell, Kind
-from percola.observers import Observers
-from percola.snapshot import Services
+from percola.observers.observer import Observers
+from percola.transactions.snapshot import Services
 
 _QUIET: Final = 0.25  # seconds
 

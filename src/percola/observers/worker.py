@@ -1,8 +1,8 @@
 """§2.4 The worker: threads that look for dirty cells and run observers on them.
 
-Each thread has a scanner (`percola.scanner`) that goes round the notify entries, runs the
-observers of what is dirty (`percola.runs`), and says for how long there is nothing to do. That
-long the thread waits for the bell: a commit in this process rings at once, one in another
+Each thread has a scanner (`percola.observers.scanner`) that goes round the notify entries, runs the
+observers of what is dirty (`percola.observers.runner`), and says for how long there is nothing to
+do. That long the thread waits for the bell: a commit in this process rings at once, one in another
 process within milliseconds, and a slow scan makes up for what nobody heard.
 
 A watch looks for observers that run for longer than they may, and puts fresh threads in the
@@ -14,14 +14,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import os
 import random
 import signal
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from percola.coordination.base import Coordination
@@ -30,14 +29,16 @@ from percola.errors import (
     ObserverMismatchError,
     PercolaError,
 )
-from percola.gc import GarbageCollector
-from percola.metrics import WorkerMetrics
-from percola.observers import Observer, Observers
-from percola.prefetch import Prefetch
+from percola.gc.collector import GarbageCollector
+from percola.observers.metrics import WorkerMetrics
+from percola.observers.observer import Observer, Observers
+from percola.observers.runner import GivenUpError, Runs, WorkerOptions
+from percola.observers.scanner import Scanner
+from percola.observers.schedule import Sweep
+from percola.observers.unobserved import warn_of_unobserved
+from percola.platform import fork_safety as forks
 from percola.repository import Repository
-from percola.runs import GivenUpError, Runs, WorkerOptions
-from percola.scanner import Scanner
-from percola.sweep import Sweep
+from percola.transactions.prefetch import Prefetch
 
 __all__ = ["Worker", "WorkerOptions"]
 
@@ -51,7 +52,7 @@ _COLLECTING: Final = 0.1  # of a thread's time
 class _Shared:
     """What the threads of a worker share, under one condition."""
 
-    changed: threading.Condition = field(default_factory=threading.Condition)
+    changed: threading.Condition
     rings: int = 0
 
 
@@ -89,16 +90,21 @@ class Worker:
             )
         self._options = options or WorkerOptions(**fields)
         self._options.check()
-        for one in self._observers:
-            repo.table(one.column.table.name).resolve(one.column.name)
+        for column in [column for one in self._observers for column in one.columns]:
+            repo.table(column.table_name).resolve(column.name)
         self.metrics = WorkerMetrics()
         if (calls := self._services.calls) is not None:
             prefetch = self._services.prefetch or Prefetch()
             self.metrics.watch_store(calls.counts, prefetch.counts)
-        self._shared = _Shared()
+        self._chance = forks.new_random()
+        self._start_afresh()
+        forks.at_fork(self._start_afresh)
+
+    def _start_afresh(self) -> None:
+        """A worker that has not been started; in a child none of its threads runs."""
+        self._shared = _Shared(threading.Condition())
         self._threads: list[threading.Thread] = []
         self._apart: threading.Thread | None = None
-        self._chance = random.Random()
         self._runs = Runs(
             self._services, self._observers, self.metrics, self._options, self._chance
         )
@@ -118,6 +124,8 @@ class Worker:
         Raises ObserverMismatchError if a live worker observes one of the columns otherwise.
         """
         coordination = self._services.coordination
+        if self._options.warn_unobserved:
+            warn_of_unobserved(self._services, self._observers)
         _announce(coordination, self._observers.announcement)
         self._announced = True
         self._unlisten = coordination.listen(self._ring)
@@ -175,8 +183,8 @@ class Worker:
     def run_until_idle(self) -> None:
         """Work until no notification is left that these observers answer, then return.
 
-        Cells on which an observer was set aside do not count: `percola.inspection.failures` lists
-        them. It may be called again later.
+        Dead-lettered changes do not count: `percola.inspection.failures` lists them. It may be
+        called again later.
         """
         self._sweep.ending = True
         try:
@@ -282,7 +290,7 @@ class Worker:
     # --- Watching -----------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Give up observers that run for too long, and put fresh threads in their place."""
+        """Give up observers that run for too long, and start new threads in their place."""
         period = min(1.0, self._options.timeout / 4)
         while not self._stopped.wait(period):
             try:
@@ -319,7 +327,14 @@ _announced: weakref.WeakKeyDictionary[Coordination, list[dict[str, list[str]]]] 
     weakref.WeakKeyDictionary()
 )
 
-os.register_at_fork(after_in_child=_announced.clear)
+
+def _start_afresh() -> None:
+    global _announcing
+    _announcing = threading.Lock()
+    _announced.clear()
+
+
+forks.at_fork(_start_afresh)
 
 
 def _announce(coordination: Coordination, mine: dict[str, list[str]]) -> None:

@@ -11,8 +11,6 @@ drawn has been asked for by a thread that waits for it.
 
 from __future__ import annotations
 
-import os
-import random
 import threading
 import time
 from collections.abc import Sequence
@@ -22,10 +20,10 @@ import grpc
 
 from percola.clock import backoff
 from percola.errors import PercolaError, RepositoryClosedError, StoreError, UsageError
-from percola.forks import GRPC
 from percola.oracle.base import Oracle
-from percola.oracle.conversation import Conversation, LostError
-from percola.oracle.wire import TOKEN_HEADER, DrawReply
+from percola.oracle.messages import TOKEN_HEADER, DrawReply
+from percola.oracle.stream import Conversation, LostError
+from percola.platform.fork_safety import GRPC, at_fork, keep_inherited, new_random
 
 PATIENCE_SECONDS: Final = 30.0
 REQUEST_SECONDS: Final = 2.0
@@ -50,7 +48,7 @@ class NetworkOracle(Oracle):
     """The oracle of a repository on a network store; safe to use from many threads.
 
     Connects when it is first used. A child of a process that has used it gets a StoreError
-    (`percola.forks`).
+    (`percola.platform.fork_safety`).
 
     Args:
         addresses: `host:port` of each of the repository's oracle processes.
@@ -97,8 +95,16 @@ class NetworkOracle(Oracle):
         self._metadata = [(TOKEN_HEADER, f"Bearer {token}")] if token else None
         self._roots, self._certificate = roots, certificate
         self._closed = False
-        # What a fork has copied belongs to the parent: it is neither used nor closed.
-        self._lines: dict[int, _Line] = {}
+        self._start_afresh()
+        at_fork(self._leave_parent)
+
+    def _start_afresh(self) -> None:
+        self._current = _Line(self)
+
+    def _leave_parent(self) -> None:
+        # It is neither used nor closed here.
+        keep_inherited(self._current)
+        self._start_afresh()
 
     def timestamp(self) -> int:
         return self._line().ask(1)
@@ -119,9 +125,7 @@ class NetworkOracle(Oracle):
     def close(self) -> None:
         """Close the connections. Later calls raise RepositoryClosedError."""
         self._closed = True
-        line = self._lines.pop(os.getpid(), None)
-        if line is not None:
-            line.close()
+        self._current.close()
 
     def statistics(self) -> dict[str, int]:
         """`calls` made and timestamps `drawn` by this process."""
@@ -130,10 +134,7 @@ class NetworkOracle(Oracle):
     def _line(self) -> _Line:
         if self._closed:
             raise _closed()
-        pid = os.getpid()
-        found = self._lines.get(pid)
-        # `setdefault` lets one win where two threads make one at once.
-        return found if found is not None else self._lines.setdefault(pid, _Line(self))
+        return self._current
 
     # --- For the line -------------------------------------------------------------------
 
@@ -191,7 +192,7 @@ class _Line:
         self._talk: Conversation | None = None
         self._at = 0
         self._highest = 0
-        self._chance = random.Random()
+        self._chance = new_random()
 
     def ask(self, count: int) -> int:
         """A fresh timestamp for `count` 1, the highest one handed out for 0."""

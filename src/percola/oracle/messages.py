@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from percola.oracle.fields import Fields, number, text
+from percola.platform.protobuf import Fields, number, text
 
 SERVICE: Final = "percola.Oracle"
 DRAW: Final = "Draw"

@@ -11,7 +11,8 @@ class OracleMetrics:
     """Counters of one oracle process.
 
     `timestamps` handed out by `draws`, the calls: their ratio is how well clients batch;
-    `lasts`, calls for the highest one; `refusals`, by status; `store_failures`, steps that the
+    `lasts`, calls for the highest one; `refusals`, by status; `displaced`, idle streams that were
+    ended for new ones; `store_failures`, steps that the
     store failed. `holds` is 1 where timestamps are handed out: the sum over all processes of a
     repository is 1, and 0 for a moment while another one takes over.
     """
@@ -29,6 +30,11 @@ class OracleMetrics:
         )
         self.refusals = Counter(
             "percola_oracle_refusals", "Calls that were refused", ["status"], registry=registry
+        )
+        self.displaced = Counter(
+            "percola_oracle_displaced_streams",
+            "Idle streams that were ended because there were too many",
+            registry=registry,
         )
         self.store_failures = Counter(
             "percola_oracle_store_failures",

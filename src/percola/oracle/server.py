@@ -8,17 +8,23 @@ answer FAILED_PRECONDITION and take over when it is gone. Which one is for the r
 to say (`percola.oracle.ranges`); nothing else elects it.
 
 The advisory locks and the bell of the repository (§2.4) are served beside it, by the one that hands
-out (`percola.coordination.advice_server`).
+out (`percola.coordination.lock_service.server`).
 
 gRPC's own health service says SERVING of the process ("") while it runs, and of "percola.Oracle"
 while timestamps are had here. It asks for no token.
+
+What clients can make a process hold is bounded: threads, streams, messages, connections. A stream
+above the limit is not refused, since that would let idle streams lock every client out: the stream
+that has been idle for the longest time is ended, and its client begins another when it needs one.
 """
 
 from __future__ import annotations
 
 import hmac
+import ipaddress
 import logging
 import math
+import resource
 import signal
 import socket
 import threading
@@ -29,14 +35,10 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 import grpc
 
-from percola.coordination.advice_server import AdviceService
-from percola.coordination.advice_wire import SERVER_OPTIONS
+from percola.coordination.lock_service.server import AdviceService
+from percola.coordination.lock_service.wire import SERVER_OPTIONS
 from percola.errors import PercolaError, StoreError, UsageError
-from percola.forks import GRPC
-from percola.oracle.metrics import OracleMetrics
-from percola.oracle.ranges import LEASE_SECONDS, RANGE, Ranges, Refused
-from percola.oracle.record import ORACLE_TABLE
-from percola.oracle.wire import (
+from percola.oracle.messages import (
     CHECK,
     DRAW,
     HEALTH_SERVICE,
@@ -49,6 +51,10 @@ from percola.oracle.wire import (
     HealthReply,
     HealthRequest,
 )
+from percola.oracle.metrics import OracleMetrics
+from percola.oracle.ranges import LEASE_SECONDS, RANGE, Ranges, Refused
+from percola.oracle.record import ORACLE_TABLE
+from percola.platform.fork_safety import GRPC
 from percola.store.base import Store
 
 log = logging.getLogger("percola.oracle")
@@ -57,13 +63,23 @@ _STREAMS: Final = 2000
 """How many processes can be served: each has a stream, and that a thread, which mostly waits."""
 _THREADS: Final = 16
 """For all other calls."""
+_QUEUE: Final = 1000
+"""Calls that may wait for a thread; more are refused."""
+_FILES: Final = 65_536
+"""Open files of a serving process, as far as the system permits: one for each connection."""
 _PATIENCE: Final = 1.0
 """Seconds that a request waits for the next range."""
 _GRACE: Final = 2.0
 _OPTIONS: Final = [
     # A second process on the same port must be told, not share it.
     ("grpc.so_reuseport", 0),
-    ("grpc.max_receive_message_length", 64 * 1024),
+    # Clients send less than a hundred bytes at a time.
+    ("grpc.max_receive_message_length", 1024),
+    # A process has two connections and a handful of calls on each.
+    ("grpc.max_concurrent_streams", 256),
+    # Connections that are opened and not used, which take no token.
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 120_000),
     *SERVER_OPTIONS,
 ]
 
@@ -79,6 +95,45 @@ class Tls(NamedTuple):
     client_roots: bytes = b""
 
 
+class _Stream:
+    """A client's open stream."""
+
+    __slots__ = ("context", "used")
+
+    def __init__(self, context: grpc.ServicerContext) -> None:
+        self.context = context
+        self.used = time.monotonic()
+
+
+def check_access(listen: str, token: str, tls: Tls | None) -> None:
+    """UsageError if `listen` is no address, or can be reached from elsewhere by anyone.
+
+    Beyond loopback clients must show a token or, with TLS, a certificate.
+    """
+    host, colon, port = listen.rpartition(":")
+    if not (colon and host and port.isdigit() and int(port) < 2**16):
+        raise UsageError(f"An oracle listens at HOST:PORT, such as 0.0.0.0:7070, not {listen!r}.")
+    if not token.isprintable() or not token.isascii() or token != token.strip():
+        raise UsageError("The oracle's token must be printable ASCII, with no blank around it.")
+    if token or (tls is not None and tls.client_roots) or _is_loopback(host):
+        return
+    raise UsageError(
+        f"Without a token anyone who can reach {listen} could stop the work on this repository: "
+        "make one with (umask 077; openssl rand -hex 32 > FILE), start the oracle with "
+        "--token-file FILE and its clients with PERCOLA_ORACLE_TOKEN_FILE=FILE, or listen at "
+        f"127.0.0.1:{port}."
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether every address that a name stands for is reached from this machine only."""
+    try:
+        found = socket.getaddrinfo(host.removeprefix("[").removesuffix("]"), None)
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(str(address[0])).is_loopback for *_, address in found)
+
+
 class OracleServer:
     """One oracle process's service. Starts with `start`, ends with `stop` or a `with` block.
 
@@ -89,7 +144,8 @@ class OracleServer:
         name: what people know the process by; the host's name and the port by default.
         lease, size, above: see `Ranges`.
         tls: serve with TLS; else in the clear.
-        token: clients must show it; empty: they need none.
+        token: clients must show it; empty: they need none, which is for loopback and for `tls` that
+            asks for certificates.
         create: make the record's table first; False: it is there.
 
     Raises UsageError for options that cannot work, StoreError if it cannot listen there or the
@@ -109,18 +165,17 @@ class OracleServer:
         token: str = "",
         create: bool = True,
     ) -> None:
-        host, colon, port = listen.rpartition(":")
-        if not (colon and host and port.isdigit() and int(port) < 2**16):
-            raise UsageError(
-                f"An oracle listens at HOST:PORT, such as 0.0.0.0:7070, not {listen!r}."
-            )
-        if not token.isprintable() or not token.isascii() or token != token.strip():
-            raise UsageError("The oracle's token must be printable ASCII, with no blank around it.")
+        check_access(listen, token, tls)
+        host = listen.rpartition(":")[0]
         self._lease = lease
         self._create = create
         self._expected = f"Bearer {token}".encode() if token else b""
         GRPC.begin_use("An oracle's service")
-        self._server = grpc.server(ThreadPoolExecutor(_STREAMS + _THREADS), options=_OPTIONS)
+        self._server = grpc.server(
+            ThreadPoolExecutor(_STREAMS + _THREADS),
+            options=_OPTIONS,
+            maximum_concurrent_rpcs=_STREAMS + _THREADS + _QUEUE,
+        )
         self.advice = AdviceService(lambda: self.ranges.holds, self._admit)
         self._server.add_generic_rpc_handlers(
             (
@@ -164,7 +219,7 @@ class OracleServer:
         self._store = store
         self._stopping = threading.Event()
         self._guard = threading.Lock()
-        self._streams: set[grpc.ServicerContext] = set()
+        self._streams: set[_Stream] = set()
         self._keeper = threading.Thread(target=self._keep, name="oracle-keeper", daemon=True)
 
     def __enter__(self) -> OracleServer:
@@ -205,7 +260,7 @@ class OracleServer:
         with self._guard:
             streams = list(self._streams)
         for one in streams:
-            one.cancel()
+            one.context.cancel()
         self._server.stop(_GRACE).wait(_GRACE + 1)
         if self._keeper.is_alive():
             self._keeper.join(_GRACE)
@@ -238,21 +293,30 @@ class OracleServer:
         self, requests: Iterator[DrawRequest], context: grpc.ServicerContext
     ) -> Iterator[DrawReply]:
         self._admit(context)
-        with self._guard:
-            is_full = len(self._streams) >= _STREAMS
-            if not is_full:
-                self._streams.add(context)
-        if is_full:
-            why = f"It serves {_STREAMS} processes, which is as many as it can."
-            self._abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, why)
+        stream = self._enter(context)
         try:
             if self._stopping.is_set():
                 self._abort(context, grpc.StatusCode.UNAVAILABLE, "It is stopping.")
             for request in requests:
+                stream.used = time.monotonic()
                 yield self._answer(request.count, context)
         finally:
             with self._guard:
-                self._streams.discard(context)
+                self._streams.discard(stream)
+
+    def _enter(self, context: grpc.ServicerContext) -> _Stream:
+        """Note a stream; if there are too many now, end the one that was used least recently."""
+        ended = None
+        stream = _Stream(context)
+        with self._guard:
+            if len(self._streams) >= _STREAMS:
+                ended = min(self._streams, key=lambda one: one.used)
+                self._streams.discard(ended)
+            self._streams.add(stream)
+        if ended is not None:
+            self.metrics.displaced.inc()
+            ended.context.cancel()
+        return stream
 
     def _answer(self, count: int, context: grpc.ServicerContext) -> DrawReply:
         if not count:
@@ -304,6 +368,7 @@ def serve(server: OracleServer, ready: Callable[[OracleServer], object] = lambda
 
     `ready` is called when the address is listened at.
     """
+    _permit_files()
     ended = threading.Event()
     before = {
         number: signal.signal(number, lambda *_: ended.set())
@@ -316,6 +381,14 @@ def serve(server: OracleServer, ready: Callable[[OracleServer], object] = lambda
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _permit_files() -> None:
+    """Raise this process's limit of open files, which is often 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _method(behaviour: Callable[..., Any], request: Any, reply: Any) -> Any:

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import grpc
 
-from percola.oracle.wire import DRAW, SERVICE, DrawReply, DrawRequest
+from percola.oracle.messages import DRAW, SERVICE, DrawReply, DrawRequest
 
 IDLE_SECONDS: Final = 60.0
 """A stream that was not used for so long is ended."""

@@ -1,47 +1,205 @@
-"""Libraries that do not survive a fork, so that what is built on them says so instead of trying.
+"""What the child of a fork inherits, and the one place that decides what becomes of it.
 
-A child has the state of such a library and none of the threads that look after it. Whatever it
-calls there may end the process or wait for ever. With gRPC and an idle connection that happened to
-two children in a hundred, with all connections closed before the fork to one in four hundred;
-gRPC's own support for forks does not change that. A JVM always waits for ever.
+A child has a copy of the parent's memory and of its descriptors, and of its threads only the one
+that forked. A lock that another thread held stays locked for ever in the child, what it protected
+may be half changed, and what belonged to the parent alone (a token, a connection, a random state)
+is now in two processes. So every object with such state sets it in one method, `_start_afresh`,
+which it calls when it is made and registers with `at_fork`; it runs again in each child, before
+anything else does. Nothing is checked later: a read or a commit does not ask for its process id.
 
-A process that has used one and forks may go on; its children may not use it, nor may theirs.
+    inherited by the child                       in the child
+    -------------------------------------------  ------------------------------------------------
+    LMDB's environment, its turn lock, readers   closed before the fork, once what runs in it has
+                                                 ended; opened again when needed (`lmdb_file`)
+    LMDB's commit queue and its lock             made anew: the requests are the parent's threads'
+    the memory store                             held during the fork, so that the copy is whole
+    the mapped safe point                        stays: parent and child share it
+    liveness token, row locks, wake-up FIFO,     closed and made anew when needed; the kernel's
+    slot of what is read (`leases` file)         record locks have stayed with the parent
+    row locks, listeners (`memory`, `advice`)    none
+    ZooKeeper session                            its sockets are closed unused; a new
+                                                 session begins when it is needed
+    gRPC channels, streams, Java                 never used, never released; refused (`Unforkable`)
+    threads for calls to HBase                   a new pool; it is never used where Java was
+    timestamps that are read at (`Leases`)       none: the parent's are the parent's to protect
+    snapshots and transactions                   refused with TransactionUsedUpError
+    readers of single columns                    made anew; by this, inherited snapshots are known
+    change counts, call counts, habits of reads  empty
+    fates and ages of locks (`LockResolver`)     forgotten, and looked up again
+    open folders and network places              stay, with their users; only their lock is new
+    random states                                seeded anew, or both would retry in step
+    a worker                                     is as before its start: its threads are gone
+    an oracle's service                          gRPC's: refused
+    prometheus metrics of a worker               the parent's; a child's worker makes its own
+    locks of `functools.lru_cache`               there are none in CPython; `cached_property` has
+                                                 one in Python 3.11, and so is not used
+
+Libraries that do not survive a fork say so instead of trying. With gRPC and an idle connection two
+children in a hundred ended or waited for ever, with all connections closed before the fork one in
+four hundred; gRPC's own support for forks does not change that. A JVM always waits for ever. A
+process that has used one and forks may go on; its children may not use it, nor may theirs.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import inspect
+import itertools
 import os
-from typing import Final
+import random
+import sys
+import threading
+import traceback
+import weakref
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeAlias
 
 from percola.errors import StoreError
 
+_Hook: TypeAlias = Callable[[], None]
+
+
+class _Hooks(NamedTuple):
+    """What one object does at a fork; each is called to get the function, or None."""
+
+    in_child: Callable[[], _Hook | None]
+    before: Callable[[], _Hook | None]
+    in_parent: Callable[[], _Hook | None]
+
+
+_numbers: Final = itertools.count()
+_registered: Final[dict[int, _Hooks]] = {}
+_paused: Final[list[_Hook | None]] = []
+# One fork at a time: a second one would find everything paused, and resume it too early.
+_forking = threading.Lock()
+
+
+def at_fork(
+    in_child: _Hook, *, before: _Hook | None = None, in_parent: _Hook | None = None
+) -> None:
+    """Register what to do at every fork; methods do not keep their object alive.
+
+    Args:
+        in_child: sets all state that belongs to one process, locks included, as if nothing had
+            been used yet. It takes no lock: it may be held by a thread that is not there.
+        before: called in the parent before the fork. If it raises, it must leave nothing held.
+        in_parent: called in the parent after the fork, if `before` did not raise.
+
+    Hooks run in the order of their registration.
+    """
+    number = next(_numbers)
+
+    def forget(_: object) -> None:
+        _registered.pop(number, None)
+
+    def weakly(hook: _Hook | None) -> Callable[[], _Hook | None]:
+        if inspect.ismethod(hook):
+            return weakref.WeakMethod(hook, forget)
+        return lambda: hook
+
+    _registered[number] = _Hooks(weakly(in_child), weakly(before), weakly(in_parent))
+
+
+def keep_inherited(*things: object) -> None:
+    """In a child: never release these, not even at its end.
+
+    Their destructors would wait for threads that only the parent has.
+    """
+    for one in things:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
+
+
+def new_random() -> random.Random:
+    """A source of randomness that a child does not have in common with its parent."""
+    made = random.Random()
+    at_fork(made.seed)
+    return made
+
+
+def _start_afresh() -> None:
+    global _forking
+    _forking = threading.Lock()
+    _paused.clear()
+
+
+def _before() -> None:
+    _forking.acquire()
+    for hooks in list(_registered.values()):
+        before = hooks.before()
+        if before is not None:
+            in_parent = hooks.in_parent()  # It may not be the last reference to its object.
+            try:
+                before()
+            except BaseException:
+                _report(before)
+            else:
+                _paused.append(in_parent)
+
+
+def _in_parent() -> None:
+    try:
+        while _paused:
+            resume = _paused.pop()
+            if resume is not None:
+                try:
+                    resume()
+                except BaseException:
+                    _report(resume)
+    finally:
+        _forking.release()
+
+
+def _in_child() -> None:
+    # A garbage collection could end snapshots here, which use what is not made anew yet.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        for hooks in list(_registered.values()):
+            in_child = hooks.in_child()
+            if in_child is not None:
+                try:
+                    in_child()
+                except BaseException:
+                    _report(in_child)
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _report(hook: _Hook) -> None:
+    """Print an error and go on: nobody could catch it, and the other objects need their turn."""
+    print(f"Percola could not prepare {hook} for a fork:", file=sys.stderr)
+    traceback.print_exc()
+
+
+at_fork(_start_afresh)
+os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+
 
 class Unforkable:
-    """A library that does not survive a fork, and the process in which it is used.
+    """A library that does not survive a fork, and whether this process uses it.
 
     Args:
         described: what it is called in the error of a child.
+
+    Attributes:
+        is_used: whether this process has used it.
+        is_barred: whether this process was forked from one that had used it.
     """
 
     def __init__(self, described: str) -> None:
         self._described = described
-        self._used_in = 0
+        self.is_used = False
+        self.is_barred = False
+        at_fork(self._start_afresh)
 
-    @property
-    def is_used(self) -> bool:
-        """Whether this process has used it."""
-        return self._used_in == os.getpid()
-
-    @property
-    def is_barred(self) -> bool:
-        """Whether this process was forked from one that had used it."""
-        return bool(self._used_in) and not self.is_used
+    def _start_afresh(self) -> None:
+        self.is_barred = self.is_barred or self.is_used
+        self.is_used = False
 
     def refuse_child(self, what: str) -> None:
-        """StoreError in a child of a process that has used it; `what` is what was in use there.
-
-        To be called before a lock is taken for it.
-        """
+        """StoreError in a child of a process that has used it; `what` is what was in use there."""
         if self.is_barred:
             raise StoreError(
                 f"{what} was in use in this process's parent before it forked, and "
@@ -52,7 +210,7 @@ class Unforkable:
     def begin_use(self, what: str) -> None:
         """To be called before anything of it is made; raises what `refuse_child` does."""
         self.refuse_child(what)
-        self._used_in = os.getpid()
+        self.is_used = True
 
 
 GRPC: Final = Unforkable("gRPC, by which it is reached,")

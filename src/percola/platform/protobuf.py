@@ -1,7 +1,7 @@
 """§2.3 on the wire: the fields of which a message of protobuf is made.
 
 What the oracle and the lock service beside it say to their clients is written by hand with these
-few functions; why, stands in `percola.oracle.wire`.
+few functions; why, stands in `percola.oracle.messages`.
 """
 
 from __future__ import annotations

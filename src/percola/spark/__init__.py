@@ -5,18 +5,23 @@ An extra, `pip install 'percola[spark]'`: `import percola` never needs it.
 
 from __future__ import annotations
 
-from percola.spark.configure import configure
-from percola.spark.fleet import Fleet, FleetError
-from percola.spark.fleet_start import run_workers
-from percola.spark.fleet_status import WorkerStatus
-from percola.spark.interrupts import interrupts_held
-from percola.spark.session import (
-    JavaMissingError,
-    SparkStartError,
-    spark_context,
-    spark_session,
-)
-from percola.spark.transactions import in_transactions
+from percola import extras
+
+try:
+    from percola.spark.configure import configure
+    from percola.spark.ctrl_c import interrupts_held
+    from percola.spark.fleet.driver import Fleet, FleetError
+    from percola.spark.fleet.launch import run_workers
+    from percola.spark.fleet.status import WorkerStatus
+    from percola.spark.session import (
+        JavaMissingError,
+        SparkStartError,
+        spark_context,
+        spark_session,
+    )
+    from percola.spark.transactions import in_transactions
+except ImportError as error:
+    raise ImportError(extras.missing("percola.spark", error, "spark"), name=error.name) from error
 
 __all__ = [
     "Fleet",

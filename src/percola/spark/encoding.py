@@ -36,10 +36,10 @@ from pyspark.sql.types import (
 
 from percola import UsageError, ValueTooLargeError, WrongTypeError
 from percola.codecs import JSON, Codec
-from percola.joint import RowWrites
 from percola.schema import Column, Family, Table
 from percola.spark.columns import Chosen, chosen
 from percola.store.base import Limits
+from percola.transactions.jobs import RowWrites
 
 _SHOWN: Final = 60
 

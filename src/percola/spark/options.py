@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import percola
 from percola import ConflictingOptionsError, Repository, Table
-from percola.addresses import is_memory, portable
+from percola.connect.address import is_memory, portable
 from percola.spark.chunks import CHUNK_BYTES, CHUNK_ROWS
 from percola.spark.columns import ROW
 

@@ -36,7 +36,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from percola.errors import PercolaError
-from percola.spark.interrupts import interrupts_held, interrupts_kept
+from percola.spark.ctrl_c import interrupts_held, interrupts_kept
 
 OLDEST_JAVA: Final = 17
 ATTEMPTS: Final = 3
@@ -188,7 +188,7 @@ class _Started:
         self._context: SparkContext | None = None
         self._gateway: Any = None
         self._output = _Output() if here else None
-        logging.getLogger().addFilter(_not_py4j)
+        _silence_py4j(True)
         try:
             with _environment(java, local=here):
                 # A JVM that an earlier session of this process left behind is used, and left.
@@ -237,7 +237,7 @@ class _Started:
             self._gateway = None
         if self._output is not None:
             self._output.end()
-        logging.getLogger().removeFilter(_not_py4j)
+        _silence_py4j(False)
 
 
 class _Output:
@@ -319,8 +319,18 @@ def _environment(java: Path, *, local: bool) -> Iterator[None]:
                     os.environ.pop(name, None)
 
 
+def _silence_py4j(silent: bool) -> None:
+    """Keep Py4J from logging the errors that it raises as well, with their tracebacks.
+
+    It logs some through the root logger, which gives that a handler; from then on the root's
+    handler prints what Py4J's own loggers pass up.
+    """
+    root = logging.getLogger()
+    (root.addFilter if silent else root.removeFilter)(_not_py4j)
+    logging.getLogger("py4j").propagate = not silent
+
+
 def _not_py4j(record: logging.LogRecord) -> bool:
-    """Py4J logs the errors that it raises, with their tracebacks, as the root logger's."""
     return Path(record.pathname).parent.name != "py4j"
 
 

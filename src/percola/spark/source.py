@@ -42,7 +42,7 @@ class PercolaDataSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         # Spark looks the source up where its modules are wanted or not: import late.
-        from percola.spark.reading import snapshot_timestamp
+        from percola.spark.read.snapshot import snapshot_timestamp
 
         self.parsed = Options(dict(options))
         self.frame = f"frame-{uuid.uuid4().hex}"
@@ -61,38 +61,38 @@ class PercolaDataSource(DataSource):
         Spark does not tell which of the two asks.
         """
         if self.parsed.flag("feedColumns"):
-            from percola.spark.stream_reading import feed_schema
+            from percola.spark.stream.source import feed_schema
 
             return feed_schema(self.parsed)
-        from percola.spark.reading import frame_schema
+        from percola.spark.read.snapshot import frame_schema
 
         schema, self.snapshot_ts = frame_schema(self.parsed, self.snapshot_ts, self.frame)
         return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The table at `snapshot_ts`."""
-        from percola.spark.reading import reader
+        from percola.spark.read.snapshot import reader
 
         self.parsed.check_role(READ)
         return reader(self.parsed, schema, self.snapshot_ts, self.frame)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Rows as transactions."""
-        from percola.spark.writing import writer
+        from percola.spark.write.plan import writer
 
         self.parsed.check_role(WRITE)
         return writer(self.parsed, schema, overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """The change feed of the table."""
-        from percola.spark.stream_reading import stream_reader
+        from percola.spark.stream.source import stream_reader
 
         self.parsed.check_role(READ_STREAM)
         return stream_reader(self.parsed, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Micro-batches, each exactly once."""
-        from percola.spark.stream_writing import stream_writer
+        from percola.spark.stream.sink import stream_writer
 
         self.parsed.check_role(WRITE_STREAM)
         return stream_writer(self.parsed, schema, overwrite)

@@ -27,7 +27,7 @@ from typing import Any, Generic, TypeVar
 
 import percola
 from percola import ConflictingOptionsError, Table, Transaction
-from percola.addresses import portable
+from percola.connect.address import portable
 from percola.spark.chunks import CHUNK_BYTES, CHUNK_ROWS, chunked, weight
 
 R = TypeVar("R")

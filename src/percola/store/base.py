@@ -8,7 +8,7 @@ request a region, Bigtable keeps many calls in flight.
 A store may offer more: `OneStepStore` can apply a whole transaction atomically at a
 timestamp drawn under its own lock. The full two-phase protocol runs on every store.
 
-Promises that every store keeps, and that `percola.testing.conformance` checks:
+Promises that every store keeps, and that `percola.testing.conformance.suite` checks:
 
 * A `RowMutation` is applied whole or not at all; its conditions and its changes see no
   other mutation of that row in between. Rows of a batch are independent of each other.
@@ -17,6 +17,8 @@ Promises that every store keeps, and that `percola.testing.conformance` checks:
   has at most one lock at a time: the protocol's conditions see to that.
 * A mutation whose call returned is seen by every later read, and is as durable as the
   store's mode promises.
+* A write record that changes nothing may repeat the newest change below it (`percola.cells`): a
+  reader that meets one believes it, and looks no further.
 * `read`, `scan` and `scan_rows` look for locks no later than they look for writes (rule P9's base).
 * Below the safe point nothing is read and nothing is committed in one step: SnapshotTooOldError,
   never a wrong answer, however late the safe point was raised (rule P12).
@@ -171,7 +173,8 @@ class Store(ABC):
     """Whether notify entries stand apart from their rows, where finding them costs what is dirty
     (rule N6) though the store cannot read one kind of entry without passing over the others. A
     transaction puts them before its commit point then, and a mutation with other changes beside
-    them is applied in steps: `percola.store.apart` says which, and why that is safe."""
+    them is applied in steps: `percola.store.remote.notify_table` says which, and why that is
+    safe."""
 
     latest_arrival: float = 0.0
     """How long, in seconds, a call may still take effect after its caller has given it up or

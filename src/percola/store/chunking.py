@@ -15,9 +15,9 @@ def cut(
 
     Args:
         things: may be made as they are needed.
-        weigh: the bytes of one.
+        weigh: the bytes of one, or what else a call bounds.
         most: how many of them a list holds.
-        most_bytes: how many bytes they come to, unless a single one has more.
+        most_bytes: how much of that they come to, unless a single one has more.
     """
     part: list[T] = []
     size = 0

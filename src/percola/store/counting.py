@@ -27,6 +27,7 @@ from contextvars import ContextVar
 from typing import Final, NamedTuple
 
 from percola.cells import Cell, Kind
+from percola.platform import fork_safety as forks
 from percola.store.base import CellState, ChangedRow, ColumnScan, RowMutation, Store, Tablet
 
 READ: Final = "read"
@@ -78,6 +79,10 @@ class StoreCalls:
     """The counts of a process's calls to one store; safe to use from many threads."""
 
     def __init__(self) -> None:
+        self._start_afresh()
+        forks.at_fork(self._start_afresh)
+
+    def _start_afresh(self) -> None:
         self._guard = threading.Lock()
         self._counts: dict[tuple[str, str], list[int]] = {}
 

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from sortedcontainers import SortedDict
 
 from percola.cells import (
     INLINE_BYTES,
+    MAX_TS,
     SYSTEM_MARK,
     Cell,
     Kind,
     Op,
     decode_write,
     encode_write,
+    newest_change,
+    repeated_change,
 )
 from percola.errors import (
     NoFeedError,
@@ -28,6 +31,7 @@ from percola.errors import (
     SnapshotTooOldError,
     UnknownTableError,
 )
+from percola.platform import fork_safety as forks
 from percola.store.base import (
     NOTHING,
     CellState,
@@ -44,8 +48,10 @@ from percola.store.base import (
     missing_data,
 )
 
-_Row = dict[tuple[Kind, bytes], dict[int, bytes]]
+_Row = dict[tuple[Kind, bytes], SortedDict[int, bytes]]
 """A row's entries: (kind, column) → timestamp → value."""
+
+_NONE: Final[SortedDict[int, bytes]] = SortedDict()
 
 
 class MemoryStore(OneStepStore):
@@ -54,7 +60,9 @@ class MemoryStore(OneStepStore):
     limits = Limits(row_bytes=64 * 1024 - 1, value_bytes=256 * 1024 * 1024)
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._start_afresh()
+        # Nobody changes anything during a fork, so that the child's copy is whole.
+        forks.at_fork(self._start_afresh, before=self._hold_still, in_parent=self._go_on)
         self._tables: dict[str, SortedDict[bytes, _Row]] = {}
         # Rows that hold any entry of a kind that is scanned for by itself.
         self._dirty: dict[tuple[Kind, str], SortedDict[bytes, None]] = {}
@@ -63,6 +71,15 @@ class MemoryStore(OneStepStore):
         self._drawn = 0
         self._safe_point = 0
         self._closed = False
+
+    def _start_afresh(self) -> None:
+        self._lock = threading.RLock()
+
+    def _hold_still(self) -> None:
+        self._lock.acquire()
+
+    def _go_on(self) -> None:
+        self._lock.release()
 
     def create_tables(self, names: Iterable[str]) -> None:
         with self._lock:
@@ -89,7 +106,7 @@ class MemoryStore(OneStepStore):
                 rows = self._rows(mutation.table)
                 row: _Row = rows.get(mutation.row, {})
                 holds = all(
-                    any(low <= ts <= high for ts in row.get((kind, column), ())) is present
+                    _holds_any(row.get((kind, column), _NONE), low, high) is present
                     for present, kind, column, low, high in mutation.conditions
                 )
                 if holds:
@@ -103,7 +120,10 @@ class MemoryStore(OneStepStore):
         kind = change.kind
         if isinstance(change, Put):
             row = rows.setdefault(row_key, {})
-            row.setdefault((kind, change.column), {})[change.ts] = change.value
+            entries = row.get((kind, change.column))
+            if entries is None:
+                entries = row[kind, change.column] = SortedDict()
+            entries[change.ts] = change.value
             if kind in _SCANNED:
                 self._dirty.setdefault((kind, table), SortedDict())[row_key] = None
             if kind is Kind.WRITE and table in self._feeds and _is_listed(change):
@@ -133,7 +153,8 @@ class MemoryStore(OneStepStore):
                 row = self._rows(cell.table).get(cell.row, {})
                 for lock in row.get((Kind.LOCK, cell.column), {}).items():
                     return OneStepConflict(cell, lock, 0)
-                newest = max(row.get((Kind.WRITE, cell.column), ()), default=0)
+                records = row.get((Kind.WRITE, cell.column))
+                newest = records.peekitem()[0] if records else 0
                 if newest > start_ts:
                     return OneStepConflict(cell, None, newest)
             for cell in notifications:
@@ -142,7 +163,11 @@ class MemoryStore(OneStepStore):
             for cell, op, value, observed in writes:
                 table, row_key, column = cell
                 inline = value is not None and len(value) <= INLINE_BYTES
-                record = encode_write(Op(op), start_ts, value if inline else None)
+                last_change = None
+                if op == Op.LOCK:
+                    records = self._rows(table).get(row_key, {}).get((Kind.WRITE, column), _NONE)
+                    last_change = newest_change(_newest_first(records), complete=True)
+                record = encode_write(Op(op), start_ts, value if inline else None, last_change)
                 if value is not None and not inline:
                     self._change(table, row_key, Put(Kind.DATA, column, start_ts, value))
                 self._change(table, row_key, Put(Kind.WRITE, column, commit_ts, record))
@@ -178,12 +203,15 @@ class MemoryStore(OneStepStore):
         for lock in row.get((Kind.LOCK, column), {}).items():
             if lock[0] <= ts:
                 return lock, 0, None
-        writes = row.get((Kind.WRITE, column), {})
-        for commit_ts in sorted((t for t in writes if t <= ts), reverse=True):
-            op, start_ts, value = decode_write(writes[commit_ts])
+        for commit_ts, raw in _newest_first(row.get((Kind.WRITE, column), _NONE), high=ts):
+            if change := repeated_change(raw):
+                commit_ts, raw = change
+                if not raw:
+                    return NOTHING
+            op, start_ts, value, _, _ = decode_write(raw)
             if op == Op.PUT:
                 if value is None:
-                    value = row.get((Kind.DATA, column), {}).get(start_ts)
+                    value = row.get((Kind.DATA, column), _NONE).get(start_ts)
                 if value is None:
                     raise missing_data(cell, commit_ts, start_ts)
                 return None, commit_ts, value
@@ -195,9 +223,8 @@ class MemoryStore(OneStepStore):
         self, cell: Cell, kind: Kind, low: int, high: int, limit: int | None = None
     ) -> list[tuple[int, bytes]]:
         with self._lock:
-            entries = self._rows(cell.table).get(cell.row, {}).get((kind, cell.column), {})
-            found = sorted(((t, v) for t, v in entries.items() if low <= t <= high), reverse=True)
-            return found[:limit]
+            entries = self._rows(cell.table).get(cell.row, {}).get((kind, cell.column), _NONE)
+            return list(itertools.islice(_newest_first(entries, low, high), limit))
 
     def scan(
         self,
@@ -241,7 +268,9 @@ class MemoryStore(OneStepStore):
                     if entry_kind == kind:
                         found += [
                             (Cell(table, key, column), ts, value)
-                            for ts, value in sorted(entries.items(), reverse=kind is Kind.DATA)
+                            for ts, value in (
+                                _newest_first(entries) if kind is Kind.DATA else entries.items()
+                            )
                         ]
         return found, None
 
@@ -257,7 +286,7 @@ class MemoryStore(OneStepStore):
                     return found, key
                 for (kind, column), entries in sorted(rows[key].items()):
                     if kind == Kind.WRITE:
-                        found.append((Cell(table, key, column), sorted(entries.items())[::-1]))
+                        found.append((Cell(table, key, column), list(_newest_first(entries))))
                         count += len(entries)
         return found, None
 
@@ -340,6 +369,25 @@ class MemoryStore(OneStepStore):
 
 
 _SCANNED: Final = frozenset((Kind.LOCK, Kind.NOTIFY, Kind.FAILED))
+
+
+def _holds_any(entries: SortedDict[int, bytes], low: int, high: int) -> bool:
+    return next(entries.irange(low, high), None) is not None
+
+
+def _newest_first(
+    entries: SortedDict[int, bytes], low: int = 0, high: int = MAX_TS
+) -> Iterator[tuple[int, bytes]]:
+    """The entries of a cell in a range of timestamps, both ends included."""
+    if not entries:
+        return
+    newest, value = entries.peekitem()
+    if low <= newest <= high:
+        # Mostly it is the one that is asked for, and a range takes longer to set up.
+        yield newest, value
+        high = newest - 1
+    for ts in entries.irange(low, high, reverse=True):
+        yield ts, entries[ts]
 
 
 def _is_listed(record: Put) -> bool:

@@ -1,25 +1,33 @@
 """What to test with: the conformance suite that every store has to pass.
 
-It needs pytest and Hypothesis. Derive a test class from `StoreConformance`, or, for a store
-that commits in one step, from `OneStepConformance`.
+An extra, `pip install 'percola[testing]'`. Derive a test class from `StoreConformance`, or, for a
+store that commits in one step, from `OneStepConformance`.
 """
 
 from __future__ import annotations
 
-import pytest
+from percola import extras
+
+try:
+    import hypothesis  # noqa: F401
+    import pytest
+except ImportError as error:
+    raise ImportError(
+        extras.missing("percola.testing", error, "testing"), name=error.name
+    ) from error
 
 # So that a failed claim shows what was found and what was expected.
 pytest.register_assert_rewrite(
-    "percola.testing.feed_claims",
-    "percola.testing.one_step",
-    "percola.testing.row_claims",
-    "percola.testing.safe_point_claims",
-    "percola.testing.scan_claims",
-    "percola.testing.store_model",
-    "percola.testing.conformance",
+    "percola.testing.conformance.feed",
+    "percola.testing.conformance.one_step",
+    "percola.testing.conformance.rows",
+    "percola.testing.conformance.safe_point",
+    "percola.testing.conformance.scans",
+    "percola.testing.conformance.model",
+    "percola.testing.conformance.suite",
 )
 
-from percola.testing.conformance import StoreConformance  # noqa: E402
-from percola.testing.one_step import OneStepConformance  # noqa: E402
+from percola.testing.conformance.one_step import OneStepConformance  # noqa: E402
+from percola.testing.conformance.suite import StoreConformance  # noqa: E402
 
 __all__ = ["OneStepConformance", "StoreConformance"]

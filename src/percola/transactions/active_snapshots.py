@@ -7,16 +7,23 @@ Saying so for each would cost more than many a read, so it is said when the firs
 when the oldest has ended. It may come a moment too late, or be said twice at once and be older
 than the truth for a while: then the store refuses to read below the safe point and the
 transaction runs again, or a little more is kept. Leases are a courtesy, never a proof.
+
+There is no lock: a snapshot may be dropped by Python's garbage collection, at any point of any
+thread, and would wait for a lock that its own thread holds. Threads may therefore publish at once,
+in any order. Each looks again after it has published, so the last one to do so leaves what holds.
+
+A child of a fork begins with none. What the parent reads is for the parent to protect, and most of
+it the child could never end: it belongs to threads that the child does not have.
 """
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable
 from typing import Final
 
 from percola.coordination.base import Coordination
+from percola.platform import fork_safety as forks
 
 _RENEWED: Final = 256
 """How many may begin before the oldest is looked up anew, in case that went wrong."""
@@ -31,7 +38,12 @@ class Leases:
 
     def __init__(self, hold_back: Callable[[int], None] = lambda ts: None) -> None:
         self._hold_back = hold_back
+        self._start_afresh()
+        forks.at_fork(self._start_afresh)
+
+    def _start_afresh(self) -> None:
         self._active: dict[int, int] = {}
+        # What was published last.
         self._held = 0
         self._since = 0
 
@@ -41,10 +53,12 @@ class Leases:
         if not self._held:
             self._held = ts
             self._hold_back(ts)
+            if len(self._active) != 1:
+                self._publish()  # Another thread has begun in the meantime, and may read older.
             return
         self._since += 1
         if self._since >= _RENEWED:
-            self._tell()
+            self._publish()
 
     def drop(self, key: int) -> None:
         """It has ended; harmless if it has not begun."""
@@ -55,31 +69,30 @@ class Leases:
         if not active:
             self._held = 0
             self._hold_back(0)
-            if active:  # Somebody has begun just now, and found that something was held.
-                self._tell()
-        elif ts == self._held:
-            self._tell()
+            if active:
+                # Another thread has begun in the meantime, and this 0 may have come after what it
+                # published, whatever `_held` says.
+                self._publish()
+        elif ts == self._held and self.oldest() != ts:
+            self._publish()
 
     def oldest(self) -> int | None:
         """The oldest timestamp that is read at, or None."""
         # A list first: it is made in one piece, while threads come and go.
         return min(list(self._active.values()), default=None)
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         self._since = 0
         while True:
-            oldest = self.oldest()
-            # At 0 there is nothing that could be removed.
-            held = oldest or 0
-            if held != self._held:
-                self._held = held
-                self._hold_back(held)
-            # Somebody may have begun between the look and the word.
-            if oldest is not None or not self._active:
+            # 0 where nothing is read; at timestamp 0 there is nothing that could be removed.
+            oldest = self.oldest() or 0
+            self._held = oldest
+            self._hold_back(oldest)
+            # Threads may have begun or ended since the look, or published what they saw before.
+            if self._held == oldest == (self.oldest() or 0):
                 return
 
 
-_guard = threading.Lock()
 _of: weakref.WeakKeyDictionary[Coordination, Leases] = weakref.WeakKeyDictionary()
 
 
@@ -89,14 +102,14 @@ def leases_of(coordination: Coordination) -> Leases:
     It tells the other processes one timestamp for all of them: were each to speak for itself,
     one that has nothing to read would take back what another has said.
     """
-    with _guard:
-        found = _of.get(coordination)
-        if found is None:
-            weakly = weakref.ref(coordination)  # Else the dictionary would keep it.
+    found = _of.get(coordination)
+    if found is None:
+        weakly = weakref.ref(coordination)  # Else the dictionary would keep it.
 
-            def hold_back(ts: int) -> None:
-                if (alive := weakly()) is not None:
-                    alive.hold_back(ts)
+        def hold_back(ts: int) -> None:
+            if (alive := weakly()) is not None:
+                alive.hold_back(ts)
 
-            found = _of[coordination] = Leases(hold_back)
-        return found
+        # One wins where two threads make one at once.
+        found = _of.setdefault(coordination, Leases(hold_back))
+    return found

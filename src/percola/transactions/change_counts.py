@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
+from percola.platform import fork_safety as forks
+
 
 class News:
     """Which tables the commits of this process have notified somebody in; thread-safe.
@@ -14,6 +16,10 @@ class News:
     """
 
     def __init__(self) -> None:
+        self._start_afresh()
+        forks.at_fork(self._start_afresh)
+
+    def _start_afresh(self) -> None:
         self._guard = threading.Lock()
         self._counts: dict[str, int] = {}
         self.told = 0

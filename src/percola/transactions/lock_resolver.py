@@ -30,15 +30,18 @@ from percola.cells import (
     MAX_TS,
     Cell,
     Kind,
+    LastChange,
     LockRecord,
     Op,
     decode_lock,
     decode_write,
     encode_write,
+    newest_change,
 )
 from percola.clock import Clock, backoff
 from percola.coordination.base import Coordination
 from percola.errors import LockTimeoutError
+from percola.platform import fork_safety as forks
 from percola.store.base import Condition, Delete, Put, RowMutation, Store
 
 _CACHED: Final = 10_000
@@ -76,6 +79,10 @@ class LockResolver:
         self._clock = clock
         self._random = random_
         self._wait_seconds = wait_seconds
+        self._start_afresh()
+        forks.at_fork(self._start_afresh)
+
+    def _start_afresh(self) -> None:
         self._guard = threading.Lock()
         # Decided transactions only: an undecided one may change at any moment.
         self._decided: dict[int, Fate] = {}
@@ -153,10 +160,15 @@ class LockResolver:
         """Write the rollback record if the primary still is as it was seen to be."""
         column = primary.column
         conditions = [Condition(held, Kind.LOCK, column, start_ts, start_ts)]
-        if not held:
+        last_change = None
+        if held:
+            # While this lock stands nothing else is committed here: what is newest stays newest.
+            below = self._store.entries(primary, Kind.WRITE, 0, start_ts - 1, 1)
+            last_change = newest_change(below, complete=not below)
+        else:
             # No prewrite and no commit of this transaction may have come in between.
             conditions.append(Condition(False, Kind.WRITE, column, newest + 1, MAX_TS))
-        changes = rollback_changes(column, start_ts)
+        changes = rollback_changes(column, start_ts, last_change)
         mutation = RowMutation(primary.table, primary.row, conditions, changes)
         return self._store.mutate([mutation])[0]
 
@@ -182,15 +194,21 @@ class LockResolver:
 
 
 def commit_changes(
-    column: bytes, start_ts: int, commit_ts: int, lock: LockRecord, apart: bool = False
+    column: bytes,
+    start_ts: int,
+    commit_ts: int,
+    lock: LockRecord,
+    apart: bool = False,
+    decides: bool = False,
 ) -> list[Put | Delete]:
     """The changes that commit one locked cell, by its owner or by whoever rolls it forward.
 
     One row mutation: the write record, the notify entry of an observed column (rule N1) and the
-    removal of the lock. Where notify entries stand `apart`, this one has been put before the
-    commit point (`percola.store.apart`).
+    removal of the lock. Where notify entries stand `apart`, this one has been put before the commit
+    point (`percola.store.remote.notify_table`). `decides` says that a cell that is only locked is
+    its transaction's primary.
     """
-    record = encode_write(lock.op, start_ts, lock.value)
+    record = encode_write(lock.op, start_ts, lock.value, lock.last_change, decides=decides)
     changes: list[Put | Delete] = [Put(Kind.WRITE, column, commit_ts, record)]
     if lock.observed and not apart:
         changes.append(Put(Kind.NOTIFY, column, commit_ts, b""))
@@ -207,10 +225,21 @@ def settling_changes(
     return [Delete(Kind.LOCK, column, start_ts), Delete(Kind.DATA, column, start_ts)]
 
 
-def rollback_changes(column: bytes, start_ts: int) -> list[Put | Delete]:
-    """The changes that roll a transaction back, on its primary: its lock becomes a record (P4)."""
+def rollback_changes(
+    column: bytes, start_ts: int, last_change: LastChange | None = None
+) -> list[Put | Delete]:
+    """The changes that roll a transaction back, on its primary: its lock becomes a record (P4).
+
+    `last_change` is the newest change below `start_ts`, which nobody knows unless the lock is held:
+    otherwise another transaction may yet commit in between.
+    """
     return [
-        Put(Kind.WRITE, column, start_ts, encode_write(Op.ROLLBACK, start_ts)),
+        Put(
+            Kind.WRITE,
+            column,
+            start_ts,
+            encode_write(Op.ROLLBACK, start_ts, last_change=last_change),
+        ),
         Delete(Kind.LOCK, column, start_ts),
         Delete(Kind.DATA, column, start_ts),
     ]

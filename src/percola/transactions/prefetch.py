@@ -37,14 +37,16 @@ prediction is within a row of one table.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
-from collections.abc import Collection, Container, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
-from percola.calls import current_caller
 from percola.cells import SYSTEM_MARK, Cell
+from percola.platform import fork_safety as forks
 from percola.store.base import CellState
+from percola.store.counting import current_caller
 
 Address: TypeAlias = tuple[str, bytes]
 """A column: its table's name, and its key. Or what is read of a row at once: see `shape_of`."""
@@ -102,7 +104,14 @@ class Prefetch:
     """
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
+        self._start_afresh()
+        forks.at_fork(self._start_afresh)
+
+    def _start_afresh(self) -> None:
+        # Reentrant, and what it protects is left alone by a call inside another: Python's garbage
+        # collection may end a snapshot, which is learned from, at any point of any thread.
+        self._guard = threading.RLock()
+        self._is_busy = False
         self._habits: dict[_Key, dict[Address, float]] = {}
         self._sizes: dict[Address, float] = {}
         # What `likely` has found since something was learnt last.
@@ -119,7 +128,9 @@ class Prefetch:
         known = self._likely.get(key)
         if known is not None:
             return known
-        with self._guard:
+        with self._alone() as is_alone:
+            if not is_alone:
+                return ()
             found = []
             for address, share in self._habits.get(key, {}).items():
                 size = self._sizes.get(address, 0.0)
@@ -129,6 +140,19 @@ class Prefetch:
                 self._likely.clear()
             self._likely[key] = found
             return found
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[bool]:
+        """Hold the guard; whether this thread does not hold it already."""
+        with self._guard:
+            if self._is_busy:
+                yield False
+                return
+            self._is_busy = True
+            try:
+                yield True
+            finally:
+                self._is_busy = False
 
     def counts(self) -> tuple[int, int]:
         """How many cells came ahead, and how many of them were then read."""
@@ -143,7 +167,9 @@ class Prefetch:
         used: int,
     ) -> None:
         """Take in what a transaction has read of each row, and how large values were."""
-        with self._guard:
+        with self._alone() as is_alone:
+            if not is_alone:
+                return
             self._likely.clear()
             self.guessed += guessed
             self.used += used

@@ -4,14 +4,14 @@ What the paper batches over the network is batched here at three places:
 
 * Conditional mutations of one transaction go to the store in bounded batches (`batches`): one
   LMDB transaction, one request a region, many calls in flight, as the store can.
-* Commits of many threads share one fsync: group commit, in `percola.store.lmdb_environment`.
+* Commits of many threads share one fsync: group commit, in `percola.store.lmdb.environment`.
 * Reads of one transaction are answered once (`ReadCache`): its snapshot does not change, so
   what has been read stays true. `get_many` and `get_rows` ask for many cells in one call.
 
 The paper delays single reads to batch them and compensates by prefetching what past
 transactions read next. On an embedded store a read costs about a microsecond, less than the
 delay or the guess. On a store behind a network, the cache and the prediction
-(`percola.prefetch`) are at work; nothing is delayed.
+(`percola.transactions.prefetch`) are at work; nothing is delayed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from percola.cells import Cell
-from percola.prefetch import BYTES, Address, ColumnsAsked, ReadAhead, shape_of
 from percola.store.base import CellState, Put, RowMutation
-from percola.store.cutting import cut
+from percola.store.chunking import cut
+from percola.transactions.prefetch import BYTES, Address, ColumnsAsked, ReadAhead, shape_of
 
 BATCH_ROWS: Final = 2_000
 BATCH_BYTES: Final = 8 * 1024 * 1024

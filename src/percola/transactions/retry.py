@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from percola.clock import Clock, backoff
 from percola.errors import ConflictingOptionsError, RetriesExhaustedError, TransientError
-from percola.transaction import Transaction
+from percola.transactions.transaction import Transaction
 
 T = TypeVar("T")
 

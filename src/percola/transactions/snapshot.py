@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from percola.batching import ReadCache, RowCells
-from percola.calls import StoreCalls
 from percola.cells import Cell, Op
 from percola.clock import Clock
 from percola.codecs import V
@@ -31,14 +29,17 @@ from percola.errors import (
     UnknownTableError,
     UsageError,
 )
-from percola.leases import Leases
-from percola.locks import LockResolver
-from percola.news import News
 from percola.oracle.base import Oracle
-from percola.prefetch import ROW_CELLS, Prefetch
-from percola.rows import Columns, Row
 from percola.schema import Column, Family, R, Table, WeakColumn
 from percola.store.base import BLOCKED, CellState, OneStepStore, Reader, Store
+from percola.store.counting import StoreCalls
+from percola.store.readers import Readers
+from percola.transactions.active_snapshots import Leases
+from percola.transactions.change_counts import News
+from percola.transactions.lock_resolver import LockResolver
+from percola.transactions.prefetch import ROW_CELLS, Prefetch
+from percola.transactions.read_cache import ReadCache, RowCells
+from percola.transactions.row import Columns, Row
 
 _CHUNK = 512
 _MANY_CELLS = 8192
@@ -59,7 +60,7 @@ class Services:
         ring: called after a commit that notified somebody, once it is noted in `news`.
         news: in which tables this process's commits have notified somebody.
         leases: where those that read now stand, for garbage collection to wait for.
-        readers: the store's readers of single columns, made as they are needed.
+        readers: the store's readers of single columns.
     """
 
     store: Store
@@ -76,7 +77,7 @@ class Services:
     ring: Callable[[], None] = field(default=lambda: None)
     news: News = field(default_factory=News)
     leases: Leases = field(default_factory=Leases)
-    readers: dict[tuple[str, bytes], Reader] = field(default_factory=dict)
+    readers: Readers = field(default_factory=Readers)
 
     def changed(self, tables: Iterable[str]) -> None:
         """Say, after a commit, that somebody has been notified in these tables."""
@@ -101,7 +102,8 @@ class Snapshot:
     """The repository as it was at `start_ts`: read-only, safe to use from several threads.
 
     Garbage collection keeps what it reads until nothing refers to it any more, or it is closed;
-    as a context manager it is closed on leaving the block.
+    as a context manager it is closed on leaving the block. It belongs to the process that began
+    it: in a child after a fork, reading it raises TransactionUsedUpError.
     """
 
     __slots__ = (
@@ -117,7 +119,7 @@ class Snapshot:
     def __init__(self, services: Services, start_ts: int) -> None:
         self._services = services
         self._columns = services.columns
-        self._readers = services.readers
+        self._readers = services.readers.by_column
         self._cache = services.new_cache() if services.caches_reads else None
         self._used_up: str | None = None
         # A snapshot writes nothing; a transaction's reads look here first.
@@ -209,12 +211,20 @@ class Snapshot:
                 f"The transaction that started at {self.start_ts} {self._used_up}. "
                 "Begin another one."
             )
+        if self._readers is not self._services.readers.by_column:
+            raise TransactionUsedUpError(
+                f"What started at {self.start_ts} was begun before this process was forked, and is "
+                "its parent's: garbage collection would not wait for it here. Begin another "
+                f"transaction, or read with repo.snapshot(at={self.start_ts})."
+            )
 
     # --- Reading ------------------------------------------------------------------------
 
     def _read(self, cells: Sequence[Cell]) -> list[CellState]:
         """Figure 6, lines 8–25: the cells' states, with no lock in the way."""
         services = self._services
+        if self._readers is not services.readers.by_column:
+            self._check_usable()
         if self._cache is None:
             states = services.store.read(cells, self.start_ts)
         else:
@@ -298,6 +308,7 @@ class Snapshot:
 
     def _reader_of(self, column: Column[R, Any]) -> Reader:
         """The column's reader, made once for all transactions; refuses what cannot be read."""
+        self._check_usable()
         if column.__class__ is not Column or column.address not in self._columns:
             self._check_column(column)
         if len(self._readers) >= _READERS:
@@ -394,7 +405,8 @@ class Snapshot:
         columns: Columns[R] = None,
     ) -> Iterator[Row[R]]:
         """The rows of a table in order: those that begin with `prefix`, or from `start` up to
-        but not including `end`. Only rows that have one of `columns` (None: any) appear.
+        but not including `end`. Only rows that have one of `columns` (None: any) appear. What a
+        transaction writes while its scan is under way may or may not appear in it.
 
         Raises UsageError if both a prefix and a range are given.
         """
@@ -421,7 +433,7 @@ class Snapshot:
             if isinstance(column, Family):
                 if (column.table.name, column.prefix) not in self._columns:
                     self._unknown_column(column)
-                wanted.append((column.prefix, True))
+                wanted.append((column.read, True))
             else:
                 if getattr(column, "address", None) not in self._services.columns:
                     self._check_column(column)

@@ -1,11 +1,11 @@
 """§2.2 Transactions: reads at one timestamp, writes at another, all of them or none.
 
-    start_ts    drawn when it begins: what Get() sees (`percola.snapshot`)
+    start_ts    drawn when it begins: what Get() sees (`percola.transactions.snapshot`)
     set         buffered here, and seen by its own reads (figure 6, line 7)
     commit_ts   drawn when it commits: where its writes stand
 
-Commit goes through the paper's two phases (`percola.two_phase`). On a store that applies a
-whole batch atomically and owns the timestamps, they shrink to one step
+Commit goes through the paper's two phases (`percola.transactions.two_phase`). On a store that
+applies a whole batch atomically and owns the timestamps, they shrink to one step
 (`OneStepStore.commit_one_step`, rule P11).
 
 Departures from the paper: own writes are read; `get_for_update` locks a cell without changing
@@ -14,22 +14,26 @@ it, which closes write skew where a program needs that.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator
 from types import TracebackType
 from typing import Any, Final
 
-from percola.cells import INLINE_BYTES, Cell, Kind, Op
+from percola.cells import INLINE_BYTES, MAX_TS, NO_CHANGE, Cell, Kind, LastChange, Op, encode_write
 from percola.codecs import V
 from percola.errors import (
     ConflictError,
+    DamagedRecordError,
+    StoreError,
     TransactionTooLargeError,
     UsageError,
     ValueTooLargeError,
 )
 from percola.schema import Column, R, WeakColumn
-from percola.snapshot import Services, Snapshot
-from percola.store.base import CellState, OneStepConflict, OneStepWrite, is_wanted
-from percola.two_phase import TwoPhaseCommit
+from percola.store.base import CellState, OneStepConflict, OneStepWrite
+from percola.transactions.own_writes import OwnWrites
+from percola.transactions.snapshot import Services, Snapshot
+from percola.transactions.two_phase import TwoPhaseCommit
 
 MOST_CELLS: Final = 1_000_000
 """How many cells a transaction may write: about half a gigabyte of its process's memory."""
@@ -39,6 +43,7 @@ MOST_BYTES: Final = 1 << 30
 
 _RESOLVE_ATTEMPTS: Final = 8
 _PUT, _DELETE, _LOCK = int(Op.PUT), int(Op.DELETE), int(Op.LOCK)
+_NOTHING: Final = (_LOCK, None)
 
 
 class Transaction(Snapshot):
@@ -50,9 +55,19 @@ class Transaction(Snapshot):
     Attributes:
         start_ts: the timestamp of its snapshot.
         commit_ts: the timestamp of its writes, once it has committed.
+        unfinished: it has committed, but the store refused to remove what it was to answer.
     """
 
-    __slots__ = ("_answers", "_bytes", "_notifications", "_two_phase", "commit_ts")
+    __slots__ = (
+        "_answers",
+        "_bytes",
+        "_last_changes",
+        "_notifications",
+        "_own",
+        "_two_phase",
+        "commit_ts",
+        "unfinished",
+    )
 
     def __init__(self, services: Services, *, two_phase: bool = False) -> None:
         self._two_phase = two_phase or services.one_step is None
@@ -60,8 +75,12 @@ class Transaction(Snapshot):
         start_ts = oracle.timestamp() if self._two_phase else oracle.read_timestamp()
         Snapshot.__init__(self, services, start_ts)
         self._notifications: dict[Cell, None] = {}
+        self._last_changes: dict[Cell, LastChange] = {}
         self._answers: list[tuple[Kind, Cell, int]] = []
+        self.unfinished: StoreError | None = None
         self._bytes = 0
+        # Made when the first row or range is read after a write.
+        self._own: OwnWrites | None = None
         self.commit_ts: int | None = None
 
     def __exit__(
@@ -87,16 +106,26 @@ class Transaction(Snapshot):
             self._check_usable()
         cell = self._cell(column, row)
         raw = column.encode_value(value)
-        if len(raw) > INLINE_BYTES:
-            most = self._services.store.limits.value_bytes
-            if len(raw) > most:
-                raise ValueTooLargeError(
-                    f"A value of {len(raw)} bytes for {cell} does not fit: the store takes up to "
-                    f"{most} bytes."
-                )
-            self._bytes += len(raw)
+        if self._bytes or len(raw) > INLINE_BYTES:
+            self._count_bytes(cell, raw)
         self._writes[cell] = (_PUT, raw)
-        if len(self._writes) > MOST_CELLS or self._bytes > MOST_BYTES:
+        if len(self._writes) > MOST_CELLS:
+            self._refuse_size()
+
+    def _count_bytes(self, cell: Cell, raw: bytes) -> None:
+        """Count a value, which may be a long one, instead of what is in the buffer for its cell."""
+        size = len(raw) if len(raw) > INLINE_BYTES else 0
+        most = self._services.store.limits.value_bytes
+        if size > most:
+            raise ValueTooLargeError(
+                f"A value of {size} bytes for {cell} does not fit: the store takes up to {most} "
+                "bytes."
+            )
+        _, replaced = self._writes.get(cell, _NOTHING)
+        if replaced is not None and len(replaced) > INLINE_BYTES:
+            self._bytes -= len(replaced)
+        self._bytes += size
+        if self._bytes > MOST_BYTES:
             self._refuse_size()
 
     def _refuse_size(self) -> None:
@@ -110,7 +139,10 @@ class Transaction(Snapshot):
     def delete(self, column: Column[R, Any], row: R) -> None:
         """Delete a cell; deleting one that does not exist is a write as any other."""
         self._check_usable()
-        self._writes[self._cell(column, row)] = (_DELETE, None)
+        cell = self._cell(column, row)
+        if self._bytes:
+            self._count_bytes(cell, b"")
+        self._writes[cell] = (_DELETE, None)
         if len(self._writes) > MOST_CELLS:
             self._refuse_size()
 
@@ -121,10 +153,34 @@ class Transaction(Snapshot):
         at the same time conflicts with this one.
         """
         value = self.get(column, row)
-        self._writes.setdefault(self._cell(column, row), (_LOCK, None))
-        if len(self._writes) > MOST_CELLS:
-            self._refuse_size()
+        cell = self._cell(column, row)
+        if cell not in self._writes:
+            if self._two_phase:
+                self._last_changes[cell] = self._newest_change(cell)
+            self._writes[cell] = (_LOCK, None)
+            if len(self._writes) > MOST_CELLS:
+                self._refuse_size()
         return value
+
+    def _newest_change(self, cell: Cell) -> LastChange:
+        """The newest put or delete that this transaction sees in a cell, for its lock to repeat."""
+        _, commit_ts, value = self._states((cell,))[0]
+        if not commit_ts:
+            return NO_CHANGE
+        if value is None:
+            return LastChange(commit_ts, encode_write(_DELETE, 0))
+        if len(value) <= INLINE_BYTES:
+            # Nobody asks for the start_ts of a value that stands in the record itself.
+            return LastChange(commit_ts, encode_write(_PUT, 0, value))
+        records = self._services.store.entries(cell, Kind.WRITE, commit_ts, commit_ts)
+        if records:
+            return LastChange(*records[0])
+        # Either it was collected since, which the safe point says, or it is lost.
+        self._services.store.check_safe_point(self.start_ts)
+        raise DamagedRecordError(
+            f"{cell} has a value committed at {commit_ts} whose write record is missing: the store "
+            "is damaged. 'percola check' says where."
+        )
 
     def notify(self, column: WeakColumn[R], row: R) -> None:
         """Notify a weak column: its observer will look at the row; never conflicts (§2.4)."""
@@ -148,23 +204,11 @@ class Transaction(Snapshot):
         wanted: list[tuple[bytes, bool]] | None,
     ) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
         stored = super()._chunk(table, start, end, cells, wanted)
-        own: dict[bytes, dict[bytes, bytes | None]] = {}
-        for cell, (op, value) in self._writes.items():
-            if (
-                op != _LOCK
-                and cell.table == table
-                and start <= cell.row
-                and (not end or cell.row < end)
-                and is_wanted(cell.column, wanted)
-            ):
-                own.setdefault(cell.row, {})[cell.column] = value
-        if not own:
+        if not self._writes:
             return stored
-        rows = dict(stored)
-        for key, values in own.items():
-            merged = {**rows.get(key, {}), **values}
-            rows[key] = {name: merged[name] for name in sorted(merged) if merged[name] is not None}  # type: ignore[misc]
-        return iter(sorted((key, values) for key, values in rows.items() if values))
+        if self._own is None:
+            self._own = OwnWrites(self._writes)
+        return self._own.lay_over(stored, table, start, end, wanted)
 
     # --- The end ------------------------------------------------------------------------
 
@@ -187,8 +231,15 @@ class Transaction(Snapshot):
         return states[0][1], states[1][2]
 
     def put(self, cell: Cell, raw: bytes) -> None:
-        """Write a cell of Percola's own, such as an acknowledgment."""
+        """Write a cell, encoded: one of Percola's own, such as an acknowledgment, or Spark's.
+
+        Raises ValueTooLargeError and TransactionTooLargeError, as `set` does.
+        """
+        if self._bytes or len(raw) > INLINE_BYTES:
+            self._count_bytes(cell, raw)
         self._writes[cell] = (_PUT, raw)
+        if len(self._writes) > MOST_CELLS:
+            self._refuse_size()
 
     def answer(self, kind: Kind, cell: Cell, ts: int) -> None:
         """Delete a notify or failed entry once this transaction has committed (rule N2)."""
@@ -202,9 +253,9 @@ class Transaction(Snapshot):
             RolledBackError: others took this process for dead and undid the transaction.
             CommitUnknownError: the store went away at the commit point.
             StoreError: the store failed before; nothing was committed.
+            TransactionUsedUpError: it has ended, or began before this process was forked.
         """
-        if self._used_up is not None:
-            self._check_usable()
+        self._check_usable()
         services = self._services
         if not (self._writes or self._notifications or self._answers):
             self._used_up = "has committed"
@@ -224,8 +275,9 @@ class Transaction(Snapshot):
         if services.one_step is not None and not self._two_phase:
             self.commit_ts = self._commit_one_step()
         else:
-            commit = TwoPhaseCommit(services, self.start_ts, self._writes)
+            commit = TwoPhaseCommit(services, self.start_ts, self._writes, self._last_changes)
             self.commit_ts = commit.run(self._notifications, self._answers)
+            self.unfinished = commit.unfinished
         return self.commit_ts
 
     def _commit_one_step(self) -> int:
@@ -240,9 +292,7 @@ class Transaction(Snapshot):
             if observed:
                 notified.add(cell[0])
             writes.append((cell, op, value, observed))
-        attempt = 0
-        while True:
-            attempt += 1
+        for attempt in itertools.count(1):
             outcome = store.commit_one_step(
                 self.start_ts, writes, tuple(self._notifications), self._answers
             )
@@ -252,7 +302,19 @@ class Transaction(Snapshot):
                 return outcome
             if outcome.lock is None:
                 raise ConflictError(outcome.cell, self.start_ts, outcome.commit_ts, locked=False)
-            # A two-phase transaction's lock, perhaps a dead one's: then check again (P10).
-            resolved = services.resolver.try_resolve(outcome.cell, *outcome.lock)
-            if not resolved or attempt >= _RESOLVE_ATTEMPTS + len(writes):
+            if attempt >= _RESOLVE_ATTEMPTS:
                 raise ConflictError(outcome.cell, self.start_ts, outcome.lock[0], locked=True)
+            self._resolve_locks()
+        raise AssertionError("unreachable")
+
+    def _resolve_locks(self) -> None:
+        """Finish or undo two-phase transactions whose locks are in the way; then check again (P10).
+
+        All of them at once: a dead transaction may have locked whatever this one writes, and the
+        store names only the first lock that it meets. Raises ConflictError for a live one's.
+        """
+        services = self._services
+        for cell in self._writes:
+            for start_ts, raw in services.store.entries(cell, Kind.LOCK, 0, MAX_TS):
+                if not services.resolver.try_resolve(cell, start_ts, raw):
+                    raise ConflictError(cell, self.start_ts, start_ts, locked=True)

@@ -21,15 +21,17 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from percola.batching import batches
 from percola.cells import (
     INLINE_BYTES,
     MAX_TS,
     Cell,
     Kind,
+    LastChange,
     LockRecord,
     Op,
     decode_write,
@@ -43,11 +45,17 @@ from percola.errors import (
     SnapshotTooOldError,
     StoreError,
 )
-from percola.locks import Fate, commit_changes
-from percola.snapshot import Services, Writes
 from percola.store.base import Condition, Delete, Put, RowMutation
+from percola.transactions.lock_resolver import Fate, commit_changes
+from percola.transactions.read_cache import batches
+from percola.transactions.snapshot import Services, Writes
+
+log = logging.getLogger("percola.store")
 
 _ATTEMPTS: Final = 8
+_ANSWERS: Final = 10_000
+"""How many entries of a row one mutation removes: stores bound that, Bigtable at 100,000."""
+
 _LOCK: Final = int(Op.LOCK)
 
 _Row: TypeAlias = tuple[str, bytes]
@@ -55,21 +63,37 @@ _Row: TypeAlias = tuple[str, bytes]
 
 
 class TwoPhaseCommit:
-    """One run of figure 6's Commit(): prewrite, commit_primary, commit_secondaries."""
+    """One run of figure 6's Commit(): prewrite, commit_primary, commit_secondaries.
 
-    def __init__(self, services: Services, start_ts: int, writes: Writes) -> None:
+    Attributes:
+        unfinished: why the store refused to change what the commit no longer depends on: locks
+            may be left, and entries that have been answered.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        start_ts: int,
+        writes: Writes,
+        last_change: Mapping[Cell, LastChange] = MappingProxyType({}),
+    ) -> None:
         self._services = services
         self._start_ts = start_ts
         self._writes = writes
+        # Of cells that are only locked, the newest change at start_ts. As the prewrite checks
+        # that nothing has been written since, it is still the newest when this commits.
+        self._last_changes = last_change
         self._refreshed = services.clock.monotonic()
         # The write set is final now (P14): the first cell that changes is the primary.
         changing = (cell for cell, (op, _) in writes.items() if op != _LOCK)
         self._primary = next(changing, next(iter(writes), None))
         self._locked: list[Cell] = []
         self._uncertain = False
+        self.unfinished: StoreError | None = None
         # Notify and failed entries that go once this has committed.
         self._answered: dict[_Row, list[Put | Delete]] = {}
-        # No mutation is of both a row and its notify entries there (`percola.store.apart`).
+        # No mutation is of both a row and its notify entries there
+        # (`percola.store.remote.notify_table`).
         self._apart = services.store.notifies_apart
         # The oldest timestamp at which anything was locked that is committed here.
         self._oldest_ts = start_ts
@@ -94,7 +118,7 @@ class TwoPhaseCommit:
                 self.prewrite(groups[:1], primary)
                 self.prewrite(groups[1:], primary)
                 # After the last lock is in place: either this sees a new safe point, or all that
-                # the locks could conflict with was still there (P12, `percola.gc`).
+                # the locks could conflict with was still there (P12, `percola.gc.collector`).
                 services.store.check_safe_point(self._oldest_ts)
                 commit_ts = services.oracle.timestamp()
                 # Before the commit point: a crash cannot lose them, and one for a transaction
@@ -106,7 +130,7 @@ class TwoPhaseCommit:
                 self.undo(primary)
                 raise
             if self.commit_primary(groups[0], primary, commit_ts) and not self._apart:
-                self._answered.pop((primary.table, primary.row), None)
+                del self._answered.get((primary.table, primary.row), [])[:_ANSWERS]
             groups = groups[1:]
         self.commit_secondaries(groups, commit_ts)
         if notified:
@@ -168,6 +192,7 @@ class TwoPhaseCommit:
         services = self._services
         op, value = self._writes[cell]
         inline = value if value is not None and len(value) <= INLINE_BYTES else None
+        last_change = self._last_changes.get(cell) if op == _LOCK else None
         return LockRecord(
             Op(op),
             primary,
@@ -176,6 +201,7 @@ class TwoPhaseCommit:
             services.ttl_ms,
             self._observed(cell),
             inline,
+            last_change,
         )
 
     def _observed(self, cell: Cell) -> bool:
@@ -328,7 +354,7 @@ class TwoPhaseCommit:
         held = Condition(True, Kind.LOCK, primary.column, self._start_ts, self._start_ts)
         changes = self._commit_row(cells, commit_ts)
         if not self._apart:
-            changes += self._answered.get((primary.table, primary.row), ())
+            changes += self._answered.get((primary.table, primary.row), [])[:_ANSWERS]
         return RowMutation(primary.table, primary.row, [held], changes)
 
     def _has_committed(self, primary: Cell, commit_ts: int) -> bool:
@@ -349,18 +375,21 @@ class TwoPhaseCommit:
             changes = self._commit_row(cells, commit_ts)
             if not self._apart:
                 # A row is changed once: two changes of one are made one after the other.
-                changes += standing.pop(row, [])
+                answered = standing.pop(row, [])
+                changes += answered[:_ANSWERS]
+                standing[row] = answered[_ANSWERS:]
             return RowMutation(*row, held, changes)
 
         def mutations() -> Iterator[RowMutation]:
             yield from map(commit_of, groups)
-            yield from (RowMutation(*row, (), changes) for row, changes in standing.items())
+            for row, changes in standing.items():
+                yield from _removals(row, changes)
 
         refused = {(m.table, m.row) for m in self._tolerantly(mutations())}
         if not refused:
             return
         assert self._primary is not None
-        with contextlib.suppress(StoreError):
+        with self._tolerating():
             for cells in groups:
                 at = cells[0].table, cells[0].row
                 if at not in refused:
@@ -370,14 +399,17 @@ class TwoPhaseCommit:
                     lock = self._lock(cell, self._primary)
                     self._services.resolver.settle(cell, start_ts, lock, Fate(commit_ts))
                 if at in removed:
-                    self._services.store.mutate([RowMutation(*at, (), removed[at])])
+                    self._services.store.mutate(list(_removals(at, removed[at])))
 
     def _commit_row(self, cells: Sequence[Cell], commit_ts: int) -> list[Put | Delete]:
         assert self._primary is not None
         changes: list[Put | Delete] = []
         for cell in cells:
             lock = self._lock(cell, self._primary)
-            changes += commit_changes(cell.column, self._start_ts, commit_ts, lock, self._apart)
+            decides = lock.op is Op.LOCK and cell == self._primary
+            changes += commit_changes(
+                cell.column, self._start_ts, commit_ts, lock, self._apart, decides
+            )
         return changes
 
     def _tolerantly(self, mutations: Iterable[RowMutation]) -> list[RowMutation]:
@@ -387,11 +419,32 @@ class TwoPhaseCommit:
         entries that are answered already: nothing is lost.
         """
         refused: list[RowMutation] = []
-        with contextlib.suppress(StoreError):
+        with self._tolerating():
             for batch in batches(mutations):
                 applied = self._services.store.mutate(batch)
                 refused += [m for m, done in zip(batch, applied, strict=True) if not done]
         return refused
+
+    @contextlib.contextmanager
+    def _tolerating(self) -> Iterator[None]:
+        try:
+            yield
+        except OutcomeUnknownError:
+            return  # Perhaps it is done.
+        except StoreError as error:
+            self.unfinished = error
+            log.warning(
+                "the transaction that started at %d has committed, but the store refused to remove "
+                "what it has left: %s",
+                self._start_ts,
+                error,
+            )
+
+
+def _removals(row: _Row, changes: Sequence[Put | Delete]) -> Iterator[RowMutation]:
+    """The mutations that remove answered entries from a row."""
+    for at in range(0, len(changes), _ANSWERS):
+        yield RowMutation(*row, (), changes[at : at + _ANSWERS])
 
 
 def _locked_by(prewrite: RowMutation) -> list[bytes]:

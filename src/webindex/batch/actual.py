@@ -12,13 +12,13 @@ from typing import Any, Final
 from pyspark import SparkContext
 from pyspark.core.rdd import RDD
 
-from webindex.batch.brief import brief, canonical
-from webindex.batch.comparing import Keyed, keyed, mentions
+from webindex.batch.compare import Keyed, keyed, mentions
+from webindex.batch.digest import brief, canonical
 from webindex.batch.facts import Facts
-from webindex.batch.inverting import Row
-from webindex.batch.reading import Found, Moment
+from webindex.batch.inlinks import Row
+from webindex.batch.read import Found, Moment
+from webindex.page.urls import host
 from webindex.serving import ServingDocument, TantivyIndex
-from webindex.urls import host
 
 _FIELDS: Final = frozenset(one.name for one in fields(ServingDocument)) - {"cluster", "epoch"}
 

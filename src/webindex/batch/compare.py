@@ -17,10 +17,10 @@ from typing import Final
 
 from pyspark.core.rdd import RDD
 
+from webindex.batch.expected import Placed
+from webindex.batch.inlinks import Row
 from webindex.batch.invariants import Difference, invariant_of, parts_of
-from webindex.batch.inverting import Row
-from webindex.batch.whole import Placed
-from webindex.urls import page_row
+from webindex.page.urls import page_row
 
 KEPT: Final = 20
 """Differences that are described for each invariant: the first ones, by table and row."""

@@ -1,8 +1,7 @@
 """Which pages belong together: the connected components of the graph of content keys.
 
 All pages of one content are one node, so a thousand identical pages cost as much as one. Edges
-join contents whose simhashes are near, and those of a page and of the page that it says it is a
-copy of.
+join contents to their leaders, and those of a page and of the page that it says it is a copy of.
 
 Components come from large-star and small-star rounds (Kiveris et al., Connected Components in
 MapReduce and Beyond, 2014): each node joins its larger neighbours, then its smaller ones, to the
@@ -13,58 +12,45 @@ every edge leads from a node to the smallest one of its component.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from typing import Final
 
-import numpy as np
 from pyspark import StorageLevel
 from pyspark.core.rdd import RDD
 
-from webindex.fingerprints import NEAR, bands
+from webindex.page.fingerprints import Sketch
 
 Edge = tuple[str, str]
 _Star = Callable[[str, Iterable[str]], Iterator[Edge]]
 
 _MOST_ROUNDS: Final = 200
-_BLOCK: Final = 64
-_ONES: Final = np.array([number.bit_count() for number in range(1 << 16)], dtype=np.uint8)
 
 
-def near_edges(simhashes: RDD[str], parts: int) -> RDD[Edge]:
-    """The pairs of near simhashes, each as row of `keys` and in order.
+def leaders(contents: RDD[tuple[str, bytes]], parts: int) -> RDD[Edge]:
+    """(content, its leader) of all contents that are given with their sketches.
 
-    `simhashes` are 16 hex digits each, all different. Two near ones agree in a band, so only
-    within a band are all pairs compared.
+    Only contents of one heading can be near, so those of one heading are looked at together.
     """
-    return (
-        simhashes.flatMap(_in_bands)
-        .groupByKey(parts)
-        .flatMap(lambda band: near_pairs(band[1]))
-        .distinct(parts)
-    )
+    return contents.keyBy(_heading).groupByKey(parts).flatMap(lambda one: leaders_among(one[1]))
 
 
-def _in_bands(simhash: str) -> Iterator[tuple[int, int]]:
-    value = int(simhash, 16)
-    for number, bits in enumerate(bands(value)):
-        yield number << 16 | bits, value
+def _heading(content: tuple[str, bytes]) -> str:
+    return content[0].split("/")[1]
 
 
-def near_pairs(band: Iterable[int]) -> Iterator[Edge]:
-    """The pairs of near simhashes among some that differ, as rows of `keys`, in order."""
-    values = np.array(sorted(band), dtype=np.uint64)
-    for start in range(0, len(values) - 1, _BLOCK):
-        block = values[start : start + _BLOCK]
-        # Bounded memory, however many share a band.
-        different = (block[:, None] ^ values[None, start:])[..., None].view(np.uint16)
-        for first, second in np.argwhere(_ONES[different].sum(axis=-1) <= NEAR):
-            if first < second:
-                yield _key(int(block[first])), _key(int(values[start + second]))
-
-
-def _key(simhash: int) -> str:
-    return f"near/{simhash:016x}"
+def leaders_among(contents: Iterable[tuple[str, bytes]]) -> Iterator[Edge]:
+    """The leader of each of these contents, one after the other in the order of their keys."""
+    leading: defaultdict[str, list[tuple[str, Sketch]]] = defaultdict(list)
+    for content, packed in sorted(contents):
+        sketch = Sketch.unpack(packed)
+        met = {name: one for band in sketch.bands for name, one in leading[band]}
+        leader = min((name for name, one in met.items() if one.is_near(sketch)), default=content)
+        if leader == content:
+            for band in sketch.bands:
+                leading[band].append((content, sketch))
+        yield content, leader
 
 
 def smallest_of(edges: RDD[Edge], parts: int) -> RDD[tuple[str, str]]:

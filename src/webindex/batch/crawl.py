@@ -1,37 +1,77 @@
-"""What WARC files say of each page in the end: its newest capture, whatever order they were in."""
+"""What WARC files say of each page in the end, whatever order they were in.
+
+A page is what its newest record says: a capture, or a revisit whose original is in the files. Here
+all captures are at hand at once, so each revisit is joined with all that may be its original, and
+the best is taken; that is the definition, which loaders and observers come to step by step
+(`webindex.load.settling`). Only what a record says, and how that is written down, is shared with
+them.
+"""
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from pyspark import SparkContext
+from pyspark import SparkContext, StorageLevel
 from pyspark.core.rdd import RDD
 
-from webindex.load_tasks import Part, plan_parts
-from webindex.loading import age, describe, is_conclusive
-from webindex.urls import BadUrlError, normalise, page_row
-from webindex.warc import Capture, Rejected, Revisit, read_captures
+from webindex.crawl.warc import MAX_BODY, Capture, Rejected, Revisit, read_captures
+from webindex.load import revisits
+from webindex.load.revisits import age, as_capture, packed, payload_id, says_the_same
+from webindex.load.tasks import Part, plan_parts
+from webindex.load.transaction import describe, is_conclusive, reports_in
+from webindex.page.urls import BadUrlError, normalise, page_id, page_row
 
 _PART_BYTES: Final = 8 << 20
 
 
 class Said(NamedTuple):
-    """One record: a capture, as its column has it, with its body; or a revisit."""
+    """One record: a capture, as its column has it, with its body; or the report of a revisit."""
 
     capture: dict[str, Any] | None
     body: bytes
-    revisited: dict[str, Any] | None
+    report: dict[str, Any] | None
+
+
+class Known(NamedTuple):
+    """What the records of one page say.
+
+    Attributes:
+        captures: with their bodies, the newest first; of those of one payload the newest only.
+        reports: those newer than the newest capture that are kept, the newest first.
+        seen: when it was last seen unchanged, by a record that names no original.
+    """
+
+    captures: list[tuple[dict[str, Any], bytes]]
+    reports: list[dict[str, Any]]
+    seen: str | None
 
 
 class Newest(NamedTuple):
-    """What there is to be known of a page: values of the columns of its row."""
+    """What there is to be known of a page: values of the columns of its row.
+
+    `others` are its captures that are not what the page is, the newest first, with their bodies;
+    `unresolved` is the number of its reports that are newer than that and have no original.
+    """
 
     capture: dict[str, Any] | None
     body: bytes
-    revisited: dict[str, Any] | None
+    reports: list[dict[str, Any]]
+    seen: str | None
+    unresolved: int = 0
+    others: tuple[tuple[dict[str, Any], bytes], ...] = ()
+
+    @property
+    def revisited(self) -> dict[str, Any] | None:
+        """The value of `pages.revisited`."""
+        if not self.reports and self.seen is None:
+            return None
+        return {"seen": self.seen, "reports": self.reports}
+
+
+Candidate = tuple[int, str, dict[str, Any]]
+"""How good an original would be (less is better), the id of its page, and its capture."""
 
 
 def newest(
@@ -40,25 +80,44 @@ def newest(
     parts: int,
     *,
     bodies: bool = False,
+    max_body: int = MAX_BODY,
     revisited: RDD[tuple[str, dict[str, Any]]] | None = None,
 ) -> RDD[tuple[str, Newest]]:
-    """The newest conclusive capture of each page, and its newest revisit, by row.
+    """What each page is by the newest of its records, by row.
 
     Bodies are compressed as in the repository, and empty without `bodies`. With `revisited`, by
-    row, those count instead of the revisits in the files, which may not be all of them.
+    row, those count instead of the revisits in the files, which may not be all of them. What is
+    read is kept in Spark's storage: the caller frees it.
     """
     tasks = plan_parts(files, _PART_BYTES)
     said: RDD[tuple[str, Said]] = context.parallelize(tasks, len(tasks)).mapPartitions(
-        partial(_read, bodies)
+        partial(_read, bodies, max_body)
     )
     if revisited is None:
-        return said.groupByKey(parts).mapValues(_newest)
-    return said.cogroup(revisited, parts).flatMapValues(_newest_given)
+        known: RDD[tuple[str, Known]] = said.groupByKey(parts).mapValues(_known)
+    else:
+        known = said.cogroup(revisited, parts).mapValues(_known_given)
+    known.persist(StorageLevel.DISK_ONLY)
+    asked: RDD[tuple[str, str]] = known.flatMap(_asked).distinct(parts)
+    offered: RDD[tuple[str, tuple[str, dict[str, Any]]]] = known.flatMap(_offered)
+    found: RDD[tuple[str, tuple[str, dict[str, Any]]]] = asked.cogroup(offered, parts).flatMap(
+        _answers
+    )
+    decided = known.cogroup(found, parts).flatMap(_decided)
+    if not bodies:
+        return decided.mapValues(lambda one: one[0])
+    decided.persist(StorageLevel.DISK_ONLY)
+    copied: RDD[tuple[str, bytes]] = (
+        decided.flatMap(_body_wanted).join(known, parts).map(_body_found)
+    )
+    return decided.leftOuterJoin(copied, parts).mapValues(_with_body)
 
 
-def _read(bodies: bool, parts: Iterable[Part]) -> Iterator[tuple[str, Said]]:
+def _read(bodies: bool, max_body: int, parts: Iterable[Part]) -> Iterator[tuple[str, Said]]:
     for split in (split for part in parts for split in part):
-        for record in read_captures(split.path, start=split.start, end=split.end):
+        for record in read_captures(
+            split.path, start=split.start, end=split.end, max_body=max_body
+        ):
             if isinstance(record, Rejected):
                 continue
             if isinstance(record, Capture) and not is_conclusive(record.status):
@@ -68,36 +127,171 @@ def _read(bodies: bool, parts: Iterable[Part]) -> Iterator[tuple[str, Said]]:
             except BadUrlError:
                 continue
             if isinstance(record, Revisit):
-                date = record.date.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-                revisited = {"date": date, "payload": record.payload_digest}
-                yield page_row(url), Said(None, b"", revisited)
+                report = revisits.report_of(record, url, split.path)
+                yield page_row(url), Said(None, b"", report)
             else:
-                body = zlib.compress(record.body, 6) if bodies else b""
+                body = packed(record.body) if bodies else b""
                 yield page_row(url), Said(describe(record, url, split.path), body, None)
 
 
-def _newest(records: Iterable[Said]) -> Newest:
+# --- One page by itself ---------------------------------------------------------------------
+
+
+def _known(records: Iterable[Said]) -> Known:
     said = list(records)
-    revisited = max(
-        (one.revisited for one in said if one.revisited is not None),
-        # A report that says what the page was tells more than any number of others.
-        key=lambda one: (one["payload"] is not None, one["date"], one["payload"] or ""),
-        default=None,
-    )
-    return _best(said, revisited)
-
-
-def _newest_given(page: tuple[Iterable[Said], Iterable[dict[str, Any]]]) -> Iterator[Newest]:
-    said, revisited = page
-    known = list(said)
-    if known:
-        yield _best(known, next(iter(revisited), None))
-
-
-def _best(said: Iterable[Said], revisited: dict[str, Any] | None) -> Newest:
-    """The record whose capture counts, and the newest revisit of the page."""
-    best, best_age = Newest(None, b"", revisited), tuple[str, ...]()
+    reports = [one.report for one in said if one.report is not None]
+    seen = max((one["date"] for one in reports if not _refers(one)), default=None)
+    captures: dict[str, tuple[dict[str, Any], bytes]] = {}
     for one in said:
-        if one.capture is not None and (here := age(one.capture)) > best_age:
-            best, best_age = Newest(one.capture, one.body, revisited), here
-    return best
+        if one.capture is not None:
+            content = payload_id(one.capture["payload"]) or one.capture["digest"]
+            if content not in captures or age(captures[content][0]) < age(one.capture):
+                captures[content] = one.capture, one.body
+    ordered = sorted(captures.values(), key=lambda one: age(one[0]), reverse=True)
+    after = ordered[0][0]["date"] if ordered else ""
+    kept = revisits.newest_reports(filter(_refers, reports), after)
+    return Known(ordered, [dict(one) for one in kept], seen)
+
+
+def _known_given(page: tuple[Iterable[Said], Iterable[dict[str, Any]]]) -> Known:
+    said, revisited = page
+    known = _known(one for one in said if one.report is None)
+    seen, reports = reports_in(next(iter(revisited), None))
+    after = known.captures[0][0]["date"] if known.captures else ""
+    kept = revisits.newest_reports(reports, after)
+    return Known(known.captures, [dict(one) for one in kept], seen)
+
+
+def _refers(report: Mapping[str, Any]) -> bool:
+    return report["payload"] is not None or report["refers"] is not None
+
+
+# --- Originals ------------------------------------------------------------------------------
+
+
+def _asked(page: tuple[str, Known]) -> Iterator[tuple[str, str]]:
+    """(what is looked for, row of the page that looks for it)."""
+    row, known = page
+    for report in known.reports:
+        if report["payload"] is not None:
+            yield f"payload {report['payload']}", row
+        if report["refers"] is not None:
+            yield f"page {page_row(report['refers'][0])}", row
+
+
+def _offered(page: tuple[str, Known]) -> Iterator[tuple[str, tuple[str, dict[str, Any]]]]:
+    """(what is offered, (id of the page, capture))."""
+    row, known = page
+    for capture, _ in known.captures:
+        whose = page_id(capture["url"]), capture
+        yield f"page {row}", whose
+        payload = payload_id(capture["payload"])
+        if payload is not None and 200 <= capture["status"] < 300:
+            yield f"payload {payload}", whose
+
+
+def _answers(
+    key: tuple[str, tuple[Iterable[str], Iterable[tuple[str, dict[str, Any]]]]],
+) -> Iterator[tuple[str, tuple[str, dict[str, Any]]]]:
+    """(row of a page that looks for something, (id of a page, capture of it))."""
+    name, (asking, offered) = key
+    rows = list(asking)
+    if not rows:
+        return
+    # Only one page is asked for a payload, however many have it.
+    if name.startswith("payload "):
+        first = min(offered, key=lambda one: one[0], default=None)
+        offers = [] if first is None else [first]
+    else:
+        offers = list(offered)
+    for row in rows:
+        for one in offers:
+            yield row, one
+
+
+def _rank(report: Mapping[str, Any], whose: str, capture: Mapping[str, Any]) -> int | None:
+    """How good an original a capture would be; None if it is none."""
+    if report["status"] is not None and not 200 <= capture["status"] < 300:
+        return None
+    payload = payload_id(capture["payload"])
+    same = payload is not None and payload == report["payload"]
+    if not same and report["payload"] is not None and payload is not None:
+        return None
+    refers = report["refers"]
+    if refers is not None and capture["url"] == refers[0]:
+        one, other = capture["date"], refers[1]
+        if one == other or (
+            one[:19] == other[:19] and (one.endswith(".000000Z") or other.endswith(".000000Z"))
+        ):
+            return 0
+    if not same:
+        return None
+    if capture["url"] == report["url"]:
+        return 1
+    return 2 if refers is not None and capture["url"] == refers[0] else 3
+
+
+def _decided(
+    page: tuple[str, tuple[Iterable[Known], Iterable[tuple[str, dict[str, Any]]]]],
+) -> Iterator[tuple[str, tuple[Newest, tuple[str, str] | None]]]:
+    """(row, (what the page is, whose capture has its body: (row, digest), if another one))."""
+    row, (pages, found) = page
+    known = next(iter(pages), None)
+    if known is None:
+        return
+    own = [(page_id(one["url"]), one) for one, _ in known.captures]
+    candidates = [*own, *found]
+    captures = known.captures
+    capture, body = captures[0] if captures else (None, b"")
+    others = captures[1:]
+    elsewhere = None
+    unresolved = 0
+    for report in known.reports:
+        original = _original(report, candidates)
+        if original is None:
+            unresolved += 1
+            continue
+        made = as_capture(report, original)
+        if capture is None or not says_the_same(made, capture):
+            capture, others = made, captures
+            if original["digest"] != revisits.NOTHING:
+                elsewhere = page_row(original["url"]), original["digest"]
+            body = packed(b"")
+        break
+    value = Newest(capture, body, known.reports, known.seen, unresolved, tuple(others))
+    yield row, (value, elsewhere)
+
+
+def _original(
+    report: Mapping[str, Any], candidates: Iterable[tuple[str, dict[str, Any]]]
+) -> dict[str, Any] | None:
+    if report["payload"] in revisits.EMPTY and report["status"] is not None:
+        return {"digest": revisits.NOTHING, "url": report["url"], "date": report["date"]}
+    ranked: list[tuple[int, str, int, dict[str, Any]]] = []
+    for number, (whose, capture) in enumerate(candidates):
+        rank = _rank(report, whose, capture)
+        if rank is not None:
+            ranked.append((rank, whose, number, capture))
+    return min(ranked)[3] if ranked else None
+
+
+# --- Bodies ---------------------------------------------------------------------------------
+
+
+def _body_wanted(
+    page: tuple[str, tuple[Newest, tuple[str, str] | None]],
+) -> Iterator[tuple[str, tuple[str, str]]]:
+    """(row that has a body, (its digest, row that wants it))."""
+    row, (_, elsewhere) = page
+    if elsewhere is not None:
+        yield elsewhere[0], (elsewhere[1], row)
+
+
+def _body_found(one: tuple[str, tuple[tuple[str, str], Known]]) -> tuple[str, bytes]:
+    _, ((digest, row), known) = one
+    return row, next(body for capture, body in known.captures if capture["digest"] == digest)
+
+
+def _with_body(one: tuple[tuple[Newest, tuple[str, str] | None], bytes | None]) -> Newest:
+    (value, _), copied = one
+    return value if copied is None else value._replace(body=copied)

@@ -1,7 +1,7 @@
 """The whole index from captures alone: every cell that does not depend on when it was made.
 
     facts ─┬─ follow ──────────▶ resolved, via ─▶ target ─┐
-           ├─ content, simhash ─▶ keys ───────────────────┴▶ components ─▶ clusters, joined
+           ├─ content, sketch ─▶ keys, leaders ───────────┴▶ components ─▶ clusters, joined
            ├─ links ────────────▶ in-links, tallies, totals by cluster ─┐        │
            └─ rank (given) ──────────────────────── canonical page ─────┴────────┴▶ documents
 
@@ -19,13 +19,13 @@ from typing import Any, Final, NamedTuple
 from pyspark import StorageLevel
 from pyspark.core.rdd import RDD
 
-from webindex.batch import inverting
+from webindex.batch import inlinks as inverting
+from webindex.batch.components import leaders, smallest_of
 from webindex.batch.facts import Facts, fingerprint_of
-from webindex.batch.following import Led, follow
-from webindex.batch.inverting import Row, Total
-from webindex.batch.partition import near_edges, smallest_of
-from webindex.fingerprints import bands
-from webindex.urls import host, page_id, page_row
+from webindex.batch.inlinks import Row, Total
+from webindex.batch.redirects import Led, follow
+from webindex.page.fingerprints import Sketch
+from webindex.page.urls import host, page_id, page_row
 
 MAX_ANCHORS: Final = 50
 """Distinct anchor texts that a document keeps."""
@@ -37,6 +37,8 @@ class Placed(NamedTuple):
     cluster: str
     url: str
     content: str
+    leader: str
+    sketch: bytes | None
     target: str | None
     title: str
     language: str | None
@@ -53,6 +55,7 @@ class Placed(NamedTuple):
             "language": self.language,
             "indexable": self.indexable,
             "content": self.content,
+            "leader": self.leader,
             "target": self.target,
             "loaded_ms": self.loaded_ms,
         }
@@ -107,7 +110,7 @@ def whole_index(facts: RDD[Facts], parts: int) -> Whole:
         placed.map(_joined),
         linked.map(inverting.row_of),
         _owners(placed, parts),
-        _bands(placed, parts),
+        _contents(placed, parts),
     ]
     return Whole(
         placed,
@@ -126,6 +129,8 @@ def _rows_of_page(page: Facts) -> Iterator[Row]:
     values: dict[str, Any] = {}
     if page.live:
         values = {"text": page.text, "fingerprint": fingerprint_of(page)}
+        if page.sketch is not None:
+            values["sketch"] = page.sketch
         if page.links:
             values |= {"links": page.links, "inverted": page.links}
     if page.pointer is not None:
@@ -170,20 +175,28 @@ def _placed(live: RDD[Facts], target: RDD[tuple[str, str]], parts: int) -> RDD[P
     contents.persist(StorageLevel.MEMORY_AND_DISK)
     content_of: RDD[tuple[str, str]] = pages.map(lambda one: (one[1].url, one[0]))
     named: RDD[tuple[str, str]] = pages.flatMap(_names)
-    simhashes = contents.flatMap(_simhash)
-    edges = live.context.union(
-        [
-            near_edges(simhashes, parts),
-            named.join(content_of, parts).map(lambda one: one[1]),
-        ]
-    )
+    led = leaders(_sketches(pages, parts), parts).persist(StorageLevel.MEMORY_AND_DISK)
+    edges = live.context.union([led, named.join(content_of, parts).map(lambda one: one[1])])
     smallest = smallest_of(edges, parts)
     # (component, (content, id)) and so the smallest id of the component, for each content.
     grouped: RDD[tuple[str, tuple[str, str]]] = contents.leftOuterJoin(smallest, parts).map(
         lambda one: (one[1][1] or one[0], (one[0], one[1][0]))
     )
     cluster_of: RDD[tuple[str, str]] = grouped.groupByKey(parts).flatMap(_name_component)
-    return pages.join(cluster_of, parts).map(lambda one: one[1][0]._replace(cluster=one[1][1]))
+    return (
+        pages.join(cluster_of, parts)
+        .mapValues(lambda one: one[0]._replace(cluster=one[1]))
+        .leftOuterJoin(led, parts)
+        .map(lambda one: one[1][0]._replace(leader=one[1][1] or one[0]))
+    )
+
+
+def _sketches(pages: RDD[tuple[str, Placed]], parts: int) -> RDD[tuple[str, bytes]]:
+    """The contents of long pages with their sketches, each once."""
+    found: RDD[tuple[str, bytes]] = pages.flatMapValues(
+        lambda page: () if page.sketch is None else (page.sketch,)
+    )
+    return found.reduceByKey(min, parts)
 
 
 def _unplaced(page: Facts) -> Placed:
@@ -191,6 +204,8 @@ def _unplaced(page: Facts) -> Placed:
         "",
         page.name,
         page.content,
+        page.content,
+        page.sketch,
         None,
         page.title,
         page.language,
@@ -207,12 +222,6 @@ def _names(one: tuple[str, Placed]) -> Iterator[tuple[str, str]]:
         yield page.target, content
 
 
-def _simhash(content: tuple[str, str]) -> Iterator[str]:
-    kind, _, value = content[0].partition("/")
-    if kind == "near":
-        yield value
-
-
 def _name_component(
     component: tuple[str, Iterable[tuple[str, str]]],
 ) -> Iterator[tuple[str, str]]:
@@ -223,29 +232,37 @@ def _name_component(
 
 
 def _owners(placed: RDD[Placed], parts: int) -> RDD[Row]:
-    counted: RDD[tuple[tuple[str, str], int]] = placed.map(
-        lambda page: ((page.content, page.cluster), 1)
+    counted: RDD[tuple[tuple[str, str, str], int]] = placed.map(
+        lambda page: ((page.content, page.leader, page.cluster), 1)
     )
-    return counted.reduceByKey(lambda one, other: one + other, parts).map(
-        lambda one: Row("keys", one[0][0], {"owner": {"cluster": one[0][1], "pages": one[1]}})
+    return counted.reduceByKey(lambda one, other: one + other, parts).map(_owner)
+
+
+def _owner(counted: tuple[tuple[str, str, str], int]) -> Row:
+    (content, leader, cluster), pages = counted
+    return Row("keys", content, {"owner": {"cluster": cluster, "leader": leader, "pages": pages}})
+
+
+def _contents(placed: RDD[Placed], parts: int) -> RDD[Row]:
+    """What the rows of `keys` have of the texts alone: sketches, and the contents in each band."""
+    sketches = _sketches(placed.keyBy(lambda page: page.content), parts)
+    sketches.persist(StorageLevel.MEMORY_AND_DISK)
+    return sketches.context.union(
+        [
+            sketches.map(lambda one: Row("keys", one[0], {"sketch": one[1]})),
+            sketches.flatMap(_in_bands).groupByKey(parts).map(_band),
+        ]
     )
 
 
-def _bands(placed: RDD[Placed], parts: int) -> RDD[Row]:
-    banded: RDD[tuple[str, int]] = placed.flatMap(_band_rows)
-    return banded.distinct(parts).groupByKey(parts).map(_band)
+def _in_bands(content: tuple[str, bytes]) -> Iterator[tuple[str, bytes]]:
+    _, heading, text = content[0].split("/")
+    for band in Sketch.unpack(content[1]).bands:
+        yield f"band/{heading}/{band}", bytes.fromhex(text)
 
 
-def _band_rows(page: Placed) -> Iterator[tuple[str, int]]:
-    kind, _, value = page.content.partition("/")
-    if kind == "near":
-        for number, bits in enumerate(bands(int(value, 16))):
-            yield f"band/{number}/{bits:04x}", int(value, 16)
-
-
-def _band(band: tuple[str, Iterable[int]]) -> Row:
-    packed = b"".join(one.to_bytes(8, "big") for one in sorted(band[1]))
-    return Row("keys", band[0], {"near": packed})
+def _band(band: tuple[str, Iterable[bytes]]) -> Row:
+    return Row("keys", band[0], {"near": b"".join(sorted(band[1]))})
 
 
 # --- Documents ------------------------------------------------------------------------------

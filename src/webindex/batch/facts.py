@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from webindex.pages import parse_capture
-from webindex.pointers import is_live, pointer_of_capture
-from webindex.urls import BadUrlError, normalise, page_row
+from webindex.page.pages import parse_capture
+from webindex.page.pointers import is_live, pointer_of_capture
+from webindex.page.urls import BadUrlError, normalise, page_row
 
 Links = list[list[Any]]
 """[URL, [anchor, …], rel] for each page that is linked to, in the order of the page."""
@@ -27,7 +27,8 @@ class Facts(NamedTuple):
         text: the visible text.
         served: the same in the form in which the search index keeps it.
         hash: of the text, or of the bytes of a page with little text.
-        simhash: as 16 hex digits; None for such a page.
+        heading: of its title; None for such a page.
+        sketch: what near-duplicates are told by, as it is stored; None for such a page.
         title, language, indexable: what a document shows.
         links: where it links to.
         pointer: (kind, URL) of the page that it names in its place.
@@ -43,7 +44,8 @@ class Facts(NamedTuple):
     text: str
     served: str
     hash: str
-    simhash: str | None
+    heading: str | None
+    sketch: bytes | None
     title: str
     language: str | None
     indexable: bool
@@ -57,7 +59,9 @@ class Facts(NamedTuple):
     @property
     def content(self) -> str:
         """The row of `keys` that all pages of this content share."""
-        return f"near/{self.simhash}" if self.simhash is not None else f"text/{self.hash}"
+        if self.heading is None:
+            return f"text/{self.hash}"
+        return f"near/{self.heading}/{self.hash.removeprefix('text:')}"
 
     @property
     def name(self) -> str:
@@ -74,7 +78,7 @@ def facts_of(
     digest = blake2b(whole, digest_size=16).hexdigest()
     value = float(rank["value"]) if rank is not None else None
     nothing = Facts(
-        row, None, False, "", "", "", None, "", None, False, [], None, value, 0, digest, ""
+        row, None, False, "", "", "", None, None, "", None, False, [], None, value, 0, digest, ""
     )
     if capture is None:
         return nothing
@@ -100,7 +104,8 @@ def facts_of(
         text=page.text,
         served=unicodedata.normalize("NFC", page.text),
         hash=page.text_hash,
-        simhash=f"{page.simhash:016x}" if page.simhash is not None else None,
+        heading=page.heading,
+        sketch=page.sketch.pack() if page.sketch is not None else None,
         title=page.title,
         language=page.language,
         indexable=not page.noindex,
@@ -113,7 +118,7 @@ def fingerprint_of(page: Facts) -> dict[str, Any]:
     return {
         "url": page.name,
         "hash": page.hash,
-        "simhash": page.simhash,
+        "heading": page.heading,
         "title": page.title,
         "language": page.language,
         "indexable": page.indexable,

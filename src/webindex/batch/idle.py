@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from percola import Repository, inspection
 from webindex import tables
-from webindex.batch.comparing import KEPT
+from webindex.batch.compare import KEPT
 from webindex.batch.invariants import Difference
 from webindex.batch.verdict import Judged
 

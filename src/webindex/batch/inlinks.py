@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from pyspark.core.rdd import RDD
 
 from webindex.batch.facts import Facts
-from webindex.urls import page_id, page_row
+from webindex.page.urls import page_id, page_row
 
 
 class Sent(NamedTuple):

@@ -1,12 +1,14 @@
 """The twelve invariants of the index, and which cells show each of them.
 
-    1   live set = newest capture per URL   pages: capture, revisited, body, text,
-                                            fingerprint
+    1   live set = newest capture per URL   pages: capture, earlier, revisited, unresolved,
+                                            body, text, fingerprint, sketch
     2   out-links = re-parse                pages: links, pointer
     3   in-links = inverse of out-links     pages: inverted · inlinks: source · aliases: from
-    4   key rows = pages' keys              keys: near, owner (pages) · pages: resolved,
+    4   key rows = pages' keys              keys: near, sketch, owner (pages) ·
+                                            pages: resolved,
                                             joined (content, target) · aliases: via
-    5   partition = connected components    pages: joined (cluster) · keys: owner (cluster)
+    5   partition = connected components    pages: joined (cluster) · keys: owner (cluster,
+                                            leader)
     6   every live page in one cluster,     pages: joined (there or not) · clusters: member,
         none empty                          and whether there is one
     7   canonical page = election order     clusters: document (url) · pages: rank (of live ones)
@@ -28,8 +30,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from webindex.batch.brief import canonical, timeless
-from webindex.batch.inverting import Row
+from webindex.batch.digest import canonical, timeless
+from webindex.batch.inlinks import Row
 
 NAMES: Final = {
     1: "live pages are the newest captures",
@@ -48,16 +50,20 @@ NAMES: Final = {
 
 _INVARIANT_OF: Final = {
     ("pages", "capture"): 1,
+    ("pages", "earlier"): 1,
     ("pages", "revisited"): 1,
+    ("pages", "unresolved"): 1,
     ("pages", "body"): 1,
     ("pages", "text"): 1,
     ("pages", "fingerprint"): 1,
+    ("pages", "sketch"): 1,
     ("pages", "links"): 2,
     ("pages", "pointer"): 2,
     ("pages", "inverted"): 3,
     ("inlinks", "source"): 3,
     ("aliases", "from"): 3,
     ("keys", "near"): 4,
+    ("keys", "sketch"): 4,
     ("keys", "owner"): 4,
     ("pages", "resolved"): 4,
     ("aliases", "via"): 4,
@@ -65,6 +71,7 @@ _INVARIANT_OF: Final = {
     ("pages", "joined.target"): 4,
     ("pages", "joined.cluster"): 5,
     ("keys", "owner.cluster"): 5,
+    ("keys", "owner.leader"): 5,
     ("pages", "joined"): 6,
     ("clusters", "member"): 6,
     ("clusters", "members"): 6,

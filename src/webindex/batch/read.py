@@ -17,22 +17,29 @@ from pyspark.sql import SparkSession
 
 from percola import JSON, Column, Family
 from webindex import tables
-from webindex.batch.brief import brief
+from webindex.batch.digest import brief
 from webindex.batch.facts import Facts, facts_of
-from webindex.frames import table_at
+from webindex.spark.tables import table_at
 
 Columns = list[Column[str, Any] | Family[str, Any]]
 
 SELECTIONS: Final[dict[str, Columns]] = {
     "plain": [
-        *(tables.text, tables.fingerprint, tables.links, tables.inverted, tables.pointer),
+        *(
+            tables.text,
+            tables.fingerprint,
+            tables.sketch,
+            tables.links,
+            tables.inverted,
+            tables.pointer,
+        ),
         *(tables.resolved, tables.rank),
     ],
     "joined": [tables.joined],
-    "captured": [tables.capture, tables.revisited],
+    "captured": [tables.capture, tables.revisited, tables.unresolved, tables.earlier],
     "aliases": [tables.points_here, tables.leads_here],
     "inlinks": [tables.source, tables.tally],
-    "near": [tables.near],
+    "near": [tables.near, tables.sketch_of],
     "owner": [tables.owner],
     "clusters": [tables.member, tables.document],
     "hosts": [tables.live],

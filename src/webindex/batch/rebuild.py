@@ -23,27 +23,30 @@ from pyspark import SparkContext, StorageLevel
 from pyspark.core.rdd import RDD
 from pyspark.sql import SparkSession
 
-import percola
 from percola import PercolaError, Repository, Transaction, Worker, inspection
 from webindex import tables
+from webindex.batch.actual import as_stored
+from webindex.batch.cached import freed
 from webindex.batch.crawl import Newest, newest
+from webindex.batch.expected import whole_index
 from webindex.batch.facts import Facts, facts_of
-from webindex.batch.found import as_stored
-from webindex.batch.halfway import (
+from webindex.batch.inlinks import Row
+from webindex.batch.write import acknowledge, writes
+from webindex.crawl.warc import MAX_BODY
+from webindex.errors import WebindexError
+from webindex.incomplete import (
     REBUILD_ROW,
     RebuildError,
     rebuild_under_way,
     refuse_half_built,
 )
-from webindex.batch.inverting import Row
-from webindex.batch.kept import freed
-from webindex.batch.whole import whole_index
-from webindex.batch.writing import acknowledge, writes
-from webindex.errors import WebindexError
-from webindex.exporting import export_to
-from webindex.pipeline import warc_files
+from webindex.load.job import warc_files
+from webindex.load.opening import with_tables
+from webindex.load.revisits import MOST_EARLIER, earlier_key, is_synthetic, key_of, shares, waits_at
+from webindex.observers.export import export_to
+from webindex.page.urls import page_id
 from webindex.serving import ServingError
-from webindex.spark_jobs import (
+from webindex.spark.jobs import (
     Job,
     Progress,
     Show,
@@ -52,7 +55,7 @@ from webindex.spark_jobs import (
     running_context,
     started_job,
 )
-from webindex.working import open_index
+from webindex.workers.processes import open_index
 
 _PARTS_A_CORE: Final = 8
 _BYTES_A_PART: Final = 2 << 20
@@ -68,6 +71,7 @@ class RebuildReport:
         clusters: documents that were exported.
         cells: cells that were written.
         started_ms: milliseconds since 1970.
+        max_page_bytes: how much was taken of a longer page.
         seconds: all of it, Spark's start (`starting_seconds`) included.
         computing_seconds, writing_seconds, acknowledging_seconds, exporting_seconds: its parts.
     """
@@ -75,6 +79,7 @@ class RebuildReport:
     files: int
     bytes: int
     started_ms: int
+    max_page_bytes: int = MAX_BODY
     pages: int = 0
     clusters: int = 0
     cells: int = 0
@@ -114,6 +119,7 @@ def rebuild(
     *,
     spark: SparkSession | SparkContext | None = None,
     master: str | None = None,
+    max_page_bytes: int = MAX_BODY,
     progress: Show | None = None,
     quiet: bool = False,
 ) -> RebuildReport:
@@ -125,7 +131,7 @@ def rebuild(
         address: the repository. Every machine that runs tasks must reach it, and the files, at
             the same place.
         files: WARC files, and folders, of which all `.warc` and `.warc.gz` files are taken.
-        spark, master, progress, quiet: as for `webindex.pipeline.load`.
+        spark, master, max_page_bytes, progress, quiet: as for `webindex.load.job.load`.
 
     Raises:
         NotAWarcError: a file is missing, empty or something else; nothing was written.
@@ -135,10 +141,13 @@ def rebuild(
     """
     paths = warc_files(files)
     report = RebuildReport(
-        len(paths), sum(os.stat(path).st_size for path in paths), time.time_ns() // 1_000_000
+        len(paths),
+        sum(os.stat(path).st_size for path in paths),
+        time.time_ns() // 1_000_000,
+        max_page_bytes,
     )
     began = time.perf_counter()
-    with percola.open(address, schema=tables.SCHEMA) as repo:
+    with with_tables(address) as repo:
         place = reachable(repo)
         refuse_half_built(repo)
         _refuse_full(repo)
@@ -208,7 +217,13 @@ class _Build:
     def run(self, files: list[str], salt: int) -> None:
         """Compute everything, write it, and hand it to the search index."""
         began = time.perf_counter()
-        captured = newest(self._context, files, self._parts, bodies=True)
+        captured = newest(
+            self._context,
+            files,
+            self._parts,
+            bodies=True,
+            max_body=self._report.max_page_bytes,
+        )
         captured.persist(StorageLevel.DISK_ONLY)
         facts: RDD[Facts] = captured.flatMap(_facts)
         facts.persist(StorageLevel.DISK_ONLY)
@@ -218,7 +233,8 @@ class _Build:
         )
         rows: RDD[Row] = self._context.union(
             [
-                captured.map(_captured),
+                captured.flatMap(_captured),
+                captured.flatMap(_wanted).distinct().map(_marked),
                 whole.rows,
                 whole.clusters.map(as_stored),
                 whole.hosts,
@@ -258,11 +274,44 @@ def _facts(page: tuple[str, Newest]) -> Iterator[Facts]:
         yield facts_of(row, found.capture, found.body, None)
 
 
-def _captured(page: tuple[str, Newest]) -> Row:
+def _captured(page: tuple[str, Newest]) -> Iterator[Row]:
+    """The cells that `load` and `settle` would have written of a page, but for shared rows."""
     row, found = page
     values: dict[str, Any] = {}
+    kept = found.others[
+        : MOST_EARLIER + (found.capture is not None and is_synthetic(found.capture))
+    ]
     if found.capture is not None:
         values = {"capture": found.capture, "body": found.body}
     if found.revisited is not None:
         values["revisited"] = found.revisited
-    return Row("pages", row, values)
+    if found.unresolved:
+        values["unresolved"] = found.unresolved
+    if kept:
+        values["earlier"] = {earlier_key(capture): capture for capture, _ in kept}
+    for capture, body in kept:
+        values[f"earlier_body:{earlier_key(capture)}"] = body
+    yield Row("pages", row, values)
+    for capture in [one for one in (found.capture, *(one for one, _ in kept)) if one is not None]:
+        payload = shares(capture)
+        if payload is not None and not is_synthetic(capture):
+            holder = f"{key_of(payload)}/{page_id(capture['url'])}"
+            yield Row("payloads", holder, {"held": capture["url"]})
+    places = {f"{key}/{page_id(one['url'])}": one["url"] for key, one in _waits(found)}
+    for place, url in places.items():
+        yield Row("waiting", place, {"for": url})
+
+
+def _waits(found: Newest) -> Iterator[tuple[str, dict[str, Any]]]:
+    for report in found.reports:
+        for key in waits_at(report):
+            yield key, report
+
+
+def _marked(key: str) -> Row:
+    return Row("waiting", key, {"wanted": 1})
+
+
+def _wanted(page: tuple[str, Newest]) -> Iterator[str]:
+    for key, _ in _waits(page[1]):
+        yield key

@@ -16,8 +16,8 @@ from pyspark import StorageLevel
 from pyspark.core.rdd import RDD
 
 from webindex.batch.facts import Facts
-from webindex.pointers import MAX_HOPS
-from webindex.urls import registrable_domain
+from webindex.page.pointers import MAX_HOPS
+from webindex.page.urls import registrable_domain
 
 
 class Led(NamedTuple):

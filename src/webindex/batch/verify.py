@@ -20,8 +20,10 @@ from pyspark.core.rdd import RDD
 from pyspark.sql import SparkSession
 
 from percola import Repository
-from webindex.batch import found
-from webindex.batch.comparing import (
+from webindex import tables
+from webindex.batch import actual as found
+from webindex.batch.cached import freed
+from webindex.batch.compare import (
     Keyed,
     Tally,
     compare,
@@ -30,15 +32,18 @@ from webindex.batch.comparing import (
     renamed,
 )
 from webindex.batch.crawl import Newest, newest
+from webindex.batch.digest import timeless
+from webindex.batch.expected import Whole, whole_index
+from webindex.batch.idle import judge_rest
+from webindex.batch.inlinks import Row
 from webindex.batch.invariants import NAMES
-from webindex.batch.inverting import Row
-from webindex.batch.kept import freed
-from webindex.batch.reading import Found, Moment
-from webindex.batch.resting import judge_rest
+from webindex.batch.read import Found, Moment
 from webindex.batch.verdict import Judged, Verdict
-from webindex.batch.whole import Whole, whole_index
-from webindex.pipeline import warc_files
-from webindex.spark_jobs import (
+from webindex.crawl.warc import MAX_BODY
+from webindex.incomplete import REBUILD_ROW
+from webindex.load.job import warc_files
+from webindex.load.transaction import reports_in
+from webindex.spark.jobs import (
     Job,
     Progress,
     Show,
@@ -47,7 +52,7 @@ from webindex.spark_jobs import (
     running_session,
     started_job,
 )
-from webindex.working import open_repository, search_folder
+from webindex.workers.processes import open_repository, search_folder
 
 _PARTS_A_CORE: Final = 4
 _PAGES_A_PART: Final = 1000
@@ -151,7 +156,7 @@ class _Comparison:
             facts.flatMap(found.given_parts),
         ]
         self._add_named(repo, naming, whole, there, wanted)
-        self._add_crawl(captured, list(files), there, wanted)
+        self._add_crawl(repo, captured, list(files), there, wanted)
         tally = self._job.run(
             Progress("Comparing every row", 0, 0),
             lambda: compare(self._context.union(there), self._context.union(wanted), self._parts),
@@ -194,6 +199,7 @@ class _Comparison:
 
     def _add_crawl(
         self,
+        repo: Repository,
         captured: RDD[Found],
         files: list[str],
         there: list[RDD[Keyed]],
@@ -214,7 +220,13 @@ class _Comparison:
                 return
         pages = captured.map(lambda one: (one.row, one.values))
         revisited = None if given else pages.flatMapValues(_revisited)
-        crawled = newest(self._context, files, self._parts, revisited=revisited)
+        crawled = newest(
+            self._context,
+            files,
+            self._parts,
+            max_body=_page_bytes(repo),
+            revisited=revisited,
+        )
         there.append(pages.map(partial(_captured, given)))
         wanted.append(crawled.mapValues(_columns).map(partial(_captured, given)))
 
@@ -231,13 +243,29 @@ class _Comparison:
             twelfth.compared = self._verdict.pages
 
 
+def _page_bytes(repo: Repository) -> int:
+    """How much the newest load, or the rebuild, has taken of long pages."""
+    with repo.snapshot() as now:
+        reports = [now.get(tables.report, REBUILD_ROW)]
+        reports += [row[tables.report] for row in now.scan(tables.journal, prefix="load/")]
+    given = [one["max_page_bytes"] for one in reports if one and "max_page_bytes" in one]
+    return int(given[-1]) if given else MAX_BODY
+
+
 def _is_cluster(row: Row) -> bool:
     return row.table == "clusters"
 
 
 def _file_of(page: Found) -> Iterator[str]:
+    """The files of all captures that are kept of a page, and of those that it is made of."""
+    captures = list((page.values.get("earlier") or {}).values())
     if "capture" in page.values:
-        yield str(page.values["capture"]["file"])
+        captures.append(page.values["capture"])
+    for capture in captures:
+        yield str(capture["file"])
+        original = capture.get("original")
+        if original is not None and original.get("file") is not None:
+            yield str(original["file"])
 
 
 def _revisited(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -246,18 +274,25 @@ def _revisited(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _columns(page: Newest) -> dict[str, Any]:
-    found = {"capture": page.capture, "revisited": page.revisited}
+    found = {
+        "capture": page.capture,
+        "revisited": page.revisited,
+        "unresolved": page.unresolved or None,
+    }
     return {name: value for name, value in found.items() if value is not None}
 
 
 def _captured(revisits: bool, page: tuple[str, dict[str, Any]]) -> Keyed:
-    """What is to be known of a capture: not how its record was digested, which may vary."""
+    """What is to be known of a capture: not how its record was digested, which may vary.
+
+    Nor which of several captures of the same payload a revisit was resolved with.
+    """
     row, values = page
-    shown = dict(values)
-    if not revisits:
-        shown.pop("revisited", None)
+    shown: dict[str, Any] = {n: values[n] for n in ("capture", "unresolved") if n in values}
+    if revisits and "revisited" in values:
+        seen, reports = reports_in(values["revisited"])
+        shown["revisited"] = {"seen": seen, "reports": [timeless(dict(one)) for one in reports]}
     if "capture" in shown:
-        capture = dict(shown["capture"])
-        capture.pop("payload", None)
-        shown["capture"] = capture
+        left_out = ("payload", "original")
+        shown["capture"] = {k: v for k, v in shown["capture"].items() if k not in left_out}
     return keyed(Row("pages", row, shown))

@@ -18,9 +18,10 @@ from typing import Any, Final
 import percola
 from percola import Column, Observer, Transaction, Worker
 from percola.spark import in_transactions
-from webindex import outbox, tables
-from webindex.batch.inverting import Row
-from webindex.working import build_observers, open_index
+from webindex import tables
+from webindex.batch.inlinks import Row
+from webindex.observers import outbox
+from webindex.workers.processes import build_observers, open_index
 
 _TABLES: Final = {table.name: table for table in tables.SCHEMA}
 _ROWS: Final = 400
@@ -94,11 +95,11 @@ def acknowledge(address: str, numbers: Iterable[int]) -> Iterator[int]:
             open_index(repo, create=True) as index,
         ):
             idle = [
-                Observer(one.column, _nothing, one.name)
+                Observer(one.column, _nothing, one.name, others=one.others)
                 for one in build_observers(index)
-                if one.column is not tables.outbox_ready
+                if tables.outbox_ready not in one.columns
             ]
-            worker = Worker(repo, idle, threads=_THREADS, retention=None)
+            worker = Worker(repo, idle, threads=_THREADS, retention=None, warn_unobserved=False)
             worker.run_until_idle()
         yield 1
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
-from webindex.story import KINDS, Link, Member, PointsHere, Story, Version, kinds
-from webindex.wording import count, date, harmless, moment
+from webindex.reports import KINDS, Link, Member, PointsHere, Story, Version, kinds
+from webindex.text_format import count, date, harmless, moment
 
 __all__ = ["print_story", "story_json"]
 
@@ -73,11 +73,13 @@ def print_story(console: Console, story: Story, most: int) -> None:
         _more(console, story.size - len(told), "--json has the first hundred")
     _section(console, "Captures", [_version(one) for one in story.versions[:LISTED]])
     _more(console, len(story.versions) - LISTED, "--json has them")
-    _links(console, "Links to it", story.in_links, most)
-    if story.document_in_links and (story.size > 1 or story.aliases):
-        console.print(
-            f"\nLinks to all URLs of the document, from elsewhere: {story.document_in_links:,}"
-        )
+    _links(console, "Links to this URL", story.in_links, most)
+    if story.in_links_more:
+        console.print(_text("  There are more than can be listed: these are some of them."))
+    if story.canonical is not None:
+        console.print(_text(f"\nLinks that lead here: {story.document_in_links:,}", style="bold"))
+        for line in _counted(story):
+            console.print(_text(f"  {line}"))
     _links(console, "Links from it", story.out_links, most)
 
 
@@ -85,6 +87,8 @@ def _facts(story: Story) -> list[str]:
     facts = []
     if story.status is not None:
         facts.append(f"status {story.status}")
+    if story.unresolved:
+        facts.append(f"{count(story.unresolved, 'revisit')} not resolved")
     if story.unchanged is not None:
         facts.append(f"reported unchanged {date(story.unchanged)}")
     if story.rank is not None:
@@ -112,7 +116,23 @@ def _member(one: Member) -> list[str]:
 
 def _version(one: Version) -> str:
     where = f"{one.file}@{one.offset}"
-    return f"{one.commit_ts:>10}  {one.date}  status {one.status}  {where}  {one.change}"
+    words = " ".join([one.change, *one.notes])
+    return f"{one.commit_ts:>10}  {one.date}  status {one.status}  {where}  {words}"
+
+
+def _counted(story: Story) -> list[str]:
+    """What the number of links is the sum of, if it is of more than one URL."""
+    if len(story.counted) < 2:
+        return []
+    linked = [one for one in story.counted if one.links or one.url == story.url]
+    lines = [
+        f"{one.links:,} to {one.url}  {'this URL' if one.url == story.url else one.role}"
+        for one in linked[:LISTED]
+    ]
+    if linked[LISTED:]:
+        rest = sum(one.links for one in linked[LISTED:])
+        lines.append(f"{rest:,} to {count(len(linked) - LISTED, 'other URL')}")
+    return lines + ([f"less {story.inside:,} between its own pages"] if story.inside else [])
 
 
 def _links(console: Console, title: str, links: Sequence[Link], most: int) -> None:

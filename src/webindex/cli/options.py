@@ -9,6 +9,11 @@ import click
 from rich.console import Console
 from rich.table import Table as Grid
 
+from webindex.crawl.warc import MAX_BODY
+
+LARGEST_PAGE: Final = 8 << 20
+"""Bytes of a page that a load can be told to take."""
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 console: Final = Console(highlight=False, soft_wrap=True)
@@ -34,6 +39,18 @@ def master_option(function: F) -> F:
     """`--master`, of every Spark job."""
     return click.option(
         "--master", default=None, metavar="URL", help="The Spark master; local by default."
+    )(function)
+
+
+def page_bytes_option(function: F) -> F:
+    """`--max-page-bytes`, of what reads WARC files."""
+    return click.option(
+        "--max-page-bytes",
+        type=click.IntRange(1 << 10, LARGEST_PAGE),
+        default=MAX_BODY,
+        show_default=True,
+        metavar="BYTES",
+        help="How much to take of a page; what follows in a longer one is left out.",
     )(function)
 
 

@@ -6,7 +6,7 @@ import json
 
 import click
 
-from webindex.options import console, grid, json_option, master_option, repo_option
+from webindex.cli.options import console, grid, json_option, master_option, repo_option
 from webindex.ranking.report import EPSILON
 
 

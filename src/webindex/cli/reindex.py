@@ -16,12 +16,13 @@ import click
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from percola import Repository
-from webindex import outbox, tables
-from webindex.batch.halfway import refuse_half_built
-from webindex.options import console, json_option, repo_option
+from webindex import tables
+from webindex.cli.options import console, json_option, repo_option
+from webindex.incomplete import refuse_half_built
+from webindex.observers import outbox
 from webindex.serving.base import ServingIndex
-from webindex.wording import count
-from webindex.working import open_index, open_repository, search_folder
+from webindex.text_format import count
+from webindex.workers.processes import open_index, open_repository, search_folder
 
 __all__ = ["nothing_exported", "reindex", "reindex_command"]
 

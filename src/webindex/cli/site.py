@@ -14,12 +14,12 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp
 
-from webindex.batch.halfway import refuse_half_built
+from webindex.cli.reindex import nothing_exported
 from webindex.errors import WebindexError
-from webindex.reindexing import nothing_exported
+from webindex.incomplete import refuse_half_built
 from webindex.site.app import make_app
 from webindex.site.guard import Names, is_loopback
-from webindex.working import open_index, open_repository
+from webindex.workers.processes import open_index, open_repository
 
 
 class ServeError(WebindexError):

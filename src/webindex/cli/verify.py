@@ -10,7 +10,14 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from webindex.options import console, grid, json_option, master_option, repo_option
+from webindex.cli.options import (
+    console,
+    grid,
+    json_option,
+    master_option,
+    page_bytes_option,
+    repo_option,
+)
 
 if TYPE_CHECKING:
     from webindex.batch.verdict import Judged, Verdict
@@ -52,7 +59,7 @@ def verify_command(
 
     Nothing is written. Exits with 1 if anything differs.
     """
-    from webindex.batch.verifying import verify
+    from webindex.batch.verify import verify
 
     verdict = verify(repo, master=master, at=at, crawl=crawl, quiet=as_json)
     if as_json:
@@ -108,15 +115,18 @@ def _mark(one: Judged) -> Text:
 @repo_option
 @json_option
 @master_option
+@page_bytes_option
 @click.argument("files", nargs=-1, required=True, type=click.Path())
-def rebuild_command(repo: str, as_json: bool, master: str | None, files: tuple[str, ...]) -> None:
+def rebuild_command(
+    repo: str, as_json: bool, master: str | None, max_page_bytes: int, files: tuple[str, ...]
+) -> None:
     """Fill an empty repository from WARC files at one go, with a Spark job.
 
     'load' and 'work' carry on from there.
     """
-    from webindex.batch.rebuilding import rebuild
+    from webindex.batch.rebuild import rebuild
 
-    report = rebuild(repo, files, master=master, quiet=as_json)
+    report = rebuild(repo, files, master=master, max_page_bytes=max_page_bytes, quiet=as_json)
     if as_json:
         click.echo(json.dumps(report.to_json()))
         return

@@ -19,7 +19,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from webindex import fingerprints, pages
 from webindex.corpus import CorpusError, recrawling, seeding
 from webindex.corpus.answers import Answer, redirect
 from webindex.corpus.choosing import rank
@@ -27,7 +26,8 @@ from webindex.corpus.gathering import Gathered, Step, choose_pages, gather
 from webindex.corpus.packages import Package, named
 from webindex.corpus.seeding import Located, Plan, make_plan
 from webindex.corpus.warcs import PART, Seen, WarcFile, write_crawl
-from webindex.warc import MAX_BODY
+from webindex.crawl.warc import MAX_BODY
+from webindex.page import pages
 
 __all__ = ["MANIFEST", "Wanted", "build"]
 
@@ -307,8 +307,8 @@ class _Crawls:
         assert self._plan is not None
         truth = self._plan.truth
         kinds = Counter(one["kind"] for one in truth.get("mirrors", ()))
-        kinds["near, within the distance"] = sum(
-            one.get("distance", 64) <= fingerprints.NEAR for one in truth.get("mirrors", ())
+        kinds["near, as the index judges"] = sum(
+            one.get("near", False) for one in truth.get("mirrors", ())
         )
         hops = Counter(one["kind"] for one in truth.get("redirects", ()))
         removed = Counter(
@@ -363,7 +363,7 @@ def _text(body: bytes, answer: Answer) -> str:
 
 
 def _measure(plan: Plan) -> None:
-    """Write down how far each near copy is from its original, in bits of the fingerprint."""
+    """Write down whether the index takes each near copy for one."""
     lines = {one["url"]: one for one in plan.truth.get("mirrors", ()) if one["kind"] == "near"}
     for answer in plan.answers:
         line = lines.get(answer.url)
@@ -373,5 +373,5 @@ def _measure(plan: Plan) -> None:
         ours = pages.parse(answer.body(), answer.url, answer.content_type)
         theirs = pages.parse(original.body(), original.url, original.content_type)
         line["same_text"] = ours.text_hash == theirs.text_hash
-        if ours.simhash is not None and theirs.simhash is not None:
-            line["distance"] = fingerprints.hamming(ours.simhash, theirs.simhash)
+        if ours.sketch is not None and theirs.sketch is not None:
+            line["near"] = ours.heading == theirs.heading and ours.sketch.is_near(theirs.sketch)

@@ -3,14 +3,17 @@
 A WARC file is records one after another, either as they are or each in a gzip member of its own.
 Readers made for speed stop at the first damaged byte: fastwarc raises and is finished, and of a
 file cut off in a member it yields an empty record. A crawl of years has damaged files, so this
-module does nothing but find records; each one is then given to fastwarc alone (`webindex.warc`).
+module does nothing but find records; each one is then given to fastwarc alone
+(`webindex.crawl.warc`).
 
-Three rules:
+Four rules:
 
 - *gzip*: a member is inflated to its end, so that its checksum is tested. After damage, reading
   goes on at the next byte where a gzip member starts whose content starts like a WARC record.
 - *plain*: a record ends where its Content-Length says, if the blank line that must follow is
   there. After damage, reading goes on at the next line that starts like a WARC record.
+- *wrong lengths*: where a record's Content-Length is wrong, but the next record or the end of the
+  gzip member follows blank lines as it must, all that stands before these is the record.
 - *splits*: both ends of a split go through the same function, `first_record`. Whatever that
   function answers, neighbouring splits meet at one point: no record is read twice or left out.
 
@@ -29,10 +32,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 _GZIP = b"\x1f\x8b\x08"
-_RECORD = re.compile(rb"WARC/\d\.\d\r?\n")
+_RECORD = re.compile(rb"WARC/\d\.\d{1,2}\r?\n")
 # A page may well hold the words "WARC/1.0" on a line of their own; a header line below is rarer.
-_RECORD_LINES = re.compile(rb"WARC/\d\.\d\r?\n[A-Za-z][A-Za-z-]*:")
+_RECORD_LINES = re.compile(rb"WARC/\d\.\d{1,2}\r?\n[A-Za-z][A-Za-z-]*:")
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
+_TRAILER = b"\r\n\r\n"
 _CONTENT_LENGTH = re.compile(rb"\nContent-Length:[ \t]*(\d{1,18})[ \t]*\r?\n", re.IGNORECASE)
 
 READ_AHEAD = 256 << 10
@@ -234,7 +238,15 @@ def _gzip_frames(file: BinaryIO, start: int, stop: int, limit: int) -> Iterator[
         elif several:
             yield from _records_of_member(file, at, length, limit, checked=True)
         elif extent > total:
-            yield Gap(at, length, False, "it is shorter than its Content-Length says")
+            whole = total <= len(kept)
+            block = bytes(kept[: -len(_TRAILER)] if whole else kept)
+            ends = not whole or kept.endswith(_TRAILER)
+            # The blank line behind the header is not the one behind the record.
+            if ends and _BLANK_LINE.search(block, 0, _MAX_HEADER):
+                data = _with_length(block, total - len(_TRAILER))
+                yield Frame(at, length, data, whole, checked=True)
+            else:
+                yield Gap(at, length, False, "it is shorter than its Content-Length says")
         else:
             yield Frame(at, length, bytes(kept[:extent]), extent <= len(kept), checked=True)
         at = member.end
@@ -328,6 +340,10 @@ def _plain_frames(file: BinaryIO, limit: int, keep_from: int = 0) -> Iterator[Fr
                 why = "its Content-Length is wrong, or bytes of it are missing"
         if why or extent is None:
             after = next(_find(file, _RECORD_LINES, at + 1), size)
+            if extent is not None and (found := _misjudged(file, at, after, limit, keep_from)):
+                yield found
+                at = after
+                continue
             if not _only_zeros(file, at, after):
                 yield Gap(at, after - at, cut_off and after == size, why)
             at = after
@@ -338,6 +354,32 @@ def _plain_frames(file: BinaryIO, limit: int, keep_from: int = 0) -> Iterator[Fr
             data = file.read(min(extent, limit))
         yield Frame(at, extent, data, extent <= limit, checked=False)
         at += extent
+
+
+def _misjudged(file: BinaryIO, at: int, after: int, limit: int, keep_from: int) -> Frame | None:
+    """The record from `at` to `after`, if only its Content-Length is wrong."""
+    length = after - at - len(_TRAILER)
+    if length <= 0 or not _starts_with(file, after - len(_TRAILER), _TRAILER):
+        return None
+    file.seek(at)
+    # The blank line behind the header is not the one behind the record.
+    if _BLANK_LINE.search(file.read(min(length, _MAX_HEADER))) is None:
+        return None
+    data = b""
+    if at >= keep_from:
+        file.seek(at)
+        data = _with_length(file.read(min(length, limit)), length)
+    return Frame(at, length, data, length <= limit, checked=False)
+
+
+def _with_length(data: bytes, length: int) -> bytes:
+    """The beginning of a record of this length, with the Content-Length that it should have."""
+    blank_line = _BLANK_LINE.search(data, 0, _MAX_HEADER)
+    field = _CONTENT_LENGTH.search(data, 0, blank_line.end()) if blank_line is not None else None
+    if blank_line is None or field is None:
+        return data
+    number = str(length - blank_line.end()).encode()
+    return data[: field.start(1)] + number + data[field.end(1) :]
 
 
 def _extent(head: bytes | bytearray) -> int | None:
@@ -386,6 +428,9 @@ def _what_it_is(file: BinaryIO, head: bytes) -> str:
             inside = zlib.decompressobj(wbits=31).decompress(file.read(_CHUNK), 40)
         except zlib.error:
             return "it starts as gzip does, but nothing in it can be unpacked."
+        for magic, name in _OTHER_FORMATS.items():
+            if magic in inside[:16]:
+                return f"it is gzip, and in it is {name.removeprefix('it is ')}."
         return f"it is gzip, but what it holds starts with {inside!r}."
     if _is_markup(head):
         return f"it is a page or other markup and starts with {head.strip()[:40]!r}."

@@ -28,7 +28,7 @@ from pathlib import Path
 import can_ada
 from fastwarc.warc import HeaderMap, WarcRecord, WarcRecordType
 
-from webindex.framing import (
+from webindex.crawl.framing import (
     READ_AHEAD,
     Frame,
     Gap,
@@ -37,6 +37,7 @@ from webindex.framing import (
     frames,
     open_warc,
 )
+from webindex.crawl.http_body import cut_at_character, decode_leniently
 
 __all__ = [
     "MAX_BODY",
@@ -50,11 +51,19 @@ __all__ = [
 ]
 
 MAX_BODY = 2 << 20
-"""Bytes of a decoded body that are taken by default. Longer ones are mostly not for reading."""
+"""Bytes of a decoded body that are taken by default. What follows is mostly not for reading."""
 
 # What a record may have around its body: WARC and HTTP headers.
 _ROOM_FOR_HEADERS = 256 << 10
 _HTML = {"text/html", "application/xhtml+xml"}
+_XML = {"text/xml", "application/xml"}
+_PAGES = _HTML | _XML | {"text/plain"}
+# XML that is made for programs: sitemaps, feeds, images, descriptions of search engines.
+_FOR_PROGRAMS = re.compile(
+    rb"(?:[\s\xef\xbb\xbf]|<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^>\[]*>)*+"
+    rb"<(?:\w+:)?(urlset|sitemapindex|rss|feed|RDF|svg|OpenSearchDescription|opml)\b",
+    re.DOTALL,
+)
 # Each with what joins repeated ones. Lines of X-Robots-Tag may be for one robot each, and of
 # Location and Refresh only one can be meant: those must stay apart.
 _KEPT_HEADERS = {
@@ -68,6 +77,8 @@ _KEPT_HEADERS = {
 _SNIFFED_HTML = re.compile(
     rb"[\s\xef\xbb\xbf]*<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE
 )
+_SNIFFED_MARKUP = re.compile(rb"(?:\xef\xbb\xbf)?\s*<")
+_NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 _USUAL_DIGEST = re.compile(
     r"sha1:(?:[A-Z2-7]{32}|[0-9a-f]{40})|sha256:[0-9a-f]{64}|md5:[0-9a-f]{32}"
 )
@@ -80,11 +91,10 @@ class Rejection(StrEnum):
     DAMAGED = "damaged"
     TRUNCATED = "cut off by the end of the file"
     NOT_HTTP = "not an HTTP response"
-    NOT_HTML = "not HTML"
+    NOT_A_PAGE = "not a page"
     NO_URL = "no URL"
     BAD_URL = "unusable URL"
     BAD_DATE = "unusable date"
-    TOO_LONG = "body too long"
     UNDECODABLE = "body cannot be decoded"
 
 
@@ -107,13 +117,13 @@ class Rejected:
 class Capture:
     """What a server answered for one URL at one time.
 
-    Responses of every status are captures. Those of status 200 to 299 are HTML and have a `body`,
-    free of transfer and content encodings, in the charset that it came in; for redirects and
-    errors it is empty. `url` is as the crawler wrote it. `date` is in UTC, with microseconds.
-    `headers` has those that an index needs, in lower case: content-type, content-language and link,
-    repeated ones joined by a comma; location and x-robots-tag, joined by a newline. `offset` and
-    `length` address the record in its file. `truncated` says that the crawler did not keep the
-    whole body.
+    Responses of every status are captures. Those of status 200 to 299 are HTML, XHTML, XML or plain
+    text and have a `body`, free of transfer and content encodings, in the charset that it came in;
+    for redirects and errors it is empty. `url` is as the crawler wrote it. `date` is in UTC, with
+    microseconds. `headers` has those that an index needs, in lower case: content-type,
+    content-language and link, repeated ones joined by a comma; location and x-robots-tag, joined by
+    a newline. `offset` and `length` address the record in its file. `truncated` says that the
+    crawler did not keep the whole body, `cut` that only so many bytes of a longer one were taken.
     """
 
     url: str
@@ -126,6 +136,7 @@ class Capture:
     length: int
     payload_digest: str | None
     truncated: bool
+    cut: int | None = None
 
     @property
     def charset(self) -> str | None:
@@ -140,12 +151,14 @@ class Capture:
 
 @dataclass(frozen=True, slots=True)
 class Revisit:
-    """A crawler's report that a page was at `date` what it had been before; there is no body.
+    """A crawler's report that a page was at `date` what an earlier capture says; there is no body.
 
-    `payload_digest` says what it had been: that of a capture, not always the newest. None means
-    whatever was there: the server answered 304. Where the record has the headers of a redirect or
-    an error, it is no revisit but a `Capture`: they are all that counts of such a page, and two of
-    them with the same empty body may differ in them.
+    `payload_digest` is that of the capture, which may be of another page and is not always the
+    newest. None means that the server answered 304. `refers_to` and `refers_date` name the capture
+    by its URL and date, where the crawler does. `status` and `headers` are those of this answer,
+    as in a `Capture`; None if the record has no HTTP headers, or those of a 304. Where it has the
+    headers of a redirect or an error, it is no revisit but a `Capture`: they are all that counts of
+    such a page, and two of them with the same empty body may differ in them.
     """
 
     url: str
@@ -153,6 +166,10 @@ class Revisit:
     payload_digest: str | None
     offset: int
     length: int
+    refers_to: str | None = None
+    refers_date: datetime | None = None
+    status: int | None = None
+    headers: Mapping[str, str] | None = None
 
 
 Record = Capture | Revisit | Rejected
@@ -175,8 +192,9 @@ def read_captures(
 ) -> Iterator[Record]:
     """The captures of a WARC file that belong to the split from byte `start` to byte `end`.
 
-    `max_body` is in bytes, after decoding; what is longer is rejected, and never held in memory.
-    `skipped` counts the records that say nothing of a page, by their WARC type.
+    `max_body` is in bytes, after decoding; of what is longer the beginning is taken, and the
+    rest is never held in memory. `skipped` counts the records that say nothing of a page, by their
+    WARC type.
 
     Raises NotAWarcError, at once, for a file that is missing, empty or something else.
     """
@@ -239,27 +257,37 @@ def _capture(frame: Frame, max_body: int) -> Record | str:
         revisit = kind == WarcRecordType.revisit
         if revisit and not record.content_length:
             # Its HTTP headers may be left out.
-            return Revisit(url, date, digest, frame.offset, frame.length)
+            if _is_not_modified(record):
+                digest = None
+            return Revisit(url, date, digest, frame.offset, frame.length, *_refers_to(record))
         http = _http_headers(record)
         status = http.status_code
         if status is None or not 200 <= status <= 999:
             raise _UnusableError(Rejection.NOT_HTTP, f"its status line is {http.status_line!r}")
         if status == 304:
             # A digest, if there is one, may well be that of this answer's own empty body.
-            return Revisit(url, date, None, frame.offset, frame.length)
+            return Revisit(url, date, None, frame.offset, frame.length, *_refers_to(record))
         headers = _kept_headers(http)
         content_type = _content_type(headers, record)
-        body = b""
+        body, cut = b"", None
         if status < 300:
-            if content_type is not None and content_type not in _HTML:
-                raise _UnusableError(Rejection.NOT_HTML, f"it is {content_type}")
+            if content_type is not None and content_type not in _PAGES:
+                raise _UnusableError(Rejection.NOT_A_PAGE, f"it is {content_type}")
             if revisit:
-                return Revisit(url, date, digest, frame.offset, frame.length)
-            body = _body(frame, max_body)
+                refers = _refers_to(record)
+                return Revisit(
+                    url, date, digest, frame.offset, frame.length, *refers, status, headers
+                )
+            if content_type == "text/plain" and url.endswith("/robots.txt"):
+                raise _UnusableError(Rejection.NOT_A_PAGE, "it is a robots.txt")
+            body, cut = _body(frame, http, max_body, content_type)
             if content_type is None:
                 if not _SNIFFED_HTML.match(body):
-                    raise _UnusableError(Rejection.NOT_HTML, "it has no Content-Type")
+                    raise _UnusableError(Rejection.NOT_A_PAGE, "it has no Content-Type")
                 content_type = "text/html"
+            program = _FOR_PROGRAMS.match(body[:4096]) if content_type in _XML else None
+            if program is not None:
+                raise _UnusableError(Rejection.NOT_A_PAGE, f"it is XML: <{program[1].decode()}>")
         return Capture(
             url=url,
             date=date,
@@ -271,6 +299,7 @@ def _capture(frame: Frame, max_body: int) -> Record | str:
             length=frame.length,
             payload_digest=digest,
             truncated="WARC-Truncated" in record.headers or _is_short(frame.data, http),
+            cut=cut,
         )
     except _UnusableError as problem:
         return Rejected(problem.reason, frame.offset, frame.length, url, str(problem))
@@ -290,11 +319,11 @@ def _check_digest(record: WarcRecord) -> None:
         raise _UnusableError(Rejection.DAMAGED, "its bytes do not match its WARC-Block-Digest")
 
 
-def _url(record: WarcRecord) -> str:
+def _url(record: WarcRecord, header: str = "WARC-Target-URI") -> str:
     # Old versions of wget put the URL in angle brackets, as the standard was once read.
-    url = (record.headers.get("WARC-Target-URI") or "").strip().removeprefix("<").removesuffix(">")
+    url = (record.headers.get(header) or "").strip().removeprefix("<").removesuffix(">")
     if not url:
-        raise _UnusableError(Rejection.NO_URL, "the record has no WARC-Target-URI")
+        raise _UnusableError(Rejection.NO_URL, f"the record has no {header}")
     scheme = url.partition(":")[0].lower()
     if scheme not in ("http", "https"):
         raise _UnusableError(Rejection.NOT_HTTP, f"its URL is {url[:200]!r}")
@@ -303,8 +332,23 @@ def _url(record: WarcRecord) -> str:
     return url
 
 
-def _date(record: WarcRecord) -> datetime:
-    text = record.headers.get("WARC-Date") or ""
+def _is_not_modified(record: WarcRecord) -> bool:
+    profile = record.headers.get("WARC-Profile") or ""
+    return profile.strip().rstrip("/").endswith("revisit/server-not-modified")
+
+
+def _refers_to(record: WarcRecord) -> tuple[str | None, datetime | None]:
+    """The capture that a revisit refers to, if it names URL and date and both can be read."""
+    if record.record_type != WarcRecordType.revisit:
+        return None, None
+    try:
+        return _url(record, "WARC-Refers-To-Target-URI"), _date(record, "WARC-Refers-To-Date")
+    except _UnusableError:
+        return None, None
+
+
+def _date(record: WarcRecord, header: str = "WARC-Date") -> datetime:
+    text = record.headers.get(header) or ""
     try:
         if "T" not in text:
             raise ValueError
@@ -312,7 +356,7 @@ def _date(record: WarcRecord) -> datetime:
         # The standard knows UTC only; a date that leaves its zone out means that.
         return date.replace(tzinfo=UTC) if date.tzinfo is None else date.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise _UnusableError(Rejection.BAD_DATE, f"its WARC-Date is {text[:60]!r}") from None
+        raise _UnusableError(Rejection.BAD_DATE, f"its {header} is {text[:60]!r}") from None
 
 
 def _http_headers(record: WarcRecord) -> HeaderMap:
@@ -346,22 +390,38 @@ def _header_text(value: bytes) -> str:
 
 def _content_type(headers: Mapping[str, str], record: WarcRecord) -> str | None:
     declared = headers.get("content-type") or record.headers.get("WARC-Identified-Payload-Type")
-    return (declared or "").partition(";")[0].strip().lower() or None
+    # A header that is there twice, or that was joined with itself, is one.
+    return re.split("[;,]", declared or "", maxsplit=1)[0].strip().lower() or None
 
 
-def _body(frame: Frame, max_body: int) -> bytes:
-    too_long = _UnusableError(Rejection.TOO_LONG, f"it is over {max_body:,} bytes")
-    if not frame.whole:
-        raise too_long
+def _body(
+    frame: Frame, http: HeaderMap, max_body: int, content_type: str | None
+) -> tuple[bytes, int | None]:
+    """The body, and how many bytes of it that are if it is longer."""
     try:
         body = _decoded(frame.data, max_body, encoded=True)
     except OSError as error:
-        # Many crawlers write the decoded body and leave the header of its encoding in place.
-        body = _decoded(frame.data, max_body, encoded=False)
-        if not body.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
-            raise _UnusableError(Rejection.UNDECODABLE, str(error)[:200]) from error
-    if len(body) > max_body:
-        raise too_long
+        body = _as_it_came(frame, http, max_body, content_type, str(error))
+    if len(body) <= max_body and frame.whole:
+        return body, None
+    taken = cut_at_character(body, max_body)
+    return taken, len(taken)
+
+
+def _as_it_came(
+    frame: Frame, http: HeaderMap, max_body: int, content_type: str | None, problem: str
+) -> bytes:
+    """A body that is not encoded as its headers say, or not to its end."""
+    raw = _decoded(frame.data, max_body + _ROOM_FOR_HEADERS, encoded=False)
+    # Many crawlers write the decoded body and leave the header of its encoding in place.
+    if _SNIFFED_MARKUP.match(raw):
+        return raw
+    transfer, content = http.get("Transfer-Encoding"), http.get("Content-Encoding")
+    body = decode_leniently(raw, transfer or "", content or "", max_body + 1)
+    if body is None and content_type == "text/plain" and not _NO_TEXT.search(raw[:1024]):
+        body = raw
+    if body is None:
+        raise _UnusableError(Rejection.UNDECODABLE, problem[:200])
     return body
 
 

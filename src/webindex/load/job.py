@@ -20,13 +20,15 @@ from pyspark.sql import SparkSession
 
 import percola
 from percola import PercolaError
-from webindex import tables
-from webindex.batch.halfway import refuse_half_built
+from webindex import journal, tables
+from webindex.crawl.framing import open_warc
+from webindex.crawl.warc import MAX_BODY, NotAWarcError
 from webindex.errors import LoadError
-from webindex.framing import open_warc
-from webindex.load_report import LoadReport
-from webindex.load_tasks import MESSAGES, Outcome, Split, plan_parts, run_task
-from webindex.spark_jobs import (
+from webindex.incomplete import refuse_half_built
+from webindex.load.opening import with_tables
+from webindex.load.report import LoadReport
+from webindex.load.tasks import MESSAGES, Outcome, Split, plan_parts, run_task
+from webindex.spark.jobs import (
     Progress,
     Show,
     SparkJobError,
@@ -35,7 +37,6 @@ from webindex.spark_jobs import (
     running_context,
     started_job,
 )
-from webindex.warc import NotAWarcError
 
 SMALLEST_PART: Final = 256 << 10
 LARGEST_PART: Final = 32 << 20
@@ -52,6 +53,7 @@ def load(
     spark: SparkSession | SparkContext | None = None,
     master: str | None = None,
     part_bytes: int | None = None,
+    max_page_bytes: int = MAX_BODY,
     progress: Show | None = None,
     quiet: bool = False,
 ) -> LoadReport:
@@ -69,6 +71,7 @@ def load(
             process is used if there is one, else one is started and ended.
         master: the Spark master of a session that is started here; `local[*]` by default.
         part_bytes: how much one task reads; by default such that each core gets a few.
+        max_page_bytes: how much is taken of a page, decoded; what follows is left out.
         progress: called from this thread several times a second, instead of showing a bar.
         quiet: show nothing.
 
@@ -83,6 +86,7 @@ def load(
         files=len(paths),
         bytes=sum(os.stat(path).st_size for path in paths),
         started_ms=time.time_ns() // 1_000_000,
+        max_page_bytes=max_page_bytes,
     )
     began = time.perf_counter()
     try:
@@ -92,14 +96,14 @@ def load(
             with running_context(spark, master, "webindex load") as context:
                 report.starting_seconds = time.perf_counter() - began
                 parts = plan_parts(paths, part_bytes or default_part_bytes(report.bytes, context))
-                for outcome in _run(context, place, parts, show):
+                for outcome in _run(context, place, max_page_bytes, parts, show):
                     _add(outcome, report)
                 report.seconds = time.perf_counter() - began
     except SparkJobError as error:
         raise LoadError(f"The load could not begin: {error}") from error
     try:
         with percola.open(place, schema=tables.SCHEMA, create=False) as repo:
-            repo.run(lambda t: t.set(tables.report, f"load/{t.start_ts:020}", report.to_json()))
+            repo.run(lambda t: journal.keep(t, "load", t.start_ts, report.to_json()))
     except PercolaError:
         if report.error is None:
             raise
@@ -150,7 +154,7 @@ def default_part_bytes(total: int, context: SparkContext) -> int:
 
 def _prepared(address: str | os.PathLike[str]) -> str:
     """Make or check the repository; its address as the tasks can use it."""
-    with percola.open(address, schema=tables.SCHEMA) as repo:
+    with with_tables(address) as repo:
         refuse_half_built(repo)
         return reachable(repo)
 
@@ -159,10 +163,12 @@ def _prepared(address: str | os.PathLike[str]) -> str:
 
 
 def _run(
-    context: SparkContext, address: str, parts: list[list[Split]], show: Show
+    context: SparkContext, address: str, max_body: int, parts: list[list[Split]], show: Show
 ) -> list[Outcome]:
     """Run the tasks while this thread shows how far they are, and listens to Ctrl-C."""
-    tasks = context.parallelize(parts, len(parts)).mapPartitions(partial(run_task, address))
+    tasks = context.parallelize(parts, len(parts)).mapPartitions(
+        partial(run_task, address, max_body)
+    )
     with started_job(context, "webindex load", show) as job:
         try:
             return job.run(Progress("Loading", 0, len(parts)), tasks.collect)

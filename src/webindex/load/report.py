@@ -6,7 +6,9 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from webindex.loading import Loaded
+from webindex.crawl.warc import MAX_BODY
+from webindex.load.transaction import Loaded
+from webindex.text_format import count
 
 
 @dataclass(slots=True)
@@ -20,6 +22,7 @@ class LoadReport:
     Attributes:
         files, bytes: how many WARC files, and their size as stored.
         started_ms: milliseconds since 1970.
+        max_page_bytes: how much was taken of a longer page.
         seconds: how long it took, Spark's start (`starting_seconds`) included.
         loaded: what became of the captures and of the reports that pages are unchanged.
         rejected: records that could not be used, by reason.
@@ -32,6 +35,7 @@ class LoadReport:
     files: int
     bytes: int
     started_ms: int
+    max_page_bytes: int = MAX_BODY
     seconds: float = 0.0
     starting_seconds: float = 0.0
     loaded: Loaded = field(default_factory=Loaded)
@@ -65,6 +69,13 @@ class LoadReport:
             rows.append(("Server errors, not kept", f"{loaded.unavailable:,}"))
         if loaded.unchanged:
             rows.append(("Reported as unchanged", f"{loaded.unchanged:,}"))
+        if loaded.unresolved:
+            waiting = f"{loaded.unresolved:,}, which wait for the capture that they refer to"
+            rows.append(("Revisits not resolved", waiting))
+        if loaded.cut:
+            limit = f"{self.max_page_bytes:,} bytes"
+            longer = f"{count(loaded.cut, 'page')} longer than {limit}"
+            rows.append(("Cut off", longer))
         if self.rejected:
             rows.append(("Rejected records", _counted(self.rejected)))
         if self.skipped:

@@ -18,10 +18,8 @@ import percola
 from percola import PercolaError
 from percola.spark import in_transactions
 from webindex import tables
-from webindex.framing import open_warc
-from webindex.loading import Loaded, load_from
-from webindex.pacing import Pace
-from webindex.warc import (
+from webindex.crawl.framing import open_warc
+from webindex.crawl.warc import (
     Capture,
     NotAWarcError,
     Rejected,
@@ -30,6 +28,8 @@ from webindex.warc import (
     plan_splits,
     read_captures,
 )
+from webindex.load.throttle import Pace
+from webindex.load.transaction import Loaded, load_from
 
 GROUP: Final = 16
 """Records that one transaction writes: enough to share a commit, few enough to repeat it."""
@@ -83,7 +83,7 @@ def plan_parts(paths: Iterable[str], part_bytes: int) -> list[list[Split]]:
     return parts
 
 
-def run_task(address: str, parts: Iterable[Part]) -> Iterator[Outcome]:
+def run_task(address: str, max_body: int, parts: Iterable[Part]) -> Iterator[Outcome]:
     """Load parts, in a process of Spark's.
 
     What would fail in the same way again (no such repository, no room left, a file that is gone)
@@ -100,7 +100,7 @@ def run_task(address: str, parts: Iterable[Part]) -> Iterator[Outcome]:
             with percola.open(address, schema=tables.SCHEMA, create=False) as repo:
                 pace = Pace(repo)
                 for split in part:
-                    for loaded in load(_records(split, outcome, pace)):
+                    for loaded in load(_records(split, max_body, outcome, pace)):
                         outcome.loaded.add(loaded)
                         if loaded.bad_urls:
                             outcome.rejected[Rejection.BAD_URL.value] += loaded.bad_urls
@@ -111,11 +111,17 @@ def run_task(address: str, parts: Iterable[Part]) -> Iterator[Outcome]:
         yield outcome
 
 
-def _records(split: Split, outcome: Outcome, pace: Pace) -> Iterator[tuple[str, Capture | Revisit]]:
+def _records(
+    split: Split, max_body: int, outcome: Outcome, pace: Pace
+) -> Iterator[tuple[str, Capture | Revisit]]:
     """The records to load, with their file; what is none is told to the outcome."""
     found = 0
     for record in read_captures(
-        split.path, start=split.start, end=split.end, skipped=outcome.skipped
+        split.path,
+        start=split.start,
+        end=split.end,
+        max_body=max_body,
+        skipped=outcome.skipped,
     ):
         if isinstance(record, Rejected):
             outcome.rejected[record.reason.value] += 1

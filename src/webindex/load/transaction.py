@@ -1,31 +1,49 @@
 """§2.4's loader: a transaction that writes a crawled page and so starts the chain of observers.
 
 The newest capture of a page wins, whatever order captures come in: dates are compared, and where
-they are equal what was captured, so that any order ends in the same repository.
+they are equal what was captured, so that any order ends in the same repository. A revisit takes
+part in that order as soon as the capture that it refers to is known (`webindex.load.revisits`).
 
-A *revisit* is a crawler's report that a page was at some time what an earlier capture says. It is
-kept in a column of its own, `pages.revisited`, which nobody observes: a page that is unchanged
-causes no work. It takes no part in the order of captures. A report that a page is *again* what an
-older capture says would have to bring back a body that was overwritten, if it comes last, and not
-if it comes first: the index would depend on the order of loads. Such a page is what its newest
-capture says until it is captured again.
+All transactions that load something of a page write its `capture`, or lock it: of two loaders of
+one page the second sees what the first has left. What concerns several pages is settled by
+observers (`webindex.load.settling`): a revisit that is not simply a report of the newest capture is
+registered under what it waits for, and a capture that is not parsed is offered to those that wait.
 """
 
 from __future__ import annotations
 
 import time
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from hashlib import blake2b
 from typing import Any
 
 from percola import Repository, Transaction
 from webindex import tables
-from webindex.link_header import names_canonical
-from webindex.urls import BadUrlError, normalise, page_row
-from webindex.warc import Capture, Revisit
+from webindex.crawl.warc import Capture, Revisit
+from webindex.load.revisits import (
+    MOST_EARLIER,
+    age,
+    as_capture,
+    captures_in,
+    date_text,
+    earlier_key,
+    find,
+    is_report_of,
+    is_synthetic,
+    key_of,
+    names_original,
+    newest_reports,
+    packed,
+    report_of,
+    says_the_same,
+    shares,
+    waits_at,
+)
+from webindex.page.link_header import names_canonical
+from webindex.page.urls import BadUrlError, normalise, page_id, page_row
+
+__all__ = ["Loaded", "age", "describe", "is_conclusive", "last_seen", "load_captures", "load_from"]
 
 
 @dataclass(slots=True)
@@ -39,6 +57,9 @@ class Loaded:
         bad_urls: captures and revisits whose URL no row can have.
         unavailable: captures that say nothing of their page: see `is_conclusive`.
         unchanged: revisits.
+        unresolved: those of them that refer to a capture that was not there when they were
+            loaded: they count as soon as it is.
+        cut: captures of which only the beginning of the body was taken.
     """
 
     written: int = 0
@@ -47,6 +68,8 @@ class Loaded:
     bad_urls: int = 0
     unavailable: int = 0
     unchanged: int = 0
+    unresolved: int = 0
+    cut: int = 0
 
     def add(self, other: Loaded) -> None:
         """Add another's counts to these."""
@@ -56,6 +79,8 @@ class Loaded:
         self.bad_urls += other.bad_urls
         self.unavailable += other.unavailable
         self.unchanged += other.unchanged
+        self.unresolved += other.unresolved
+        self.cut += other.cut
 
 
 def is_conclusive(status: int) -> bool:
@@ -75,7 +100,7 @@ def load_captures(repo: Repository, records: Sequence[Capture | Revisit], file: 
 def load_from(t: Transaction, records: Iterable[tuple[str, Capture | Revisit]]) -> Loaded:
     """Write captures and revisits, each given with the file that it stands in."""
     result = Loaded()
-    taken: list[tuple[str, Capture | Revisit, str]] = []
+    taken: list[tuple[str, Capture | Revisit, str, str]] = []
     for file, one in records:
         if isinstance(one, Capture) and not is_conclusive(one.status):
             result.unavailable += 1
@@ -85,61 +110,255 @@ def load_from(t: Transaction, records: Iterable[tuple[str, Capture | Revisit]]) 
         except BadUrlError:
             result.bad_urls += 1
             continue
-        taken.append((file, one, url))
-    cells = [
-        (tables.revisited if isinstance(one, Revisit) else tables.capture, page_row(url))
-        for _, one, url in taken
-    ]
-    # What stands there; of two captures of a page, the second finds what the first has written.
-    standing = dict(zip(cells, t.get_many(cells), strict=True))
-    for (file, one, url), cell in zip(taken, cells, strict=True):
-        row, before = cell[1], standing[cell]
+        taken.append((file, one, url, page_row(url)))
+    # What stands there; of two records of a page, the second finds what the first has written.
+    rows = list(dict.fromkeys(row for _, _, _, row in taken))
+    captures = t.get_many((tables.capture, row) for row in rows)
+    revisits = t.get_many((tables.revisited, row) for row in rows)
+    pages = {
+        row: _Page(t, row, capture, revisited)
+        for row, capture, revisited in zip(rows, captures, revisits, strict=True)
+    }
+    for file, one, url, row in taken:
+        page = pages[row]
         if isinstance(one, Revisit):
-            standing[cell] = _revisit(t, row, one, before)
-            result.unchanged += 1
+            page.revisit(report_of(one, url, file), result)
         else:
-            standing[cell] = _capture(t, row, one, describe(one, url, file), before, result)
+            result.cut += one.cut is not None
+            page.take(describe(one, url, file), one.body, result)
     return result
 
 
-def _capture(
-    t: Transaction,
-    row: str,
-    one: Capture,
-    described: dict[str, Any],
-    before: dict[str, Any] | None,
-    result: Loaded,
-) -> dict[str, Any]:
-    """What stands there afterwards, as `before` is what stood there."""
-    if before is not None:
-        there, here = age(before), age(described)
-        if there == here:
+class _Page:
+    """A page while records of it are loaded."""
+
+    def __init__(
+        self,
+        t: Transaction,
+        row: str,
+        capture: dict[str, Any] | None,
+        revisited: Mapping[str, Any] | None,
+    ) -> None:
+        self._t = t
+        self._row = row
+        self._current = capture
+        self._seen, self._reports = reports_in(revisited)
+        self._kept: dict[str, dict[str, Any]] | None = None
+
+    # --- Captures ---------------------------------------------------------------------------
+
+    def take(self, new: dict[str, Any], body: bytes, result: Loaded) -> None:
+        """Load a capture."""
+        current = self._current
+        if current is None and not self._reports:
+            self._become(new, body)
+        elif current is not None and not is_synthetic(current) and age(current) == age(new):
+            self._hold_again(current)
             result.same += 1
-            return before
-        if there > here:
-            result.older += 1
-            return before
-    t.set(tables.capture, row, described)
-    t.set(tables.body, row, zlib.compress(one.body, 6))
-    result.written += 1
-    return described
+            return
+        elif current is not None and _is_newer(current, new):
+            self._take_earlier(new, body, result)
+            return
+        else:
+            if current is not None and not is_synthetic(current):
+                self._overtake(current, new)
+            self._become(new, body)
+            if current is not None:
+                self._drop_same_payload(new)
+                self._limit()
+            self._after_capture()
+        result.written += 1
+
+    def _overtake(self, current: dict[str, Any], new: Mapping[str, Any]) -> None:
+        """Keep the newest capture as an earlier one, unless the new one has the same payload."""
+        if earlier_key(current) == earlier_key(new):
+            return
+        self._keep(current, self._t.get(tables.body, self._row) or b"")
+
+    def _become(self, new: dict[str, Any], body: bytes) -> None:
+        """Have the page be what a capture says."""
+        self._t.set(tables.capture, self._row, new)
+        self._t.set(tables.body, self._row, packed(body))
+        self._hold(new)
+        self._current = new
+
+    def _take_earlier(self, new: dict[str, Any], body: bytes, result: Loaded) -> None:
+        """Keep a capture that is older than what the page is, as far as it can be referred to."""
+        t, row, current = self._t, self._row, self._current
+        assert current is not None
+        key = earlier_key(new)
+        there = self._earlier().get(key)
+        if there is not None and age(there) == age(new):
+            result.same += 1
+            return
+        result.older += 1
+        if not is_synthetic(current) and earlier_key(current) == key:
+            return
+        if there is not None and age(there) > age(new):
+            return
+        # A revisit that is loaded at the same moment must see this one, or be seen here.
+        t.get_for_update(tables.capture, row)
+        self._keep(new, packed(body))
+        self._limit()
+        if key in self._earlier():
+            t.notify(tables.offer_due, row)
+        self._after_capture()
+
+    def _after_capture(self) -> None:
+        """Drop the reports that a capture has overtaken, and look at those that are left."""
+        if self._reports:
+            newest = self._newest_capture()
+            assert newest is not None
+            self._set_reports(newest_reports(self._reports, newest["date"]))
+            self._t.notify(tables.settle_due, self._row)
+
+    # --- Earlier captures -------------------------------------------------------------------
+
+    def _earlier(self) -> dict[str, dict[str, Any]]:
+        if self._kept is None:
+            self._kept = dict(self._t.get(tables.earlier, self._row) or {})
+        return self._kept
+
+    def _keep(self, capture: dict[str, Any], compressed: bytes) -> None:
+        key = earlier_key(capture)
+        self._earlier()[key] = capture
+        self._t.set(tables.earlier, self._row, self._earlier())
+        self._t.set(tables.earlier_body[key], self._row, compressed)
+        self._hold(capture)
+
+    def _drop(self, key: str, *, held: bool) -> None:
+        capture = self._earlier().pop(key)
+        if self._earlier():
+            self._t.set(tables.earlier, self._row, self._earlier())
+        else:
+            self._t.delete(tables.earlier, self._row)
+        self._t.delete(tables.earlier_body[key], self._row)
+        payload = shares(capture)
+        if payload is not None and not held:
+            self._t.delete(tables.held, f"{key_of(payload)}/{page_id(capture['url'])}")
+
+    def _drop_same_payload(self, new: Mapping[str, Any]) -> None:
+        if earlier_key(new) in self._earlier():
+            self._drop(earlier_key(new), held=shares(new) is not None)
+
+    def _limit(self) -> None:
+        """Keep the newest only, beside the newest capture of all, and those that are waited for."""
+        current = self._current
+        synthetic = current is not None and is_synthetic(current)
+        most = MOST_EARLIER + synthetic
+        by_age = sorted(self._earlier(), key=lambda key: age(self._earlier()[key]), reverse=True)
+        for key in by_age[most:]:
+            if not self._is_waited_for(key):
+                self._drop(key, held=False)
+
+    def _is_waited_for(self, key: str) -> bool:
+        waiting = self._t.scan(tables.waiting, prefix=f"{key}/", columns=[tables.waits_for])
+        return next(waiting, None) is not None
+
+    def _hold(self, capture: Mapping[str, Any]) -> None:
+        """Enter the page where others look for the payload of this capture."""
+        payload = shares(capture)
+        if payload is not None:
+            holder = f"{key_of(payload)}/{page_id(capture['url'])}"
+            self._t.set(tables.held, holder, capture["url"])
+
+    def _hold_again(self, capture: Mapping[str, Any]) -> None:
+        """Enter a capture that was loaded before there was a table of payloads."""
+        payload = shares(capture)
+        if payload is None or is_synthetic(capture):
+            return
+        if self._t.get(tables.held, f"{key_of(payload)}/{page_id(capture['url'])}") is None:
+            self._hold(capture)
+            self._t.notify(tables.offer_due, self._row)
+
+    # --- Revisits ---------------------------------------------------------------------------
+
+    def revisit(self, report: dict[str, Any], result: Loaded) -> None:
+        """Load a revisit."""
+        t, row = self._t, self._row
+        result.unchanged += 1
+        if not names_original(report):
+            if self._seen is None or self._seen < report["date"]:
+                self._seen = report["date"]
+                self._write()
+            return
+        current = self._current
+        newest = self._newest_capture()
+        kept = newest_reports([*self._reports, report], newest["date"] if newest else "")
+        if kept == self._reports or report not in kept:
+            return
+        # Two loaders of one page must not both think that they come after the other.
+        t.get_for_update(tables.capture, row)
+        simple = (
+            current is not None
+            and not is_synthetic(current)
+            and all(_repeats(one, current) for one in (*kept, *self._reports))
+        )
+        self._set_reports(kept)
+        if simple:
+            return
+        for key in waits_at(report):
+            t.set(tables.waits_for, f"{key}/{page_id(report['url'])}", report["url"])
+            if t.get(tables.wanted, key) is None:
+                t.set(tables.wanted, key, 1)
+        t.notify(tables.settle_due, row)
+        own = captures_in(row, current, self._earlier())
+        if find(t, report, own, current) is None:
+            result.unresolved += 1
+
+    def _newest_capture(self) -> Mapping[str, Any] | None:
+        current = self._current
+        if current is not None and not is_synthetic(current):
+            return current
+        return max(self._earlier().values(), key=age, default=None)
+
+    def _set_reports(self, kept: Sequence[Mapping[str, Any]]) -> None:
+        """Replace the reports, and wait no more for what dropped ones have waited for."""
+        if list(kept) == self._reports:
+            return
+        left = {key for one in kept for key in waits_at(one)}
+        for one in self._reports:
+            for key in waits_at(one):
+                place = f"{key}/{page_id(one['url'])}"
+                if key not in left and self._t.get(tables.waits_for, place) is not None:
+                    self._t.delete(tables.waits_for, place)
+        self._reports = list(kept)
+        self._write()
+
+    def _write(self) -> None:
+        if self._seen is None and not self._reports:
+            self._t.delete(tables.revisited, self._row)
+            return
+        value = {"seen": self._seen, "reports": self._reports}
+        self._t.set(tables.revisited, self._row, value)
 
 
-def _revisit(
-    t: Transaction, row: str, one: Revisit, before: dict[str, Any] | None
-) -> dict[str, Any]:
-    """What stands there afterwards, as `before` is what stood there."""
-    after = {"date": _date(one.date), "payload": one.payload_digest}
-    # One with a digest tells more than any number of those without.
-    if before is not None and _weight(before) >= _weight(after):
-        return before
-    t.set(tables.revisited, row, after)
-    return after
+def reports_in(
+    revisited: Mapping[str, Any] | None,
+) -> tuple[str | None, list[Mapping[str, Any]]]:
+    """When a page was last seen unchanged, and its reports, of a value of `pages.revisited`."""
+    if revisited is None:
+        return None, []
+    if "reports" in revisited:
+        return revisited["seen"], list(revisited["reports"])
+    # Earlier versions kept the newest date and digest only.
+    return (revisited["date"] if revisited["payload"] is None else None), []
 
 
-def _weight(revisited: Mapping[str, Any]) -> tuple[bool, str, str]:
-    payload = revisited["payload"]
-    return payload is not None, revisited["date"], payload or ""
+def _is_newer(current: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Whether what a page is stays what it is. At one moment a capture counts, not a revisit."""
+    if is_synthetic(current):
+        return bool(current["date"] > new["date"])
+    return age(current) > age(new)
+
+
+def _repeats(report: Mapping[str, Any], capture: Mapping[str, Any]) -> bool:
+    """Whether a report says of its page only what the newest capture says."""
+    refers = report["refers"]
+    if report["status"] is None and refers is not None and refers[0] != capture["url"]:
+        # The headers of that other page count.
+        return False
+    return is_report_of(report, capture) and says_the_same(as_capture(report, capture), capture)
 
 
 def describe(one: Capture, url: str, file: str) -> dict[str, Any]:
@@ -147,12 +366,13 @@ def describe(one: Capture, url: str, file: str) -> dict[str, Any]:
 
     `date` is in UTC, to the microsecond. `location` is there for a status 300 to 399 and `refresh`
     below that, several joined by newlines as in `robots`; `link` if the `Link` header names a
-    canonical page; `payload` is the payload digest of the WARC record. What is not there is None.
+    canonical page; `payload` is the payload digest of the WARC record; `cut` says after how
+    many bytes the body was cut off for being too long. What is not there is None.
     """
     link = one.headers.get("link")
     return {
         "url": url,
-        "date": _date(one.date),
+        "date": date_text(one.date),
         "status": one.status,
         "content_type": one.headers.get("content-type") or one.content_type,
         "robots": one.headers.get("x-robots-tag"),
@@ -161,6 +381,7 @@ def describe(one: Capture, url: str, file: str) -> dict[str, Any]:
         "refresh": one.headers.get("refresh") if one.status < 300 else None,
         "language": one.headers.get("content-language"),
         "digest": blake2b(one.body, digest_size=16).hexdigest(),
+        "cut": one.cut,
         "payload": one.payload_digest,
         "file": file,
         "offset": one.offset,
@@ -174,19 +395,6 @@ def last_seen(capture: Mapping[str, Any], revisited: Mapping[str, Any] | None) -
 
     Both arguments are values of the columns of one row.
     """
-    date = str(capture["date"])
-    if revisited is None or revisited["payload"] not in (None, capture["payload"]):
-        return date
-    return max(date, str(revisited["date"]))
-
-
-def age(capture: Mapping[str, Any]) -> tuple[str, ...]:
-    """Of two captures of a page, the one with the larger age counts. Equal ones are the same."""
-    # All that observers read: a server may answer twice in a second, both times with no body.
-    rest = ["digest", "status", "content_type", "robots", "location", "link", "language", "refresh"]
-    # Captures of earlier versions were described without some of it.
-    return capture["date"], *(str(capture.get(name)) for name in rest)
-
-
-def _date(date: datetime) -> str:
-    return date.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    seen, reports = reports_in(revisited)
+    dates = [str(one["date"]) for one in reports if is_report_of(one, capture)]
+    return max(str(capture["date"]), seen or "", *dates)

@@ -1,55 +1,52 @@
 """§3.1: clusters of pages that are one document to a reader, kept while pages come, change and go.
 
-A cluster is a connected component (`webindex.components`). `join` keeps that so, one page at a
-time, and reads no more than it must:
+A cluster is a connected component (`webindex.observers.components`). `join` keeps that so, one page
+at a time, and reads no more than it must:
 
     the page's keys are new     the rows of its keys name the clusters that they belong to; these
                                 become one, the smaller moving into the larger
     the page's keys changed     of its old cluster alone, the components are computed anew: the
     or the page is gone         largest keeps the name, every other one becomes a cluster of its
                                 own; then as above, with what is left of it around the page
+    a content came or went      other contents may get another leader (`observers.leaders`): their pages
+                                leave their clusters and enter others in the same way
 
 Under snapshot isolation two transactions that write different cells do not conflict, and two
 pages of one text that come at the same moment would each found a cluster, having seen none
 (write skew). So whoever joins or leaves writes cells that the other one writes too:
 
-    keys.owner          one cell for all pages with a content key: its cluster, and their number
-    keys.near           one cell for all simhashes that agree in a band: two near ones share one
+    keys.owner          one cell for all pages with a content: its cluster, and their number
+    keys.near           one cell for all contents that agree in a band: two near ones share one
     pages.joined        that of a canonical page is locked by every page that names it
     clusters.version    locked by whoever adds to, takes from, splits or merges a cluster
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from secrets import token_hex
 from typing import Any
 
 from percola import Column, Snapshot, Transaction, observer
 from webindex import tables
-from webindex.components import (
-    band_rows,
-    content_key,
-    near_key,
-    partition,
-    simhash_of,
-)
-from webindex.fingerprints import NEAR, hamming
-from webindex.pointing import target_of
-from webindex.urls import host, page_id, page_row
+from webindex.observers.components import content_key, partition
+from webindex.observers.leaders import bands_of, leader_of_new, replace
+from webindex.observers.redirects import target_of
+from webindex.page.urls import host, page_id, page_row
 
 __all__ = ["join"]
 
 Member = dict[str, Any]
-_BYTES = 8
 
 
 def _read_ahead(t: Snapshot, rows: Sequence[str]) -> None:
     """Read what `join` reads for these pages, for all of them together, step by step."""
-    own = (tables.capture, tables.fingerprint, tables.joined, tables.resolved)
+    own = (tables.capture, tables.fingerprint, tables.sketch, tables.joined, tables.resolved)
     t.get_many((column, row) for row in rows for column in own)
     cells: list[tuple[Column[str, Any], str]] = []
     leaving: list[Mapping[str, Any]] = []
     entering: list[tuple[str, Member]] = []
+    sketches = {row: t.get(tables.sketch, row) for row in rows}
     for row in rows:
         found, standing = t.get(tables.capture, row), t.get(tables.joined, row)
         now = None if found is None else _member(t, row, found["url"])
@@ -63,9 +60,10 @@ def _read_ahead(t: Snapshot, rows: Sequence[str]) -> None:
         if standing is not None:
             leaving.append(standing)
             cells += [(tables.owner, standing["content"]), (tables.version, standing["cluster"])]
+            cells.append((tables.sketch_of, standing["content"]))
         if now is not None:
-            entering.append((page, now))
-            cells += [(tables.owner, now["content"]), (tables.version, _new_cluster(t, page))]
+            entering.append((row, now))
+            cells.append((tables.owner, now["content"]))
             if now["target"] is not None:
                 cells.append((tables.joined, page_row(now["target"])))
     t.get_many(cells)
@@ -76,18 +74,16 @@ def _read_ahead(t: Snapshot, rows: Sequence[str]) -> None:
     for standing in leaving:
         owner = t.get(tables.owner, standing["content"])
         if owner is not None and owner["pages"] == 1:
-            cells += _bands(standing["content"])
-    for _, now in entering:
+            cells += bands_of(standing["content"], t.get(tables.sketch_of, standing["content"]))
+    new = []
+    for row, now in entering:
         cells += [(tables.joined, page_row(one["url"])) for one in _copies(t, now)]
         if t.get(tables.owner, now["content"]) is None:
-            cells += _bands(now["content"])
+            new.append((row, now))
+            cells += bands_of(now["content"], sketches[row])
     t.get_many(cells)
-    cells = []
-    for _, now in entering:
-        simhash = simhash_of(now["content"])
-        if simhash is not None and t.get(tables.owner, now["content"]) is None:
-            cells += [(tables.owner, near_key(one)) for one in _near(t, simhash)]
-    t.get_many(cells)
+    for row, now in new:
+        now["leader"] = leader_of_new(t, now["content"], sketches[row])
     around = [_around(t, now, t.get) for _, now in entering]
     t.get_many((tables.version, cluster) for one in around for cluster in one)
     merged = {cluster for one in around if len(one) > 1 for cluster in one}
@@ -106,32 +102,61 @@ def join(t: Transaction, row: str) -> None:
     now = _member(t, row, url)
     if standing is None and now is None:
         return
+    if standing is not None and now is not None and _same_keys(standing, now):
+        _show(t, standing["cluster"], page, now)
+        return
     change = _Change(t)
-    if standing is None:
-        assert now is not None
-        _count(t, url, pages=1, indexable=now["indexable"])
-        _enter(t, change, page, now)
-    else:
-        cluster = standing["cluster"]
-        if now is not None and _same_keys(standing, now):
-            _show(t, cluster, page, now)
-            return
-        was = change.load(cluster)[page]
-        _count(
-            t,
-            url,
-            pages=(now is not None) - 1,
-            indexable=(now is not None and now["indexable"]) - was["indexable"],
-        )
-        if now is None or now["content"] != was["content"]:
-            _release(t, was["content"])
-        change.put(cluster, page, now)
+    was = None if standing is None else change.load(standing["cluster"])[page]
+    _count(
+        t,
+        url,
+        pages=(now is not None) - (was is not None),
+        indexable=(now is not None and now["indexable"]) - (was is not None and was["indexable"]),
+    )
+    led = _change_content(t, row, was, now)
+    touched = change.lead(led)
+    if standing is not None:
+        change.put(standing["cluster"], page, now)
+        touched.add(standing["cluster"])
+    for cluster in sorted(touched):
         change.split(cluster)
-        if now is None:
-            t.delete(tables.joined, row)
-        else:
-            _enter(t, change, page, now, changed=now["content"] != was["content"])
+    if now is None:
+        t.delete(tables.joined, row)
+    else:
+        _enter(t, change, page, now, changed=was is None or was["content"] != now["content"])
+    change.follow(led)
     change.write()
+
+
+def _change_content(
+    t: Transaction, row: str, was: Member | None, now: Member | None
+) -> dict[str, str]:
+    """Count the page out of the content that it had, and find who leads the one that it has.
+
+    Returns the new leader of each content that gets another one; the page's own is written into
+    `now`, but not counted in yet.
+    """
+    gone, come = (None if one is None else str(one["content"]) for one in (was, now))
+    if gone == come:
+        assert was is not None and now is not None
+        now["leader"] = was["leader"]
+        return {}
+    owner = None if come is None else t.get(tables.owner, come)
+    if now is not None and owner is not None:
+        now["leader"] = owner["leader"]
+    last = None if gone is None else t.get(tables.owner, gone)
+    led = replace(
+        t,
+        gone if last is not None and last["pages"] == 1 else None,
+        come if owner is None else None,
+        t.get(tables.sketch, row),
+    )
+    if gone is not None:
+        _release(t, gone)
+    if now is not None:
+        # Where the old content led the new one, that has another leader now.
+        now["leader"] = led.get(now["content"], now["leader"])
+    return led
 
 
 def _member(t: Snapshot, row: str, url: str) -> Member | None:
@@ -145,6 +170,8 @@ def _member(t: Snapshot, row: str, url: str) -> Member | None:
         "language": known["language"],
         "indexable": known["indexable"],
         "content": content_key(known),
+        # Until it is known who leads it.
+        "leader": content_key(known),
         "target": target_of(url, t.get(tables.resolved, row)),
         "loaded_ms": known["loaded_ms"],
     }
@@ -158,6 +185,8 @@ def _show(t: Transaction, cluster: str, page: str, now: Member) -> None:
     """Write what a document shows of a page that stays where it is."""
     cell = tables.member[page]
     was = t.get(cell, cluster)
+    if was is not None:
+        now = {**now, "leader": was["leader"]}
     if was is not None and was["indexable"] != now["indexable"]:
         _count(t, now["url"], pages=0, indexable=now["indexable"] - was["indexable"])
     if was != now:
@@ -177,20 +206,14 @@ def _enter(
     if own is not None:
         around.add(own)
     if not around:
-        into = _new_cluster(t, page)
+        into = change.create()
     elif len(around) == 1:
         [into] = around
     else:
         into = change.merge(around)
     change.put(into, page, now)
     if changed:
-        _claim(t, now["content"], into)
-
-
-def _new_cluster(t: Snapshot, page: str) -> str:
-    """The name of a cluster that begins with a page."""
-    # Nobody else has it: only a run for this page could make it, at this timestamp.
-    return f"{page[:16]}{t.start_ts:x}"
+        _claim(t, now, into)
 
 
 Get = Callable[[Column[str, Any], str], Any]
@@ -202,15 +225,10 @@ def _around(t: Snapshot, now: Member, get_target: Get) -> set[str]:
     `get_target` reads what its target has joined, and locks that if its caller joins it as well.
     """
     found: set[str] = set()
-    content = now["content"]
-    owner = t.get(tables.owner, content)
-    if owner is not None:
-        found.add(owner["cluster"])
-    elif (simhash := simhash_of(content)) is not None:
-        for other in _near(t, simhash):
-            owner = t.get(tables.owner, near_key(other))
-            if owner is not None:
-                found.add(owner["cluster"])
+    for content in {now["content"], now["leader"]}:
+        owner = t.get(tables.owner, content)
+        if owner is not None:
+            found.add(owner["cluster"])
     if now["target"] is not None:
         joined = get_target(tables.joined, page_row(now["target"]))
         if joined is not None:
@@ -230,65 +248,25 @@ def _copies(t: Snapshot, now: Member) -> list[Mapping[str, Any]]:
     return [one for one in found if one["kind"] == "canonical"]
 
 
-def _near(t: Snapshot, simhash: int) -> set[int]:
-    """Other simhashes at a distance of at most `NEAR`."""
-    found = set()
-    for stored in t.get_many((tables.near, row) for row in band_rows(simhash)):
-        found |= {one for one in _simhashes(stored) if hamming(one, simhash) <= NEAR}
-    return found - {simhash}
-
-
-def _bands(content: str) -> list[tuple[Column[str, Any], str]]:
-    """The cells in which a content key's simhash stands, if it has one."""
-    simhash = simhash_of(content)
-    return [] if simhash is None else [(tables.near, row) for row in band_rows(simhash)]
-
-
 # --- Keys -----------------------------------------------------------------------------------
 
 
-def _claim(t: Transaction, content: str, cluster: str) -> None:
-    """Count one more page with a content key."""
-    owner = t.get(tables.owner, content)
+def _claim(t: Transaction, now: Member, cluster: str) -> None:
+    """Count one more page with a content."""
+    owner = t.get(tables.owner, now["content"])
     pages = owner["pages"] if owner is not None else 0
-    t.set(tables.owner, content, {"cluster": cluster, "pages": pages + 1})
-    if not pages:
-        _change_bands(t, content, set.union)
+    after = {"cluster": cluster, "leader": now["leader"], "pages": pages + 1}
+    t.set(tables.owner, now["content"], after)
 
 
 def _release(t: Transaction, content: str) -> None:
-    """Count one page less with a content key."""
+    """Count one page less with a content."""
     owner = t.get(tables.owner, content)
     assert owner is not None, content
     if owner["pages"] > 1:
         t.set(tables.owner, content, {**owner, "pages": owner["pages"] - 1})
-        return
-    t.delete(tables.owner, content)
-    _change_bands(t, content, set.difference)
-
-
-def _change_bands(
-    t: Transaction, content: str, change: Callable[[set[int], set[int]], set[int]]
-) -> None:
-    """Add a content key's simhash to its bands, or take it out."""
-    simhash = simhash_of(content)
-    if simhash is not None:
-        cells = _bands(content)
-        for (_, row), stored in zip(cells, t.get_many(cells), strict=True):
-            _store(t, row, change(_simhashes(stored), {simhash}))
-
-
-def _simhashes(stored: bytes | None) -> set[int]:
-    packed = stored or b""
-    return {int.from_bytes(packed[at : at + _BYTES], "big") for at in range(0, len(packed), _BYTES)}
-
-
-def _store(t: Transaction, row: str, simhashes: Iterable[int]) -> None:
-    packed = b"".join(one.to_bytes(_BYTES, "big") for one in sorted(simhashes))
-    if packed:
-        t.set(tables.near, row, packed)
     else:
-        t.delete(tables.near, row)
+        t.delete(tables.owner, content)
 
 
 # --- Clusters -------------------------------------------------------------------------------
@@ -305,21 +283,33 @@ class _Change:
         self._before: dict[str, dict[str, Member]] = {}
         self._after: dict[str, dict[str, Member]] = {}
         self._cluster_of: dict[str, str] = {}
+        self._loaded: set[str] = set()
 
     def load(self, cluster: str) -> Mapping[str, Member]:
         """The members of a cluster, which is locked."""
-        if cluster not in self._before:
+        if cluster not in self._loaded:
             self._t.get_for_update(tables.version, cluster)
             row = self._t.get_row(tables.clusters, cluster, [tables.member])
             members = row.family(tables.member)
+            # Pages may have been added to it already.
             self._before[cluster] = members
-            self._after[cluster] = dict(members)
-            self._cluster_of |= dict.fromkeys(members, cluster)
+            self._after[cluster] = {**members, **self._after.get(cluster, {})}
+            self._cluster_of |= dict.fromkeys(self._after[cluster], cluster)
+            self._loaded.add(cluster)
         return self._after[cluster]
 
     def cluster_of(self, page: str) -> str | None:
         """The cluster that a page is in by now, of those that were loaded."""
         return self._cluster_of.get(page)
+
+    def create(self) -> str:
+        """The name of a new cluster, without members yet; no other transaction can know it."""
+        # Random: all runs of a batch have one start_ts, and a page may found two clusters in it.
+        cluster = token_hex(12)
+        self._before[cluster] = {}
+        self._after[cluster] = {}
+        self._loaded.add(cluster)
+        return cluster
 
     def put(self, cluster: str, page: str, member: Member | None) -> None:
         """Add a page to a cluster or change it there; take it out for None."""
@@ -336,12 +326,34 @@ class _Change:
         keys = {name: member[name] for name in ("content", "target")}
         self._t.set(tables.joined, page_row(member["url"]), {"cluster": cluster, **keys})
 
+    def lead(self, led: Mapping[str, str]) -> set[str]:
+        """Write who leads contents now, at them and at their pages; the clusters of these."""
+        touched: dict[str, set[str]] = {}
+        for content, leader in led.items():
+            owner = self._t.get(tables.owner, content)
+            if owner is not None:
+                self._t.set(tables.owner, content, {**owner, "leader": leader})
+                touched.setdefault(owner["cluster"], set()).add(content)
+        for cluster, contents in touched.items():
+            for page, member in list(self.load(cluster).items()):
+                if member["content"] in contents:
+                    self.put(cluster, page, {**member, "leader": led[member["content"]]})
+        return set(touched)
+
+    def follow(self, led: Mapping[str, str]) -> None:
+        """Move the contents that have got another leader into its cluster."""
+        for content, leader in led.items():
+            both = [self._t.get(tables.owner, one) for one in (content, leader)]
+            clusters = {owner["cluster"] for owner in both if owner is not None}
+            if len(clusters) > 1:
+                self.merge(clusters)
+
     def split(self, cluster: str) -> None:
         """Make a cluster of its own of every component but the largest."""
         for part in partition(self._after[cluster])[1:]:
-            self._move(part, cluster, f"{min(part)[:16]}{self._t.start_ts:x}")
+            self._move(part, cluster, self.create())
 
-    def merge(self, clusters: Iterable[str]) -> str:
+    def merge(self, clusters: Collection[str]) -> str:
         """Move the members of all clusters into the largest; its name."""
         sizes = {cluster: len(self.load(cluster)) for cluster in clusters}
         into = min(sizes, key=lambda cluster: (-sizes[cluster], cluster))

@@ -1,57 +1,70 @@
-"""§3.1: which pages are one document to a reader: the connected components of what they share.
+"""§3.1: which pages are one document to a reader.
 
 Two live pages are joined by an edge if
 
-    they have the same content key      the same simhash, or the same bytes if they are short
-    their simhashes are near            at most `fingerprints.NEAR` of 64 bits differ
-    one leads to the other              by a `rel=canonical` that counts
+    they have the same content      the same title and text, or the same bytes if they are short
+    their contents are near         one of them leads the other: see below
+    one leads to the other          by a `rel=canonical` that counts
 
 and a cluster is a connected component. So it does not depend on the order in which pages came,
 which a rule such as "join the first cluster that fits" would: what a batch computation finds,
 the observers find as well.
+
+Being near (`fingerprints.Sketch.is_near`, between contents that share a band) is no equivalence:
+a chain of small edits ends at a text of its own. So contents are joined to their *leaders* only,
+which makes groups of texts that are all near one: in the order of their keys, a content is a
+leader unless one before it is and is near; then the first such leads it. A text is never joined
+to another one by way of a third that only resembles its neighbour.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import combinations
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from webindex.fingerprints import NEAR, bands, hamming
+from webindex.page.fingerprints import Sketch
 
-__all__ = ["NEAR_KEY", "band_rows", "content_key", "near_key", "partition", "simhash_of"]
+__all__ = ["band_rows", "content_in", "content_key", "packed_key", "partition", "similar"]
 
-NEAR_KEY: Final = "near/"
-TEXT_KEY: Final = "text/"
+LONG: Final = "near/"
+SHORT: Final = "text/"
+PACKED: Final = 16
+"""Bytes of a content in a band."""
 
 
 def content_key(fingerprint: Mapping[str, Any]) -> str:
     """The row of `keys` that a page stands for with its text."""
-    simhash, text_hash = fingerprint["simhash"], fingerprint["hash"]
-    return f"{TEXT_KEY}{text_hash}" if simhash is None else f"{NEAR_KEY}{simhash}"
+    heading, text = fingerprint["heading"], fingerprint["hash"]
+    return f"{SHORT}{text}" if heading is None else f"{LONG}{heading}/{text.partition(':')[2]}"
 
 
-def near_key(simhash: int) -> str:
-    """The row of `keys` for the pages with this simhash."""
-    return f"{NEAR_KEY}{simhash:016x}"
+def band_rows(content: str, sketch: Sketch) -> list[str]:
+    """The rows of `keys` in which contents meet that may be near: those of one heading."""
+    heading = content.split("/")[1]
+    return [f"band/{heading}/{band}" for band in sketch.bands]
 
 
-def simhash_of(content: str) -> int | None:
-    """The simhash that a content key is made of; None for that of a short page."""
-    return int(content[len(NEAR_KEY) :], 16) if content.startswith(NEAR_KEY) else None
+def packed_key(content: str) -> bytes:
+    """A content as its bands list it: the bytes are in the order of the keys."""
+    return bytes.fromhex(content.rpartition("/")[2])
 
 
-def band_rows(simhash: int) -> list[str]:
-    """The four rows of `keys` in which near simhashes meet: they agree in at least one band."""
-    return [f"band/{place}/{bits:04x}" for place, bits in enumerate(bands(simhash))]
+def content_in(band_row: str, packed: bytes) -> str:
+    """The content that a band lists."""
+    return f"{LONG}{band_row.split('/')[1]}/{packed.hex()}"
+
+
+def similar(one: bytes, other: bytes) -> bool:
+    """Whether two contents of one band are near, by their sketches as they are stored."""
+    return Sketch.unpack(one).is_near(Sketch.unpack(other))
 
 
 def partition(members: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     """The connected components of some pages, the largest first.
 
     Args:
-        members: by page id, as in `clusters.member`: `url`, `content` and `target` are looked at.
+        members: by page id, as in `clusters.member`: `url`, `leader` and `target` are looked at.
             A target that is not among them joins nothing.
     """
     above = {page: page for page in members}
@@ -73,22 +86,7 @@ def _edges(members: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]
     first: dict[str, str] = {}
     by_url = {one["url"]: page for page, one in members.items()}
     for page, one in members.items():
-        yield page, first.setdefault(one["content"], page)
+        yield page, first.setdefault(one["leader"], page)
         target = by_url.get(one["target"])
         if target is not None:
             yield page, target
-    for one_key, other_key in _near_keys(first):
-        yield first[one_key], first[other_key]
-
-
-def _near_keys(contents: Iterable[str]) -> Iterator[tuple[str, str]]:
-    meeting: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
-    for content in contents:
-        simhash = simhash_of(content)
-        if simhash is not None:
-            for row in band_rows(simhash):
-                meeting[row].append((content, simhash))
-    for there in meeting.values():
-        for (one, mine), (other, its) in combinations(there, 2):
-            if hamming(mine, its) <= NEAR:
-                yield one, other

@@ -15,9 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from percola import Column, Row, Snapshot, Transaction, observer
-from webindex import outbox, tables
-from webindex.election import elect
-from webindex.urls import page_id, page_row
+from webindex import tables
+from webindex.observers import outbox
+from webindex.observers.election import elect
+from webindex.page.urls import page_id, page_row
 
 __all__ = ["MAX_ANCHORS", "assemble", "tell"]
 

@@ -12,14 +12,17 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from percola import Observer, Transaction, observer
-from webindex import outbox, tables
+from webindex import journal, tables
+from webindex.observers import outbox
+from webindex.page.urls import host
 from webindex.serving.base import ServingDocument, ServingIndex
-from webindex.urls import host
 
 __all__ = ["EXPORT_BATCH", "export_to", "serving_document"]
 
 EXPORT_BATCH: Final = 500
 """Documents that one run of `export` writes to the search index."""
+
+_WINDOWS: Final = 256
 
 EXPORT_SHARE: Final = 0.5
 """A durable write of the search index takes 20 to 100 ms however small it is, beside a load: it
@@ -34,6 +37,9 @@ def export_to(index: ServingIndex) -> Observer[str]:
     that have changed since the last one. Writing the index is no part of the transaction, but
     it is idempotent by cluster and epoch: a crash in between only makes it happen again.
     """
+    # The last entry taken of a window of which there is more, by window. A hint: if the run did
+    # not commit, or another process has gone on, what stands before it is found as well.
+    reached: dict[str, str] = {}
 
     @observer(tables.outbox_ready, name="export", share=EXPORT_SHARE, apart=True)
     def export(t: Transaction, window: str) -> None:
@@ -41,9 +47,12 @@ def export_to(index: ServingIndex) -> Observer[str]:
         deletes: dict[str, int] = {}
         loaded: list[int] = []
         taken: list[outbox.Entry] = []
-        for entry, loaded_ms in outbox.entries(t, window):
+        for entry, loaded_ms in outbox.entries(t, window, after=reached.pop(window, "")):
             if len(taken) >= EXPORT_BATCH:
                 t.notify(tables.outbox_ready, window)
+                if len(reached) >= _WINDOWS:
+                    reached.clear()
+                reached[window] = taken[-1].key
                 break
             taken.append(entry)
             loaded += loaded_ms
@@ -59,9 +68,10 @@ def export_to(index: ServingIndex) -> Observer[str]:
         index.apply(list(puts.values()), list(deletes.items()))
         now = time.time_ns() // 1_000_000
         if loaded:
-            t.set(
-                tables.report,
-                f"export/{t.start_ts:020}",
+            journal.keep(
+                t,
+                journal.EXPORT,
+                t.start_ts,
                 {"at_ms": now, "latency_ms": [now - one for one in loaded]},
             )
 

@@ -14,6 +14,8 @@ notifies that one: nothing is left behind in a window because others have gone o
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -54,9 +56,22 @@ def enter(t: Transaction, cluster: str, loaded_ms: Iterable[int] = ()) -> None:
     t.notify(tables.outbox_ready, window)
 
 
-def entries(now: Snapshot, window: str, cluster: str | None = None) -> Iterator[Waiting]:
-    """What waits in a window, of one cluster or of all."""
+def entries(
+    now: Snapshot, window: str, cluster: str | None = None, *, after: str = ""
+) -> Iterator[Waiting]:
+    """What waits in a window, of one cluster or of all.
+
+    With `after`, the key of an entry, in order from there on, and then from the beginning: the
+    entries before it have been deleted, but for those that came later, and a scan passes over
+    each deleted one.
+    """
     prefix = f"{window}/" if cluster is None else f"{window}/{cluster}/"
-    for row in now.scan(tables.outbox, prefix=prefix, columns=[tables.entry]):
+    scan = functools.partial(now.scan, tables.outbox, columns=[tables.entry])
+    if after:
+        past = prefix[:-1] + chr(ord("/") + 1)
+        rows = itertools.chain(scan(start=after, end=past), scan(start=prefix, end=after))
+    else:
+        rows = itertools.chain(scan(prefix=prefix))
+    for row in rows:
         _, name, epoch = row.key.split("/")
         yield Waiting(Entry(row.key, name, int(epoch)), row[tables.entry]["loaded_ms"])

@@ -11,10 +11,11 @@ once without a conflict, and one run answers them all. Each observer writes only
 from what is there, so a chain ends where nothing changes: a page that was crawled again with the
 same text causes no work below `parse`.
 
-Here stands what a page says of itself, and the links between pages. Which page is another's
-redirect or copy is found in `webindex.pointing`, which pages are one document in
-`webindex.clustering`, what that shows in `webindex.assembling`, and how it gets to the search
-index in `webindex.exporting`.
+Here stands what a page says of itself, and the links between pages. What a page is when a crawler
+wrote only that it is like another capture is found in `webindex.load.settling`. Which page is
+another's redirect or copy is found in `webindex.observers.redirects`, which pages are one document
+in `webindex.observers.clustering`, what that shows in `webindex.observers.documents`, and how it
+gets to the search index in `webindex.observers.export`.
 
 Why `count` is an observer of its own: ten thousand pages may link to one, and each of them
 writes a cell of its own there, side by side. One run then counts them for all, however many have
@@ -31,11 +32,13 @@ from typing import Final
 
 from percola import Snapshot, Transaction, observer
 from webindex import tables
-from webindex.assembling import tell
-from webindex.pages import parse_capture
-from webindex.pointers import is_live, pointer_of_capture
-from webindex.pointing import is_counted, point
-from webindex.urls import page_id, page_row
+from webindex.load.revisits import is_synthetic
+from webindex.load.settling import offer_captures, read_ahead
+from webindex.observers.documents import tell
+from webindex.observers.redirects import is_counted, point
+from webindex.page.pages import parse_capture
+from webindex.page.pointers import is_live, pointer_of_capture
+from webindex.page.urls import page_id, page_row
 
 __all__ = ["COUNT_SECONDS", "count", "invert", "parse"]
 
@@ -45,12 +48,15 @@ of a popular page thousands of times, each count reads them all, and each that d
 exports a document. At 28,000 pages a round of it is worth twenty seconds of two cores."""
 
 
-@observer(tables.capture, batch=tables.BATCH)
+@observer(tables.capture, batch=tables.BATCH, ahead=read_ahead)
 def parse(t: Transaction, row: str) -> None:
     """Parse a new capture: text, links, and what the page is known by."""
     found = t.get(tables.capture, row)
     if found is None:
         return
+    # Of several captures that were loaded before it is parsed, only the newest stands there.
+    earlier = t.get(tables.earlier, row) or {}
+    offer_captures(t, [one for one in (found, *earlier.values()) if not is_synthetic(one)])
     page = None
     if 200 <= found["status"] < 300:
         compressed = t.get(tables.body, row)
@@ -67,7 +73,7 @@ def parse(t: Transaction, row: str) -> None:
     known = {
         "url": page.url,
         "hash": page.text_hash,
-        "simhash": None if page.simhash is None else f"{page.simhash:016x}",
+        "heading": page.heading,
         "title": page.title,
         "language": page.language,
         "indexable": not page.noindex,
@@ -80,6 +86,10 @@ def parse(t: Transaction, row: str) -> None:
     ):
         t.set(tables.fingerprint, row, {**known, "loaded_ms": found["loaded_ms"]})
         t.set(tables.text, row, page.text)
+        if page.sketch is not None:
+            t.set(tables.sketch, row, page.sketch.pack())
+        elif before is not None and before["heading"] is not None:
+            t.delete(tables.sketch, row)
         t.notify(tables.join_due, row)
     links = [[one.url, list(one.anchors), one.rel] for one in page.links]
     if links != (t.get(tables.links, row) or []):
@@ -92,7 +102,7 @@ def parse(t: Transaction, row: str) -> None:
 def _withdraw(t: Transaction, row: str) -> None:
     """The page is gone, or has become a redirect: it leaves its cluster, its links are undone."""
     t.notify(tables.join_due, row)
-    for column in (tables.fingerprint, tables.text, tables.links, tables.rank):
+    for column in (tables.fingerprint, tables.text, tables.sketch, tables.links, tables.rank):
         if t.get(column, row) is not None:
             t.delete(column, row)
 

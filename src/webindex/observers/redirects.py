@@ -23,9 +23,9 @@ from typing import Any
 
 from percola import Snapshot, Transaction, observer
 from webindex import tables
-from webindex.assembling import tell
-from webindex.pointers import MAX_HOPS
-from webindex.urls import page_id, page_row, registrable_domain
+from webindex.observers.documents import tell
+from webindex.page.pointers import MAX_HOPS
+from webindex.page.urls import page_id, page_row, registrable_domain
 
 __all__ = ["follow", "is_counted", "point", "resolve", "target_of"]
 

@@ -9,7 +9,7 @@ is no link is ignored. A link with an `anchor` parameter is about some other pag
 import re
 from collections.abc import Iterator
 
-from webindex.urls import resolve
+from webindex.page.urls import resolve
 
 __all__ = ["canonical_of", "names_canonical"]
 

@@ -11,8 +11,8 @@ from typing import Final, Literal
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
-from webindex.text import collapse
-from webindex.urls import resolve
+from webindex.page.text import collapse
+from webindex.page.urls import resolve
 
 __all__ = ["MAX_ANCHOR", "MAX_ANCHORS", "MAX_LINKS", "Link", "Rel", "extract_links"]
 

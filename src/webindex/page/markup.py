@@ -10,15 +10,16 @@ This is meant for broken generators; two megabytes made on purpose can still tak
 import codecs
 import re
 from collections.abc import Iterator
+from html import escape
 from typing import Final
 
 import numpy as np
 from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
 
-__all__ = ["MAX_BODY", "MAX_DEPTH", "MAX_TAG", "decode"]
+__all__ = ["MAX_BODY", "MAX_DEPTH", "MAX_TAG", "decode", "decode_xml"]
 
-MAX_BODY: Final = 2 << 20
-"""Bytes of a body that are looked at; what follows is ignored."""
+MAX_BODY: Final = 8 << 20
+"""Bytes of a body that are looked at; what follows is ignored. A load takes less by default."""
 
 MAX_DEPTH: Final = 1000
 """Nesting depth up to which elements are kept; deeper ones are replaced by their content."""
@@ -35,6 +36,13 @@ _CHARSET = re.compile(r"charset\s*=[\s\"']*([\w.:-]+)", re.ASCII | re.IGNORECASE
 # One character in so many may be broken before a charset counts as wrong.
 _TOLERATED = 500
 _DAMAGE = "\ufffd"
+
+_XML_ENCODING = re.compile(rb"(?:\xef\xbb\xbf)?<\?xml[^>]*?\bencoding\s*=\s*[\"']([\w.:-]+)")
+_CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
+_EMPTY_ELEMENT = re.compile(r"<([A-Za-z_][\w.:-]*+)([^<>]*?)\s*+/>")
+_VOID = frozenset(
+    "area base br col embed hr img input link meta param source track wbr".split()  # noqa: SIM905
+)
 
 _TAG = re.compile(r"<(/?)([a-zA-Z][^\s/>]*)[^>]*>?")
 # Elements that are void, or that the next one of their kind closes: they do not pile up.
@@ -59,17 +67,40 @@ def decode(body: bytes, content_type: str | None) -> str:
     body = body[:MAX_BODY]
     for mark, codec in _BOMS:
         if body.startswith(mark):
-            return _finish(body[len(mark) :].decode(codec, "replace"))
+            return _finish(_text(body[len(mark) :], codec))
     best, least = "", len(body) + 1
     for codec in _charsets(body, content_type):
-        text = body.decode(codec, "replace")
-        # A page cut off in the middle of its last character keeps its declared charset.
+        text = _text(body, codec)
         damage = text.count(_DAMAGE) - text.endswith(_DAMAGE)
         if damage * _TOLERATED <= len(text):
             return _finish(text)
         if damage < least:
             best, least = text, damage
     return _finish(best)
+
+
+def decode_xml(body: bytes, content_type: str | None) -> str:
+    """Return an XML document as markup that a parser of HTML reads as it is meant.
+
+    The charset is that of the `Content-Type` header, else of the XML declaration. Empty elements
+    are closed, and what stands in CDATA sections is text.
+    """
+    if _CHARSET.search(content_type or "") is None:
+        declared = _XML_ENCODING.match(body[:200])
+        charset = declared[1].decode() if declared is not None else "utf-8"
+        content_type = f"text/xml; charset={charset}"
+    text = _CDATA.sub(lambda found: escape(found[1], quote=False), decode(body, content_type))
+    return _EMPTY_ELEMENT.sub(_closed, text)
+
+
+def _closed(tag: re.Match[str]) -> str:
+    name = tag[1].lower()
+    return tag[0] if name in _VOID else f"<{tag[1]}{tag[2]}></{tag[1]}>"
+
+
+def _text(body: bytes, codec: str) -> str:
+    """Decode as far as there are whole characters: a page may be cut off within its last one."""
+    return codecs.getincrementaldecoder(codec)("replace").decode(body)
 
 
 def _charsets(body: bytes, content_type: str | None) -> Iterator[str]:

@@ -21,12 +21,12 @@ from resiliparse.parse.encoding import detect_mime
 from resiliparse.parse.html import HTMLTree
 from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser, LexborNode
 
-from webindex import fingerprints
-from webindex.link_header import canonical_of
-from webindex.links import Link, extract_links
-from webindex.markup import decode
-from webindex.text import collapse
-from webindex.urls import normalise, resolve
+from webindex.page import fingerprints
+from webindex.page.link_header import canonical_of
+from webindex.page.links import Link, extract_links
+from webindex.page.markup import decode, decode_xml
+from webindex.page.text import collapse
+from webindex.page.urls import normalise, resolve
 
 __all__ = ["MAX_REFRESH_SECONDS", "MAX_TITLE", "Link", "Page", "parse", "parse_capture"]
 
@@ -37,7 +37,8 @@ MAX_REFRESH_SECONDS: Final = 10.0
 """A refresh that waits longer is no redirect but a page that shows itself anew."""
 
 _LANGUAGE_SAMPLE = 8_000
-_HTML_TYPES = frozenset({"text/html", "application/xhtml+xml"})
+_XML_TYPES = frozenset({"application/xhtml+xml", "application/xml", "text/xml"})
+_HTML_TYPES = _XML_TYPES | {"text/html"}
 _UNKNOWN_TYPES = frozenset({"", "application/octet-stream", "unknown/unknown"})
 # Possessive throughout: an attribute of ten thousand spaces must not make this one backtrack.
 _REFRESH = re.compile(
@@ -49,6 +50,18 @@ _LANGUAGE_TAG = re.compile(r"\s*([a-zA-Z]{2,3})(?![a-zA-Z0-9])")
 _NO_LANGUAGE = frozenset({"un", "und", "mul", "zxx", "xxx", "zzb", "zze", "zzh", "zzp"})
 # CLD2 keeps codes that ISO 639 has since replaced.
 _CURRENT_CODES = {"iw": "he", "jw": "jv", "in": "id", "ji": "yi", "mo": "ro"}
+# What a site puts around the text of a page.
+_AROUND = (
+    "nav, header, footer, aside, form, button, select, script, style, noscript, template, svg, "
+    "[role=navigation], [role=banner], [role=contentinfo], [role=search]"
+)
+_NAMED = ", ".join(
+    f"body {tag}[{name}]" for tag in ("div", "ul", "table", "p") for name in ("class", "id")
+)
+_AROUND_NAME = re.compile(
+    r"(?:^|[^a-z])(?:nav|navbar|navpath|navrow|navigation|tabs|menu|sidebar|breadcrumbs?|footer"
+    r"|header|banner|toc|search|skip)\d*(?![a-z])|(?:^|[^a-zA-Z])(?:top|bottom|sub|fixed|main|side)Nav"
+)
 # Directives of X-Robots-Tag that have a value; any other word before a colon is a robot's name.
 _VALUED = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})
 
@@ -82,8 +95,11 @@ class Page:
     text_hash: str
     """See `fingerprints.text_hash`."""
 
-    simhash: int | None
-    """See `fingerprints.simhash`."""
+    heading: str | None
+    """See `fingerprints.heading`; None for a page that is compared by its bytes."""
+
+    sketch: fingerprints.Sketch | None
+    """See `fingerprints.Sketch`; None for such a page."""
 
 
 def parse(
@@ -100,8 +116,8 @@ def parse(
     Args:
         body: at most `markup.MAX_BODY` bytes are looked at, except for the hash of the bytes.
         url: absolute URL of the page; normalised here.
-        content_type: value of the `Content-Type` header. Without one the bytes decide. HTML and
-            plain text are read; any other type gives a page without text and links.
+        content_type: value of the `Content-Type` header. Without one the bytes decide. HTML, XML
+            and plain text are read; any other type gives a page without text and links.
         x_robots_tag: value of the `X-Robots-Tag` header; several headers joined by newlines (or
             commas, as long as none of them names a robot).
         link_header: value of the `Link` header, several joined by commas: see `link_header`.
@@ -124,7 +140,7 @@ def parse(
             body, url, "", text, language, noindex, nofollow, canonical=from_header, refresh=refresh
         )
 
-    markup = decode(body, content_type)
+    markup = (decode_xml if kind in _XML_TYPES else decode)(body, content_type)
     # Without mutation events parsing takes a fifth of the time; nothing here listens to them.
     tree = LexborHTMLParser(markup, options=LexborDocumentOptions.WO_EVENTS)
     head = tree.head
@@ -142,19 +158,22 @@ def parse(
         if (attributes.get("http-equiv") or "").strip().lower() == "refresh"
     ]
     relations = [a for a in _children(head, "link") if a.get("rel") and a.get("href")]
+    title, declared = _title(tree), _declared_language(tree)
+    links = extract_links(
+        tree, base, url, nofollow=nofollow, alternates=_alternates(relations, base)
+    )
     return _page(
         body,
         url,
-        _title(tree),
+        title,
         _main_text(markup),
-        _declared_language(tree) or language,
+        declared or language,
         noindex,
         nofollow,
         canonical=_canonical(relations, base, from_header),
         refresh=_refresh(refreshes, url),
-        links=extract_links(
-            tree, base, url, nofollow=nofollow, alternates=_alternates(relations, base)
-        ),
+        links=links,
+        own=_own_text(tree),
     )
 
 
@@ -186,8 +205,14 @@ def _page(
     canonical: str | None = None,
     refresh: str | None = None,
     links: tuple[Link, ...] = (),
+    own: tuple[str, str] | None = None,
 ) -> Page:
-    words = fingerprints.tokens(text)
+    """`own` is what the page is compared by, its main heading and its text, if not `text`."""
+    main_heading, compared = own or ("", text)
+    words = fingerprints.tokens(compared)
+    heading = fingerprints.heading(title)
+    name = fingerprints.own_name(main_heading, heading)
+    sketch = fingerprints.sketch(compared, words, heading, name)
     return Page(
         url=url,
         title=title,
@@ -198,13 +223,14 @@ def _page(
         canonical=canonical,
         refresh=refresh,
         links=links,
-        text_hash=fingerprints.text_hash(text, words, body),
-        simhash=fingerprints.simhash(words),
+        text_hash=fingerprints.text_hash(compared, words, body, name),
+        heading=fingerprints.heading_key(heading) if sketch is not None else None,
+        sketch=sketch,
     )
 
 
 def _media_type(body: bytes, content_type: str | None) -> str:
-    named = (content_type or "").partition(";")[0].strip().lower()
+    named = re.split("[;,]", content_type or "", maxsplit=1)[0].strip().lower()
     if named not in _UNKNOWN_TYPES:
         return named
     return "text/html" if detect_mime(body).startswith("text/") else "application/octet-stream"
@@ -224,6 +250,30 @@ def _main_text(markup: str) -> str:
     return collapse(
         extract_plain_text(tree, preserve_formatting=True, list_bullets=False, alt_texts=False)
     )
+
+
+def _own_text(tree: LexborHTMLParser) -> tuple[str, str]:
+    """The main heading and the text of a page without what its site puts around it.
+
+    Unlike `_main_text`, each element is judged by itself, by its tag and by the names that authors
+    give to such elements, and never by the rest of the page: so the text is the same where another
+    site shows it with another menu. Takes these elements out of the tree.
+    """
+    for node in tree.css(_AROUND):
+        node.decompose()
+    around = [
+        node
+        for node in tree.css(_NAMED)
+        if _AROUND_NAME.search(" ".join(filter(None, map(node.attributes.get, ("class", "id")))))
+        # A name such as "with-sidebar" may be that of a frame around everything.
+        and node.css_first("main, article, [role=main], h1") is None
+    ]
+    first = tree.css_first("h1, .title")
+    main_heading = collapse(first.text(separator=" ")) if first is not None else ""
+    for node in around:
+        node.decompose()
+    body = tree.body
+    return main_heading, collapse(body.text(separator=" ")) if body is not None else ""
 
 
 def _title(tree: LexborHTMLParser) -> str:

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from webindex.pages import Page
-from webindex.urls import registrable_domain, resolve
+from webindex.page.pages import Page
+from webindex.page.urls import registrable_domain, resolve
 
 __all__ = [
     "MAX_HOPS",

@@ -27,7 +27,6 @@ from pyspark import RDD, Broadcast, StorageLevel
 from pyspark.sql import SparkSession
 
 from webindex import tables
-from webindex.frames import table_at
 from webindex.ranking.graph import (
     Ids,
     Numbering,
@@ -39,7 +38,8 @@ from webindex.ranking.graph import (
     read_pages,
 )
 from webindex.ranking.pagerank import Block, Ranking, iterate, steps_for
-from webindex.spark_jobs import Job, Progress
+from webindex.spark.jobs import Job, Progress
+from webindex.spark.tables import table_at
 
 _LEAST_PARTS: Final = 16
 _PARTS_A_CORE: Final = 4

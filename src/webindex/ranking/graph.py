@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from webindex.urls import page_id
+from webindex.page.urls import page_id
 
 SHARDS: Final = tuple(f"{byte:02x}" for byte in range(256))
 """The prefixes of page rows, and the rows of the table `ranks`."""

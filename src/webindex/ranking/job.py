@@ -14,14 +14,14 @@ from pyspark.sql import SparkSession
 
 import percola
 from percola import PercolaError, Repository
-from webindex import tables
-from webindex.batch.halfway import refuse_half_built
+from webindex import journal, tables
 from webindex.errors import WebindexError
+from webindex.incomplete import refuse_half_built
 from webindex.ranking.distributed import Graph
 from webindex.ranking.graph import Numbering, PagesRead, Values
 from webindex.ranking.report import EPSILON, RankReport
 from webindex.ranking.writing import OvertakenError, Written, begin, write_ranks
-from webindex.spark_jobs import (
+from webindex.spark.jobs import (
     Job,
     Progress,
     Show,
@@ -31,7 +31,7 @@ from webindex.spark_jobs import (
     running_session,
     started_job,
 )
-from webindex.working import open_repository
+from webindex.workers.processes import open_repository
 
 TOLERANCE: Final = 1e-6
 """The iteration ends when a step changes a rank by less than this on average, the mean being 1."""
@@ -156,9 +156,8 @@ def _run(
 
 
 def _keep(repo: Repository, report: RankReport) -> None:
-    row = f"rank/{report.run:020}"
     try:
-        repo.run(lambda t: t.set(tables.report, row, report.to_json()))
+        repo.run(lambda t: journal.keep(t, "rank", report.run, report.to_json()))
     except PercolaError:
         if report.error is None:
             raise

@@ -22,7 +22,7 @@ from typing import Final
 
 from percola import PercolaError, Repository, Snapshot, Transaction
 from webindex import tables
-from webindex.assembling import tell
+from webindex.observers.documents import tell
 from webindex.ranking.graph import SHARDS
 
 DIGITS: Final = 6

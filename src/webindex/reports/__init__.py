@@ -14,12 +14,12 @@ Everything is read at one timestamp, but the versions, which are all that is kep
 index, which follows the repository by milliseconds: where it has not yet, the story says so.
 """
 
-from webindex.story.cluster import ORDER, Member
-from webindex.story.links import KINDS, Link, kinds
-from webindex.story.pending import STEPS, Trouble
-from webindex.story.told import HEADLINES, UNKNOWN, Rank, Story, places, tell
-from webindex.story.versions import Version
-from webindex.story.ways import PointsHere, Step, Way
+from webindex.reports.cluster import ORDER, Member
+from webindex.reports.links import KINDS, Counted, Link, kinds
+from webindex.reports.page import HEADLINES, UNKNOWN, Rank, Story, places, tell
+from webindex.reports.pending import STEPS, Trouble
+from webindex.reports.redirect_paths import PointsHere, Step, Way
+from webindex.reports.versions import Version
 
 __all__ = [
     "HEADLINES",
@@ -27,6 +27,7 @@ __all__ = [
     "ORDER",
     "STEPS",
     "UNKNOWN",
+    "Counted",
     "Link",
     "Member",
     "PointsHere",

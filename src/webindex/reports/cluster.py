@@ -13,11 +13,10 @@ from typing import Any, Final
 
 from percola import Snapshot
 from webindex import tables
-from webindex.components import band_rows, simhash_of
-from webindex.election import election_order
-from webindex.fingerprints import NEAR, hamming
-from webindex.urls import page_row
-from webindex.wording import apart
+from webindex.observers.election import election_order
+from webindex.page.fingerprints import Sketch
+from webindex.page.urls import page_row
+from webindex.text_format import apart
 
 __all__ = ["MEMBERS", "ORDER", "Kept", "Member", "members_of", "ranks_of", "why_not"]
 
@@ -31,7 +30,7 @@ ORDER: Final = (
     "the shorter URL",
     "the first in the alphabet",
 )
-"""What decides who stands for a cluster, in this order; `webindex.election` says the same."""
+"""What decides who stands for a cluster, in this order; `observers.election` says the same."""
 
 Kept = Mapping[str, Any]
 """A member as `clusters.member` has it."""
@@ -78,7 +77,7 @@ def members_of(
     )
     told = [one for place, one in enumerate(ordered) if place < MEMBERS or one["url"] == url]
     winner = next((one for one in ordered if one["url"] == canonical), None)
-    joined = _Joined(now, ordered, told)
+    joined = _Joined(now, ordered)
     found = []
     for one in told:
         if one is winner:
@@ -108,53 +107,36 @@ def members_of(
 class _Joined:
     """What joins members: looked up among all of them, told of a few."""
 
-    def __init__(self, now: Snapshot, members: Sequence[Kept], told: Sequence[Kept]) -> None:
-        self._same: defaultdict[str, list[str]] = defaultdict(list)
+    def __init__(self, now: Snapshot, members: Sequence[Kept]) -> None:
+        self._now = now
+        self._same: defaultdict[str, list[Kept]] = defaultdict(list)
+        self._led: defaultdict[str, list[Kept]] = defaultdict(list)
         self._naming: defaultdict[str, list[str]] = defaultdict(list)
         self._urls = {one["url"] for one in members}
-        self._bands: defaultdict[str, list[tuple[int, int, str]]] = defaultdict(list)
         # In the order of election: of several pages to name, the canonical one is the first.
-        for place, one in enumerate(members):
-            simhash = simhash_of(one["content"])
-            if simhash is not None and one["content"] not in self._same:
-                for row in band_rows(simhash):
-                    self._bands[row].append((simhash, place, one["url"]))
-            self._same[one["content"]].append(one["url"])
+        for one in members:
+            self._same[one["content"]].append(one)
+            self._led[one["leader"]].append(one)
             if one["target"] is not None:
                 self._naming[one["target"]].append(one["url"])
-        wanted = {one["url"] for one in told}
-        wanted |= {url for one in told for url in self._same[one["content"]][:2]}
-        asked = sorted(wanted)
-        found = now.get_many((tables.fingerprint, page_row(url)) for url in asked)
-        self._hashes = {
-            url: known["hash"] for url, known in zip(asked, found, strict=True) if known is not None
-        }
 
     def belongs(self, one: Kept) -> list[str]:
         return [*self._by_text(one), *self._by_name(one)]
 
     def _by_text(self, one: Kept) -> list[str]:
-        url = one["url"]
-        other = next((other for other in self._same[one["content"]] if other != url), None)
+        others = (other for other in self._same[one["content"]] if other["url"] != one["url"])
+        other = next(others, None)
         if other is not None:
-            if self._hashes.get(url) == self._hashes.get(other):
-                return [f"Its text is that of {other}."]
-            return [f"Its text is nearly that of {other}: their fingerprints are the same."]
-        simhash = simhash_of(one["content"])
-        if simhash is None:
+            return [f"Its text is that of {other['url']}."]
+        leads = one["leader"] == one["content"]
+        near = self._led[one["leader"]] if leads else self._same[one["leader"]]
+        other = next((other for other in near if other["url"] != one["url"]), None)
+        if other is None:
             return []
-        near = [
-            (hamming(simhash, its), place, other)
-            for row in band_rows(simhash)
-            for its, place, other in self._bands[row]
-            if its != simhash and hamming(simhash, its) <= NEAR
-        ]
-        if not near:
-            return []
-        bits, _, other = min(near)
-        return [
-            f"Its text is nearly that of {other}: their fingerprints differ in {bits} of 64 bits."
-        ]
+        packed = self._now.get_many((tables.sketch_of, a["content"]) for a in (one, other))
+        mine, its = (None if stored is None else Sketch.unpack(stored) for stored in packed)
+        shared = f": they share {mine.likeness(its):.0%} of their words" if mine and its else ""
+        return [f"Its title is that of {other['url']}, and its text nearly the same{shared}."]
 
     def _by_name(self, one: Kept) -> list[str]:
         found = []

@@ -1,16 +1,23 @@
-"""Links to a page and from it, by what their authors say of them."""
+"""Links to a page and from it, by what their authors say of them, and how they are counted."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from percola import Snapshot
 from webindex import tables
+from webindex.page.urls import page_row
 
-__all__ = ["KINDS", "Link", "in_links", "kinds", "out_links"]
+__all__ = ["KINDS", "Counted", "Link", "counted", "in_links", "kinds", "out_links"]
+
+MOST: Final = 1_000
+"""In-links of a page that are read, about: a page may have millions, and must be shown at once."""
+
+_PARTS: Final = 16**3
+"""So many parts the ids of pages fall into, by their first three digits."""
 
 KINDS: Final = {
     "follow": "follow",
@@ -32,17 +39,70 @@ class Link:
     counts: bool
 
 
-def in_links(now: Snapshot, row: str, members: Collection[str]) -> list[Link]:
-    """The links to the page of this row, those that count first.
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """How many links name one URL of a document.
 
-    `members` are the page ids of its document: links among them recommend nothing.
+    `role` is what the URL is to the document: `canonical`, `duplicate` or `redirect`.
     """
-    linking = now.get_row(tables.inlinks, row, [tables.source]).family(tables.source)
+
+    url: str
+    role: str
+    links: int
+
+
+def counted(now: Snapshot, document: Mapping[str, Any]) -> tuple[list[Counted], int]:
+    """What `inlinks` of a document is the sum of, and how much is taken off again.
+
+    The URLs that have most links come first. Taken off are links between its own pages.
+    """
+    roles = {document["url"]: "canonical"}
+    roles |= dict.fromkeys(document["duplicates"], "duplicate")
+    roles |= dict.fromkeys(document["aliases"], "redirect")
+    tallies = now.get_many((tables.tally, page_row(url)) for url in roles)
+    found = [
+        Counted(url, role, 0 if tally is None else tally["links"])
+        for (url, role), tally in zip(roles.items(), tallies, strict=True)
+    ]
+    # While some are yet to be counted, the document may have more than its URLs.
+    inside = max(0, sum(one.links for one in found) - document["inlinks"])
+    return sorted(found, key=lambda one: (-one.links, one.url)), inside
+
+
+def in_links(now: Snapshot, row: str, members: Collection[str]) -> tuple[list[Link], bool]:
+    """The links to the page of this row, those that count first; and whether there are more.
+
+    `members` are the page ids of its document: links among them recommend nothing. Of a page that
+    much more than `MOST` others link to, about so many are read, chosen by their ids.
+    """
+    linking: dict[str, Any] = {}
+    read, step = 0, 1
+    # Ids are hashes: what was found in a part of them says how much there is in the rest.
+    while read < _PARTS and len(linking) < MOST:
+        upto = min(_PARTS, read + step)
+        parts = [tables.source.starting(start) for start in _starts(read, upto)]
+        linking |= now.get_row(tables.inlinks, row, parts).family(tables.source)
+        read = upto
+        if not linking:
+            step = 255 * read
+        else:
+            step = max(1, min(15 * read, (MOST - len(linking)) * read // len(linking)))
     links = [
         Link(one["url"], one["anchors"], one["rel"], one["rel"] == "follow" and page not in members)
         for page, one in linking.items()
     ]
-    return sorted(links, key=lambda link: (not link.counts, link.url))
+    return sorted(links, key=lambda link: (not link.counts, link.url)), read < _PARTS
+
+
+def _starts(first: int, last: int) -> Iterator[str]:
+    """What the ids of some parts begin with, `last` excluded; whole runs of 16 as one."""
+    at = first
+    while at < last:
+        digits = next(
+            n for n in (1, 2, 3) if at % 16 ** (3 - n) == 0 and at + 16 ** (3 - n) <= last
+        )
+        yield f"{at:03x}"[:digits]
+        at += 16 ** (3 - digits)
 
 
 def out_links(links: Iterable[Any], members: Collection[str]) -> list[Link]:

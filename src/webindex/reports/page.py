@@ -10,16 +10,16 @@ from typing import Any, Final
 from percola import Repository, Snapshot
 from percola import Row as RowOf
 from webindex import tables
-from webindex.loading import last_seen
-from webindex.pages import Page, parse_capture
+from webindex.load.transaction import last_seen
+from webindex.page.pages import Page, parse_capture
+from webindex.page.urls import normalise, page_row
+from webindex.reports.cluster import Member, members_of
+from webindex.reports.links import Counted, Link, counted, in_links, out_links
+from webindex.reports.pending import Trouble, troubles, unparsed, waiting
+from webindex.reports.redirect_paths import PointsHere, Way, points_here, way_of
+from webindex.reports.versions import Version, versions_of
 from webindex.serving.base import ServingIndex
-from webindex.story.cluster import Member, members_of
-from webindex.story.links import Link, in_links, out_links
-from webindex.story.pending import Trouble, troubles, unparsed, waiting
-from webindex.story.versions import Version, versions_of
-from webindex.story.ways import PointsHere, Way, points_here, way_of
-from webindex.urls import normalise, page_row
-from webindex.wording import count
+from webindex.text_format import count
 
 EXCERPT: Final = 600
 """Characters of the text that are shown."""
@@ -65,14 +65,18 @@ class Story:
         waiting: what is still to be done for it, as sentences.
         asks: the directives of a live page: of noindex and nofollow, those that it has.
         unchanged: when a crawler found it last to be as captured, without a new capture.
+        unresolved: how many newer revisits refer to captures that were not loaded.
         way: where it points; None if it points nowhere.
         pointing: the pages that point to it.
         cluster: its own; None unless it is live. `size` is how many pages it has, of which
             `members` are the first.
         canonical: the URL that stands for it in search; None if none does.
         anchors: what the links to its document say, with how many do, the most frequent first.
-        document_in_links: pages outside of its document that link to a URL of it.
+        document_in_links: links from outside of its document to a URL of it: what search shows.
+        counted: the URLs that they name, with how many links each has.
+        inside: links between pages of its document, which are taken off.
         aliases: redirects that lead to a page of its document.
+        in_links: the links to this URL; `in_links_more` says that there are others, not read.
     """
 
     url: str
@@ -89,6 +93,7 @@ class Story:
     asks: list[str] = field(default_factory=list)
     versions: list[Version] = field(default_factory=list)
     unchanged: str | None = None
+    unresolved: int = 0
     way: Way | None = None
     pointing: list[PointsHere] = field(default_factory=list)
     rank: Rank | None = None
@@ -99,7 +104,10 @@ class Story:
     aliases: list[str] = field(default_factory=list)
     anchors: list[tuple[str, int]] = field(default_factory=list)
     document_in_links: int = 0
+    counted: list[Counted] = field(default_factory=list)
+    inside: int = 0
     in_links: list[Link] = field(default_factory=list)
+    in_links_more: bool = False
     out_links: list[Link] = field(default_factory=list)
 
     @property
@@ -117,6 +125,7 @@ _COLUMNS: Final = [
     tables.capture,
     tables.body,
     tables.revisited,
+    tables.unresolved,
     tables.text,
     tables.fingerprint,
     tables.links,
@@ -136,6 +145,7 @@ def tell(repo: Repository, index: ServingIndex, url: str) -> Story:
         page = now.get_row(tables.pages, row, _COLUMNS)
         capture, known = page.get(tables.capture), page.get(tables.fingerprint)
         parsed = not unparsed(repo, row)
+        story.unresolved = page.get(tables.unresolved, 0)
         if capture is not None:
             story.status = capture["status"]
             read = _read(page) if known is not None and parsed else None
@@ -156,7 +166,9 @@ def tell(repo: Repository, index: ServingIndex, url: str) -> Story:
             story.size = len(shown.members)
             canonical = shown.document["url"] if shown.document is not None else None
             story.members = members_of(now, shown.members, url, canonical)
-        story.in_links = in_links(now, row, shown.members)
+        if shown.document is not None:
+            story.counted, story.inside = counted(now, shown.document)
+        story.in_links, story.in_links_more = in_links(now, row, shown.members)
         urls = {one["url"] for one in shown.members.values()}
         story.out_links = out_links(page.get(tables.links, []), urls)
         story.waiting = list(waiting(repo, now, row, story.cluster))
@@ -174,7 +186,14 @@ def tell(repo: Repository, index: ServingIndex, url: str) -> Story:
         _stand_as_page(story, shown, index)
     else:
         _stand_without_text(story, shown, index, parsed=parsed)
+    if story.unresolved:
+        story.reasons.append(_unresolved(story.unresolved))
     return story
+
+
+def _unresolved(number: int) -> str:
+    said = "A newer revisit refers" if number == 1 else f"{number} newer revisits refer"
+    return f"{said} to a capture that was not loaded: the page becomes what that says once it is."
 
 
 def places(repo: Repository, urls: Iterable[str]) -> dict[str, str]:
@@ -241,7 +260,8 @@ def _cluster_at_end(now: Snapshot, way: Way | None) -> str | None:
 
 def _never_captured(story: Story) -> str:
     linked, pointing = len(story.in_links), len(story.pointing)
-    found = [count(linked, "page links", "pages link") + " to it"] if linked else []
+    over = "more than " if story.in_links_more else ""
+    found = [over + count(linked, "page links", "pages link") + " to it"] if linked else []
     if pointing:
         found.append(count(pointing, "page points", "pages point") + " to it")
     but = f", but {' and '.join(found)}" if found else ", and no page links to it"

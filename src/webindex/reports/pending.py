@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from percola import Column, Family, Repository, Snapshot, Table, WeakColumn, inspection
-from webindex import outbox, tables
+from webindex import tables
+from webindex.observers import outbox
 
 __all__ = ["STEPS", "Trouble", "troubles", "unparsed", "waiting"]
 
 STEPS: Final[Mapping[str, str]] = {
+    "pages.settle": "to have its revisits compared with what they refer to",
+    "pages.offer": "to have its captures offered to revisits that refer to them",
+    "waiting.wake": "to have the revisits that refer to it compared again",
     "pages.capture": "to be parsed",
     "pages.resolve": "to find where it leads",
     "aliases.changed": "to tell the pages that point to it",
@@ -21,6 +25,7 @@ STEPS: Final[Mapping[str, str]] = {
     "inlinks.changed": "to have its in-links counted",
     "clusters.changed": "to have its document assembled",
     "outbox.ready": "to be exported to search",
+    "journal.trim": "to have its old entries removed",
 }
 """What a dirty column waits for, in the order of the chain. One that is not here is shown by its
 name."""

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from percola import Snapshot
 from webindex import tables
-from webindex.pages import Page
-from webindex.pointers import MAX_HOPS
-from webindex.pointing import end_of
-from webindex.urls import page_row, registrable_domain
-from webindex.wording import count
+from webindex.observers.redirects import end_of
+from webindex.page.pages import Page
+from webindex.page.pointers import MAX_HOPS
+from webindex.page.urls import page_row, registrable_domain
+from webindex.text_format import count
 
 __all__ = ["PointsHere", "Step", "Way", "points_here", "way_of"]
 

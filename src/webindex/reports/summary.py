@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from percola import Repository, Snapshot
 from webindex import tables
-from webindex.wording import count, moment
+from webindex.journal import counts_of
+from webindex.text_format import count, moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,11 @@ class Summary:
         rejected: records of WARC files that could not be used, over all loads; `unavailable` are
             captures of server errors, which say nothing of their page, and `unchanged` reports
             that a page was as before.
-        latency: None if nothing was exported in the time looked at.
+        unresolved: pages of which the newest that is known is a revisit of a capture that was
+            not loaded: they are what an older record says.
+        cut: captures of which only the beginning was taken, over all loads.
+        latency: of the last hour of exports at most; None if there were none in the time looked
+            at.
     """
 
     hosts: int
@@ -71,6 +76,8 @@ class Summary:
     rejected: int
     unavailable: int
     unchanged: int
+    unresolved: int
+    cut: int
     latency: Latency | None
 
     def to_json(self) -> dict[str, Any]:
@@ -98,6 +105,11 @@ class Summary:
             rows.append(("Server errors", f"{self.unavailable:,}, which say nothing of a page"))
         if self.unchanged:
             rows.append(("Reported as unchanged", f"{self.unchanged:,}"))
+        if self.unresolved:
+            waiting = f"{self.unresolved:,}: they refer to captures that were not loaded"
+            rows.append(("Revisits not resolved", waiting))
+        if self.cut:
+            rows.append(("Cut off", f"{self.cut:,} captures of long pages"))
         if self.latency is not None:
             one = self.latency
             times = f"p50 {_time(one.p50)} · p95 {_time(one.p95)} · p99 {_time(one.p99)}"
@@ -133,7 +145,8 @@ def summarise(repo: Repository, *, since: int = 0) -> Summary:
         for linked_to in now.scan(tables.inlinks, columns=[tables.tally]):
             links += linked_to[tables.tally]["links"]
             linked += 1
-        rejected, unavailable, unchanged = _loads(now)
+        loads = _loads(now)
+        unresolved = sum(1 for _ in now.scan(tables.pages, columns=[tables.unresolved]))
         waited = [
             one
             for row in now.scan(tables.journal, start=f"export/{since:020}", end="export0")
@@ -151,9 +164,11 @@ def summarise(repo: Repository, *, since: int = 0) -> Summary:
             links,
             linked,
             _ranked(now),
-            rejected,
-            unavailable,
-            unchanged,
+            loads["rejected"],
+            loads["unavailable"],
+            loads["unchanged"],
+            unresolved,
+            loads["cut"],
             latency(waited),
         )
 
@@ -177,16 +192,12 @@ def _classes(sizes: Counter[int]) -> list[tuple[int, int | None, int]]:
     return [one for one in found if one[2]]
 
 
-def _loads(now: Snapshot) -> tuple[int, int, int]:
-    """Records that were rejected, captures of server errors and revisits, over all loads."""
-    rejected = unavailable = unchanged = 0
-    for row in now.scan(tables.journal, prefix="load/"):
-        report = row[tables.report]
-        rejected += sum(report.get("rejected", {}).values())
-        loaded = report.get("loaded", {})
-        unavailable += loaded.get("unavailable", 0)
-        unchanged += loaded.get("unchanged", 0)
-    return rejected, unavailable, unchanged
+def _loads(now: Snapshot) -> Counter[str]:
+    """Records that were rejected, server errors, revisits and pages cut off, over all loads."""
+    total = Counter(counts_of(now.get(tables.report, "load") or {}))
+    for row in now.scan(tables.journal, prefix="load/", columns=[tables.report]):
+        total.update(counts_of(row[tables.report]))
+    return total
 
 
 def _ranked(now: Snapshot) -> Ranked | None:

@@ -17,7 +17,12 @@ State = Mapping[str, Any] | None
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One capture that is kept, and what it changed."""
+    """One capture that is kept, and what it changed.
+
+    Attributes:
+        original: of a revisit, the URL and date of the capture that it refers to; else None.
+        cut: of how many bytes it is the beginning of a longer page; None if it is a whole one.
+    """
 
     commit_ts: int
     date: str
@@ -26,6 +31,18 @@ class Version:
     file: str
     offset: int
     change: str
+    original: tuple[str, str] | None = None
+    cut: int | None = None
+
+    @property
+    def notes(self) -> list[str]:
+        """What is to be said of it beside what it changed, as sentences."""
+        found = []
+        if self.original is not None:
+            found.append(f"A revisit with the content of {self.original[0]} of {self.original[1]}.")
+        if self.cut is not None:
+            found.append(f"Only its first {self.cut:,} bytes were taken: the page is longer.")
+        return found
 
 
 def versions_of(repo: Repository, row: str) -> list[Version]:
@@ -43,7 +60,19 @@ def versions_of(repo: Repository, row: str) -> list[Version]:
         before = next((state for at, state in states if at < ts), None)
         change = _change(capture, older, before, after, first=first)
         where = capture["digest"], capture["file"], capture["offset"]
-        found.append(Version(ts, capture["date"], capture["status"], *where, change))
+        origin = capture.get("original")
+        original = (origin["url"], origin["date"]) if origin is not None else None
+        found.append(
+            Version(
+                ts,
+                capture["date"],
+                capture["status"],
+                *where,
+                change,
+                original,
+                capture.get("cut"),
+            )
+        )
         following = ts
     return found
 

@@ -18,7 +18,7 @@ from webindex.serving.base import (
     ServingError,
     ServingIndex,
 )
-from webindex.serving.tantivy import TantivyIndex
+from webindex.serving.tantivy.index import TantivyIndex
 
 __all__ = [
     "BusyIndexError",

@@ -2,6 +2,9 @@
 
 The locks are `flock`s: the kernel frees them when their process ends, however it ends, so
 a killed writer never locks out the next one. Their files stay where they are.
+
+A child of a fork shares the locks of its parent, and unlocking one there would take it from the
+parent; a child that lives on would keep it from everybody. So the child closes its copies at once.
 """
 
 from __future__ import annotations
@@ -9,9 +12,11 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final, Protocol
 
 from webindex.serving.base import BusyIndexError
 
@@ -20,6 +25,7 @@ _FIRST_LOOK = 0.001
 _LONGEST_LOOK = 0.02
 
 _TURNSTILE = ".turnstile.lock"
+_RELEASED = -1
 
 
 class WriterLock:
@@ -42,6 +48,7 @@ class WriterLock:
             self._held = _locked(folder / ".writer.lock", deadline, timeout)
         finally:
             _unlock(turnstile)
+        at_fork(self)
 
     def is_awaited(self) -> bool:
         """Whether another writer waits for the lock now."""
@@ -52,8 +59,39 @@ class WriterLock:
         return False
 
     def release(self) -> None:
-        """Let go; once."""
-        _unlock(self._held)
+        """Let go; once. In a child of a fork nothing is held."""
+        held, self._held = self._held, _RELEASED
+        if held != _RELEASED:
+            _unlock(held)
+
+    def leave_parent(self) -> None:
+        """In the child of a fork: close the copy."""
+        held, self._held = self._held, _RELEASED
+        if held != _RELEASED:
+            os.close(held)
+
+
+class Inherited(Protocol):
+    """What has state that belongs to one process."""
+
+    def leave_parent(self) -> None:
+        """In the child of a fork: begin afresh, and leave the parent what is its own."""
+
+
+_inherited: Final[weakref.WeakSet[Inherited]] = weakref.WeakSet()
+
+
+def at_fork(owner: Inherited) -> None:
+    """Have `leave_parent` called in every child; does not keep the object alive."""
+    _inherited.add(owner)
+
+
+def _in_child() -> None:
+    for owner in list(_inherited):
+        owner.leave_parent()
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
     app            routes, templates, what is sent with every answer
     guard          who may ask, and for how much: host, method, the repository still there
     searching      /        what a search shows
-                   /page    a page's story, which `webindex.story` tells
+                   /page    a page's story, which `webindex.reports` tells
     neighbourhood           the links around a page as a small drawing
     live           /live    the pipeline, sampled from the repository; exports: how fast it was
     shown                   what templates put out, and how URLs and time spans are written

@@ -19,22 +19,25 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Scope
 
 from percola import PercolaError, Repository
-from webindex import story
+from webindex import reports as story
+from webindex.page.urls import BadUrlError
 from webindex.serving import ServingError, TantivyIndex
 from webindex.site import shown
 from webindex.site.guard import Guard, Names, Presence
 from webindex.site.live import Sampler, since
 from webindex.site.neighbourhood import WIDTH, draw
 from webindex.site.searching import BadQueryError, pages, search
-from webindex.urls import BadUrlError
-from webindex.wording import count, date, harmless, moment
-from webindex.working import build_observers
+from webindex.text_format import count, date, harmless, moment
+from webindex.workers.processes import build_observers
 
 LINKS: Final = 25
 """Links of one page of a list."""
 
 POINTING: Final = 50
 """Pages that point to another one, of those that are listed."""
+
+URLS: Final = 10
+"""URLs of a document that are listed with the number of their links."""
 
 THREADS: Final = 8
 """Requests that read at a time; others wait."""
@@ -61,7 +64,8 @@ class Site:
         self.sampler = Sampler(repo, index)
         self.steps: dict[str, list[str]] = {}
         for one in build_observers(index):
-            self.steps.setdefault(repr(one.column), []).append(one.name)
+            for column in one.columns:
+                self.steps.setdefault(repr(column), []).append(one.name)
         self._templates = Environment(
             loader=PackageLoader("webindex.site"),
             autoescape=True,
@@ -105,8 +109,8 @@ class Site:
         if not url:
             return self.page("which.html", url="")
         told = story.tell(self.repo, self.index, url if "://" in url else f"https://{url}")
-        incoming = _slice("in", told.in_links, told.url, asked)
-        outgoing = _slice("out", told.out_links, told.url, asked)
+        incoming = _slice("in", told.in_links, told.url, asked) | {"more": told.in_links_more}
+        outgoing = _slice("out", told.out_links, told.url, asked) | {"more": False}
         known = story.places(self.repo, [one.url for one in outgoing["links"]])
         return self.page(
             "story.html",
@@ -115,6 +119,7 @@ class Site:
             query=asked.get("q", ""),
             incoming=incoming,
             outgoing=outgoing,
+            counted=_counted(told),
             pointing={"total": len(told.pointing), "first": told.pointing[:POINTING]},
             places=known,
             drawing=draw(told),
@@ -207,6 +212,14 @@ def make_app(repo: Repository, index: TantivyIndex, names: Names) -> ASGIApp:
     )
     # Around everything: what answers to an unforeseen error stands outside of any middleware.
     return Guard(app, names, Presence(repo.address).trouble, refuse)
+
+
+def _counted(told: story.Story) -> dict[str, Any]:
+    """The URLs with the most links, this one among them; `more` links name `urls` others."""
+    linked = [one for one in told.counted if one.links or one.url == told.url]
+    shown = [one for place, one in enumerate(linked) if place < URLS or one.url == told.url]
+    rest = [one for one in linked if one not in shown]
+    return {"shown": shown, "more": sum(one.links for one in rest), "urls": len(rest)}
 
 
 def _slice(name: str, links: list[story.Link], url: str, asked: Any) -> dict[str, Any]:

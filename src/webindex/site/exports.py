@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from percola import Snapshot
 from webindex import tables
-from webindex.summary import Latency, latency
+from webindex.reports.summary import Latency, latency
 
 WINDOW_MS: Final = 15 * 60_000
 """How far back exports are remembered."""

@@ -22,7 +22,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from percola import PercolaError, Repository, Snapshot, inspection
@@ -94,7 +94,7 @@ class View:
     Attributes:
         pages: live pages; None until they have been counted for the first time.
         oldest_at_least: whether the oldest change is older than this server can tell.
-        trouble: a sentence if the last sample could not be taken.
+        trouble: a sentence if the last sample could not be taken: the rest is of an earlier one.
     """
 
     pages: int | None = None
@@ -159,11 +159,11 @@ class Sampler:
                 with self._repo.snapshot() as now:
                     sample, view = self._take(now)
             except (PercolaError, ServingError) as error:
-                sample, view = None, View(trouble=str(error))
+                sample, view = None, replace(self._view, trouble=str(error))
             except Exception:
                 # Were this thread to end, the plots would stand still for ever and not say why.
                 log.exception("A sample could not be taken.")
-                sample, view = None, View(trouble=_DEFECT)
+                sample, view = None, replace(self._view, trouble=_DEFECT)
             cost = time.monotonic() - began
             with self._changed:
                 self._tried += 1

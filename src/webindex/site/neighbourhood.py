@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from webindex.reports import Link, Story
 from webindex.site.shown import brief
-from webindex.story import Link, Story
 
 PAGES: Final = 7
 """Pages that are drawn on each side."""

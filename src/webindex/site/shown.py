@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlencode
 import pycld2
 from markupsafe import Markup
 
-from webindex.wording import harmless
+from webindex.text_format import harmless
 
 # No URL of the index has white space; a stop or a comma behind it is the sentence's.
 _URL: Final = re.compile(r"(https?://\S+?)(?=[.,:;]?(?:\s|$))")

@@ -45,7 +45,7 @@ _POLL_SECONDS: Final = 0.1
 _CONFIG: Final = {
     # The JVM only hands out tasks here: a quick start is worth more than well compiled code.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-    "spark.python.daemon.module": "webindex.spark_daemon",
+    "spark.python.daemon.module": "webindex.workers.daemon",
 }
 _FOR_TASKS: Final = re.compile(
     "PERCOLA_.*|WEBINDEX_.*|BIGTABLE_EMULATOR_HOST|GOOGLE_APPLICATION_CREDENTIALS"

@@ -19,8 +19,8 @@ from pyspark import daemon
 _TASKS: Final = "pyspark.worker"
 _IMPORTED: Final = (
     "pyspark_percola",
-    "webindex.batch.verifying",
-    "webindex.load_tasks",
+    "webindex.batch.verify",
+    "webindex.load.tasks",
     "webindex.ranking.job",
 )
 

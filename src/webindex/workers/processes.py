@@ -21,48 +21,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-import percola
-from percola import NotARepositoryError, Observer, Repository, Worker, WorkerOptions
+from percola import Observer, Repository, Worker, WorkerOptions
 from percola.inspection import locks
-from webindex import observers, tables
-from webindex.assembling import assemble
-from webindex.batch.halfway import refuse_half_built
-from webindex.clustering import join
 from webindex.errors import WorkingError
-from webindex.exporting import export_to
-from webindex.pointing import follow, resolve
-from webindex.serving.tantivy import TantivyIndex
+from webindex.incomplete import refuse_half_built
+from webindex.journal import trim
+from webindex.load.opening import open_repository as open_repository
+from webindex.load.settling import offer, settle, wake
+from webindex.observers import parse as observers
+from webindex.observers.clustering import join
+from webindex.observers.documents import assemble
+from webindex.observers.export import export_to
+from webindex.observers.redirects import follow, resolve
+from webindex.serving.tantivy.index import TantivyIndex
 
 THREADS: Final = 1
 """Threads of a worker process. With three, each commit waits for Python's lock while it holds the
 store's: two processes then work off 115 pages a second instead of 165."""
 SEARCH_VARIABLE: Final = "WEBINDEX_SEARCH"
 _RESTARTS: Final = 20
-
-
-def open_repository(address: str, *, create: bool = False) -> Repository:
-    """Open the repository of a web index; NotARepositoryError where there is none.
-
-    Only with `create` are the tables of a web index added to a repository that has others.
-    """
-    if create:
-        return percola.open(address, schema=tables.SCHEMA)
-    try:
-        repo = percola.open(address, create=False)
-    except NotARepositoryError as error:
-        if os.path.exists(address):
-            raise
-        raise NotARepositoryError(
-            f"There is no repository at {address}: 'webindex load' makes one from WARC files."
-        ) from error
-    missing = [one.name for one in tables.SCHEMA if one.name not in repo.schema]
-    if missing:
-        repo.close()
-        raise NotARepositoryError(
-            f"The repository {address} holds no web index (it has no table {missing[0]!r}): "
-            "'webindex load' adds one."
-        )
-    return repo
 
 
 def open_index(repo: Repository, *, create: bool = False) -> TantivyIndex:
@@ -91,12 +68,16 @@ def build_observers(index: TantivyIndex) -> list[Observer[Any]]:
     """Every observer of the web index: the paper's main() of the worker."""
     return [
         observers.parse,
+        settle,
+        offer,
+        wake,
         resolve,
         follow,
         join,
         observers.invert,
         observers.count,
         assemble,
+        trim,
         export_to(index),
     ]
 
@@ -143,7 +124,7 @@ class Workers:
     """
 
     def __init__(self, address: str, count: int, *, threads: int = THREADS) -> None:
-        self._command = [sys.executable, "-m", "webindex.main", "run-worker", "--repo", address]
+        self._command = [sys.executable, "-m", "webindex.cli.main", "run-worker", "--repo", address]
         self._command += ["--threads", str(threads)]
         self.processes: list[subprocess.Popen[bytes]] = []
         self.restarts = 0

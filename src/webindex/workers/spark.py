@@ -13,8 +13,8 @@ from typing import Final
 from percola import Repository
 from percola.spark import Fleet, JavaMissingError, run_workers, spark_context
 from webindex.errors import WorkingError
-from webindex.spark_jobs import for_tasks, reachable
-from webindex.working import THREADS
+from webindex.spark.jobs import for_tasks, reachable
+from webindex.workers.processes import THREADS
 
 _CONFIG: Final = {
     # The JVM only hands out tasks here: a quick start is worth more than well compiled code.

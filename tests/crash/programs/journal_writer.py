@@ -16,11 +16,11 @@ import threading
 from pathlib import Path
 
 from percola import Repository
-from percola.coordination.local import LocalCoordination
+from percola.coordination.local.coordination import LocalCoordination
 from percola.oracle.embedded import EmbeddedOracle
 from percola.repository import create
-from percola.store import lmdb_environment
-from percola.store.lmdb import LmdbStore
+from percola.store.lmdb import environment as lmdb_environment
+from percola.store.lmdb.store import LmdbStore
 from tests.crash.journal import SCHEMA, write
 from tests.crash.processes import end_with_input
 from tests.crash.recording.trace import mark

@@ -20,7 +20,7 @@ import percola
 from percola import Table
 from percola.codecs import JSON
 from percola.errors import TransientError
-from percola.testing.history import RecordedTransaction, Recorder
+from percola.testing.histories.recorder import RecordedTransaction, Recorder
 
 t = Table("t")
 register = t.column("register", str)

@@ -7,18 +7,18 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from percola.cells import Cell, Kind, ack_column, encode_ts
-from percola.observers import Observer
-from percola.runs import Row, Runs
-from percola.scanner import Scanner
+from percola.observers.observer import Notified, Observer
+from percola.observers.runner import Row, Runs
+from percola.observers.scanner import Scanner
 from percola.store.base import Delete, RowMutation
 from percola.testing.simulation import FaultKind
-from percola.transaction import Transaction
+from percola.transactions.transaction import Transaction
 from tests.simulation.mutants.mutant import Collection, Seams
 from tests.simulation.workloads.batches import Batches
 
 BATCHING = Collection()
 
-Rows = Iterable[tuple[bytes, Sequence[int]]]
+Rows = Iterable[tuple[bytes, Notified]]
 
 T = TypeVar("T")
 
@@ -31,6 +31,13 @@ def noting(handed_out: Iterable[T], noted: list[T]) -> Iterator[T]:
     for one in handed_out:
         noted.append(one)
         yield one
+
+
+def remove(services: Any, notified: Notified) -> None:
+    """Remove notify entries."""
+    for (table, row, column), timestamps in notified.items():
+        changes = [Delete(Kind.NOTIFY, column, ts) for ts in timestamps]
+        services.store.mutate([RowMutation(table, row, (), changes)])
 
 
 @BATCHING.mutant("batch-answers-what-it-did-not-run", "N2", Batches)
@@ -72,12 +79,10 @@ def batch_answers_newer(seams: Seams) -> None:
     def run_batch(
         original: Any, self: Any, services: Any, rows: Rows, *args: Any
     ) -> Sequence[bytes]:
-        joined: list[tuple[bytes, Sequence[int]]] = []
+        joined: list[tuple[bytes, Notified]] = []
         answered: Sequence[bytes] = original(self, services, noting(rows, joined), *args)
-        table, column = self.column.address
-        for row, notified in joined:
-            changes = [Delete(Kind.NOTIFY, column, ts) for ts in notified]
-            services.store.mutate([RowMutation(table, row, (), changes)])
+        for _, notified in joined:
+            remove(services, notified)
         return answered
 
 
@@ -88,20 +93,17 @@ def batch_answers_before_commit(seams: Seams) -> None:
 
     @seams.replaces(Observer, "run_batch")
     def run_batch(original: Any, self: Any, services: Any, rows: Rows, *args: Any) -> Any:
-        table, column = self.column.address
-
-        def answering() -> Iterator[tuple[bytes, Sequence[int]]]:
+        def answering() -> Iterator[tuple[bytes, Notified]]:
             for row, notified in rows:
                 yield row, notified
-                changes = [Delete(Kind.NOTIFY, column, ts) for ts in notified]
-                services.store.mutate([RowMutation(table, row, (), changes)])
+                remove(services, notified)
 
         return original(self, services, answering(), *args)
 
 
 @BATCHING.mutant("batch-fails-together", "N5", Batches, kinds=HARMLESS)
 def batch_fails_together(seams: Seams) -> None:
-    """If one row of a batch raises, all its rows are set aside."""
+    """If one row of a batch raises, all its rows are dead-lettered."""
     story = [""]
 
     @seams.replaces(Observer, "run_batch")
@@ -120,9 +122,9 @@ def batch_fails_together(seams: Seams) -> None:
         if story[0]:
             for cell in joined:
                 [one] = self._observers.of(cell)
-                notified = self._notified(cell)
-                if notified:
-                    self.patience.set_aside(one, cell, notified, notified, story[0], 1)
+                dirty = self._look(cell)
+                if dirty is not None:
+                    self.failures.dead_letter(one, dirty, dirty.notified, story[0], 1)
         return done
 
 

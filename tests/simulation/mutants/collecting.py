@@ -6,13 +6,13 @@ import copy
 import dataclasses
 from typing import Any
 
-from percola import gc
 from percola.cells import Kind, Op, decode_write
-from percola.garbage import RowGarbage
-from percola.gc import Collected, GarbageCollector
+from percola.gc import collector as gc
+from percola.gc.collector import Collected, GarbageCollector
+from percola.gc.rules import RowGarbage
 from percola.store.base import Delete, RowMutation
 from percola.testing.simulation import SimulatedStore
-from percola.two_phase import TwoPhaseCommit
+from percola.transactions.two_phase import TwoPhaseCommit
 from tests.simulation.mutants.mutant import TWO_PHASE, Collection, Seams
 from tests.simulation.mutants.workloads import (
     LATE,
@@ -20,6 +20,7 @@ from tests.simulation.mutants.workloads import (
     HastyPruned,
     PrunedBank,
     PrunedRegisters,
+    PrunedSkew,
 )
 from tests.simulation.workloads.collecting import Collecting
 
@@ -37,7 +38,8 @@ def collects_without_resolving(seams: Seams) -> None:
     def choose(
         original: Any, self: Any, latest: int, tables: Any, collected: Collected
     ) -> tuple[int, str]:
-        return self._retained(latest), ""
+        kept: tuple[int, str] = self._retained(latest)
+        return kept
 
 
 @COLLECTING.mutant(
@@ -109,3 +111,33 @@ def rollback_records_go_early(seams: Seams) -> None:
                 if gone:
                     self._store.mutate([RowMutation(cell.table, cell.row, (), gone)])
         return Collected()
+
+
+@COLLECTING.mutant("rollback-repeats-what-went", "P12", PrunedRegisters, kinds=OF_PRUNING)
+def rollback_repeats_what_went(seams: Seams) -> None:
+    """A rollback record that stays below the safe point goes on repeating a change, which the
+    collector removes together with the delete that hid it."""
+
+    @seams.replaces(gc, "garbage_of_row")
+    def garbage_of_row(original: Any, *args: Any, **named: Any) -> RowGarbage:
+        garbage: RowGarbage = original(*args, **named)
+        garbage.changes = [one for one in garbage.changes if isinstance(one, Delete)]
+        return garbage
+
+
+@COLLECTING.mutant("locks-go-early", "P12", PrunedSkew, kinds=OF_PRUNING)
+def locks_go_early(seams: Seams) -> None:
+    """The collector removes every lock-only record, also the newest record of a cell: a
+    transaction that began before it writes what was locked."""
+
+    @seams.replaces(gc, "garbage_of_row")
+    def garbage_of_row(original: Any, cells: Any, *args: Any, **named: Any) -> RowGarbage:
+        cells = list(cells)
+        garbage: RowGarbage = original(cells, *args, **named)
+        garbage.changes += [
+            Delete(Kind.WRITE, column, ts)
+            for column, records in cells
+            for ts, raw in records
+            if decode_write(raw).op is Op.LOCK
+        ]
+        return garbage

@@ -9,16 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 from unittest import mock
 
-from percola.testing.simulation import (
-    Fault,
-    FaultKind,
-    Mode,
-    Result,
-    Simulation,
-    Workload,
-    shrink,
-    simulation,
-)
+from percola.testing.simulation import Fault, FaultKind, Mode, Result, Simulation, Workload, shrink
+from percola.testing.simulation import run as simulation
 from percola.testing.simulation.workload import COMMON_SIZES
 from tests.simulation.mutants.mutant import Mutant
 

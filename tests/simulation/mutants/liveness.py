@@ -7,9 +7,9 @@ from typing import Any
 
 from percola.cells import MAX_TS, Cell, Kind, LockRecord, Op, decode_lock, encode_lock, encode_write
 from percola.errors import ConflictError, OutcomeUnknownError
-from percola.locks import ROLLED_BACK, Fate, LockResolver
 from percola.store.base import Delete, Put, RowMutation
-from percola.two_phase import TwoPhaseCommit
+from percola.transactions.lock_resolver import ROLLED_BACK, Fate, LockResolver
+from percola.transactions.two_phase import TwoPhaseCommit
 from tests.simulation.mutants.locking import secondaries_first
 from tests.simulation.mutants.mutant import TWO_PHASE, Collection, Seams
 from tests.simulation.mutants.workloads import (

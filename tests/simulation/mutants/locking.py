@@ -7,10 +7,10 @@ from typing import Any
 
 from percola.cells import MAX_TS, Cell, Kind, LockRecord, Op, encode_write
 from percola.errors import ConflictError
-from percola.locks import Fate, LockResolver, commit_changes
-from percola.snapshot import Snapshot
 from percola.store.base import Condition, Delete, Put, RowMutation
-from percola.two_phase import TwoPhaseCommit
+from percola.transactions.lock_resolver import Fate, LockResolver, commit_changes
+from percola.transactions.snapshot import Snapshot
+from percola.transactions.two_phase import TwoPhaseCommit
 from tests.simulation.mutants.mutant import TWO_PHASE, WITH_LOCKS, Collection, Seams
 from tests.simulation.mutants.workloads import LATE, HastyAppends, HastyBank
 from tests.simulation.workloads.appends import Appends

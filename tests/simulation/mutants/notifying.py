@@ -9,22 +9,24 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from percola import locks, two_phase
-from percola.cells import MAX_TS, Cell, Kind, LockRecord, ack_column, encode_ts
+from percola.cells import MAX_TS, Cell, Kind, ack_column, encode_ts
 from percola.errors import StoreError, TransientError
-from percola.observers import Observer
-from percola.patience import Patience
-from percola.runs import Found, Outcome, Runs
-from percola.scanner import Scanner
+from percola.observers.failures import DirtyCell, Failures
+from percola.observers.observer import Observer
+from percola.observers.runner import Found, Outcome, Runs
+from percola.observers.scanner import Scanner
 from percola.store.base import Delete, Put, RowMutation
 from percola.testing.simulation import FaultKind, SimulatedCoordination
-from percola.transaction import Transaction
-from percola.two_phase import TwoPhaseCommit
+from percola.transactions import lock_resolver as locks
+from percola.transactions import two_phase
+from percola.transactions.transaction import Transaction
+from percola.transactions.two_phase import TwoPhaseCommit
 from tests.simulation.mutants.mutant import WITH_LOCKS, Collection, Seams
 from tests.simulation.mutants.workloads import APART, Archive, Bell, Diary
 from tests.simulation.workloads.aside import Aside
 from tests.simulation.workloads.chain import Chain
 from tests.simulation.workloads.collapsing import Collapsing
+from tests.simulation.workloads.columns import Columns
 from tests.simulation.workloads.counters import Counters
 from tests.simulation.workloads.weak import Weak
 
@@ -108,10 +110,10 @@ def apart_after_the_commit_point(seams: Seams) -> None:
 
 
 def notify_at_start_ts(
-    original: Any, column: bytes, start_ts: int, commit_ts: int, lock: LockRecord, apart: bool
+    original: Any, column: bytes, start_ts: int, *args: Any
 ) -> list[Put | Delete]:
     """The changes of a commit, with the notify entry at the writer's start_ts."""
-    changes: list[Put | Delete] = original(column, start_ts, commit_ts, lock, apart)
+    changes: list[Put | Delete] = original(column, start_ts, *args)
     return [one._replace(ts=start_ts) if one.kind is Kind.NOTIFY else one for one in changes]
 
 
@@ -171,9 +173,44 @@ def answers_for_others(seams: Seams) -> None:
 
     @seams.replaces(Runs, "_run_observer")
     def run_observer(
-        original: Any, self: Any, one: Any, cell: Cell, notified: Any, answered: Any, held: Any
+        original: Any, self: Any, one: Any, dirty: DirtyCell, answered: Any, held: Any
     ) -> Any:
-        return original(self, one, cell, notified, notified, held)
+        return original(self, one, dirty, dirty.notified, held)
+
+
+@NOTIFYING.mutant("answers-other-columns-for-others", "N2", Columns)
+def answers_other_columns_for_others(seams: Seams) -> None:
+    """A run of an observer of several columns removes the notify entries of all of them, also of
+    those that another observer has yet to see."""
+
+    @seams.replaces(Runs, "_answers")
+    def answers(original: Any, self: Any, siblings: Any) -> dict[Cell, list[int]]:
+        return {other.cell: other.notified for other in siblings}
+
+
+@NOTIFYING.mutant("looks-at-one-column", "N2", Columns)
+def looks_at_one_column(seams: Seams) -> None:
+    """A run of an observer of several columns acknowledges the first that has changed, and removes
+    the notify entries of all."""
+
+    @seams.replaces(Observer, "_has_to_run")
+    def has_to_run(original: Any, self: Any, transaction: Any, row: bytes, notified: Any) -> bool:
+        first = self.cells(row)[0]
+        return bool(self._acknowledge(transaction, first))
+
+
+@NOTIFYING.mutant("acknowledges-unchanged-columns", "N3", Columns)
+def acknowledges_unchanged_columns(seams: Seams) -> None:
+    """A run of an observer of several columns acknowledges all of them, changed or not: it
+    conflicts with runs for changes that it has not seen, and its acknowledgment answers none."""
+
+    @seams.replaces(Observer, "_has_to_run")
+    def has_to_run(original: Any, self: Any, transaction: Any, row: bytes, *args: Any) -> bool:
+        runs = bool(original(self, transaction, row, *args))
+        for table, _, column in self.cells(row) if runs else ():
+            ack = Cell(table, row, ack_column(self.name, column))
+            transaction.put(ack, encode_ts(transaction.start_ts))
+        return runs
 
 
 @NOTIFYING.mutant("ack-not-written", "N3", Diary)
@@ -192,10 +229,9 @@ def ack_not_written(seams: Seams) -> None:
     def run(original: Any, self: Any, services: Any, row: bytes, *args: Any) -> bool:
         if not original(self, services, row, *args):
             return False
-        column = self.column
         later = Transaction(services)
-        ack = Cell(column.table.name, row, ack_column(self.name, column.key))
-        later.put(ack, encode_ts(later.start_ts))
+        for table, _, column in self.cells(row):
+            later.put(Cell(table, row, ack_column(self.name, column)), encode_ts(later.start_ts))
         with contextlib.suppress(StoreError, TransientError):
             later.commit()
         return True
@@ -240,8 +276,8 @@ def weak_after_commit_point(seams: Seams) -> None:
 def failure_blocks_others(seams: Seams) -> None:
     """An observer that fails is tried again for ever, and the cell's others wait for it."""
 
-    @seams.replaces(Patience, "failed")
-    def failed(original: Any, self: Any, one: Any, cell: Cell, *args: Any) -> bool:
+    @seams.replaces(Failures, "failed")
+    def failed(original: Any, self: Any, *args: Any) -> bool:
         return False
 
 
@@ -249,32 +285,25 @@ def failure_blocks_others(seams: Seams) -> None:
 def dropped_without_record(seams: Seams) -> None:
     """An observer that keeps failing is dropped, and no operator can see it."""
 
-    @seams.replaces(Patience, "set_aside")
-    def set_aside(
-        original: Any, self: Any, one: Any, cell: Cell, notified: Any, answered: Any, *args: Any
-    ) -> None:
-        changes = [Delete(Kind.NOTIFY, cell.column, ts) for ts in answered]
-        self._services.store.mutate([RowMutation(cell.table, cell.row, (), changes)])
-        if answered:
-            self.succeeded(one, cell)
-        else:
-            self._trouble(one, cell, max(notified)).is_aside = True
+    @seams.replaces(Failures, "_change")
+    def change(original: Any, self: Any, dirty: DirtyCell, changes: Any) -> Any:
+        return original(self, dirty, [one for one in changes if one.kind is not Kind.FAILED])
 
 
 @NOTIFYING.mutant("aside-for-good", "N5", Aside)
 def aside_for_good(seams: Seams) -> None:
-    """An observer that was set aside on a cell does not see the cell's later changes."""
+    """An observer that a change was dead-lettered for does not see the cell's later changes."""
 
     gone: set[tuple[str, Cell]] = set()
 
-    @seams.replaces(Patience, "set_aside")
-    def set_aside(original: Any, self: Any, one: Any, cell: Cell, *args: Any) -> None:
-        gone.add((one.name, cell))
-        original(self, one, cell, *args)
+    @seams.replaces(Failures, "dead_letter")
+    def dead_letter(original: Any, self: Any, one: Any, dirty: DirtyCell, *args: Any) -> Any:
+        gone.add((one.name, dirty.cell))
+        return original(self, one, dirty, *args)
 
-    @seams.replaces(Patience, "is_aside")
-    def is_aside(original: Any, self: Any, one: Any, cell: Cell, newest: int) -> bool:
-        return (one.name, cell) in gone
+    @seams.replaces(Failures, "is_dead_lettered")
+    def is_dead_lettered(original: Any, self: Any, one: Any, dirty: DirtyCell) -> bool:
+        return (one.name, dirty.cell) in gone
 
 
 @NOTIFYING.mutant("queued-for-ever", "N6", Aside, Collapsing)
@@ -329,10 +358,10 @@ def keeps_row_lock(seams: Seams) -> None:
     failed: set[tuple[str, bytes]] = set()
 
     @seams.replaces(Runs, "_run_observer")
-    def run_observer(original: Any, self: Any, one: Any, cell: Cell, *args: Any) -> Any:
-        outcome = original(self, one, cell, *args)
-        if outcome is Outcome.LATER:
-            failed.add((cell.table, cell.row))
+    def run_observer(original: Any, self: Any, one: Any, dirty: DirtyCell, *args: Any) -> Any:
+        outcome = original(self, one, dirty, *args)
+        if outcome in (Outcome.LATER, Outcome.SOON):
+            failed.add(dirty.cell[:2])
         return outcome
 
     @seams.coordination

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from percola import retry
 from percola.cells import Cell, Kind
 from percola.errors import CommitUnknownError, ConflictError, OutcomeUnknownError
-from percola.locks import ROLLED_BACK
 from percola.store.base import Condition, RowMutation
-from percola.transaction import Transaction
-from percola.two_phase import TwoPhaseCommit
+from percola.transactions import retry
+from percola.transactions.lock_resolver import ROLLED_BACK
+from percola.transactions.transaction import Transaction
+from percola.transactions.two_phase import TwoPhaseCommit
 from tests.simulation.mutants.mutant import TWO_PHASE, Collection, Seams
 from tests.simulation.mutants.workloads import Tallies
 from tests.simulation.workloads.appends import Appends

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from percola.batching import ReadCache
 from percola.cells import MAX_TS, Cell, Kind
-from percola.snapshot import Services, Snapshot
 from percola.store.base import CellState
 from percola.testing.simulation import SimulatedStore
 from percola.testing.simulation.faults import Call
+from percola.transactions.read_cache import ReadCache
+from percola.transactions.snapshot import Services, Snapshot
 from tests.simulation.mutants.mutant import TWO_PHASE, WITH_LOCKS, Collection, Seams
 from tests.simulation.mutants.workloads import MILD, Patient
 from tests.simulation.workloads.ahead import ReadingAhead

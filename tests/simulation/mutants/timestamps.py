@@ -7,7 +7,6 @@ from typing import Any
 from unittest import mock
 
 from percola.oracle.base import Oracle
-from percola.snapshot import Services
 from percola.testing.simulation import (
     Call,
     FaultKind,
@@ -16,7 +15,8 @@ from percola.testing.simulation import (
     SimulatedOracle,
     SimulatedStore,
 )
-from percola.two_phase import TwoPhaseCommit
+from percola.transactions.snapshot import Services
+from percola.transactions.two_phase import TwoPhaseCommit
 from tests.simulation.mutants.mutant import TWO_PHASE, Collection, Seams
 from tests.simulation.workloads.appends import Appends
 from tests.simulation.workloads.bank import Bank

@@ -17,8 +17,8 @@ from percola.errors import (
     StoreError,
     TransientError,
 )
-from percola.gc import GarbageCollector
-from percola.testing.history import RecordedTransaction
+from percola.gc.collector import GarbageCollector
+from percola.testing.histories.recorder import RecordedTransaction
 from percola.testing.simulation import (
     Client,
     FaultKind,
@@ -33,6 +33,7 @@ from tests.simulation.workloads.collapsing import Collapsing
 from tests.simulation.workloads.counters import Counters
 from tests.simulation.workloads.large import Large
 from tests.simulation.workloads.register import Register, value
+from tests.simulation.workloads.skew import WriteSkew
 
 _HURRY = 0.03
 _RETENTION = 10.0
@@ -279,6 +280,22 @@ class PrunedRegisters(Register):
                 t.set(value, row, new)
 
         client.transact(change)
+
+
+class PrunedSkew(WriteSkew):
+    """Doctors who lock what they read, and a collector."""
+
+    name = "pruned write-skew"
+    sizes: ClassVar[Sizes] = {"careful": (1, 1), "clients": (3, 4), "turns": (4, 12)}
+
+    def patched(self) -> Any:
+        return _without_leases()
+
+    def turn(self, client: Client, number: int) -> None:
+        if client.number == 1:
+            _collect(client)
+        else:
+            super().turn(client, number)
 
 
 # --- What notifications cost --------------------------------------------------------------

@@ -11,6 +11,7 @@ from tests.simulation.workloads.batches import Batches
 from tests.simulation.workloads.chain import Chain
 from tests.simulation.workloads.collapsing import Collapsing
 from tests.simulation.workloads.collecting import Collecting
+from tests.simulation.workloads.columns import Columns
 from tests.simulation.workloads.counters import Counters
 from tests.simulation.workloads.joint import Joint
 from tests.simulation.workloads.large import Large
@@ -31,6 +32,7 @@ WORKLOADS: dict[str, type[Workload]] = {
         Collapsing,
         Weak,
         Batches,
+        Columns,
         Chain,
         Counters,
         Aside,

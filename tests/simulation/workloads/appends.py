@@ -6,8 +6,8 @@ import itertools
 from typing import ClassVar
 
 from percola import JSON, Repository, Table
-from percola.testing.appends import check_appends
-from percola.testing.history import RecordedTransaction
+from percola.testing.histories.appends import check_appends
+from percola.testing.histories.recorder import RecordedTransaction
 from percola.testing.simulation import Client, Simulation, Sizes, Workload
 
 lists = Table("lists")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import ClassVar
 
 from percola import Repository, Table
-from percola.testing.history import RecordedTransaction
+from percola.testing.histories.recorder import RecordedTransaction
 from percola.testing.simulation import Client, Sizes, Workload
 
 accounts = Table("accounts")
 balance = accounts.column("bal", int)
 
-FIRST = 100
+FIRST = 100_000_000
 
 
 class Bank(Workload):
@@ -39,7 +39,8 @@ class Bank(Workload):
 
     def transfer(self, client: Client) -> None:
         payer, payee = client.chance.sample(self.names(), 2)
-        amount = client.chance.randint(1, 10)
+        # So many that balances tell writers apart, which the check of a history needs.
+        amount = client.chance.randint(1, 10_000_000)
 
         def move(t: RecordedTransaction) -> None:
             t.set(balance, payer, (t.get(balance, payer) or 0) - amount)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 
 from percola import Observer, Repository, Table, Transaction, observer
 from percola.inspection import failures, notifications
-from percola.testing.history import RecordedTransaction
+from percola.testing.histories.recorder import RecordedTransaction
 from percola.testing.simulation import Client, Sizes, Workload
 
 links = Table("links")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from percola import Repository, StoreError, TransientError
-from percola.gc import GarbageCollector
+from percola.gc.collector import GarbageCollector
+from percola.testing.histories.recorder import RecordedTransaction
 from percola.testing.simulation import Client, Simulation, Sizes
 from tests.simulation.workloads.bank import FIRST, Bank, balance
 
@@ -33,6 +34,8 @@ class Collecting(Bank):
             self.collect(client)
         elif client.chance.random() < 0.2:
             self.read_slowly(client)
+        elif client.chance.random() < 0.4:
+            self.lock(client)
         else:
             super().turn(client, number)
 
@@ -52,6 +55,19 @@ class Collecting(Bank):
             self.simulation.world.sightings[SETTLED] += 1
         if collected.versions:
             self.simulation.world.sightings[COLLECTED] += 1
+
+    def lock(self, client: Client) -> None:
+        """Lock accounts without changing them, and sometimes change another one."""
+        *locked, changed = client.chance.sample(self.names(), len(self.names()))
+        changes = client.chance.random() < 0.3
+
+        def work(t: RecordedTransaction) -> None:
+            for name in locked:
+                t.get_for_update(balance, name)
+            if changes:
+                t.set(balance, changed, t.get(balance, changed) or 0)
+
+        client.transact(work)
 
     def read_slowly(self, client: Client) -> None:
         """Read the accounts one by one, at a snapshot that grows old."""

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from percola import PercolaError, Repository, Table, TransientError
 from percola.errors import CommitUnknownError, RetriesExhaustedError, StoreError
-from percola.joint import JOBS, JointError, JointTransaction, Part, RowWrites, new_run
 from percola.testing.simulation import Client, Simulation, Sizes, Workload
+from percola.transactions.jobs import JOBS, JointError, JointTransaction, Part, RowWrites, new_run
 
 docs = Table("docs")
 title = docs.column("title", str, observed=True)

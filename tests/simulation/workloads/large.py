@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 from unittest import mock
 
-from percola import Repository, Table, batching
-from percola.testing.history import RecordedTransaction
+from percola import Repository, Table
+from percola.testing.histories.recorder import RecordedTransaction
 from percola.testing.simulation import Client, Sizes, Workload
+from percola.transactions import read_cache as batching
 
 pages = Table("pages")
 stamp = pages.column("stamp", str)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from percola import Repository, Table
-from percola.testing.history import Outcome, RecordedTransaction
+from percola.testing.histories.recorder import Outcome, RecordedTransaction
 from percola.testing.simulation import Client, Sizes, Workload
 
 registers = Table("registers")

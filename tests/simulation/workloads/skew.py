@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from percola import Repository, Table
-from percola.testing.history import RecordedTransaction
+from percola.testing.histories.recorder import RecordedTransaction
 from percola.testing.simulation import Client, Sizes, Workload
 
 doctors = Table("doctors")
@@ -41,7 +41,10 @@ class WriteSkew(Workload):
     def at_rest(self, repo: Repository) -> None:
         """At some commit nobody was on call: that is the skew."""
         moments = {ts for name in NAMES for ts, _ in repo.versions(on_call, name)}
+        readable = repo.services.store.safe_point()
         for ts in sorted(moments)[len(NAMES) - 1 :]:
+            if ts < readable:
+                continue
             then = repo.snapshot(at=ts)
             if not any(then.get(on_call, name) for name in NAMES):
                 if self.size("careful"):

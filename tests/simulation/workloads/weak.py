@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from percola import Observer, Repository, Table, Transaction, observer
-from percola.testing.history import RecordedTransaction
+from percola.testing.histories.recorder import RecordedTransaction
 from percola.testing.simulation import Client, Sizes, Workload
 
 links = Table("links")

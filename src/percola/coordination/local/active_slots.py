@@ -13,8 +13,11 @@ import contextlib
 import fcntl
 import mmap
 import os
+import threading
 from pathlib import Path
 from typing import Final
+
+from percola.platform.files import open_file
 
 _SLOTS: Final = 4096
 _BYTES: Final = 8
@@ -25,21 +28,23 @@ _NONE_LEFT: Final = -2
 class LeaseFile:
     """The leases of one repository's processes; one object a process, made after a fork.
 
-    Where every slot is taken, or the file cannot be used, this process holds nothing back.
+    Where every slot is taken this process holds nothing back. Raises OSError if the file cannot
+    be used, or if there is no room for it on the disk.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / "leases"
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._fd = open_file(folder / "leases", size=_SLOTS * _BYTES)
         try:
-            if os.fstat(self._fd).st_size < _SLOTS * _BYTES:
-                os.ftruncate(self._fd, _SLOTS * _BYTES)
             self._map = mmap.mmap(self._fd, _SLOTS * _BYTES)
         except BaseException:
             os.close(self._fd)
             raise
         self._view = memoryview(self._map).cast("Q")
         self._mine = _NONE_YET
+        # Of this process's threads: record locks do not keep them apart, so one that frees a dead
+        # process's slot could free what another one is just taking. Reentrant, for snapshots that
+        # Python's garbage collection ends.
+        self._guard = threading.RLock()
 
     def hold(self, ts: int) -> None:
         """Hold `ts` back, in place of what was held before; 0: nothing."""
@@ -47,14 +52,14 @@ class LeaseFile:
         if mine >= 0:
             self._view[mine] = ts
         elif ts and mine == _NONE_YET:
-            self._mine = self._take_slot()
+            self._take_slot()
             self.hold(ts)
 
-    def _take_slot(self) -> int:
-        for slot in range(_SLOTS):
-            if self._try_lock(slot):
-                return slot
-        return _NONE_LEFT
+    def _take_slot(self) -> None:
+        with self._guard:
+            if self._mine == _NONE_YET:
+                free = (slot for slot in range(_SLOTS) if self._try_lock(slot))
+                self._mine = next(free, _NONE_LEFT)
 
     def _try_lock(self, slot: int) -> bool:
         try:
@@ -69,13 +74,18 @@ class LeaseFile:
         for slot, ts in enumerate(self._view.tolist()):
             if not ts or (oldest is not None and ts >= oldest):
                 continue
-            if slot != self._mine and self._try_lock(slot):
-                # Its owner has ended.
-                self._view[slot] = 0
-                fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, slot * _BYTES)
-                continue
-            oldest = ts
+            if not self._free_if_dead(slot):
+                oldest = ts
         return oldest
+
+    def _free_if_dead(self, slot: int) -> bool:
+        """Whether the owner of a slot has ended; then it is anybody's again."""
+        with self._guard:
+            if slot == self._mine or not self._try_lock(slot):
+                return False
+            self._view[slot] = 0
+            fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, slot * _BYTES)
+            return True
 
     def close(self, *, forked: bool = False) -> None:
         """Give the slot back; in the child of a fork, where it is the parent's, leave it."""

@@ -5,7 +5,7 @@
                    says the pid and which observers the process runs.
     wake/TOKEN     a FIFO of each process that listens; a byte in it rings the bell
     rows.lock      advisory row locks: a record lock on the byte at hash(row)
-    leases         what each process still reads: `percola.coordination.local_leases`
+    leases         what each process still reads: `percola.coordination.local.active_slots`
 
 Record locks (fcntl), not flock: a child does not inherit them, so a fork never keeps a dead
 parent's token alive. They belong to the process, so threads of one process keep out of each
@@ -26,20 +26,20 @@ import secrets
 import select
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from percola.coordination.agreement import check_agreement
 from percola.coordination.base import Coordination
-from percola.coordination.local_leases import LeaseFile
-from percola.errors import RepositoryClosedError
+from percola.coordination.local.active_slots import LeaseFile
+from percola.coordination.observer_agreement import check_agreement
+from percola.errors import RepositoryClosedError, RepositoryError
+from percola.platform import fork_safety as forks
+from percola.platform.file_locks import Wait, holders
+from percola.platform.files import make_folder, open_file, restrict, using
 
 _ANNOUNCING: Final = 1 << 62
 """The byte of `rows.lock`, beyond every row's, that is locked while observers are announced."""
-
-_coordinations: weakref.WeakSet[LocalCoordination] = weakref.WeakSet()
 
 
 class LocalCoordination(Coordination):
@@ -48,10 +48,10 @@ class LocalCoordination(Coordination):
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._closed = False
-        (folder / "live").mkdir(exist_ok=True)
-        (folder / "wake").mkdir(exist_ok=True)
+        make_folder(folder / "live")
+        make_folder(folder / "wake")
         self._start_afresh()
-        _coordinations.add(self)
+        forks.at_fork(self._leave_parent)
 
     def _start_afresh(self) -> None:
         self._guard = threading.RLock()
@@ -82,17 +82,25 @@ class LocalCoordination(Coordination):
                 token = f"{os.getpid()}-{secrets.token_hex(6)}"
                 # Nobody may see it before it is locked: it would be taken for a dead one's.
                 temporary = self._folder / f"live-{token}"
-                fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                with using(temporary):
+                    fd = open_file(temporary, exclusive=True)
+                    try:
+                        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        self._describe(fd, self._observers)
+                        temporary.rename(self._folder / "live" / token)
+                    except BaseException:
+                        # On a full disk there is a file, but no room for its text.
+                        os.close(fd)
+                        with contextlib.suppress(OSError):
+                            temporary.unlink()
+                        raise
                 self._token_fd, self._token = fd, token
-                self._describe()
-                temporary.rename(self._folder / "live" / token)
             return self._token
 
-    def _describe(self) -> None:
-        text = json.dumps({"pid": os.getpid(), "observers": self._observers}).encode()
-        os.pwrite(self._token_fd, text, 0)
-        os.ftruncate(self._token_fd, len(text))
+    def _describe(self, fd: int, observers: dict[str, list[str]]) -> None:
+        text = json.dumps({"pid": os.getpid(), "observers": observers}).encode()
+        os.pwrite(fd, text, 0)
+        os.ftruncate(fd, len(text))
 
     def is_alive(self, token: str) -> bool:
         # Opening and closing our own file would drop our lock: that is how record locks are.
@@ -140,15 +148,29 @@ class LocalCoordination(Coordination):
         with self._guard:
             mine, rows_fd = self.token, self._open_rows()
             # One at a time: two that come at once must not overlook each other.
-            fcntl.lockf(rows_fd, fcntl.LOCK_EX, 1, _ANNOUNCING)
+            self._lock_announcing(rows_fd)
             try:
                 for other in self.processes():
                     if other["token"] != mine:
                         check_agreement(other, observers)
+                with using(self._folder / "live" / mine):
+                    self._describe(self._token_fd, observers)
                 self._observers = observers
-                self._describe()
             finally:
                 fcntl.lockf(rows_fd, fcntl.LOCK_UN, 1, _ANNOUNCING)
+
+    def _lock_announcing(self, rows_fd: int) -> None:
+        try:
+            fcntl.lockf(rows_fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _ANNOUNCING)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise
+            wait = Wait(
+                f"the lock on announcing observers in {self._folder / 'rows.lock'}",
+                lambda: holders(rows_fd, "POSIX", _ANNOUNCING),
+            )
+            with contextlib.closing(wait), wait.waiting():
+                fcntl.lockf(rows_fd, fcntl.LOCK_EX, 1, _ANNOUNCING)
 
     # --- Advisory row locks -------------------------------------------------------------
 
@@ -171,7 +193,8 @@ class LocalCoordination(Coordination):
             if self._closed:
                 raise RepositoryClosedError("This repository has been closed; open it again.")
             path = self._folder / "rows.lock"
-            self._rows_fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            with using(path):
+                self._rows_fd = open_file(path)
         return self._rows_fd
 
     def unlock(self, table: str, row: bytes) -> None:
@@ -187,7 +210,7 @@ class LocalCoordination(Coordination):
         # told if garbage collection overtook it.
         try:
             (self._leases or self._open_leases()).hold(ts)
-        except (OSError, ValueError, RepositoryClosedError):
+        except (OSError, ValueError, RepositoryError):
             return
 
     def oldest_held(self) -> int | None:
@@ -198,7 +221,8 @@ class LocalCoordination(Coordination):
             if self._closed:
                 raise RepositoryClosedError("This repository has been closed; open it again.")
             if self._leases is None:
-                self._leases = LeaseFile(self._folder)
+                with using(self._folder / "leases"):
+                    self._leases = LeaseFile(self._folder)
             return self._leases
 
     # --- The bell -----------------------------------------------------------------------
@@ -253,10 +277,12 @@ class LocalCoordination(Coordination):
             if self._listener is None:
                 path = self._folder / "wake" / self.token
                 temporary = self._folder / f"wake-{self.token}"
-                os.mkfifo(temporary, 0o644)
-                # Read and write, so that it never reports the end when the last writer goes.
-                self._fifo_fd = os.open(temporary, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-                temporary.rename(path)
+                with using(temporary):
+                    os.mkfifo(temporary, 0o600)
+                    # Read and write, so that it never reports the end when the last writer goes.
+                    self._fifo_fd = os.open(temporary, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+                    restrict(self._fifo_fd, os.stat(self._folder), made=True)
+                    temporary.rename(path)
                 self._stop_fds = os.pipe()
                 self._listener = threading.Thread(
                     target=self._hear,
@@ -296,53 +322,50 @@ class LocalCoordination(Coordination):
             self._closed = True
             self._listeners = []
             listener, self._listener = self._listener, None
-            if self._stop_fds is not None:
+            stop_fds, self._stop_fds, self._fifo_fd = self._stop_fds, None, -1
+            if stop_fds is not None:
                 # The listening thread closes what it listens to.
-                os.write(self._stop_fds[1], b"!")
-            self._stop_fds, self._fifo_fd = None, -1
+                os.write(stop_fds[1], b"!")
             for token in list(self._bells):
                 self._forget_bell(token)
-            if self._rows_fd >= 0:
-                os.close(self._rows_fd)
-                self._rows_fd = -1
+            rows_fd, self._rows_fd = self._rows_fd, -1
+            if rows_fd >= 0:
+                os.close(rows_fd)
             leases, self._leases = self._leases, None
             if leases is not None:
                 leases.close()
-            if self._token is not None:
+            mine, self._token = self._token, None
+            token_fd, self._token_fd = self._token_fd, -1
+            if mine is not None:
                 for kind in ("wake", "live"):
                     with contextlib.suppress(OSError):
-                        (self._folder / kind / self._token).unlink()
-                os.close(self._token_fd)
-                self._token, self._token_fd = None, -1
+                        (self._folder / kind / mine).unlink()
+                os.close(token_fd)
         # Not under the guard: what the thread calls just now may want it.
         if listener is not None and listener is not threading.current_thread():
             listener.join()
 
     def _leave_parent(self) -> None:
-        if self._leases is not None:
-            self._leases.close(forked=True)
-        for fd in (
-            self._token_fd if self._token else -1,
-            self._rows_fd,
-            *(self._stop_fds or ()),
-            self._fifo_fd,
-            *self._bells.values(),
-        ):
-            if fd >= 0:
-                with contextlib.suppress(OSError):
-                    os.close(fd)
-        self._start_afresh()
+        # The parent's descriptors are copies here; the locks on them stayed with the parent. Where
+        # another thread was about to close one, its field was emptied before: the number may be
+        # another file's by now.
+        try:
+            if self._leases is not None:
+                self._leases.close(forked=True)
+            for fd in (
+                self._token_fd,
+                self._rows_fd,
+                *(self._stop_fds or ()),
+                self._fifo_fd,
+                *self._bells.values(),
+            ):
+                if fd >= 0:
+                    with contextlib.suppress(OSError):
+                        os.close(fd)
+        finally:
+            self._start_afresh()
 
 
 def _byte_of(table: str, row: bytes) -> int:
     digest = hashlib.blake2b(table.encode() + b"\0" + row, digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 2
-
-
-def _after_fork_in_child() -> None:
-    # The parent's descriptors are copies here; the locks on them stayed with the parent.
-    for coordination in list(_coordinations):
-        coordination._leave_parent()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,18 +1,15 @@
 """§2.4 advisory row locks and the bell among the threads of one process.
 
-`percola.coordination.advice_client` extends both to other processes.
+`percola.coordination.lock_service.client` extends both to other processes.
 """
 
 from __future__ import annotations
 
-import os
 import threading
-import weakref
 from collections.abc import Callable
 
 from percola.errors import RepositoryClosedError
-
-_all: weakref.WeakSet[Advice] = weakref.WeakSet()
+from percola.platform import fork_safety as forks
 
 
 class Advice:
@@ -24,7 +21,7 @@ class Advice:
     def __init__(self) -> None:
         self._closed = False
         self._start_afresh()
-        _all.add(self)
+        forks.at_fork(self._start_afresh)
 
     def _start_afresh(self) -> None:
         """Forget what was copied by a fork: it is the parent's."""
@@ -73,11 +70,3 @@ class Advice:
             self._closed = True
             self._rows = set()
             self._listeners = []
-
-
-def _after_fork_in_child() -> None:
-    for advice in list(_all):
-        advice._start_afresh()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -22,8 +22,8 @@ from typing import Any, Final, NamedTuple
 
 import grpc
 
-from percola.coordination.advice_base import Advice
-from percola.coordination.advice_wire import (
+from percola.coordination.lock_service.base import Advice
+from percola.coordination.lock_service.wire import (
     ATTEND,
     CHANNEL_OPTIONS,
     RING,
@@ -40,7 +40,7 @@ from percola.coordination.advice_wire import (
     UnlockRequest,
 )
 from percola.errors import UsageError
-from percola.forks import GRPC
+from percola.platform.fork_safety import GRPC
 
 LOCK_SECONDS: Final = 0.3
 
@@ -61,7 +61,7 @@ class NetworkAdvice(Advice):
     """Advisory locks and the bell of a repository, served beside its oracle.
 
     Connects when it is first used. A child of a process that has used gRPC goes on without the
-    service (`percola.forks`).
+    service (`percola.platform.fork_safety`).
 
     Args:
         addresses: `host:port` of each of the repository's oracle processes; the one that holds the

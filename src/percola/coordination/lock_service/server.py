@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 import grpc
 
-from percola.coordination.advice_wire import (
+from percola.coordination.lock_service.wire import (
     ATTEND,
     RING,
     SERVICE,
@@ -46,20 +46,36 @@ _LOOK: Final = 0.5
 _SHARE: Final = 9
 """Sending rests for so many times as long as it took."""
 _QUIET_MS: Final = 10
+_SESSIONS: Final = 2000
+"""Processes that may attend at a time."""
+_SETTLED: Final = 10.0
+"""Seconds for which a session that was not used keeps its place: without, more processes than there
+are places would displace each other without end."""
+_NAME_BYTES: Final = 64
+"""The longest name of a session. Percola's are of 16 bytes, and its keys too."""
+_KEY_BYTES: Final = 64
+_SESSION_LOCKS: Final = 5000
+_LOCKS: Final = 200_000
+"""Locks of all sessions: about 70 MB."""
 _RUNG: Final = Rung()
 
 _NOT_HERE: Final = "This oracle process does not hold the lease: its lock service is at rest."
 _GONE: Final = "This session is not attended to, or not any more: attend anew."
+_FULL: Final = f"It serves {_SESSIONS} sessions, which is as many as it can."
 
 
 class _Attendance:
     """A process that attends."""
 
-    def __init__(self, send: Callable[[Rung | None], None], context: grpc.ServicerContext) -> None:
+    def __init__(
+        self, session: str, send: Callable[[Rung | None], None], context: grpc.ServicerContext
+    ) -> None:
+        self.session = session
         self.send = send
         self.context = context
         self.keys: set[bytes] = set()
         self.due = True  # The first ring says that it is attended to.
+        self.used = time.monotonic()
 
 
 class _Held(NamedTuple):
@@ -122,10 +138,20 @@ class AdviceService:
         send: Callable[[Rung | None], None],
     ) -> None:
         self._check(context)
-        session, one = request.session, _Attendance(send, context)
+        session, one = request.session, _Attendance(request.session, send, context)
+        if not session or len(session.encode()) > _NAME_BYTES:
+            why = f"A session has a name of 1 to {_NAME_BYTES} bytes."
+            _abort(context, grpc.StatusCode.INVALID_ARGUMENT, why)
+        displaced: _Attendance | None = None
         with self._changed:
-            taken = not session or session in self._attending
-            if not taken:
+            is_taken = session in self._attending
+            is_full = not is_taken and len(self._attending) >= _SESSIONS
+            if is_full:
+                displaced = min(self._attending.values(), key=lambda other: other.used)
+                is_full = one.used - displaced.used < _SETTLED
+            if not (is_taken or is_full):
+                if displaced is not None:
+                    self._forget(displaced)
                 self._attending[session] = one
                 if self._sender is None:
                     self._sender = threading.Thread(
@@ -133,21 +159,29 @@ class AdviceService:
                     )
                     self._sender.start()
                 self._changed.notify_all()
-        if taken:
+        if is_taken:
             _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "A session has a name of its own.")
-        if not context.add_callback(lambda: self._drop(session)):
-            self._drop(session)
+        if is_full:
+            _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, _FULL)
+        if displaced is not None:
+            self._end(displaced, grpc.StatusCode.RESOURCE_EXHAUSTED, _FULL)
+        if not context.add_callback(lambda: self._drop(one)):
+            self._drop(one)
 
-    def _drop(self, session: str) -> None:
+    def _drop(self, one: _Attendance) -> None:
         """A stream has ended: forget its locks."""
         with self._changed:
-            one = self._attending.pop(session, None)
-            if one is None:
-                return
-            for key in one.keys:
-                held = self._locks.get(key)
-                if held is not None and held.session == session:
-                    del self._locks[key]
+            self._forget(one)
+
+    def _forget(self, one: _Attendance) -> None:
+        # By identity: another stream may have the name by now.
+        if self._attending.get(one.session) is not one:
+            return
+        del self._attending[one.session]
+        for key in one.keys:
+            held = self._locks.get(key)
+            if held is not None and held.session == one.session:
+                del self._locks[key]
 
     # --- The bell -----------------------------------------------------------------------
 
@@ -157,6 +191,8 @@ class AdviceService:
             for session, one in self._attending.items():
                 if session != request.session:
                     one.due = True
+                else:
+                    one.used = time.monotonic()
             self._changed.notify_all()
             return RingReply(max(_QUIET_MS, len(self._attending)))
 
@@ -176,44 +212,53 @@ class AdviceService:
                 self._end_all()
                 continue
             began = time.monotonic()
-            for session, one in due:
+            for one in due:
                 try:
                     one.send(_RUNG)
                 except Exception:
                     log.exception("a ring could not be sent")
-                    self._drop(session)
+                    self._drop(one)
             rest.wait(min(_LOOK, _SHARE * (time.monotonic() - began)))
 
-    def _take_due(self) -> list[tuple[str, _Attendance]]:
-        due = [(session, one) for session, one in self._attending.items() if one.due]
-        for _, one in due:
+    def _take_due(self) -> list[_Attendance]:
+        due = [one for one in self._attending.values() if one.due]
+        for one in due:
             one.due = False
         return due
 
     def _end_all(self) -> None:
         """Send everybody elsewhere."""
         with self._changed:
-            ended = list(self._attending.items())
-        for session, one in ended:
-            self._drop(session)
-            one.context.set_code(grpc.StatusCode.FAILED_PRECONDITION)
-            one.context.set_details(_NOT_HERE)
-            try:
-                one.send(None)
-            except Exception:
-                log.exception("a stream could not be ended")
+            ended = list(self._attending.values())
+        for one in ended:
+            self._end(one, grpc.StatusCode.FAILED_PRECONDITION, _NOT_HERE)
+
+    def _end(self, one: _Attendance, code: grpc.StatusCode, why: str) -> None:
+        self._drop(one)
+        one.context.set_code(code)
+        one.context.set_details(why)
+        try:
+            one.send(None)
+        except Exception:
+            log.exception("a stream could not be ended")
 
     # --- Locks --------------------------------------------------------------------------
 
     def _try_lock(self, request: LockRequest, context: grpc.ServicerContext) -> LockReply:
         self._check(context)
+        if len(request.key) > _KEY_BYTES:
+            why = f"The key of a lock has at most {_KEY_BYTES} bytes."
+            _abort(context, grpc.StatusCode.INVALID_ARGUMENT, why)
         with self._changed:
             one = self._attending.get(request.session)
             held = self._locks.get(request.key)
             taken = held is None or held.session == request.session
-            if one is not None and taken:
-                self._locks[request.key] = _Held(request.session, request.turn)
-                one.keys.add(request.key)
+            if one is not None:
+                one.used = time.monotonic()
+                fits = len(one.keys) < _SESSION_LOCKS and len(self._locks) < _LOCKS
+                if taken and (fits or held is not None):
+                    self._locks[request.key] = _Held(one.session, request.turn)
+                    one.keys.add(request.key)
         if one is None:
             _abort(context, grpc.StatusCode.FAILED_PRECONDITION, _GONE)
         return LockReply(taken)

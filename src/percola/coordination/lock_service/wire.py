@@ -1,7 +1,7 @@
 """§2.4 on the wire: what the lock service and its clients say to each other, and names.
 
-The messages of `advice.proto`, written by hand as those of the oracle are (`percola.oracle.wire`
-says why).
+The messages of `advice.proto`, written by hand as those of the oracle are
+(`percola.oracle.messages` says why).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from percola.oracle.fields import Fields, data, number, text
+from percola.platform.protobuf import Fields, data, number, text
 
 SERVICE: Final = "percola.Advice"
 ATTEND: Final = "Attend"

@@ -1,7 +1,7 @@
 """§2.2, §2.4: one connection to ZooKeeper, with bounded waits and errors in words.
 
-    ROOT/live/TOKEN          ephemeral: a liveness token (`percola.coordination.zookeeper_session`)
-    ROOT/held/TS-NAME        ephemeral: a process reads at TS (`percola.coordination.zookeeper`)
+    ROOT/live/TOKEN          ephemeral: a liveness token (`percola.coordination.zookeeper.session`)
+    ROOT/held/TS-NAME        ephemeral: a process reads at TS (see `…zookeeper.coordination`)
     ROOT/observers           changes whenever observers are announced
 
 The driver keeps one session, and takes up another when that is lost. What it is asked is asked

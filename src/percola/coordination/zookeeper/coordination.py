@@ -17,15 +17,15 @@ import os
 import re
 import secrets
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from percola.coordination.advice_base import Advice
 from percola.coordination.base import Coordination
-from percola.coordination.zookeeper_connection import Settings
-from percola.coordination.zookeeper_session import TURN_SECONDS, Session
+from percola.coordination.lock_service.base import Advice
+from percola.coordination.zookeeper.connection import Settings
+from percola.coordination.zookeeper.session import TURN_SECONDS, Session
 from percola.errors import RepositoryError, UsageError
+from percola.platform import fork_safety as forks
 
 SESSION_SECONDS: Final = 10.0
 REQUEST_SECONDS: Final = 2.0
@@ -34,8 +34,6 @@ PATIENCE_SECONDS: Final = 10.0
 _REMEMBERED_SECONDS: Final = 1.0
 _REMEMBERED: Final = 4096
 _HOST: Final = re.compile(r"(?:\[[0-9a-fA-F:]+\]|[^:/\s,\[\]]+):([0-9]{1,5})")
-
-_coordinations: weakref.WeakSet[ZooKeeperCoordination] = weakref.WeakSet()
 
 
 class ZooKeeperCoordination(Coordination):
@@ -93,7 +91,7 @@ class ZooKeeperCoordination(Coordination):
         self._advice = advice or Advice()
         self._closed = False
         self._start_afresh()
-        _coordinations.add(self)
+        forks.at_fork(self._leave_parent)
 
     def _start_afresh(self) -> None:
         self._held = Held(self._settings)
@@ -172,8 +170,10 @@ class ZooKeeperCoordination(Coordination):
         self._session.close()
 
     def _leave_parent(self) -> None:
-        self._session.connection.leave_parent()
-        self._start_afresh()
+        try:
+            self._session.connection.leave_parent()
+        finally:
+            self._start_afresh()
         if self._closed:
             self._session.close()
 
@@ -248,11 +248,3 @@ class Held:
 def _stamp(name: str) -> int:
     stamp = name.partition("-")[0]
     return int(stamp) if stamp.isdecimal() else 0
-
-
-def _after_fork_in_child() -> None:
-    for coordination in list(_coordinations):
-        coordination._leave_parent()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

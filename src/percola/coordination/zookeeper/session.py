@@ -31,8 +31,8 @@ from kazoo.exceptions import (
     RolledBackError,
 )
 
-from percola.coordination.agreement import check_agreement
-from percola.coordination.zookeeper_connection import Connection, Settings, UnreachableError
+from percola.coordination.observer_agreement import check_agreement
+from percola.coordination.zookeeper.connection import Connection, Settings, UnreachableError
 from percola.errors import ObserverMismatchError, PercolaError, RepositoryClosedError, StoreError
 
 log = logging.getLogger("percola.zookeeper")

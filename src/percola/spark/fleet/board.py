@@ -59,7 +59,7 @@ class Report:
         per_second: committed transactions a second, of late.
         conflicts: how often a transaction ran again.
         failures: how often an observer raised.
-        set_aside: how often an observer was set aside.
+        set_aside: how often a change was dead-lettered.
         columns: the (table, column) that its observers observe.
     """
 

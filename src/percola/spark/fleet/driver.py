@@ -8,7 +8,7 @@ has died often enough; and not barrier mode, which fails them together.
     driver ──▶ order: a beat, stop ──▶  the fleet's row in   ◀── report: a beat, ── workers
                                         the repository           who, how much
 
-What passes between them stands in the repository (`percola.spark.fleet_board`). Both sides beat:
+What passes between them stands in the repository (`percola.spark.fleet.board`). Both sides beat:
 a worker whose driver is gone ends by itself, and one that the driver has not heard of for as long
 is cancelled and submitted anew. Spark needs seconds to end a task that it has cancelled, and a
 machine may be cut off for longer, so an old worker may work on beside its successor. That does
@@ -34,10 +34,10 @@ from percola.cells import Kind
 from percola.clock import backoff
 from percola.errors import PercolaError, StoreError
 from percola.repository import Repository
-from percola.spark.fleet_board import Board, Order
-from percola.spark.fleet_status import Place, WorkerStatus
-from percola.spark.fleet_task import Ending, Task, run_task
-from percola.spark.interrupts import interrupts_held
+from percola.spark.ctrl_c import interrupts_held
+from percola.spark.fleet.board import Board, Order
+from percola.spark.fleet.status import Place, WorkerStatus
+from percola.spark.fleet.task import Ending, Task, run_task
 
 log = logging.getLogger("percola.fleet")
 
@@ -141,7 +141,7 @@ class Fleet:
     def wait_until_idle(self, seconds: float | None = None) -> None:
         """Return when nothing is left to do for the workers' observers; they go on working.
 
-        What was set aside does not count, and neither do columns that these workers do not
+        What is dead-lettered does not count, and neither do columns that these workers do not
         observe. Ctrl-C stops the fleet, as in `wait`.
 
         Raises FleetError if a worker fails for good, or if there is still work after `seconds`.

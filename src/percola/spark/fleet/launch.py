@@ -14,14 +14,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from percola import repository as repositories
-from percola import targets
-from percola.addresses import portable
+from percola.connect.address import portable
 from percola.errors import ConflictingOptionsError, UsageError
-from percola.observers import Observers
-from percola.spark.fleet import Fleet
-from percola.spark.fleet_board import clear_abandoned
-from percola.spark.fleet_task import Task
-from percola.worker import WorkerOptions
+from percola.observers import loading as targets
+from percola.observers.observer import Observers
+from percola.observers.worker import WorkerOptions
+from percola.spark.fleet.board import clear_abandoned
+from percola.spark.fleet.driver import Fleet
+from percola.spark.fleet.task import Task
 
 
 def run_workers(

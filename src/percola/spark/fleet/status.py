@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from percola.spark.fleet_board import Report
-from percola.spark.fleet_task import attempts_of
+from percola.spark.fleet.board import Report
+from percola.spark.fleet.task import attempts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class WorkerStatus:
         pid: the number of its process there.
         transactions: how many of its observers' transactions have committed, in all its lives.
         per_second: committed transactions a second, of late; 0 unless it works.
-        set_aside: how often an observer was set aside, in its present life.
+        set_aside: how often a change was dead-lettered, in its present life.
         restarts: how often it was started again.
         heartbeat: seconds since its last beat was seen; None if there was none.
         error: why it ended last, if that was not meant to be.

@@ -25,9 +25,10 @@ from typing import Any, Final
 
 from pyspark import TaskContext
 
-from percola import Observer, ObserverMismatchError, PercolaError, StoreError, UsageError, targets
-from percola.spark.fleet_board import Board, Report
-from percola.worker import Worker, WorkerOptions
+from percola import Observer, ObserverMismatchError, PercolaError, StoreError, UsageError
+from percola.observers import loading as targets
+from percola.observers.worker import Worker, WorkerOptions
+from percola.spark.fleet.board import Board, Report
 
 LOOK: Final = 0.1
 """Seconds between looks at what the driver says."""
@@ -137,7 +138,7 @@ class _Work:
     def run(self, observers: Sequence[Observer[Any]]) -> Ending:
         """Work; raises what the worker raised."""
         self._columns = sorted(
-            {(one.column.table.name, one.column.key.decode()) for one in observers}
+            {(column.table_name, column.name) for one in observers for column in one.columns}
         )
         raised: list[BaseException] = []
         ended = threading.Event()

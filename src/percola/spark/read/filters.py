@@ -36,11 +36,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StringType
 
 from percola import Column
-from percola.snapshot import after_prefix
 from percola.spark.columns import Chosen, schema_of
 from percola.spark.partitioning import Range, default_partitions
-from percola.spark.reading import RowRanges, TableReader
-from percola.spark.scanning import Sieve
+from percola.spark.read.scan import Sieve
+from percola.spark.read.snapshot import RowRanges, TableReader
+from percola.transactions.snapshot import after_prefix
 
 _POINTS: Final = 64
 """Ranges of a list that are worth a task of their own."""

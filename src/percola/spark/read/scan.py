@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from percola import LockTimeoutError
 from percola.cells import Cell, decode_lock
-from percola.snapshot import Services
 from percola.spark.columns import Chosen, row_array, schema_of, to_arrays, value_array
-from percola.spark.long_rows import LongRows
+from percola.spark.read.family_rows import LongRows
 from percola.store.base import CellState, ColumnScan
+from percola.transactions.snapshot import Services
 
 _ROWS: Final = 8192
 _FIRST_CELLS: Final = 256

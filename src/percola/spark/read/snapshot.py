@@ -19,12 +19,12 @@ from pyspark.sql.types import StructType
 
 from percola import ConflictingOptionsError, Family, Repository, Table, WrongTypeError
 from percola.feed import settled
-from percola.snapshot import after_prefix
 from percola.spark.columns import Chosen, chosen
-from percola.spark.long_rows import LongRows, long_fields, long_rows
 from percola.spark.options import Options
 from percola.spark.partitioning import row_ranges
-from percola.spark.scanning import RangeReader, Sieve, merged
+from percola.spark.read.family_rows import LongRows, long_fields, long_rows
+from percola.spark.read.scan import RangeReader, Sieve, merged
+from percola.transactions.snapshot import after_prefix
 
 HOLD_SECONDS: Final = 3600.0
 """How long a frame's timestamp is held back after its last action if nothing else is asked for."""
@@ -210,7 +210,7 @@ class TableReader(DataSourceReader):
 def reader(options: Options, schema: StructType, ts: int, frame: str) -> DataSourceReader:
     """The reader of a frame; with the option pushFilters, one that takes filters from Spark."""
     if options.flag("pushFilters"):
-        from percola.spark.filters import FilteringReader
+        from percola.spark.read.filters import FilteringReader
 
         return FilteringReader(options, schema, ts, frame)
     return TableReader(options, schema, ts, frame)

@@ -16,10 +16,10 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from percola import UsageError
-from percola.joint import forget
-from percola.spark.job_writing import PartWritten, commit_parts, joint_of, write_part
 from percola.spark.options import Options
-from percola.spark.writing import Plan, plan, this_task
+from percola.spark.write.atomic import PartWritten, commit_parts, joint_of, write_part
+from percola.spark.write.plan import Plan, plan, this_task
+from percola.transactions.jobs import forget
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -49,9 +49,9 @@ from percola import (
 from percola.feed import RowImage, check_start, read_changes, read_rows, settle, settled, since
 from percola.schema import WeakColumn
 from percola.spark.columns import Chosen, chosen, to_arrays
-from percola.spark.feed_ranges import change_ranges
 from percola.spark.options import Options
 from percola.spark.partitioning import row_ranges
+from percola.spark.stream.ranges import change_ranges
 
 COMMIT_TS: Final = "commit_ts"
 CHANGED: Final = "changed"

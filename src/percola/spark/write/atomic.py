@@ -1,7 +1,8 @@
 """§2.4 `df.write` with atomicity=job, and what a streaming batch shares with it.
 
-Each task is an attempt of a joint transaction (`percola.joint`): it locks what it writes, and
-reports. The process that ends the write commits all of it in one mutation, or rolls it back.
+Each task is an attempt of a joint transaction (`percola.transactions.jobs`): it locks what it
+writes, and reports. The process that ends the write commits all of it in one mutation, or rolls it
+back.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from percola import Repository
-from percola.joint import JointTransaction, Part
 from percola.spark.chunks import CHUNK_BYTES
-from percola.spark.writing import Plan, chunks, forget_old, this_task
+from percola.spark.write.plan import Plan, chunks, forget_old, this_task
+from percola.transactions.jobs import JointTransaction, Part
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -32,9 +32,9 @@ from percola import (
 )
 from percola.cells import Cell
 from percola.clock import backoff
-from percola.joint import JOBS, JobOverError, RowLockedError, RowWrites, SupersededError
-from percola.joint.row import ABORTED, COMMITTED, RUNNING, STATE, TASKS
 from percola.schema import Column
+from percola.transactions.jobs import JOBS, JobOverError, RowLockedError, RowWrites, SupersededError
+from percola.transactions.jobs.job_row import ABORTED, COMMITTED, RUNNING, STATE, TASKS
 
 _FIRST_WAIT: Final = 0.001
 _LONGEST_WAIT: Final = 0.25

@@ -7,7 +7,7 @@
     job         all of it, at one timestamp                          nothing is there
 
 Writes are blind: a row is written whatever was there before. A task that runs twice writes once
-(`marked_writing`, `percola.joint`).
+(`marked_writing`, `percola.transactions.jobs`).
 
 Spark makes the writer in a process of its own when it plans the write, and hands copies to the
 tasks and to the process that ends it. What it carries is therefore small, and everything that is
@@ -28,11 +28,11 @@ from pyspark.sql.types import StructType
 
 import percola
 from percola import Repository, Table, UsageError
-from percola.joint import JOBS, RowWrites, forget, jobs_before, new_run
 from percola.spark.chunks import chunked
 from percola.spark.encoding import Encoder
-from percola.spark.marked_writing import MarkedPartition, end
 from percola.spark.options import Options
+from percola.spark.write.idempotent import MarkedPartition, end
+from percola.transactions.jobs import JOBS, RowWrites, forget, jobs_before, new_run
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,7 +98,7 @@ def plan(options: Options, schema: StructType, *, overwrite: bool) -> Plan:
 
 def writer(options: Options, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
     """The writer of a batch, by its atomicity; see `plan` for what it raises."""
-    from percola.spark.job_writing import JobWriter
+    from percola.spark.write.atomic import JobWriter
 
     made = plan(options, schema, overwrite=overwrite)
     if options["atomicity"] == "job":

@@ -13,13 +13,11 @@ Every call has a deadline of `request_seconds`, which the server knows too. A wr
 long for a connection, so a server that restarts costs time and no outcome.
 
 A process opens its own channel when it first needs one; a child of one that has may not
-(`percola.forks`).
+(`percola.platform.fork_safety`).
 """
 
 from __future__ import annotations
 
-import os
-import random
 import threading
 import time
 from collections import Counter
@@ -41,7 +39,7 @@ from percola.errors import (
     StoreError,
     UnknownTableError,
 )
-from percola.forks import GRPC
+from percola.platform.fork_safety import GRPC, at_fork, keep_inherited, new_random
 
 DATA: Final = "/google.bigtable.v2.Bigtable/"
 TABLE_ADMIN: Final = "/google.bigtable.admin.v2.BigtableTableAdmin/"
@@ -88,7 +86,7 @@ _REFUSED: Final = frozenset(
 
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
-_CHANCE: Final = random.Random()
+_CHANCE: Final = new_random()
 
 
 class Place(NamedTuple):
@@ -130,27 +128,33 @@ class Calls:
         self.patience_seconds = patience_seconds
         self.made: Counter[str] = Counter()
         """How many calls were made, by their name."""
-        self._guard = threading.Lock()
         self._closed = False
-        self._pid = 0
-        self._channels: dict[str, Any] = {}
-        self._methods: dict[str, Any] = {}
+        self._start_afresh()
+        at_fork(self._leave_parent)
         self._paths: dict[str, str] = {}
         self._headers: dict[str, list[tuple[str, str]]] = {}
+
+    def _start_afresh(self) -> None:
+        self._guard = threading.Lock()
+        self._channels: dict[str, Any] = {}
+        self._methods: dict[str, Any] = {}
+
+    def _leave_parent(self) -> None:
+        # They are neither used nor closed here.
+        keep_inherited(self._channels, self._methods)
+        self._start_afresh()
 
     # --- Channels -----------------------------------------------------------------------
 
     def method(self, service: str, name: str, answer: Any, *, streams: bool = False) -> Any:
         """The callable of a method: takes the request message, time-out and metadata."""
-        if self._pid == os.getpid():
-            found = self._methods.get(service + name)
-            if found is not None:
-                return found
+        found = self._methods.get(service + name)
+        if found is not None:
+            return found
         GRPC.begin_use("Bigtable")
         with self._guard:
             if self._closed:
                 raise _closed()
-            self._pid = os.getpid()
             channel = self._channel("data" if service == DATA else "admin")
             kind = channel.unary_stream if streams else channel.unary_unary
             made = kind(
@@ -187,9 +191,7 @@ class Calls:
         """Close the channels; calls under way fail."""
         with self._guard:
             self._closed = True
-            # What a fork has copied belongs to the parent: it is neither used nor closed.
-            channels = self._channels if self._pid == os.getpid() else {}
-            self._channels, self._methods = {}, {}
+            channels, self._channels, self._methods = self._channels, {}, {}
         for channel in channels.values():
             channel.close()
 

@@ -21,11 +21,11 @@ from percola.cells import Cell
 from percola.clock import elapsed
 from percola.errors import NoFeedError
 from percola.store.base import ChangedRow
-from percola.store.bigtable_calls import Calls, MutateRowsRequest
-from percola.store.bigtable_filters import CHANGES, Filter, chain, column, family, stamps
-from percola.store.bigtable_rows import RowStream, StoredRow
-from percola.store.bigtable_shared import Shared
-from percola.store.bigtable_writing import Plan, Writing, delete
+from percola.store.bigtable.client import Calls, MutateRowsRequest
+from percola.store.bigtable.filters import CHANGES, Filter, chain, column, family, stamps
+from percola.store.bigtable.row_stream import RowStream, StoredRow
+from percola.store.bigtable.shared_row import Shared
+from percola.store.bigtable.writes import Plan, Writing, delete
 
 _ENTRIES: Final = 4096
 

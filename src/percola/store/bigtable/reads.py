@@ -17,8 +17,8 @@ from typing import Final, TypeVar
 
 from percola.cells import Cell, Kind
 from percola.store.base import NOTHING, CellState, is_wanted
-from percola.store.bigtable_calls import Calls
-from percola.store.bigtable_filters import (
+from percola.store.bigtable.client import Calls
+from percola.store.bigtable.filters import (
     FAMILIES,
     FILTER_BYTES,
     ColumnRange,
@@ -27,10 +27,10 @@ from percola.store.bigtable_filters import (
     snapshot,
     wanted_ranges,
 )
-from percola.store.bigtable_rows import RowStream, StoredRow
-from percola.store.bigtable_shared import Shared
-from percola.store.cutting import cut
-from percola.store.first_look import DataAt, RecordsBelow, visible
+from percola.store.bigtable.row_stream import RowStream, StoredRow
+from percola.store.bigtable.shared_row import Shared
+from percola.store.chunking import cut
+from percola.store.remote.visibility import DataAt, RecordsBelow, visible
 
 T = TypeVar("T")
 

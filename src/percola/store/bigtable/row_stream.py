@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 import grpc
 from google.cloud.bigtable_v2 import types
 
-from percola.store.bigtable_calls import Calls, Tries
-from percola.store.bigtable_filters import SCALE, Filter
+from percola.store.bigtable.client import Calls, Tries
+from percola.store.bigtable.filters import SCALE, Filter
 
 _ReadRows = types.ReadRowsRequest.pb()
 

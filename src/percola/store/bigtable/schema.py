@@ -27,8 +27,8 @@ from google.cloud.bigtable_admin_v2 import types
 
 from percola.cells import Kind
 from percola.errors import StoreError
-from percola.store.bigtable_calls import INSTANCE_ADMIN, TABLE_ADMIN, Calls
-from percola.store.bigtable_filters import CHANGES, FAMILIES, table_of
+from percola.store.bigtable.client import INSTANCE_ADMIN, TABLE_ADMIN, Calls
+from percola.store.bigtable.filters import CHANGES, FAMILIES, table_of
 
 NOTIFY_FAMILIES: Final = (FAMILIES[Kind.NOTIFY],)
 ROW_FAMILIES: Final = (

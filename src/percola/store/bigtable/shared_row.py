@@ -1,4 +1,4 @@
-"""§2.1, rule P12: the shared row (`percola.store.shared_row`) as it stands in Bigtable."""
+"""§2.1, rule P12: the shared row (`percola.store.remote.shared_row`) as it stands in Bigtable."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import grpc
 from google.cloud.bigtable_v2 import types
 
 from percola.cells import Kind
-from percola.store.bigtable_calls import DATA, Calls
-from percola.store.bigtable_filters import FAMILIES, family, stored
-from percola.store.bigtable_rows import RowStream
-from percola.store.shared_row import ROW, SHARED_TABLE, SharedRow
+from percola.store.bigtable.client import DATA, Calls
+from percola.store.bigtable.filters import FAMILIES, family, stored
+from percola.store.bigtable.row_stream import RowStream
+from percola.store.remote.shared_row import ROW, SHARED_TABLE, SharedRow
 
 _FAMILY: Final = FAMILIES[Kind.DATA]
 

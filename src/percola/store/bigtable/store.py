@@ -14,7 +14,8 @@ it stood at one moment: nothing of the protocol needs more. What stands in the o
 
 A scan of one family reads over all others of its rows, because a user cannot give families storage
 of their own. So the notify entries of a table stand in a second one, which holds nothing else:
-finding work costs what is dirty (rule N6). `percola.store.apart` says what that means for writers.
+finding work costs what is dirty (rule N6). `percola.store.remote.notify_table` says what that means
+for writers.
 
 `latest_arrival`: how late a call that was given up may still take effect. Bigtable has no condition
 on the time of day that could fence one off, so it is a bound on each leg. The client drops what it
@@ -42,6 +43,7 @@ from percola.errors import (
     UsageError,
     ValueTooLargeError,
 )
+from percola.platform import fork_safety as forks
 from percola.store.base import (
     CellState,
     ChangedRow,
@@ -51,15 +53,15 @@ from percola.store.base import (
     Store,
     Tablet,
 )
-from percola.store.bigtable_calls import Calls, Place
-from percola.store.bigtable_feeds import Feeds
-from percola.store.bigtable_filters import FAMILIES, family, nothing, table_of
-from percola.store.bigtable_reading import Reading
-from percola.store.bigtable_rows import RowStream, StoredRow
-from percola.store.bigtable_settings import check_app_profile, create_tables
-from percola.store.bigtable_shared import Shared
-from percola.store.bigtable_writing import apply, steps
-from percola.store.shared_row import SHARED_TABLE
+from percola.store.bigtable.client import Calls, Place
+from percola.store.bigtable.feed import Feeds
+from percola.store.bigtable.filters import FAMILIES, family, nothing, table_of
+from percola.store.bigtable.reads import Reading
+from percola.store.bigtable.row_stream import RowStream, StoredRow
+from percola.store.bigtable.schema import check_app_profile, create_tables
+from percola.store.bigtable.shared_row import Shared
+from percola.store.bigtable.writes import apply, steps
+from percola.store.remote.shared_row import SHARED_TABLE
 
 _COLUMN_BYTES: Final = 16_000
 _ROW_CHANGE_BYTES: Final = 96 * 1024 * 1024
@@ -106,10 +108,14 @@ class BigtableStore(Store):
         self._shared = Shared(self._calls)
         self._reading = Reading(self._calls, self._shared)
         self._feeds = Feeds(self._calls, self._shared)
+        self._closed = False
+        self._start_afresh()
+        forks.at_fork(self._start_afresh)
+
+    def _start_afresh(self) -> None:
         self._guard = threading.Lock()
         self._known: set[str] = set()
         self._profile_checked = False
-        self._closed = False
 
     # --- Tables, limits -----------------------------------------------------------------
 

@@ -6,8 +6,9 @@
     conditions, no change  a read, judged here
 
 What is changed of a row and of its notify entries, which stand in another table, goes in steps
-(`percola.store.apart`). No write is sent twice. If one fails, no more are sent, those under way are
-waited for, and then it is an error: OutcomeUnknownError if one of them was not answered.
+(`percola.store.remote.notify_table`). No write is sent twice. If one fails, no more are sent, those
+under way are waited for, and then it is an error: OutcomeUnknownError if one of them was not
+answered.
 """
 
 from __future__ import annotations
@@ -21,16 +22,15 @@ from google.cloud.bigtable_v2 import types
 
 from percola.cells import SYSTEM_MARK, Kind
 from percola.errors import OutcomeUnknownError, StoreError, UnknownTableError
-from percola.store.apart import Steps, steps_of
 from percola.store.base import Condition, Put, RowMutation
-from percola.store.bigtable_calls import (
+from percola.store.bigtable.client import (
     Calls,
     CheckAndMutateRowRequest,
     CheckAndMutateRowResponse,
     MutateRowsRequest,
     MutateRowsResponse,
 )
-from percola.store.bigtable_filters import (
+from percola.store.bigtable.filters import (
     CHANGES,
     FAMILIES,
     MAX_STORED_TS,
@@ -40,14 +40,17 @@ from percola.store.bigtable_filters import (
     stored,
     table_of,
 )
-from percola.store.bigtable_rows import RowStream
-from percola.store.cutting import cut
+from percola.store.bigtable.row_stream import RowStream
+from percola.store.chunking import cut
+from percola.store.remote.notify_table import Steps, steps_of
 
 AT_ONCE: Final = 64
 """Requests of a batch that are in flight at the same time."""
 
 _ROWS: Final = 500
 _BYTES: Final = 4 * 1024 * 1024
+_CHANGES: Final = 90_000
+"""Bigtable takes up to 100,000 changes a request, in whatever rows."""
 _LISTED: Final = (b"P", b"D")
 _KIND_OF: Final = {name: kind for kind, name in FAMILIES.items()}
 
@@ -125,7 +128,7 @@ def _is_listed(record: Put) -> bool:
 
 
 def steps(calls: Calls, mutation: RowMutation, listing: bool) -> list[Plan | None]:
-    """Prepare a row mutation step by step (`percola.store.apart`); None: nothing to do there."""
+    """Prepare a row mutation step by step, as `notify_table` says; None: nothing to do there."""
     return [
         None if step is None else plan(calls, _placed(step), listing) for step in steps_of(mutation)
     ]
@@ -228,7 +231,7 @@ class Writing:
             elif one.look:
                 looks.append(at)
         for table, places in together.items():
-            for part in cut(places, self._size, _ROWS, _BYTES):
+            for part in in_requests(self._plans, places):
                 if self._failures:
                     return
                 request = MutateRowsRequest(
@@ -240,9 +243,6 @@ class Writing:
                 self._track(part, call, table)
         for at in looks:
             self._results[at] = self._look(self._plans[at])
-
-    def _size(self, at: int) -> int:
-        return int(self._plans[at].entry.ByteSize())
 
     def _track(self, places: list[int], call: Any, table: str) -> None:
         self._pending.append((places, call, table))
@@ -305,6 +305,19 @@ class Writing:
             is condition.present
             for condition in one.look
         )
+
+
+def in_requests(plans: Sequence[Plan], places: Iterable[int]) -> Iterator[list[int]]:
+    """The rows without conditions of a table, in requests of bounded rows, bytes and changes."""
+
+    def size(at: int) -> int:
+        return int(plans[at].entry.ByteSize())
+
+    def changes(at: int) -> int:
+        return len(plans[at].entry.mutations)
+
+    for part in cut(places, size, _ROWS, _BYTES):
+        yield from cut(part, changes, _ROWS, _CHANGES)
 
 
 class RowFailure(grpc.RpcError):  # type: ignore[misc]

@@ -36,11 +36,11 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from percola.store.cutting import cut
-from percola.store.hbase_calls import Calls, Tries
-from percola.store.hbase_failures import Failure, Meaning
-from percola.store.hbase_jvm import JavaObject
-from percola.store.hbase_plans import (
+from percola.store.chunking import cut
+from percola.store.hbase.client import Calls, Tries
+from percola.store.hbase.errors import Failure, Meaning
+from percola.store.hbase.jvm import JavaObject
+from percola.store.hbase.mutations import (
     ALL_VERSIONS,
     Plan,
     Seen,
@@ -50,7 +50,7 @@ from percola.store.hbase_plans import (
     locks_of,
     seen,
 )
-from percola.store.hbase_wire import STATE, STATE_AT, Ask, Change, get, messages, rows_of
+from percola.store.hbase.wire import STATE, STATE_AT, Ask, Change, get, messages, rows_of
 
 _STATE_BYTES: Final = 16
 _LOOKS: Final = 500

@@ -15,8 +15,6 @@ server's queue then is thrown away there.
 
 from __future__ import annotations
 
-import os
-import random
 import threading
 import time
 from collections import Counter
@@ -32,9 +30,10 @@ from percola.errors import (
     StoreError,
     UnknownTableError,
 )
-from percola.store.hbase_chains import Chains
-from percola.store.hbase_failures import Failure, Meaning
-from percola.store.hbase_jvm import (
+from percola.platform import fork_safety as forks
+from percola.store.hbase.errors import Failure, Meaning
+from percola.store.hbase.executor import Threads
+from percola.store.hbase.jvm import (
     CONF,
     JavaObject,
     java_class,
@@ -42,13 +41,13 @@ from percola.store.hbase_jvm import (
     kept_by_thread,
     start,
 )
-from percola.store.hbase_kerberos import check_login, no_login
-from percola.store.hbase_threads import Threads
-from percola.store.hbase_wire import file_of_service
+from percola.store.hbase.kerberos import check_login, no_login
+from percola.store.hbase.method_handles import Chains
+from percola.store.hbase.wire import file_of_service
 
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
-_CHANCE: Final = random.Random()
+_CHANCE: Final = forks.new_random()
 _CONNECT_SECONDS: Final = 3.0
 
 
@@ -175,12 +174,20 @@ class Calls:
         self.checked: dict[str, bool] = {}
         """Which tables are written without the coprocessor, of those that are known."""
         self.threads = Threads()
-        self._guard = threading.Lock()
         self._closed = False
-        self._pid = 0
-        self._client: Client | None = None
+        self._start_afresh()
+        forks.at_fork(self._leave_parent)
         self._names: dict[str, JavaObject] = {}
         self._starts: dict[str, list[bytes]] = {}
+
+    def _start_afresh(self) -> None:
+        self._guard = threading.Lock()
+        self._client: Client | None = None
+
+    def _leave_parent(self) -> None:
+        # It is neither used nor closed here.
+        forks.keep_inherited(self._client)
+        self._start_afresh()
 
     # --- The connection -----------------------------------------------------------------
 
@@ -188,7 +195,7 @@ class Calls:
         """The connection of this process; connects when it is first needed."""
         start()
         client = self._client
-        if client is not None and self._pid == os.getpid():
+        if client is not None:
             return client
         with self._guard:
             self.check_open()
@@ -202,7 +209,6 @@ class Calls:
                         break
                     except jpype.JException as error:
                         tries.failed(error)
-                self._pid = os.getpid()
             return self._client
 
     def check_open(self) -> None:
@@ -217,7 +223,7 @@ class Calls:
                 return
             self._closed = True
             client, self._client = self._client, None
-        if client is not None and self._pid == os.getpid():
+        if client is not None:
             start()
             client.connection.close()
             self.threads.close()

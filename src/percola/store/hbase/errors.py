@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
-from percola.store.hbase_jvm import JavaObject
-from percola.store.hbase_kerberos import Trouble, trouble_of
+from percola.store.hbase.jvm import JavaObject
+from percola.store.hbase.kerberos import Trouble, trouble_of
 
 
 class Meaning(Enum):

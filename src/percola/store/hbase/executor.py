@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Final, TypeVar
 
+from percola.platform import fork_safety as forks
+
 T = TypeVar("T")
 
 _MOST: Final = 32
@@ -16,6 +18,11 @@ class Threads:
     """The threads of one store; they begin when they are first needed."""
 
     def __init__(self) -> None:
+        self._start_afresh()
+        forks.at_fork(self._start_afresh)
+
+    def _start_afresh(self) -> None:
+        # A child would wait for threads that it does not have.
         self._pool = ThreadPoolExecutor(_MOST, "percola-hbase")
 
     def at_once(self, acts: Sequence[Callable[[], T]]) -> list[T]:

@@ -20,12 +20,12 @@ from percola.cells import Cell
 from percola.clock import elapsed
 from percola.errors import NoFeedError
 from percola.store.base import ChangedRow
-from percola.store.hbase_calls import Calls
-from percola.store.hbase_plans import removal
-from percola.store.hbase_reading import Reading, StoredRow
-from percola.store.hbase_shared import Shared
-from percola.store.hbase_wire import CHANGES, MAX_STORED_TS, Ask, get, rows_of
-from percola.store.hbase_writing import Writing
+from percola.store.hbase.client import Calls
+from percola.store.hbase.mutations import removal
+from percola.store.hbase.reads import Reading, StoredRow
+from percola.store.hbase.shared_row import Shared
+from percola.store.hbase.wire import CHANGES, MAX_STORED_TS, Ask, get, rows_of
+from percola.store.hbase.writes import Writing
 
 _ALL = 2**31 - 1
 _ROWS = 4096

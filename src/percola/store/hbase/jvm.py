@@ -27,7 +27,7 @@ import jpype
 import jpype.config
 
 from percola.errors import StoreError, UsageError
-from percola.forks import JAVA
+from percola.platform.fork_safety import JAVA, at_fork
 
 JARS: Final = "PERCOLA_HBASE_JARS"
 """The environment variable that names a folder with the jars of HBase's client."""
@@ -182,7 +182,7 @@ class _Attachment:
             jpype.JClass("java.lang.Thread").detach()
 
 
-def _after_fork() -> None:
+def _leave_parent() -> None:
     """A child must not ask Java for anything: it would wait for ever.
 
     JPype does when Python has collected garbage, and when the process ends.
@@ -195,4 +195,4 @@ def _after_fork() -> None:
         gc.callbacks[:] = [one for one in gc.callbacks if one is not asks]
 
 
-os.register_at_fork(after_in_child=_after_fork)
+at_fork(_leave_parent)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from percola.errors import StoreError, UsageError
-from percola.store.hbase_jvm import CONF, OPTIONS, JavaObject, java_class
+from percola.store.hbase.jvm import CONF, OPTIONS, JavaObject, java_class
 
 _SITE: Final = f"hbase-site.xml in the folder that {CONF} names"
 _TICKET: Final = (

@@ -20,7 +20,7 @@ from typing import Final
 
 import jpype
 
-from percola.store.hbase_jvm import JavaObject, java_class
+from percola.store.hbase.jvm import JavaObject, java_class
 
 _HBASE: Final = "org.apache.hadoop.hbase."
 _MESSAGES: Final = _HBASE + "shaded.protobuf.generated.ClientProtos$"

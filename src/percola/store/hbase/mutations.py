@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 from percola.cells import SYSTEM_MARK, Kind
 from percola.errors import StoreError
 from percola.store.base import Condition, Put, RowMutation
-from percola.store.hbase_wire import (
+from percola.store.hbase.wire import (
     CHANGES,
     FAMILIES,
     LOCK,

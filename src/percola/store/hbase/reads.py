@@ -18,11 +18,10 @@ import jpype
 
 from percola.cells import Cell, Kind
 from percola.store.base import NOTHING, CellState, is_wanted
-from percola.store.first_look import DataAt, RecordsBelow, visible
-from percola.store.hbase_calls import Calls, Tries
-from percola.store.hbase_jvm import JavaObject
-from percola.store.hbase_shared import Shared
-from percola.store.hbase_wire import (
+from percola.store.hbase.client import Calls, Tries
+from percola.store.hbase.jvm import JavaObject
+from percola.store.hbase.shared_row import Shared
+from percola.store.hbase.wire import (
     FAMILIES,
     LOCK,
     MAX_STORED_TS,
@@ -34,6 +33,7 @@ from percola.store.hbase_wire import (
     lock_of,
     rows_of,
 )
+from percola.store.remote.visibility import DataAt, RecordsBelow, visible
 
 StoredRow: TypeAlias = dict[tuple[bytes, bytes], list[tuple[int, bytes]]]
 """The entries of a row: (family, column) → [(timestamp, value), …], newest first."""

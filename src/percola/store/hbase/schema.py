@@ -29,10 +29,11 @@ from typing import Any, Final
 import jpype
 
 from percola.errors import StoreError
-from percola.store.hbase_calls import Calls, Tries
-from percola.store.hbase_failures import Failure
-from percola.store.hbase_jvm import JavaObject, java_class
-from percola.store.hbase_ways import (
+from percola.store.hbase.client import Calls, Tries
+from percola.store.hbase.errors import Failure
+from percola.store.hbase.jvm import JavaObject, java_class
+from percola.store.hbase.wire import CHANGES, FAMILIES, LOCK, STATE
+from percola.store.hbase.write_mode import (
     ENDPOINT,
     change_over,
     endpoint_runs,
@@ -41,8 +42,7 @@ from percola.store.hbase_ways import (
     otherwise,
     running,
 )
-from percola.store.hbase_wire import CHANGES, FAMILIES, LOCK, STATE
-from percola.store.shared_row import SHARED_TABLE
+from percola.store.remote.shared_row import SHARED_TABLE
 
 ALL_FAMILIES: Final = (*FAMILIES.values(), CHANGES)
 """What every table has; one that is written without the coprocessor has states besides."""

@@ -1,4 +1,4 @@
-"""§2.1, rule P12: the shared row (`percola.store.shared_row`) as it stands in HBase."""
+"""§2.1, rule P12: the shared row (`percola.store.remote.shared_row`) as it stands in HBase."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Final
 
 from percola.cells import Kind
 from percola.errors import OutcomeUnknownError
-from percola.store.hbase_calls import Calls
-from percola.store.hbase_plans import Plan
-from percola.store.hbase_wire import FAMILIES, Ask, Change, get, rows_of, stored
-from percola.store.hbase_writing import Writing
-from percola.store.shared_row import ROW, SHARED_TABLE, SharedRow
+from percola.store.hbase.client import Calls
+from percola.store.hbase.mutations import Plan
+from percola.store.hbase.wire import FAMILIES, Ask, Change, get, rows_of, stored
+from percola.store.hbase.writes import Writing
+from percola.store.remote.shared_row import ROW, SHARED_TABLE, SharedRow
 
 _FAMILY: Final = FAMILIES[Kind.DATA]
 _EVERYTHING: Final = Ask(_FAMILY, None)

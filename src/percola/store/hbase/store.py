@@ -48,6 +48,7 @@ from percola.errors import (
     UsageError,
     ValueTooLargeError,
 )
+from percola.platform import fork_safety as forks
 from percola.store.base import (
     CellState,
     ChangedRow,
@@ -57,16 +58,16 @@ from percola.store.base import (
     Store,
     Tablet,
 )
-from percola.store.hbase_calls import Calls, Place
-from percola.store.hbase_feeds import Feeds
-from percola.store.hbase_plans import plan
-from percola.store.hbase_reading import Reading, StoredRow
-from percola.store.hbase_settings import check_version, create_tables, exists
-from percola.store.hbase_shared import Shared
-from percola.store.hbase_ways import FORBIDDEN, OPTION
-from percola.store.hbase_wire import FAMILIES, Ask
-from percola.store.hbase_writing import Writing
-from percola.store.shared_row import SHARED_TABLE
+from percola.store.hbase.client import Calls, Place
+from percola.store.hbase.feed import Feeds
+from percola.store.hbase.mutations import plan
+from percola.store.hbase.reads import Reading, StoredRow
+from percola.store.hbase.schema import check_version, create_tables, exists
+from percola.store.hbase.shared_row import Shared
+from percola.store.hbase.wire import FAMILIES, Ask
+from percola.store.hbase.write_mode import FORBIDDEN, OPTION
+from percola.store.hbase.writes import Writing
+from percola.store.remote.shared_row import SHARED_TABLE
 
 _COLUMN_BYTES: Final = 16_000
 _ROW_CHANGE_BYTES: Final = 64 * 1024 * 1024
@@ -111,6 +112,10 @@ class HBaseStore(Store):
         self._shared = Shared(self._calls)
         self._reading = Reading(self._calls, self._shared)
         self._feeds = Feeds(self._calls, self._shared, self._reading)
+        self._start_afresh()
+        forks.at_fork(self._start_afresh)
+
+    def _start_afresh(self) -> None:
         self._guard = threading.Lock()
         self._known: set[str] = set()
         self._version_checked = False

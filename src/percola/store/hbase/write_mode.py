@@ -25,10 +25,10 @@ from typing import Final
 import jpype
 
 from percola.errors import StoreError
-from percola.store.hbase_calls import Calls, Tries
-from percola.store.hbase_failures import Failure
-from percola.store.hbase_jvm import JavaObject
-from percola.store.hbase_wire import (
+from percola.store.hbase.client import Calls, Tries
+from percola.store.hbase.errors import Failure
+from percola.store.hbase.jvm import JavaObject
+from percola.store.hbase.wire import (
     LOCK,
     LOCK_AT,
     STATE,

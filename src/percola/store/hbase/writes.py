@@ -29,10 +29,10 @@ from typing import Any, Final, NoReturn
 import jpype
 
 from percola.errors import OutcomeUnknownError, StoreError, UnknownTableError
-from percola.store.hbase_calls import Calls, Tries
-from percola.store.hbase_checked_rows import CheckedRows
-from percola.store.hbase_failures import Failure, Meaning
-from percola.store.hbase_plans import (
+from percola.store.hbase.cas_rows import CheckedRows
+from percola.store.hbase.client import Calls, Tries
+from percola.store.hbase.errors import Failure, Meaning
+from percola.store.hbase.mutations import (
     ALL_VERSIONS,
     Plan,
     all_hold,
@@ -42,8 +42,8 @@ from percola.store.hbase_plans import (
     looked_checks,
     seen,
 )
-from percola.store.hbase_ways import is_checked
-from percola.store.hbase_wire import get, rows_of
+from percola.store.hbase.wire import get, rows_of
+from percola.store.hbase.write_mode import is_checked
 
 _ROWS: Final = 64
 _BYTES: Final = 1024 * 1024

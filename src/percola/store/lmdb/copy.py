@@ -1,7 +1,7 @@
 """§2.1: a physical copy of one LMDB snapshot, made while others write.
 
 LMDB can write out what a read transaction sees, without the pages that are free. It may take
-minutes, in which this process could neither fork nor let its map grow (`percola.store.lmdb_file`
+minutes, in which this process could neither fork nor let its map grow (`percola.store.lmdb.file`
 ends LMDB's transactions for both). So a child process does it, with an environment of its own:
 its reader keeps the pages from being used again, as any reader's does, until it ends, however it
 ends. What it writes to its standard output is
@@ -27,7 +27,7 @@ from typing import Any, Final
 import lmdb
 
 from percola.errors import StoreError
-from percola.store.lmdb_driver import translate
+from percola.store.lmdb.driver import translate
 
 CHUNK_BYTES: Final = 1 << 20
 """How much of a copy is read at a time, in bytes."""
@@ -51,12 +51,12 @@ class SnapshotCopy:
 
     def __init__(self, folder: Path) -> None:
         # The child finds this very package, wherever it was imported from.
-        source = str(Path(__file__).parents[2])
+        source = str(Path(__file__).parents[3])
         paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "percola.store.lmdb_copy", str(folder)],
+                [sys.executable, "-m", "percola.store.lmdb.copy", str(folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,

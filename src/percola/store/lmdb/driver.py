@@ -80,7 +80,10 @@ def _is_full(folder: Path) -> bool:
     Only the next write would be told why, and LMDB does not make it.
     """
     disk = os.statvfs(folder)
-    size = (folder / "data.mdb").stat().st_size
+    try:
+        size = (folder / "data.mdb").stat().st_size
+    except FileNotFoundError:
+        size = 0
     most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     limited = most != resource.RLIM_INFINITY and size + _LITTLE > most
     return limited or disk.f_bavail * disk.f_frsize < _LITTLE

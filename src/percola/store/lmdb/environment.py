@@ -10,7 +10,6 @@ the map grows, and it runs again.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import threading
 import time
@@ -22,8 +21,9 @@ from typing import Any, Final, TypeVar
 import lmdb
 
 from percola.errors import ConflictingOptionsError, RepositoryError, StoreError
-from percola.store.lmdb_driver import Txn, translate
-from percola.store.lmdb_file import MappedFile
+from percola.platform.file_locks import TurnLock
+from percola.store.lmdb.driver import Txn, translate
+from percola.store.lmdb.file import MappedFile
 
 T = TypeVar("T")
 
@@ -140,7 +140,7 @@ class Environment(MappedFile):
         group: list[list[Any]] = []
         env: lmdb.Environment | None = None
         txn: Txn | None = None
-        turn = -1
+        turn: TurnLock | None = None
         in_operation = False
         try:
             running.append(None)
@@ -148,7 +148,8 @@ class Environment(MappedFile):
             if env is not None and not self._paused:
                 # While another process writes, this waits without the GIL: the group grows.
                 turn = self._turn
-                fcntl.flock(turn, fcntl.LOCK_EX)
+                assert turn is not None
+                turn.take()
                 begun: Txn = env.begin(write=True)  # type: ignore[assignment]
                 txn = begun
                 in_operation = True
@@ -161,7 +162,7 @@ class Environment(MappedFile):
                         request[1] = operation(begun)
                 in_operation = False
                 begun.commit()
-                fcntl.flock(turn, fcntl.LOCK_UN)
+                turn.release()
                 for request in group:
                     request[0] = None
                     if request[3] is not None:
@@ -172,9 +173,9 @@ class Environment(MappedFile):
                 if txn is not None and not over:
                     self._abort(txn)
             finally:
-                if turn >= 0:
+                if turn is not None:
                     with contextlib.suppress(OSError):  # Closed, if a pause lost patience.
-                        fcntl.flock(turn, fcntl.LOCK_UN)
+                        turn.release()
                 running.pop()
             if isinstance(error, Exception):
                 if txn is not None or env is self._env:

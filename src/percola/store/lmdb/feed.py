@@ -7,7 +7,7 @@ An entry a changed cell, put by the LMDB transaction that puts the cell's write 
 end of the tree: one page a table that is written already.
 
 Which tables keep a feed is told to all processes by a number in shared memory
-(`percola.store.lmdb_safe_point`). It goes up within the write transaction that adds one, and every
+(`percola.store.lmdb.safe_point`). It goes up within the write transaction that adds one, and every
 writer looks at it within its own: so whoever writes after that transaction knows. Was it undone,
 or its process killed, then the number has gone up for nothing, and the list is read once more.
 """
@@ -20,10 +20,10 @@ from typing import Any, Final
 from percola.cells import SYSTEM_MARK, Cell, Kind, Op
 from percola.errors import NoFeedError
 from percola.store.base import ChangedRow, OneStepWrite, Put, RowMutation
-from percola.store.lmdb_driver import Txn
-from percola.store.lmdb_environment import Environment
-from percola.store.lmdb_keys import Keys
-from percola.store.lmdb_safe_point import SharedSafePoint
+from percola.store.lmdb.driver import Txn
+from percola.store.lmdb.environment import Environment
+from percola.store.lmdb.keys import Keys
+from percola.store.lmdb.safe_point import SharedSafePoint
 
 _FEED: Final = b"feed:"
 _LISTED: Final = (int(Op.PUT), int(Op.DELETE))

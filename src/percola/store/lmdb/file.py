@@ -20,11 +20,9 @@ ended, and parent and child each open one when they next need it: some milliseco
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -33,16 +31,20 @@ from typing import Any, Final
 import lmdb
 
 from percola.errors import RepositoryClosedError, StoreError, StoreFullError
-from percola.store.lmdb_driver import Txn, translate
+from percola.platform import fork_safety as forks
+from percola.platform.file_locks import TurnLock
+from percola.platform.files import PRIVATE_FOLDER, allocate, open_file
+from percola.store.lmdb.driver import Txn, translate
 
 _MAX_READERS: Final = 2048
 _LEAST_MAP_BYTES: Final = 1 << 20
 
+_LOCK_BYTES: Final = _MAX_READERS * 64 + 4096
+"""What `lock.mdb` needs for so many readers, or a little more: LMDB uses what is there."""
+
 _PATIENCE: Final = 5.0
 """How long, in seconds, to wait for LMDB transactions of this process to end, before leaving
 the rest to py-lmdb's own checks. They are short; a Ctrl-C at a bad moment can lose the count."""
-
-_files: weakref.WeakSet[MappedFile] = weakref.WeakSet()
 
 
 class MappedFile:
@@ -68,20 +70,26 @@ class MappedFile:
         self._map_bytes = map_bytes
         self._closed = False
         self._start_afresh()
-        _files.add(self)
+        forks.at_fork(self._leave_parent, before=self._close_before_fork, in_parent=self._resume)
         self._open()
 
     def _start_afresh(self) -> None:
         """Set every field that belongs to one process; run again in the child of a fork."""
         self._env: lmdb.Environment | None = None
         self.databases: list[Any] = []
-        self._turn = -1
+        self._turn: TurnLock | None = None
         # Held while the environment is opened, remapped or closed.
         self._changing = threading.Lock()
         # append and pop of a deque are atomic: a counter of running LMDB transactions.
         self._running: deque[None] = deque()
         # While the map grows, at a fork and at the end, nobody may begin a transaction.
         self._paused = False
+
+    def _leave_parent(self) -> None:
+        # Closed before the fork, unless that was interrupted: LMDB could not close it here.
+        if self._env is not None:
+            forks.keep_inherited(self._env)
+        self._start_afresh()
 
     def _open(self) -> None:
         """Open the environment, unless it is open; in a pause, wait for its end.
@@ -99,6 +107,7 @@ class MappedFile:
 
     def _map(self) -> lmdb.Environment:
         size = self._map_bytes
+        self._make_files()
         while True:
             try:
                 used = os.path.getsize(self.folder / "data.mdb")
@@ -116,7 +125,7 @@ class MappedFile:
                     sync=self._sync,
                     metasync=self._sync,
                     readahead=False,
-                    mode=0o644,
+                    mode=0o600,
                 )
             except lmdb.MemoryError:
                 # Where address space is limited (ulimit -v), begin with less: the map grows.
@@ -124,24 +133,39 @@ class MappedFile:
                     raise
                 size //= 2
                 continue
-            turn = -1
+            turn = None
             try:
-                turn = os.open(self.folder / "turn.lock", os.O_RDWR | os.O_CREAT, 0o644)
-                fcntl.flock(turn, fcntl.LOCK_EX)
+                turn = TurnLock(self.folder / "turn.lock")
+                turn.take()
                 with env.begin(write=True) as txn:
                     self.databases = [env.open_db(name, txn=txn) for name in self._names]
-                fcntl.flock(turn, fcntl.LOCK_UN)
+                turn.release()
                 env.reader_check()
             except BaseException as error:
                 env.close()
-                if turn >= 0:
-                    os.close(turn)
+                if turn is not None:
+                    turn.close()
                 if not isinstance(error, lmdb.MapResizedError):
                     raise
                 size *= 2  # Another process has grown it just now.
             else:
                 self._turn = turn
                 return env
+
+    def _make_files(self) -> None:
+        """Make LMDB's files with the permissions of the folder, and room for `lock.mdb`.
+
+        LMDB maps it sparse: a reader that takes a slot would end by SIGBUS where the disk is full.
+        Only while the environment is closed: to close a file gives up this process's locks on it.
+        """
+        self.folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+        os.close(open_file(self.folder / "data.mdb", locked=False))
+        fd = open_file(self.folder / "lock.mdb")
+        try:
+            # One that is in use keeps its size: each process goes by the size that it has found.
+            allocate(fd, os.fstat(fd).st_size or _LOCK_BYTES)
+        finally:
+            os.close(fd)
 
     # --- Reading ------------------------------------------------------------------------
 
@@ -193,9 +217,13 @@ class MappedFile:
         """Keep this process's threads out of LMDB until `_resume`; not for whoever is in it."""
         self._changing.acquire()
         self._paused = True
-        deadline = time.monotonic() + _PATIENCE
-        while self._running and time.monotonic() < deadline:
-            time.sleep(0.0001)
+        try:
+            deadline = time.monotonic() + _PATIENCE
+            while self._running and time.monotonic() < deadline:
+                time.sleep(0.0001)
+        except BaseException:  # Ctrl-C.
+            self._resume()
+            raise
 
     def _resume(self) -> None:
         self._paused = False
@@ -206,8 +234,9 @@ class MappedFile:
         env, self._env = self._env, None
         if env is not None:
             env.close()
-            turn, self._turn = self._turn, -1
-            os.close(turn)
+            turn, self._turn = self._turn, None
+            if turn is not None:
+                turn.close()
 
     def _grow(self, factor: int) -> None:
         """Enlarge the map by `factor`, or adopt the size another process gave it (0)."""
@@ -228,6 +257,14 @@ class MappedFile:
         finally:
             self._resume()
 
+    def _close_before_fork(self) -> None:
+        self._pause()
+        try:
+            self._drop()
+        except BaseException:
+            self._resume()
+            raise
+
     def close(self) -> None:
         """Close the environment; everything committed is on disk afterwards.
 
@@ -236,7 +273,6 @@ class MappedFile:
         self._pause()
         try:
             self._closed = True
-            _files.discard(self)
             if self._env is not None:
                 try:
                     self._env.sync(True)
@@ -246,38 +282,3 @@ class MappedFile:
                     self._drop()
         finally:
             self._resume()
-
-
-# --- fork -------------------------------------------------------------------------------
-
-_forking = threading.Lock()
-_held: list[MappedFile] = []
-
-
-def _before_fork() -> None:
-    _forking.acquire()
-    for file in list(_files):
-        file._pause()
-        _held.append(file)
-        file._drop()
-
-
-def _after_fork_in_parent() -> None:
-    while _held:
-        _held.pop()._resume()
-    _forking.release()
-
-
-def _after_fork_in_child() -> None:
-    global _forking
-    _forking = threading.Lock()
-    for file in _held:
-        file._start_afresh()
-    _held.clear()
-
-
-os.register_at_fork(
-    before=_before_fork,
-    after_in_parent=_after_fork_in_parent,
-    after_in_child=_after_fork_in_child,
-)

@@ -15,8 +15,8 @@ from typing import Any, Final
 from percola.cells import WRITE_HEADER, Cell, Kind
 from percola.errors import UnknownTableError
 from percola.store.base import missing_data
-from percola.store.lmdb_driver import Txn
-from percola.store.lmdb_environment import Environment
+from percola.store.lmdb.driver import Txn
+from percola.store.lmdb.environment import Environment
 
 TOP: Final = 2**64 - 1
 NEWEST_FIRST: Final = (Kind.DATA, Kind.WRITE)

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Final
 
 from percola.errors import SnapshotTooOldError, StoreError
-from percola.store.lmdb_driver import Txn
-from percola.store.lmdb_environment import Environment
+from percola.platform.files import is_full, no_room, open_file
+from percola.store.lmdb.driver import Txn
+from percola.store.lmdb.environment import Environment
 
 _BYTES: Final = 16
 
@@ -31,7 +32,7 @@ class SharedSafePoint:
     Args:
         folder: where the store's files stand.
 
-    Raises StoreError if the file cannot be mapped.
+    Raises StoreError if the file cannot be mapped, StoreFullError if there is no room for it.
 
     Attributes:
         view: a sequence of two integers: the safe point, and the number of the list of feeds.
@@ -40,14 +41,14 @@ class SharedSafePoint:
     def __init__(self, folder: Path) -> None:
         path = folder / "safe-point"
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = open_file(path, size=_BYTES)
             try:
-                if os.fstat(fd).st_size < _BYTES:
-                    os.ftruncate(fd, _BYTES)
                 self._map = mmap.mmap(fd, _BYTES)
             finally:
                 os.close(fd)
         except OSError as error:
+            if is_full(error):
+                raise no_room(path) from error
             raise StoreError(f"The file {path} cannot be used: {error.strerror}.") from error
         self.view = memoryview(self._map).cast("Q")
 

@@ -24,10 +24,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from percola.cells import MAX_TS, WRITE_HEADER, Op
+from percola.cells import INLINE, MAX_TS, WRITE_HEADER, Op, decode_write
 from percola.store.base import ColumnScan
-from percola.store.lmdb_driver import Txn
-from percola.store.lmdb_keys import TOP, Keys
+from percola.store.lmdb.driver import Txn
+from percola.store.lmdb.keys import TOP, Keys
 
 _FIRST_RUN: Final = 64
 _RUN: Final = 2048
@@ -204,6 +204,12 @@ class ColumnReader:
                     if idle > _STEPS:
                         return key + self._bound
                 continue
+            if record[1] > INLINE and (change := decode_write(record).last_change) is not None:
+                if not change.commit_ts:
+                    self._done = key
+                    idle = 0
+                    continue
+                record = change.record
             op = record[0]
             if op == _PUT:
                 self._add(row[2:-2], place, self._value(entry, record))

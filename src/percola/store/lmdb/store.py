@@ -10,30 +10,38 @@ here one seek answers both.
     notify   key ‖ commit_ts        nothing
     failed   key ‖ commit_ts        why an observer was set aside
     locks    key                    nothing: which cells carry locks, to list them quickly
-    changes  (`percola.store.lmdb_feeds`)   what was put or deleted, of tables with a feed
+    changes  (`percola.store.lmdb.feed`)   what was put or deleted, of tables with a feed
     (root)   "ts", "table:NAME"     the last timestamp drawn; the tables' numbers
              "safe"                 the safe point of garbage collection
 
 These stand in LMDB's root tree, which every commit rewrites anyway: the timestamp costs
 a commit no page of its own.
 
-`percola.store.lmdb_keys` says what a key is.
+`percola.store.lmdb.keys` says what a key is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from percola.cells import (
+    CHANGE_RECORD,
+    INLINE,
     INLINE_BYTES,
+    LAST_CHANGE,
     MAX_TS,
+    NO_CHANGE,
     WRITE_HEADER,
     Cell,
     Kind,
+    LastChange,
     Op,
     encode_write,
+    newest_change,
+    repeated_change,
 )
 from percola.errors import RowTooLongError
 from percola.store.base import (
@@ -53,11 +61,11 @@ from percola.store.base import (
     Tablet,
     is_wanted,
 )
-from percola.store.lmdb_driver import Cursor, Txn
-from percola.store.lmdb_environment import FIRST_MAP_BYTES, Environment
-from percola.store.lmdb_feeds import Feeds
-from percola.store.lmdb_keys import NEWEST_FIRST, TOP, Keys, keys_between, suffix, timestamp
-from percola.store.lmdb_safe_point import SharedSafePoint
+from percola.store.lmdb.driver import Cursor, Txn
+from percola.store.lmdb.environment import FIRST_MAP_BYTES, Environment
+from percola.store.lmdb.feed import Feeds
+from percola.store.lmdb.keys import NEWEST_FIRST, TOP, Keys, keys_between, suffix, timestamp
+from percola.store.lmdb.safe_point import SharedSafePoint
 
 _DATABASES: Final = (b"cells", b"data", b"notify", b"failed", b"locks", b"changes")
 _CELLS, _DATA, _NOTIFY, _FAILED, _LOCKS, _CHANGES = range(6)
@@ -69,7 +77,8 @@ _OF_KIND: Final = {
     Kind.FAILED: _FAILED,
 }
 _AFTER: Final = b"\xff" * 9
-_PUT, _DELETE = int(Op.PUT), int(Op.DELETE)
+_STEPS: Final = 24  # Cells that a scan steps over before it looks for the next wanted column.
+_PUT, _DELETE, _LOCK = int(Op.PUT), int(Op.DELETE), int(Op.LOCK)
 
 
 class LmdbStore(OneStepStore):
@@ -169,8 +178,10 @@ class LmdbStore(OneStepStore):
             databases = self._environment.databases
             cells = databases[_CELLS]
             cursor = txn.cursor(cells)
-            for key in keys:
-                if cursor.set_range(key):
+            last_changes: dict[bytes, LastChange] = {}
+            for key, (_, op, _, _) in zip(keys, writes, strict=True):
+                going = cursor.set_range(key)
+                if going:
                     found = cursor.key()
                     if found.startswith(key):
                         ts = int.from_bytes(found[-8:], "big")
@@ -178,12 +189,17 @@ class LmdbStore(OneStepStore):
                             return OneStepConflict(self._keys.cell(key), (ts, cursor.value()), 0)
                         if TOP - ts > start_ts:
                             return OneStepConflict(self._keys.cell(key), None, TOP - ts)
+                if op == _LOCK:
+                    records = _records(cursor, key, going)
+                    last_changes[key] = newest_change(records, complete=True) or NO_CHANGE
             commit_ts = int.from_bytes(txn.get(b"ts") or b"", "big") + 1
             plain = commit_ts.to_bytes(8, "big")
             txn.put(b"ts", plain)
             inverted = (TOP - commit_ts).to_bytes(8, "big")
             for (_, op, value, observed), key in zip(writes, keys, strict=True):
-                if value is None or len(value) <= INLINE_BYTES:
+                if op == _LOCK:
+                    record = encode_write(op, start_ts, last_change=last_changes[key])
+                elif value is None or len(value) <= INLINE_BYTES:
                     record = encode_write(op, start_ts, value)
                 else:
                     record = encode_write(op, start_ts)
@@ -258,8 +274,13 @@ class LmdbStore(OneStepStore):
                 if cursor.set_range(key):
                     found, record = cursor.item()
                     if found.startswith(key):
-                        if found[-8:] >= bound and record[1]:
-                            return record[WRITE_HEADER:]
+                        if found[-8:] >= bound:
+                            if record[1] & LAST_CHANGE and len(record) >= CHANGE_RECORD:
+                                record = record[CHANGE_RECORD:]
+                                if not record:
+                                    return None
+                            if record[1] == INLINE:
+                                return record[WRITE_HEADER:]
                         lock, _, value = self._state(txn, cursor, key, ts)
                         return value if lock is None else BLOCKED
                 return None
@@ -298,6 +319,11 @@ class LmdbStore(OneStepStore):
                     found = cursor.key()
                     continue
                 record = cursor.value()
+                if record[1] > INLINE and (change := repeated_change(record)):
+                    commit_ts, record = change
+                    if not record:
+                        return NOTHING
+                    found = key + (TOP - commit_ts).to_bytes(8, "big")
                 op = record[0]
                 if op == _PUT:
                     if record[1]:
@@ -351,6 +377,8 @@ class LmdbStore(OneStepStore):
             going = cursor.set_range(first)
             row_part = b""
             row = b""
+            names = sorted(name for name, _ in columns or ())
+            idle = 0  # Cells that nobody wants, one after another, in this row.
             while going:
                 entry = cursor.key()
                 if entry >= last:
@@ -359,14 +387,23 @@ class LmdbStore(OneStepStore):
                     at = entry.index(b"\0\1", 2)
                     row_part = entry[: at + 2]
                     row = entry[2:at].replace(b"\0\xff", b"\0")
+                    idle = 0
                     if len(found) >= limit:
                         return found, row
                 key = entry[:-8]
                 column = key[len(row_part) : -1]
                 if is_wanted(column, columns):
+                    idle = 0
                     state = self._state(txn, cursor, key, ts)
                     if state[0] is not None or state[2] is not None:
                         found.append((Cell(table, row, column), state))
+                elif names and (idle := idle + 1) > _STEPS:
+                    idle = 0
+                    after = bisect_left(names, column)
+                    going = cursor.set_range(
+                        row_part + names[after] if after < len(names) else row_part[:-1] + b"\2"
+                    )
+                    continue
                 # Usually the next entry is the next cell; if not, seek past this one.
                 going = cursor.next() if cursor.key().startswith(key) else bool(cursor.key())
                 if going and cursor.key().startswith(key):
@@ -382,7 +419,7 @@ class LmdbStore(OneStepStore):
         columns: Sequence[bytes],
         limit: int = 8192,
     ) -> ColumnScan:
-        from percola.store.lmdb_scan import ColumnReader  # It needs pyarrow.
+        from percola.store.lmdb.scan import ColumnReader  # It needs pyarrow.
 
         environment = self._environment
         first, last = self._keys.row_key(table, start), self._keys.end_key(table, end)
@@ -489,6 +526,16 @@ class LmdbStore(OneStepStore):
 
     def close(self) -> None:
         self._environment.close()
+
+
+def _records(cursor: Cursor, key: bytes, going: bool) -> Iterator[tuple[int, bytes]]:
+    """A cell's write records, newest first, from where the cursor stands."""
+    while going:
+        found, record = cursor.item()
+        if not found.startswith(key):
+            return
+        yield TOP - int.from_bytes(found[-8:], "big"), record
+        going = cursor.next()
 
 
 def _any_entry(txn: Txn, database: Any, kind: Kind, key: bytes, low: int, high: int) -> bool:

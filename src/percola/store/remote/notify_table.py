@@ -13,11 +13,13 @@ So a mutation that is refused may leave notify entries, and one that breaks off 
 it was to delete; but what it changes in the row never lacks an entry that it was to put. What has
 such mixed mutations stays safe with that:
 
-* Setting aside puts a `failed` entry and deletes notify entries; retrying does the opposite. Cut in
-  two, both leave both: the observer looks once more than it must.
-* Removing what is left of a deleted cell asks for no notify entry of it (`percola.gc`). Its change
-  lies below the safe point and was answered when that was asked; a change from now on has a write
-  record of its own, which stays.
+* Dead-lettering puts a `failed` entry and deletes notify entries; retrying does the opposite. Cut
+  in two, both leave both: the observer looks once more than it must. Where another observer has
+  yet to see the change, the notify entry stays and says that the change is dead-lettered for this
+  one; that is believed only where the `failed` entry stands (`percola.observers.failures`).
+* Removing what is left of a deleted cell asks for no notify entry of it (`percola.gc.collector`).
+  Its change lies below the safe point and was answered when that was asked; a change from now on
+  has a write record of its own, which stays.
 
 **Commits put nothing beside their write records.** The entries of what a transaction writes are put
 once all its locks are in place and its commit_ts is drawn, before its commit point, as those of
@@ -25,7 +27,7 @@ weak notifications are on any store (rule N4). Then rule N1 holds whoever comple
 also while nobody does: past the commit point, all entries have been put. Whoever finds one sooner
 begins above commit_ts, meets the lock, and waits or decides as any reader does: it cannot answer
 for a change that it has not seen. So the locks of the dead need not be looked for, a scan of a
-whole table here (`percola.scanner`).
+whole table here (`percola.observers.scanner`).
 """
 
 from __future__ import annotations

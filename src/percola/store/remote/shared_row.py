@@ -17,9 +17,9 @@ there. If it asked after A, its look was after A: the same.
 A committer checks when its last prewrite has been acknowledged, at A. Had it missed a safe point,
 then by the same reckoning all its prewrites were applied before anything was removed: they met all
 that they conflict with. Only then does it draw its commit_ts (P2), so that this is above any safe
-point whose collector did not see its locks (`percola.gc`). One whose prewrites came after a removal
-has A after W + LEASE, and is told. The same holds for who finds no record of its own commit: if it
-was removed, then before A.
+point whose collector did not see its locks (`percola.gc.collector`). One whose prewrites came after
+a removal has A after W + LEASE, and is told. The same holds for who finds no record of its own
+commit: if it was removed, then before A.
 
 A writer looks whether the table keeps a feed at a moment A, when the commit_ts that it is about to
 write has been drawn; had it missed the feed, then that commit_ts is older than the moment at which
@@ -44,6 +44,7 @@ from typing import Final, NamedTuple
 
 from percola.clock import elapsed
 from percola.errors import SnapshotTooOldError
+from percola.platform import fork_safety as forks
 
 SHARED_TABLE: Final = "@percola-store"
 """The table of the row; users' names do not begin like that."""
@@ -88,6 +89,10 @@ class SharedRow(ABC):
 
     def __init__(self, sleep: Callable[[float], None] = time.sleep) -> None:
         self._sleep = sleep
+        self._start_afresh()
+        forks.at_fork(self._start_afresh)
+
+    def _start_afresh(self) -> None:
         self._guard = threading.Lock()
         self._view: View | None = None
 

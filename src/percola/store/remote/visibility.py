@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
-from percola.cells import Cell, Op, decode_write
+from percola.cells import Cell, Op, decode_write, repeated_change
 from percola.store.base import NOTHING, CellState, missing_data
-from percola.store.shared_row import SharedRow
+from percola.store.remote.shared_row import SharedRow
 
 
 class DataAt(NamedTuple):
@@ -39,7 +39,11 @@ def visible(
 ) -> CellState | DataAt | RecordsBelow:
     """The newest put or delete among records, newest first; `asked` is how many could come."""
     for commit_ts, raw in records:
-        op, start_ts, value = decode_write(raw)
+        if change := repeated_change(raw):
+            commit_ts, raw = change
+            if not raw:
+                return NOTHING
+        op, start_ts, value, _, _ = decode_write(raw)
         if op == Op.DELETE:
             return None, commit_ts, None
         if op == Op.PUT:

@@ -8,11 +8,11 @@ from typing import Final, TypeAlias
 
 import pytest
 
-from percola.cells import INLINE_BYTES, Kind, Op
+from percola.cells import INLINE_BYTES, NO_CHANGE, Kind, LastChange, Op, encode_write
 from percola.errors import DamagedRecordError
 from percola.store.base import CellState, Delete, Put, RowMutation, Store
-from percola.testing.ground import Ground, lock, written
-from percola.testing.store_model import scan_all
+from percola.testing.conformance.fixtures import Ground, lock, unchanged, written
+from percola.testing.conformance.model import scan_all
 
 Changes: TypeAlias = list[Put | Delete]
 
@@ -41,6 +41,25 @@ _SHAPES: Final[dict[str, Callable[[bytes], Changes]]] = {
     "deleted": lambda row: [*_put(b"a"), *written(b"a", 9, None), *_put(b"b")],
     "rolled back": lambda row: [*_put(b"a"), *written(b"a", 9, None, op=Op.ROLLBACK)],
     "locked only": lambda row: [*_put(b"a"), *written(b"a", 9, None, op=Op.LOCK)],
+    "repeats a value": lambda row: [
+        unchanged(b"a", 9, LastChange(5, encode_write(Op.PUT, 4, row))),
+        *_put(b"b"),
+    ],
+    "repeats a delete": lambda row: [
+        *_put(b"a"),
+        unchanged(b"a", 9, LastChange(6, encode_write(Op.DELETE, 5))),
+        *_put(b"b"),
+    ],
+    "repeats a long value": lambda row: [
+        Put(Kind.DATA, b"b", 4, _LONG),
+        unchanged(b"b", 9, LastChange(5, encode_write(Op.PUT, 4))),
+        unchanged(b"b", 30, LastChange(5, encode_write(Op.PUT, 4))),
+        *_put(b"c"),
+    ],
+    "repeats nothing": lambda row: [
+        unchanged(b"a", 9, NO_CHANGE, Op.ROLLBACK),
+        unchanged(b"c", 9, NO_CHANGE),
+    ],
     "long": lambda row: [*_put(b"a", _LONG), *_put(b"b")],
     "a family": lambda row: [
         *_put(b"a"),

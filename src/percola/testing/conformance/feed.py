@@ -9,8 +9,16 @@ import pytest
 from percola.cells import INLINE_BYTES, MAX_TS, Cell, Kind, Op
 from percola.errors import NoFeedError, SnapshotTooOldError, UnknownTableError
 from percola.store.base import ChangedRow, Condition, Delete, Put, RowMutation, Store
-from percola.testing.ground import COLUMN, THREADS, Ground, at_once, lock, numbers, written
-from percola.testing.store_model import COLUMNS, ROWS
+from percola.testing.conformance.fixtures import (
+    COLUMN,
+    THREADS,
+    Ground,
+    at_once,
+    lock,
+    numbers,
+    written,
+)
+from percola.testing.conformance.model import COLUMNS, ROWS
 
 _FAR = 2**56 + 1
 

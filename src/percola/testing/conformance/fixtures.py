@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 import pytest
 
-from percola.cells import INLINE_BYTES, Cell, Kind, Op, encode_write
+from percola.cells import INLINE_BYTES, Cell, Kind, LastChange, Op, encode_write
 from percola.store.base import CellState, Delete, Put, RowMutation, Store
 
 T = TypeVar("T")
@@ -88,6 +88,12 @@ def written(
     if value is not None and inline is None:
         changes.append(Put(Kind.DATA, column, start_ts, value))
     return changes
+
+
+def unchanged(column: bytes, commit_ts: int, last_change: LastChange, op: Op = Op.LOCK) -> Put:
+    """A write record that changes nothing, and repeats the newest change below it."""
+    record = encode_write(op, commit_ts - 1, last_change=last_change)
+    return Put(Kind.WRITE, column, commit_ts, record)
 
 
 def lock(column: bytes, ts: int) -> Put:

@@ -13,7 +13,16 @@ from typing import Final, TypeAlias
 
 from hypothesis import strategies as st
 
-from percola.cells import INLINE_BYTES, Cell, Kind, Op, decode_write, encode_write
+from percola.cells import (
+    INLINE_BYTES,
+    NO_CHANGE,
+    Cell,
+    Kind,
+    LastChange,
+    Op,
+    decode_write,
+    encode_write,
+)
 from percola.store.base import (
     NOTHING,
     CellState,
@@ -82,13 +91,31 @@ class StoreModel:
                 return lock, 0, None
         writes = self.of(row, column, Kind.WRITE)
         for commit_ts in sorted(writes, reverse=True):
-            op, start_ts, value = decode_write(writes[commit_ts])
-            if commit_ts > ts or op in (Op.LOCK, Op.ROLLBACK):
+            if commit_ts > ts:
+                continue
+            op, start_ts, value, last_change, _ = decode_write(writes[commit_ts])
+            if last_change is not None:
+                if not last_change.record:
+                    return NOTHING
+                commit_ts = last_change.commit_ts
+                op, start_ts, value, _, _ = decode_write(last_change.record)
+            if op in (Op.LOCK, Op.ROLLBACK):
                 continue
             if op is Op.PUT and value is None:
                 value = self.of(row, column, Kind.DATA)[start_ts]
             return None, commit_ts, value
         return NOTHING
+
+    def newest_change(self, row: bytes, column: bytes) -> LastChange:
+        """The newest put or delete of a cell, or what a newer record says of it."""
+        writes = self.of(row, column, Kind.WRITE)
+        for commit_ts in sorted(writes, reverse=True):
+            record = decode_write(writes[commit_ts])
+            if record.op in (Op.PUT, Op.DELETE):
+                return LastChange(commit_ts, writes[commit_ts])
+            if record.last_change is not None:
+                return record.last_change
+        return NO_CHANGE
 
     def entries(
         self, row: bytes, column: bytes, kind: Kind, low: int, high: int
@@ -324,9 +351,9 @@ class Comparison:
         assert outcome == store.last_drawn()
         for cell, op, value, observed in writes:
             inline = value if value is not None and len(value) <= INLINE_BYTES else None
-            changes: list[Put | Delete] = [
-                Put(Kind.WRITE, cell.column, outcome, encode_write(op, start_ts, inline))
-            ]
+            last_change = model.newest_change(cell.row, cell.column) if op == Op.LOCK else None
+            record = encode_write(op, start_ts, inline, last_change)
+            changes: list[Put | Delete] = [Put(Kind.WRITE, cell.column, outcome, record)]
             if value is not None and inline is None:
                 changes.append(Put(Kind.DATA, cell.column, start_ts, value))
             if observed:

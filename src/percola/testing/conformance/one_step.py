@@ -10,9 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from percola.cells import INLINE_BYTES, MAX_TS, Cell, Kind, Op, decode_write
+from percola.cells import (
+    INLINE_BYTES,
+    MAX_TS,
+    NO_CHANGE,
+    Cell,
+    Kind,
+    LastChange,
+    Op,
+    decode_write,
+    encode_write,
+)
 from percola.errors import RepositoryClosedError, SnapshotTooOldError, UnknownTableError
 from percola.store.base import (
+    NOTHING,
+    CellState,
     ChangedRow,
     Delete,
     OneStepConflict,
@@ -21,9 +33,8 @@ from percola.store.base import (
     Put,
     RowMutation,
 )
-from percola.testing.conformance import RANDOM, StoreConformance
-from percola.testing.ground import COLUMN, THREADS, at_once, numbers, written
-from percola.testing.store_model import (
+from percola.testing.conformance.fixtures import COLUMN, THREADS, at_once, numbers, written
+from percola.testing.conformance.model import (
     Comparison,
     Operation,
     commits,
@@ -31,6 +42,7 @@ from percola.testing.store_model import (
     mutations,
     scan_kind_all,
 )
+from percola.testing.conformance.suite import RANDOM, StoreConformance
 
 _PUT, _DELETE, _LOCK = int(Op.PUT), int(Op.DELETE), int(Op.LOCK)
 Sighting = tuple[int, list[int]]
@@ -99,6 +111,30 @@ class OneStepConformance(StoreConformance):
         noticed = [(cell, ts) for cell, ts, _ in scan_kind_all(store, Kind.NOTIFY, table)]
         assert noticed == [(small, commit_ts), (gone, commit_ts), (weak, commit_ts)]
         assert scan_kind_all(store, Kind.FAILED, table) == []
+
+    @pytest.mark.parametrize("value", [b"v", b"v" * (INLINE_BYTES + 1), None, NOTHING])
+    def test_a_cell_that_is_only_locked_repeats_its_newest_change(
+        self, store: OneStepStore, table: str, value: bytes | CellState | None
+    ) -> None:
+        cell, change = Cell(table, b"r", COLUMN), NO_CHANGE
+        if not isinstance(value, tuple):
+            op = _DELETE if value is None else _PUT
+            changed = store.commit_one_step(store.draw(), [(cell, op, value, False)])
+            assert isinstance(changed, int)
+            [(_, raw)] = store.entries(cell, Kind.WRITE, changed, changed)
+            change = LastChange(changed, raw)
+        before = store.read([cell], store.last_drawn())
+        # Records that say nothing of it, as a transaction leaves that was rolled back unlocked.
+        for op in (Op.ROLLBACK, Op.LOCK, Op.ROLLBACK):
+            ts = store.draw()
+            put = Put(Kind.WRITE, COLUMN, ts, encode_write(op, ts - (op is Op.LOCK)))
+            store.mutate([RowMutation(table, b"r", (), [put])])
+        for _ in range(3):
+            locked = store.commit_one_step(store.draw(), [(cell, _LOCK, None, False)])
+            assert isinstance(locked, int)
+            [(_, raw)] = store.entries(cell, Kind.WRITE, locked, locked)
+            assert decode_write(raw).last_change == change
+            assert store.read([cell], locked) == before
 
     @pytest.mark.parametrize("value", [b"", b"v" * INLINE_BYTES, b"v" * 1_000_000])
     def test_a_value_of_any_size_is_read_as_it_was_committed(

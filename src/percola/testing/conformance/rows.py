@@ -4,10 +4,29 @@ from __future__ import annotations
 
 import pytest
 
-from percola.cells import INLINE_BYTES, MAX_TS, Cell, Kind, Op
+from percola.cells import (
+    INLINE_BYTES,
+    MAX_TS,
+    NO_CHANGE,
+    Cell,
+    Kind,
+    LastChange,
+    Op,
+    encode_write,
+)
+from percola.errors import DamagedRecordError
 from percola.store.base import BLOCKED, NOTHING, Condition, Delete, Put, RowMutation, Store
-from percola.testing.ground import COLUMN, THREADS, Ground, at_once, lock, numbers, written
-from percola.testing.store_model import scan_all, scan_kind_all
+from percola.testing.conformance.fixtures import (
+    COLUMN,
+    THREADS,
+    Ground,
+    at_once,
+    lock,
+    numbers,
+    unchanged,
+    written,
+)
+from percola.testing.conformance.model import scan_all, scan_kind_all
 
 
 class RowClaims(Ground):
@@ -197,6 +216,44 @@ class RowClaims(Ground):
             self.put(store, table, b"r", *written(COLUMN, commit_ts, None, op=op))
         assert self.state(store, table, 30) == (None, 10, b"v")
         assert self.state(store, table, 9) == NOTHING
+
+    @pytest.mark.parametrize("op", [Op.LOCK, Op.ROLLBACK])
+    def test_a_record_that_changes_nothing_says_what_is_the_newest_change_below_it(
+        self, store: Store, table: str, op: Op
+    ) -> None:
+        # Nothing stands below, so that no answer can come from there.
+        short = LastChange(10, encode_write(Op.PUT, 9, b"v"))
+        self.put(store, table, b"r", unchanged(COLUMN, 20, short, op))
+        assert self.state(store, table, 20) == (None, 10, b"v")
+        assert store.reader(table, COLUMN)(b"r", 20) == b"v"
+        assert scan_all(store, table, b"", b"", 20)[0][1] == (None, 10, b"v")
+        assert self.state(store, table, 19) == NOTHING
+        deleted = LastChange(25, encode_write(Op.DELETE, 24))
+        self.put(store, table, b"r", unchanged(COLUMN, 30, deleted, op))
+        assert self.state(store, table, 30) == (None, 25, None)
+        assert store.reader(table, COLUMN)(b"r", 30) is None
+        # One that says that there is none, above a record that it does not know of.
+        self.put(store, table, b"r", unchanged(COLUMN, 40, NO_CHANGE, op))
+        assert self.state(store, table, 40) == NOTHING
+        assert store.reader(table, COLUMN)(b"r", 40) is None
+        assert scan_all(store, table, b"", b"", 40) == []
+        assert self.state(store, table, 29) == (None, 10, b"v")
+
+    def test_a_long_value_is_found_from_a_record_that_repeats_its_put(
+        self, store: Store, table: str
+    ) -> None:
+        value = b"v" * (INLINE_BYTES + 1)
+        change = LastChange(10, encode_write(Op.PUT, 9))
+        newer = Put(Kind.DATA, COLUMN, 15, b"of a transaction that commits above")
+        data = Put(Kind.DATA, COLUMN, 9, value)
+        self.put(store, table, b"r", data, newer, unchanged(COLUMN, 20, change))
+        assert self.state(store, table, 20) == (None, 10, value)
+        assert store.reader(table, COLUMN)(b"r", 20) == value
+        assert [state for _, state in scan_all(store, table, b"", b"", 20)] == [(None, 10, value)]
+        missing = LastChange(10, encode_write(Op.PUT, 8))
+        self.put(store, table, b"r", unchanged(COLUMN, 30, missing))
+        with pytest.raises(DamagedRecordError):
+            self.state(store, table, 30)
 
     def test_a_delete_is_seen_as_no_value_with_its_timestamp(
         self, store: Store, table: str

@@ -9,7 +9,7 @@ import pytest
 from percola.cells import INLINE_BYTES, MAX_TS, Cell, Kind
 from percola.errors import DamagedRecordError, SnapshotTooOldError
 from percola.store.base import Delete, Put, RowMutation, Store
-from percola.testing.ground import COLUMN, Ground, at_once, lock, written
+from percola.testing.conformance.fixtures import COLUMN, Ground, at_once, lock, written
 
 READS: dict[str, Callable[[Store, Cell, int], object]] = {
     "read": lambda store, cell, ts: store.read([cell], ts),

@@ -8,8 +8,8 @@ import pytest
 
 from percola.cells import Cell, Kind, Op
 from percola.store.base import NOTHING, Delete, Put, RowMutation, Store
-from percola.testing.ground import COLUMN, Ground, lock, numbers, written
-from percola.testing.store_model import COLUMNS, ROWS, scan_all, scan_kind_all, scan_rows_all
+from percola.testing.conformance.fixtures import COLUMN, Ground, lock, numbers, written
+from percola.testing.conformance.model import COLUMNS, ROWS, scan_all, scan_kind_all, scan_rows_all
 
 
 class ScanClaims(Ground):

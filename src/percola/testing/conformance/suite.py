@@ -30,13 +30,13 @@ from percola.errors import (
     ValueTooLargeError,
 )
 from percola.store.base import Put, RowMutation, Store
-from percola.testing.column_claims import ColumnClaims
-from percola.testing.feed_claims import FeedClaims
-from percola.testing.ground import COLUMN, lock, numbers
-from percola.testing.row_claims import RowClaims
-from percola.testing.safe_point_claims import SafePointClaims
-from percola.testing.scan_claims import ScanClaims
-from percola.testing.store_model import Comparison, Operation, looks, mutations, scan_kind_all
+from percola.testing.conformance.columns import ColumnClaims
+from percola.testing.conformance.feed import FeedClaims
+from percola.testing.conformance.fixtures import COLUMN, lock, numbers
+from percola.testing.conformance.model import Comparison, Operation, looks, mutations, scan_kind_all
+from percola.testing.conformance.rows import RowClaims
+from percola.testing.conformance.safe_point import SafePointClaims
+from percola.testing.conformance.scans import ScanClaims
 
 RANDOM: Final = settings(
     max_examples=80,

@@ -1,7 +1,7 @@
 """What a wrong read is called: which anomaly it is part of, and the story of it.
 
-The sweep of `percola.testing.checking` finds reads that differ from what their snapshot had. That
-is rare, so here is time to look at everybody who wrote or read the keys in question:
+The sweep of `percola.testing.histories.timestamps` finds reads that differ from what their snapshot
+had. That is rare, so here is time to look at everybody who wrote or read the keys in question:
 
     nobody wrote it             value from nowhere
     an aborted one did          dirty read
@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from percola.testing.recorded import Outcome, Recorded
-from percola.testing.violations import (
+from percola.testing.histories.records import Outcome, Recorded
+from percola.testing.histories.violations import (
     CIRCULAR_FLOW,
     DIRTY_READ,
     FROM_NOWHERE,

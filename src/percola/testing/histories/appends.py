@@ -25,9 +25,9 @@ from collections.abc import Iterable
 from operator import attrgetter
 from typing import Final
 
-from percola.testing.cycles import Cycles, Edge
-from percola.testing.recorded import Outcome, Recorded, without_collection
-from percola.testing.violations import (
+from percola.testing.histories.cycles import Cycles, Edge
+from percola.testing.histories.records import Outcome, Recorded, without_collection
+from percola.testing.histories.violations import (
     DIRTY_READ,
     FROM_NOWHERE,
     INCOMPATIBLE_ORDERS,

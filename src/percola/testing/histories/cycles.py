@@ -1,9 +1,9 @@
 """Cycles among transactions that snapshot isolation does not have, and their names.
 
 Each transaction is two nodes, its start and its commit, with an edge from one to the other. What
-one of them owes to another is an edge between such nodes (see `percola.testing.appends`); what
-was over before something else began goes through a chain of moments, so that n transactions need
-n edges and not n². Components are found by Tarjan's algorithm, without recursion; only in one
+one of them owes to another is an edge between such nodes (see `percola.testing.histories.appends`);
+what was over before something else began goes through a chain of moments, so that n transactions
+need n edges and not n². Components are found by Tarjan's algorithm, without recursion; only in one
 that has a cycle is a short one looked for, the worst kind first.
 """
 
@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from percola.testing.recorded import Recorded
-from percola.testing.violations import (
+from percola.testing.histories.records import Recorded
+from percola.testing.histories.violations import (
     CIRCULAR_FLOW,
     DIRTY_WRITE,
     LONG_FORK,

@@ -26,13 +26,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, cast
 
-from percola import retry
 from percola.codecs import V
 from percola.errors import CommitUnknownError, OutcomeUnknownError, PercolaError
 from percola.repository import Repository
-from percola.rows import Columns, Row
 from percola.schema import Column, Family, R, Table, WeakColumn
-from percola.testing.recorded import (
+from percola.testing.histories.records import (
     DamagedHistoryError,
     Outcome,
     Recorded,
@@ -44,7 +42,9 @@ from percola.testing.recorded import (
     read_history,
     write_history,
 )
-from percola.transaction import Transaction
+from percola.transactions import retry
+from percola.transactions.row import Columns, Row
+from percola.transactions.transaction import Transaction
 
 __all__ = [
     "DamagedHistoryError",

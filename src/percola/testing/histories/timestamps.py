@@ -14,7 +14,7 @@ of it must be there. That a cell is empty does not tell who deleted it: if one o
 may have, nothing is concluded. Where it would have committed is bounded by who saw it and who
 wrote after it; within these bounds the latest place is as good as any.
 
-The sweep trusts the timestamps; `percola.testing.appends` does not.
+The sweep trusts the timestamps; `percola.testing.histories.appends` does not.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Final
 
-from percola.testing.diagnosis import Diagnosis, Misread
-from percola.testing.recorded import Outcome, Recorded, without_collection
-from percola.testing.violations import (
+from percola.testing.histories.anomalies import Diagnosis, Misread
+from percola.testing.histories.records import Outcome, Recorded, without_collection
+from percola.testing.histories.violations import (
     LOST_UPDATE,
     OVERLAPPING_WRITERS,
     STALE_READ,

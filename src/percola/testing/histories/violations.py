@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from percola.testing.recorded import Outcome, Recorded
+from percola.testing.histories.records import Outcome, Recorded
 
 # Adya's and Berenson's names, where there is one.
 DIRTY_WRITE: Final = "dirty write (G0)"

@@ -35,7 +35,7 @@ everything is at rest.
 Whatever the workload, each run also checks that every row mutation keeps the protocol's rules
 (`steps`), that no lock is left at rest, that every transaction stands in all of its cells or in
 none, that the history of what `client.transact` recorded is one of snapshot isolation
-(`percola.testing.checking`), and that it comes to rest at all.
+(`percola.testing.histories.timestamps`), and that it comes to rest at all.
 
 An observer must take its time and its chance from where the simulation can see them: no threads,
 no `time`, no `random` of its own. Whatever it does outside its transaction happens again when it
@@ -62,16 +62,16 @@ extra `testing`), pytest and Hypothesis.
 """
 
 from percola.testing.simulation.clients import Attempt, Client, SimulatedWorker
-from percola.testing.simulation.faults import Call, Fault, FaultKind, parse_faults
-from percola.testing.simulation.shrinking import shrink, shrink_run
-from percola.testing.simulation.simulation import READ_AHEAD, Result, Simulation
-from percola.testing.simulation.store import SimulatedStore
-from percola.testing.simulation.story import draw, tell
-from percola.testing.simulation.surroundings import (
+from percola.testing.simulation.environment import (
     SimulatedClock,
     SimulatedCoordination,
     SimulatedOracle,
 )
+from percola.testing.simulation.faults import Call, Fault, FaultKind, parse_faults
+from percola.testing.simulation.run import READ_AHEAD, Result, Simulation
+from percola.testing.simulation.shrink import shrink, shrink_run
+from percola.testing.simulation.store import SimulatedStore
+from percola.testing.simulation.trace import draw, tell
 from percola.testing.simulation.workload import Mode, Sizes, Workload
 from percola.testing.simulation.world import ClaimViolatedError, Event, Process, World
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from percola.cells import MAX_TS, Cell, Kind, Op, decode_write
 from percola.store.base import Store
-from percola.testing import checking
-from percola.testing.history import Outcome, Recorded
+from percola.testing.histories import timestamps as checking
+from percola.testing.histories.recorder import Outcome, Recorded
 from percola.testing.simulation.world import ClaimViolatedError
 
 

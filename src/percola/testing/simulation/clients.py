@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from percola.clock import backoff
 from percola.errors import CommitUnknownError, StoreError, TransientError
-from percola.metrics import WorkerMetrics
-from percola.observers import Observer, Observers
+from percola.observers.metrics import WorkerMetrics
+from percola.observers.observer import Observer, Observers
+from percola.observers.runner import GivenUpError, Runs, WorkerOptions
+from percola.observers.scanner import Scanner
+from percola.observers.schedule import Sweep
 from percola.repository import Repository
-from percola.runs import GivenUpError, Runs, WorkerOptions
-from percola.scanner import Scanner
-from percola.sweep import Sweep
-from percola.testing.history import Outcome, Recorded, RecordedTransaction, Recorder
+from percola.testing.histories.recorder import Outcome, Recorded, RecordedTransaction, Recorder
 from percola.testing.simulation.schedule import Task
 from percola.testing.simulation.world import Process
 
 if TYPE_CHECKING:
-    from percola.testing.simulation.simulation import Simulation
+    from percola.testing.simulation.run import Simulation
     from percola.testing.simulation.workload import Workload
 
 _FIRST_WAIT: Final = 0.001
@@ -136,7 +136,7 @@ class Client:
 
 
 class SimulatedWorker:
-    """A worker in one of its lives: the scanners and runs of `percola.worker`, without threads.
+    """A worker in one of its lives: the real scanners and runs, without threads.
 
     Attributes:
         runs: set `runs.stopping` to let it end.

@@ -20,6 +20,10 @@ class SimulatedClock(Clock):
         self._process = process
         self.monotonic = process.monotonic  # type: ignore[method-assign]
 
+    @property
+    def machine(self) -> str:
+        return self._process.name
+
     def wall_ms(self) -> int:
         return self._process.wall_ms()
 

@@ -12,24 +12,24 @@ from typing import Final
 
 from percola.cells import Kind
 from percola.errors import PercolaError, SnapshotTooOldError
-from percola.metrics import WorkerMetrics
-from percola.observers import Observers
-from percola.prefetch import Prefetch
+from percola.observers.metrics import WorkerMetrics
+from percola.observers.observer import Observers
+from percola.observers.schedule import Sweep
 from percola.repository import Repository
-from percola.sweep import Sweep
-from percola.testing.history import Outcome, Recorded, merge
-from percola.testing.simulation.claims import check_at_rest
+from percola.testing.histories.recorder import Outcome, Recorded, merge
+from percola.testing.simulation.at_rest import check_at_rest
 from percola.testing.simulation.clients import Client, SimulatedWorker, Unknown
-from percola.testing.simulation.faults import Fault, FaultKind
-from percola.testing.simulation.schedule import NoRestError
-from percola.testing.simulation.store import SimulatedStore
-from percola.testing.simulation.surroundings import (
+from percola.testing.simulation.environment import (
     SimulatedClock,
     SimulatedCoordination,
     SimulatedOracle,
 )
+from percola.testing.simulation.faults import Fault, FaultKind
+from percola.testing.simulation.schedule import NoRestError
+from percola.testing.simulation.store import SimulatedStore
 from percola.testing.simulation.workload import COMMON_SIZES, Mode, Workload
 from percola.testing.simulation.world import ClaimViolatedError, Event, Process, World
+from percola.transactions.prefetch import Prefetch
 
 _LIVES: Final = 4
 _LONGEST: Final = 600.0
@@ -49,7 +49,7 @@ class Result:
         faults: what happened.
         counts: of transactions by outcome, of observers' runs.
         sightings: anomalies that are allowed and were seen.
-        trace: all that happened; `percola.testing.simulation.story` tells it.
+        trace: all that happened; `percola.testing.simulation.trace` tells it.
         history: the recorded transactions, unknown outcomes settled.
         world: what is left of the world, its store above all.
     """
@@ -287,13 +287,14 @@ class Simulation:
 
         def settle() -> None:
             while True:
+                # Asked first: what arrives during the walk may lock what the walk has passed.
+                all_arrived = self.world.on_the_wire == 0
                 locked = [
                     one for name in tables for one in services.store.walk_kind(Kind.LOCK, name)
                 ]
                 for cell, start_ts, raw in locked:
                     services.resolver.try_resolve(cell, start_ts, raw)
-                calm = not locked and self.world.on_the_wire == 0
-                if calm and (sweep is None or sweep.is_idle()):
+                if all_arrived and not locked and (sweep is None or sweep.is_idle()):
                     done[0] = True
                     return
                 services.clock.sleep(0.1)

@@ -14,9 +14,15 @@ import heapq
 from collections.abc import Callable
 from typing import Final
 
-from greenlet import getcurrent, greenlet
-
+from percola import extras
 from percola.errors import PercolaError
+
+try:
+    from greenlet import getcurrent, greenlet
+except ImportError as error:
+    raise ImportError(
+        extras.missing("percola.testing.simulation", error, "testing"), name=error.name
+    ) from error
 
 _STEPS: Final = 1_000_000
 

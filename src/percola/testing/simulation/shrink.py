@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from percola.testing.simulation.faults import Fault
-from percola.testing.simulation.simulation import Result, Simulation
+from percola.testing.simulation.run import Result, Simulation
 from percola.testing.simulation.workload import COMMON_SIZES, Workload
 
 Run = Callable[[Mapping[str, int], Sequence[Fault]], Result]

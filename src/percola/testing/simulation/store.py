@@ -6,7 +6,7 @@ read are read one after the other, and of each the lock first and the write late
 returns few rows at a time. A mutation may arrive late, twice, or never.
 
 Where it keeps notify entries apart, a mutation of them and of their row goes in steps, each of
-which may go wrong for itself (`percola.store.apart`).
+which may go wrong for itself (`percola.store.remote.notify_table`).
 
 A commit in one step is atomic, as an embedded store's is: what can happen is that the process
 dies before or after it, or that the store refuses it.
@@ -17,9 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from percola.cells import Cell, Kind, Op, decode_write
+from percola.cells import Cell, Kind, Op, decode_write, newest_change
 from percola.errors import OutcomeUnknownError, SnapshotTooOldError, StoreError
-from percola.store.apart import steps_of
 from percola.store.base import (
     NOTHING,
     CellState,
@@ -29,9 +28,11 @@ from percola.store.base import (
     OneStepWrite,
     RowMutation,
     Tablet,
+    missing_data,
 )
+from percola.store.remote.notify_table import steps_of
 from percola.testing.simulation.faults import Call, FaultKind
-from percola.testing.simulation.steps import broken_step
+from percola.testing.simulation.invariants import broken_step
 from percola.testing.simulation.world import ClaimViolatedError, Process
 
 _GIVES_UP_AFTER: Final = 0.05
@@ -186,18 +187,17 @@ class SimulatedStore(OneStepStore):
     def _written(self, cell: Cell, ts: int) -> CellState:
         """The newest write at or below a timestamp, whatever locks stand there by now."""
         found = NOTHING
-        for commit_ts, raw in self._inner.entries(cell, Kind.WRITE, 0, ts):
-            op, start_ts, value = decode_write(raw)
-            if op is Op.DELETE:
-                found = (None, commit_ts, None)
-                break
-            if op is Op.PUT:
-                if value is None:
-                    data = self._inner.entries(cell, Kind.DATA, start_ts, start_ts)
-                    self._check_ts(ts)
-                    value = data[0][1]
-                found = (None, commit_ts, value)
-                break
+        change = newest_change(self._inner.entries(cell, Kind.WRITE, 0, ts), complete=True)
+        assert change is not None
+        if change.record:
+            op, start_ts, value, _, _ = decode_write(change.record)
+            if op is Op.PUT and value is None:
+                data = self._inner.entries(cell, Kind.DATA, start_ts, start_ts)
+                self._check_ts(ts)
+                if not data:
+                    raise missing_data(cell, change.commit_ts, start_ts)
+                value = data[0][1]
+            found = (None, change.commit_ts, value)
         self._check_ts(ts)
         return found
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from percola.cells import MAX_TS, Cell, Kind, Op, decode_lock, decode_write
 from percola.store.base import OneStepConflict, Put, RowMutation, Store
 from percola.testing.simulation.faults import Fault, FaultKind
-from percola.testing.simulation.simulation import Result
+from percola.testing.simulation.run import Result
 from percola.testing.simulation.world import Event
 
 _WORDS: Final[dict[FaultKind, str]] = {
@@ -158,7 +158,8 @@ def _mutation(mutation: RowMutation) -> str:
             else:
                 parts.append(f"commits {cell(put.column)} @{put.ts} → {record.start_ts}")
         elif put.kind is Kind.NOTIFY and not any(one.kind is Kind.WRITE for one in puts):
-            parts.append(f"notifies {cell(put.column)} @{put.ts}")
+            verb = "records failed attempts at" if put.value else "notifies"
+            parts.append(f"{verb} {cell(put.column)} @{put.ts}")
         elif put.kind is Kind.FAILED:
             parts.append(f"sets aside {cell(put.column)}")
     if not parts:

@@ -9,16 +9,16 @@ from contextlib import AbstractContextManager
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from percola.observers import Observer
+from percola.observers.observer import Observer
+from percola.observers.runner import WorkerOptions
 from percola.repository import Repository
-from percola.runs import WorkerOptions
 from percola.schema import Column, Table
 from percola.testing.simulation.faults import FaultKind
 from percola.testing.simulation.world import ClaimViolatedError
 
 if TYPE_CHECKING:
     from percola.testing.simulation.clients import Client
-    from percola.testing.simulation.simulation import Simulation
+    from percola.testing.simulation.run import Simulation
 
 
 class Mode(Enum):

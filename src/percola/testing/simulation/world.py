@@ -5,7 +5,7 @@
     Process    a name, a token, clocks of its own, its numbered calls, and a life that can end
 
 A process sees the world only through the store, oracle, coordination and clock that
-`percola.testing.simulation.surroundings` makes for it.
+`percola.testing.simulation.environment` makes for it.
 """
 
 from __future__ import annotations

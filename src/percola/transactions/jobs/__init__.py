@@ -1,18 +1,9 @@
-"""§2.2: transactions that many processes write together: `percola.joint.transaction` says how."""
+"""§2.2: transactions that many processes write together; `coordinator` says how."""
 
 from __future__ import annotations
 
-from percola.joint.attempt import Attempt, RowWrites
-from percola.joint.legs import Part
-from percola.joint.row import (
-    JOBS,
-    JobOverError,
-    JointError,
-    RowInTwoPartitionsError,
-    RowLockedError,
-    SupersededError,
-)
-from percola.joint.transaction import (
+from percola.transactions.jobs.attempt import Attempt, RowWrites
+from percola.transactions.jobs.coordinator import (
     PATIENCE,
     TTL_SECONDS,
     JointTransaction,
@@ -20,6 +11,15 @@ from percola.joint.transaction import (
     jobs_before,
     new_run,
 )
+from percola.transactions.jobs.job_row import (
+    JOBS,
+    JobOverError,
+    JointError,
+    RowInTwoPartitionsError,
+    RowLockedError,
+    SupersededError,
+)
+from percola.transactions.jobs.legs import Part
 
 __all__ = [
     "JOBS",

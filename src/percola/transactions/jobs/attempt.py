@@ -1,8 +1,8 @@
 """§2.2: one attempt at one partition of a joint transaction: it locks what it writes, and waits.
 
 An attempt is a transaction that has been through Prewrite() of figure 6 and no further;
-`percola.joint.transaction` says what commits it. It writes without reading, and goes on for as
-long as there are rows, so it differs from `percola.two_phase` in three things.
+`percola.transactions.jobs.coordinator` says what commits it. It writes without reading, and goes on
+for as long as there are rows, so it differs from `percola.transactions.two_phase` in three things.
 
 **Legs.** A prewrite is refused where a cell has a write at or above start_ts (figure 6, line 32),
 and a long attempt's start_ts is soon older than many a write. Since the attempt has read nothing,
@@ -30,7 +30,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from percola.batching import batches
 from percola.cells import (
     INLINE_BYTES,
     MAX_TS,
@@ -43,8 +42,8 @@ from percola.cells import (
 )
 from percola.clock import backoff
 from percola.errors import OutcomeUnknownError, StoreError
-from percola.joint.legs import Legs, Part
-from percola.joint.row import (
+from percola.store.base import Condition, Delete, Put, RowMutation
+from percola.transactions.jobs.job_row import (
     JOBS,
     JobRow,
     Marker,
@@ -53,7 +52,8 @@ from percola.joint.row import (
     State,
     marker_numbers,
 )
-from percola.store.base import Condition, Delete, Put, RowMutation
+from percola.transactions.jobs.legs import Legs, Part
+from percola.transactions.read_cache import batches
 
 _ATTEMPTS: Final = 8
 _MOST_TRIES: Final = 1000

@@ -3,7 +3,8 @@
 A Spark job's tasks each write a partition, on any machine, several times over if need be; and what
 they write is to become visible at once, or not at all. Here each attempt at a partition is a
 transaction of figure 6 that stops after Prewrite(). What makes them one is where their primaries
-stand: all of them are cells of *one row* (`percola.joint.row`), and a row mutation is atomic.
+stand: all of them are cells of *one row* (`percola.transactions.jobs.job_row`), and a row mutation
+is atomic.
 
     attempt 7, a leg at 30   marker 30: lock (primary)    docs: lock → marker …     other rows …
     attempt 9, a leg at 33   marker 33: lock (primary)    docs: lock → marker …
@@ -36,7 +37,7 @@ P12     A job's locks keep the safe point below its legs. It is checked, for the
 P13     What is retried is the attempt, with a new start_ts, from Spark's rows, which it has not
         read here: there is nothing in it that could be out of date.
 P14     A marker changes nothing whatever is written, so it can be chosen before the write set is
-        final; `percola.joint.attempt` says who waits for whom.
+        final; `percola.transactions.jobs.attempt` says who waits for whom.
 
 A job has *runs*: a streaming batch that failed is written again after a restart, under the same
 name. Each run is a timestamp of the oracle, and a later one puts an end to earlier ones: their
@@ -51,12 +52,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
-from percola.batching import BATCH_ROWS, batches
 from percola.cells import Cell, Kind, Op, decode_lock
 from percola.errors import RolledBackError, StoreError
-from percola.joint.attempt import Attempt
-from percola.joint.legs import Part
-from percola.joint.row import (
+from percola.repository import Repository
+from percola.store.base import Condition, Delete, Put, RowMutation
+from percola.transactions.jobs.attempt import Attempt
+from percola.transactions.jobs.job_row import (
     ABORTED,
     COMMITTED,
     JOBS,
@@ -69,12 +70,12 @@ from percola.joint.row import (
     Seat,
     State,
 )
-from percola.locks import Fate, commit_changes, settling_changes
-from percola.repository import Repository
-from percola.snapshot import Services
-from percola.store.base import Condition, Delete, Put, RowMutation
-from percola.transaction import Transaction
-from percola.two_phase import TwoPhaseCommit
+from percola.transactions.jobs.legs import Part
+from percola.transactions.lock_resolver import Fate, commit_changes, settling_changes
+from percola.transactions.read_cache import BATCH_ROWS, batches
+from percola.transactions.snapshot import Services
+from percola.transactions.transaction import Transaction
+from percola.transactions.two_phase import TwoPhaseCommit
 
 TTL_SECONDS: Final = 120.0
 """How long a job may go without a sign of life before others may roll it back."""

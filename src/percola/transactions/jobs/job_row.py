@@ -1,10 +1,10 @@
 """§2.2: the row that decides about a joint transaction: its attempts, and what became of it.
 
-A joint transaction (`percola.joint.transaction`) has one row in the table `percola-jobs`, which is
-named after it:
+A joint transaction (`percola.transactions.jobs.coordinator`) has one row in the table
+`percola-jobs`, which is named after it:
 
     state                              {"run": 17, "is": "running"}, later "committed" or "aborted"
-    marker:RUN/PARTITION/ATTEMPT/LEG   the primary of one leg of an attempt (`percola.joint.legs`)
+    marker:RUN/PARTITION/ATTEMPT/LEG   the primary of one leg of an attempt (`jobs.legs`)
     seat:RUN/PARTITION                 held by the one attempt that has written the whole partition
 
 Markers and seats are lock-only cells: they are locked, and committed without a value, so garbage
@@ -26,11 +26,11 @@ from typing import Any, Final, NamedTuple
 from percola.cells import MAX_TS, Cell, Kind, LockRecord, decode_lock, encode_lock
 from percola.codecs import JSON
 from percola.errors import PercolaError
-from percola.locks import rollback_changes
 from percola.repository import Repository
 from percola.schema import Table
-from percola.snapshot import Services
 from percola.store.base import Condition, Put, RowMutation
+from percola.transactions.lock_resolver import rollback_changes
+from percola.transactions.snapshot import Services
 
 JOBS: Final = Table("percola-jobs")
 STATE: Final = JOBS.column("state", JSON)

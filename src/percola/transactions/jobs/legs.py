@@ -1,17 +1,17 @@
 """§2.2: what an attempt of a joint transaction has in the job's row: its legs and its seat.
 
-An attempt at a partition (`percola.joint.attempt`) begins a leg by locking a marker, as often as
-it needs another start_ts, and finishes by taking the partition's seat:
+An attempt at a partition (`percola.transactions.jobs.attempt`) begins a leg by locking a marker, as
+often as it needs another start_ts, and finishes by taking the partition's seat:
 
     no other attempt is there       it begins
     one is under way                the newer one of the two rolls the other back
     one has the seat                nothing is left to do: its work counts, unless it may have come
                                     from other rows (`JointTransaction.attempt` says when)
 
-Each of these is one mutation of the job's row (`percola.joint.row`), conditional on what it was
-decided upon. So however many attempts there are (retries, speculation, zombies of executors that
-were given up), one of them has the seat in the end; the markers of the others are rolled back,
-which makes whatever they have locked, or lock later, a dead transaction's locks.
+Each of these is one mutation of the job's row (`percola.transactions.jobs.job_row`), conditional on
+what it was decided upon. So however many attempts there are (retries, speculation, zombies of
+executors that were given up), one of them has the seat in the end; the markers of the others are
+rolled back, which makes whatever they have locked, or lock later, a dead transaction's locks.
 """
 
 from __future__ import annotations
@@ -23,8 +23,16 @@ from typing import Final, NamedTuple
 
 from percola.cells import MAX_TS, Cell, Kind, LockRecord, Op, encode_lock
 from percola.errors import OutcomeUnknownError, StoreError
-from percola.joint.row import JOBS, JobOverError, JobRow, Marker, Seat, State, SupersededError
 from percola.store.base import Condition, Put, RowMutation
+from percola.transactions.jobs.job_row import (
+    JOBS,
+    JobOverError,
+    JobRow,
+    Marker,
+    Seat,
+    State,
+    SupersededError,
+)
 
 _ATTEMPTS: Final = 8
 

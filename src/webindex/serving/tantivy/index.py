@@ -6,13 +6,13 @@ is a delete by cluster and an add, made visible together by a commit, which repl
 in one rename. A writer that dies before leaves files that the next one removes.
 
 Batches of one process follow each other through a writer that stays open for as long as they
-come (`webindex.serving.tantivy_writer`), so that none waits for Tantivy's merges.
+come (`webindex.serving.tantivy.writer`), so that none waits for Tantivy's merges.
 
 Memory: about 120 MB a process that applies batches of 100 pages, 200 MB with batches of 1,000;
 with MALLOC_ARENA_MAX=2 in the environment about half, as Tantivy's threads come and go.
 
-Ranking: what the words are worth in each field (`webindex.serving.tantivy_query`), multiplied by
-what the page is worth (`webindex.serving.tantivy_documents.authority`), over all hits and not
+Ranking: what the words are worth in each field (`webindex.serving.tantivy.query`), multiplied by
+what the page is worth (`webindex.serving.tantivy.documents.authority`), over all hits and not
 only the first ones.
 """
 
@@ -47,10 +47,10 @@ from webindex.serving.base import (
     check_change,
     check_page,
 )
-from webindex.serving.lock import only_writer
+from webindex.serving.lock import at_fork, only_writer
 from webindex.serving.snippet import CHARACTERS, mark, opening
 from webindex.serving.spelling import respell
-from webindex.serving.tantivy_documents import (
+from webindex.serving.tantivy.documents import (
     FORMAT,
     SLICES,
     analyzer,
@@ -60,8 +60,8 @@ from webindex.serving.tantivy_documents import (
     to_stored,
     tombstone,
 )
-from webindex.serving.tantivy_query import FIELDS, Asked, Words, build, most_frequent, read
-from webindex.serving.tantivy_writer import KeptWriter
+from webindex.serving.tantivy.query import FIELDS, Asked, Words, build, most_frequent, read
+from webindex.serving.tantivy.writer import KeptWriter
 
 # A snippet is looked for in this much of a text: marking words takes time in proportion to it.
 _SNIPPET_SOURCE_CHARACTERS = 100_000
@@ -101,11 +101,16 @@ class TantivyIndex(ServingIndex):
             lambda heap: self._index.writer(heap, num_threads=1),
             lock_timeout,
         )
-        self._reloading = threading.Lock()
-        self._seen_commit: tuple[int, ...] | None = None
+        self.leave_parent()
+        at_fork(self)
         self._closed = False
         with self._reading("open it"):
             self._searcher()
+
+    def leave_parent(self) -> None:
+        """Set what belongs to one process; again in the child of a fork."""
+        self._reloading = threading.Lock()
+        self._seen_commit: tuple[int, ...] | None = None
 
     # Writing
 
@@ -278,7 +283,7 @@ class TantivyIndex(ServingIndex):
         folder = self._folder
         try:
             if create:
-                folder.mkdir(parents=True, exist_ok=True)
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not folder.is_dir():
                 raise NotAnIndexError(f"There is no folder {folder} with a search index.")
             if not (folder / "meta.json").exists():

@@ -22,8 +22,8 @@ from typing import Final
 import tantivy
 from tantivy import Occur, Query
 
+from webindex.page.urls import BadUrlError, normalise
 from webindex.serving.query import parse_query
-from webindex.urls import BadUrlError, normalise
 
 FIELDS: Final = {"title": 3.0, "anchors": 1.0, "text": 1.0, "url": 1.0}
 """The fields that words are looked for in, and how much a match is worth there."""

@@ -12,11 +12,14 @@ come, merges go on beside them, and what waits for merges is its closing:
                   closed ◀── wait for merges, let go of the lock
 
 A process that dies has lost its unfinished merges, which the next writer begins again, and no
-batch that was committed.
+batch that was committed. A child of a fork has none of Tantivy's threads, so it leaves the writer
+to its parent and opens one of its own.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,12 +30,13 @@ from typing import Final
 import tantivy
 
 from webindex.serving.base import BusyIndexError
-from webindex.serving.lock import WriterLock
+from webindex.serving.lock import WriterLock, at_fork
 
 # Tantivy's least for one thread. More would only make fewer, larger segments of a huge batch.
 _HEAP_BYTES: Final = 15_000_000
 _IDLE_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 0.01
+_TANTIVYS_LOCK: Final = ".tantivy-writer.lock"
 
 
 class KeptWriter:
@@ -49,11 +53,24 @@ class KeptWriter:
         self._folder = folder
         self._open_writer = open_writer
         self._timeout = timeout
+        self._start_afresh()
+        at_fork(self)
+
+    def _start_afresh(self) -> None:
         self._guard = threading.Lock()
         self._lock: WriterLock | None = None
         self._writer: tantivy.IndexWriter | None = None
         self._keeper: tuple[threading.Thread, threading.Event] | None = None
         self._used = 0.0
+
+    def leave_parent(self) -> None:
+        """In the child of a fork: the writer is the parent's."""
+        if self._writer is not None:
+            # It would wait for threads that are not there: it is never dropped, not even at exit.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._writer))
+            # Tantivy has a lock of its own, which is shared until every copy is closed.
+            _close_copies(self._folder / _TANTIVYS_LOCK)
+        self._start_afresh()
 
     @contextmanager
     def batch(self) -> Iterator[Callable[[], tantivy.IndexWriter]]:
@@ -63,7 +80,8 @@ class KeptWriter:
 
         Raises BusyIndexError if others held the lock for too long; OSError, ValueError.
         """
-        if not self._guard.acquire(timeout=self._timeout):
+        guard = self._guard  # It may be another one at the end, in a child.
+        if not guard.acquire(timeout=self._timeout):
             raise BusyIndexError(
                 f"Other threads wrote to the search index in {self._folder} for "
                 f"{self._timeout:g} seconds. Nothing was written; try again."
@@ -81,7 +99,7 @@ class KeptWriter:
                 raise
             self._used = time.monotonic()
         finally:
-            self._guard.release()
+            guard.release()
 
     def close(self) -> None:
         """Wait for merges, and let go of the folder; idempotent. A later batch opens it again."""
@@ -136,3 +154,12 @@ class KeptWriter:
                 if due:
                     self._end()
                     return
+
+
+def _close_copies(path: Path) -> None:
+    """Close the descriptors of a file that somebody else has opened in this process."""
+    real = path.resolve()
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if Path(os.readlink(f"/proc/self/fd/{name}")) == real:
+                os.close(int(name))

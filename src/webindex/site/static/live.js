@@ -118,7 +118,7 @@
     }
     const steps = SPAN === SPANS[2] ? 5 : 4;
     for (let step = 0; step <= steps; step += 1) {
-      const seconds = ((1 - step / steps) * SPAN) / 1000;
+      const seconds = Math.round(((steps - step) * SPAN) / steps / 1000);
       const anchor = step === 0 ? "start" : step === steps ? "end" : "middle";
       const place = left + (step / steps) * (width - left - right);
       const label = element("text", { x: place, y: height - 4, "text-anchor": anchor }, svg);
@@ -176,7 +176,7 @@
       key.className = `key c${one.color}`;
       const value = at ? one.value(at) : null;
       const words = document.createElement("b");
-      words.textContent = `${series.length > 1 ? `${one.name} ` : ""}${value === null || value === undefined ? "–" : plot.write(value)}`;
+      words.textContent = `${one.name} ${value === null || value === undefined ? "–" : plot.write(value)}`;
       key.append(words);
       return key;
     });
@@ -249,7 +249,9 @@
       row.lastElementChild.textContent = whole(count);
       row.lastElementChild.classList.toggle("zero", !count);
     }
-    if (view.processes.length) document.querySelector("#processes tbody").replaceChildren(
+    document.querySelector("#no-processes").hidden = view.processes.length > 0;
+    document.querySelector("#processes").hidden = !view.processes.length;
+    document.querySelector("#processes tbody").replaceChildren(
       ...view.processes.map((one) => {
         const runs = Object.values(one.observers).flat().length;
         return cells(document.createElement("tr"), [

@@ -1,0 +1,106 @@
+"""The port on which a worker or an oracle serves its metrics, for Prometheus to fetch.
+
+It asks for no password, so it listens at loopback unless it is told otherwise. Connections cost a
+thread each: one that sends no request ends after some seconds, and above a limit the oldest one
+ends, so that idle connections neither take all memory nor lock Prometheus out.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import socketserver
+import sys
+import threading
+from contextlib import suppress
+from typing import Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+import click
+from prometheus_client import CollectorRegistry, make_wsgi_app
+
+from percola.cli.session import F
+from percola.errors import UsageError
+
+log = logging.getLogger("percola.metrics")
+
+_CONNECTIONS: Final = 32
+_SECONDS: Final = 10.0
+"""For how long a connection may be silent."""
+
+
+def metrics_options(command: F) -> F:
+    """`--metrics-port` and `--metrics-host`."""
+    port = click.option(
+        "--metrics-port",
+        type=click.IntRange(0, 65535),
+        metavar="PORT",
+        help="Serve Prometheus metrics (0: any free port).",
+    )
+    host = click.option(
+        "--metrics-host",
+        default="127.0.0.1",
+        show_default=True,
+        metavar="ADDRESS",
+        help="Where to serve them; there is no password.",
+    )
+    return port(host(command))
+
+
+def serve_metrics(registry: CollectorRegistry, host: str, port: int | None) -> int | None:
+    """Serve a registry's metrics in a thread; the port it got, None if none was asked for.
+
+    Raises UsageError if that address cannot be listened at.
+    """
+    if port is None:
+        return None
+    try:
+        family, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        server = _Server(family, host, port)
+    except OSError as error:
+        raise UsageError(
+            f"Metrics cannot be served on {host}:{port}: {error.strerror or error}. Choose "
+            "another --metrics-port or --metrics-host."
+        ) from error
+    server.set_app(make_wsgi_app(registry))
+    threading.Thread(target=server.serve_forever, name="percola-metrics", daemon=True).start()
+    return server.server_port
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = _SECONDS
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+class _Server(socketserver.ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, family: socket.AddressFamily, host: str, port: int) -> None:
+        self.address_family = family
+        self._guard = threading.Lock()
+        self._open: dict[socket.socket, None] = {}
+        super().__init__((host, port), _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        oldest = None
+        with self._guard:
+            if len(self._open) >= _CONNECTIONS:
+                oldest = next(iter(self._open))
+                del self._open[oldest]
+            self._open[request] = None
+        if oldest is not None:
+            # Its thread reads the end of the stream, and ends.
+            with suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._guard:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.debug("a connection from %s failed: %r", client_address, sys.exception())

@@ -1,0 +1,1 @@
+"""Addresses, and the repositories that they name."""

@@ -1,0 +1,1 @@
+"""§2.4: the lightweight lock service, run by the oracle."""

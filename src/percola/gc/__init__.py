@@ -1,0 +1,1 @@
+"""§2.1: garbage collection of old versions."""

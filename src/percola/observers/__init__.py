@@ -1,0 +1,1 @@
+"""§2.4: observers, and the workers that run them."""

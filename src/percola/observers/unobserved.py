@@ -1,0 +1,62 @@
+"""§2.4: dirty cells of columns that no worker observes: said once, when a worker starts.
+
+Their notify entries are kept until somebody observes the column, and nothing else would tell that
+nobody does: a misspelt list of observers looks like a worker without work.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import Counter
+from typing import Final
+
+from percola.cells import Kind
+from percola.observers.observer import Observers
+from percola.transactions.snapshot import Services
+
+log = logging.getLogger("percola.worker")
+
+COUNTED: Final = 10_000
+"""How many notify entries of a table are looked at: a worker starts at once, whatever is dirty."""
+
+
+def warn_of_unobserved(services: Services, observers: Observers) -> None:
+    """Log each column that has dirty cells, and no observer here or in a live worker elsewhere.
+
+    Costs nothing if every column of the schema that can be observed is; else a bounded look at the
+    notify entries of the tables concerned.
+    """
+    unobserved = {
+        address
+        for address, observed in services.columns.items()
+        # A table is listed as a column without a name.
+        if observed is not False and address[1] and address not in observers.addresses
+    }
+    if not unobserved:
+        return
+    elsewhere: set[str] = set()
+    for process in services.coordination.processes():
+        if isinstance(announced := process.get("observers"), dict):
+            elsewhere.update(announced)
+    for table in sorted({table for table, _ in unobserved}):
+        dirty, whole = _dirty_cells(services, table)
+        for column, cells in sorted(dirty.items()):
+            name = f"{table}.{column.decode()}"
+            if (table, column) in observers.addresses or name in elsewhere:
+                continue
+            number = f"{cells:,}" if whole else f"at least {cells:,}"
+            if cells > COUNTED:
+                number = f"more than {COUNTED:,}"
+            log.warning(
+                "%s has %s dirty %s, and no worker observes it.",
+                *(name, number, "cell" if number == "1" else "cells"),
+            )
+
+
+def _dirty_cells(services: Services, table: str) -> tuple[Counter[bytes], bool]:
+    """How many cells of each column are dirty, and whether these are all."""
+    entries = services.store.walk_kind(Kind.NOTIFY, table, first=1)
+    looked_at = list(itertools.islice(entries, COUNTED + 1))
+    cells = dict.fromkeys(cell for cell, _, _ in looked_at)
+    return Counter(cell.column for cell in cells), len(looked_at) <= COUNTED

@@ -1,0 +1,1 @@
+"""What Percola asks of the operating system: forks, files and file locks."""

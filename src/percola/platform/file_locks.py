@@ -1,0 +1,173 @@
+"""Locks on files, by which the processes of a machine take turns, and who holds one.
+
+Waiting for such a lock has no time limit: the kernel frees it when its holder ends. But a holder
+may be stopped, or hang. So a wait of several seconds is logged, with the process that holds the
+lock and its user, as the kernel tells them (`/proc/locks`).
+
+The log is written by a thread, for the waiting one is inside a system call. It is started by the
+first wait, looks once a second and ends a minute after the last: a lock that is free costs nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import pwd
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from percola.platform.files import open_file
+
+log = logging.getLogger("percola.store")
+
+LOGGED_AFTER: Final = 5.0
+"""Seconds of waiting after which it is logged; again after twice as many, and so on."""
+
+_LOOK: Final = 1.0
+_LOOKS: Final = 60
+
+
+class Holder(NamedTuple):
+    """A process that holds a lock."""
+
+    pid: int
+    user: str
+    command: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} (user {self.user}, {self.command!r})"
+
+
+def holders(fd: int, kind: str, byte: int = 0) -> list[Holder]:
+    """The processes that hold a lock on an open file, as far as the system shows them.
+
+    `kind` is FLOCK, or POSIX for a record lock, and then the one on that byte.
+    """
+    file = os.fstat(fd)
+    found: list[Holder] = []
+    try:
+        lines = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return found
+    for line in lines:
+        # 1: POSIX  ADVISORY  WRITE 3093 fe:00:1234 0 EOF       2: -> FLOCK … is one that waits
+        fields = line.split()
+        if len(fields) < 8 or fields[1] != kind or fields[5].split(":")[-1] != str(file.st_ino):
+            continue
+        first, last = int(fields[6]), fields[7]
+        pid = int(fields[4])
+        if first <= byte and (last == "EOF" or byte <= int(last)) and pid > 0:
+            found.append(_holder(pid))
+    return found
+
+
+def _holder(pid: int) -> Holder:
+    user, command = "unknown", "unknown"
+    folder = Path(f"/proc/{pid}")
+    with contextlib.suppress(OSError):
+        number = folder.stat().st_uid
+        user = str(number)
+        command = folder.joinpath("comm").read_text().strip()
+        user = pwd.getpwuid(number).pw_name
+    return Holder(pid, user, command)
+
+
+class Wait:
+    """Logs waiting for a lock that takes long, by one thread of this process at a time.
+
+    Args:
+        described: what is waited for, as in "the write lock /a/b".
+        held_by: finds the holders.
+    """
+
+    def __init__(self, described: str, held_by: Callable[[], list[Holder]]) -> None:
+        self._described = described
+        self._held_by = held_by
+        self._since = 0.0
+        self._is_watched = False
+        self._closed = threading.Event()
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """For the length of a block this thread waits."""
+        self._since = time.monotonic()
+        if not self._is_watched:
+            self._is_watched = True
+            threading.Thread(target=self._watch, name="percola-lock-wait", daemon=True).start()
+        try:
+            yield
+        finally:
+            self._since = 0.0
+
+    def _watch(self) -> None:
+        logged, due = 0.0, LOGGED_AFTER  # The wait that was logged, and when to log it again.
+        looks = 0
+        while not self._closed.wait(min(_LOOK, LOGGED_AFTER)):
+            since = self._since
+            looks = 0 if since else looks + 1
+            if looks >= _LOOKS:
+                self._is_watched = False
+                if not self._since:
+                    return
+                self._is_watched = True  # Somebody has begun to wait just now.
+            if not since:
+                continue
+            if since != logged:
+                logged, due = since, LOGGED_AFTER
+            waited = time.monotonic() - since
+            if waited >= due:
+                due *= 2
+                self._log(waited)
+
+    def _log(self, waited: float) -> None:
+        try:
+            found = self._held_by()
+        except OSError:  # The file has been closed meanwhile.
+            return
+        others = " and ".join(map(str, found)) or "a process that cannot be seen from here"
+        began = time.strftime("%H:%M:%S", time.localtime(time.time() - waited))
+        log.warning(
+            "process %d has waited since %s (%.0f s) for %s, which is held by %s",
+            os.getpid(),
+            began,
+            waited,
+            self._described,
+            others,
+        )
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        self._closed.set()
+
+
+class TurnLock:
+    """An exclusive lock on a file (flock), for one thread of this process at a time.
+
+    Raises OSError if the file cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._fd = fd = open_file(path)
+        self._wait = Wait(f"the lock {path}", lambda: holders(fd, "FLOCK"))
+
+    def take(self) -> None:
+        """Wait until no other process has the lock, without the GIL."""
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with self._wait.waiting():
+                fcntl.flock(self._fd, fcntl.LOCK_EX)
+
+    def release(self) -> None:
+        """Give it back; harmless if it was not taken."""
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Close the file, and give the lock back."""
+        self._wait.close()
+        os.close(self._fd)

@@ -1,0 +1,163 @@
+"""Files of a repository's folder: who may use them, and that there is room on the disk for them.
+
+Permissions follow the folder that a file is in. There are two kinds of file:
+
+    data     `data.mdb`, `percola.json`: users who may read or write the folder may do so
+    locked   everything else: only users who may write the folder get any permission
+
+    folder   0700   0750   0755   0770   0775
+    data     0600   0640   0644   0660   0664
+    locked   0600   0600   0600   0660   0660
+
+A user who can open a file can lock it, for which reading suffices, and a lock that is never given
+back stops every writer. So a lock file is closed to those who could not write anyway. Files of an
+older version lose permissions that are too many when their owner opens them; none are added.
+
+A file that is mapped into memory needs its blocks before that: where the disk is full, writing to
+a hole of a mapped file is no error that could be handled but the end of the process (SIGBUS).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from percola.errors import RepositoryError, StoreFullError
+
+PRIVATE_FOLDER: Final = 0o700
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_UNSUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
+_BLOCK: Final = 512
+_CLASSES: Final = (0o700, 0o070, 0o007)
+
+
+def is_full(error: OSError) -> bool:
+    """Whether a call failed because the disk, or what this user may have of it, is full."""
+    return error.errno in _FULL
+
+
+def no_room(path: Path) -> StoreFullError:
+    """The error to raise where a file cannot be made or extended for want of room."""
+    return StoreFullError(
+        f"There is no room left on the disk for {path}; nothing of this was written. Make room "
+        "and try again: everything committed before is safe."
+    )
+
+
+def file_error(error: OSError, path: Path) -> RepositoryError:
+    """The error of ours for a file of the repository that cannot be used."""
+    if is_full(error):
+        return no_room(path)
+    return RepositoryError(f"The file {path} cannot be used: {error.strerror}.")
+
+
+@contextlib.contextmanager
+def using(path: Path) -> Iterator[None]:
+    """Within this block a file or folder of a repository is used: an OSError becomes ours."""
+    try:
+        yield
+    except OSError as error:
+        raise file_error(error, path) from error
+
+
+def mode_in(folder: os.stat_result, *, locked: bool) -> int:
+    """The permissions of a file in a folder; see above."""
+    granted = stat.S_IMODE(folder.st_mode)
+    mode = granted & 0o066
+    if locked:
+        for users in _CLASSES[1:]:
+            needed = users & 0o333
+            if granted & needed != needed:
+                mode &= ~users
+    return mode | 0o600
+
+
+def open_file(path: Path, *, locked: bool = True, exclusive: bool = False, size: int = 0) -> int:
+    """Open a file of a repository for reading and writing, and make it if it is missing.
+
+    Args:
+        locked: see above; a file that is locked or mapped, and not one of data.
+        exclusive: it must not be there yet.
+        size: at least so many bytes of it get blocks on the disk.
+
+    Raises OSError.
+    """
+    fd, made = _open(path, exclusive)
+    try:
+        restrict(fd, os.stat(path.parent), made=made, locked=locked)
+        if size:
+            allocate(fd, size)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _open(path: Path, exclusive: bool) -> tuple[int, bool]:
+    """A descriptor, and whether the file was made for it."""
+    while True:
+        if not exclusive:
+            with contextlib.suppress(FileNotFoundError):
+                return os.open(path, os.O_RDWR | os.O_CLOEXEC), False
+        try:
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), True
+        except FileExistsError:
+            if exclusive:
+                raise
+
+
+def restrict(fd: int, folder: os.stat_result, *, made: bool, locked: bool = True) -> None:
+    """Give an open file of a folder its permissions; one that was not `made` now gets no more."""
+    mode = mode_in(folder, locked=locked)
+    file = os.fstat(fd)
+    had = stat.S_IMODE(file.st_mode)
+    # Some file systems know no permissions, and only an owner may change them.
+    with contextlib.suppress(OSError):
+        if made and (file.st_uid, file.st_gid) != (folder.st_uid, folder.st_gid):
+            # What root makes in another user's repository must stay usable by that user.
+            os.fchown(fd, folder.st_uid if os.geteuid() == 0 else -1, folder.st_gid)
+    with contextlib.suppress(OSError):
+        if (made and had != mode) or had & ~mode:
+            os.fchmod(fd, mode if made else had & mode)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder inside a repository's, with the same permissions; fine if it is there."""
+    try:
+        path.mkdir(mode=PRIVATE_FOLDER)
+    except FileExistsError:
+        return
+    parent = os.stat(path.parent)
+    with contextlib.suppress(OSError):
+        os.chown(path, parent.st_uid if os.geteuid() == 0 else -1, parent.st_gid)
+    with contextlib.suppress(OSError):
+        path.chmod(stat.S_IMODE(parent.st_mode))
+
+
+def allocate(fd: int, size: int) -> None:
+    """Have blocks on the disk for the first `size` bytes of a file. Raises OSError.
+
+    A file system that copies on write (btrfs, ZFS) may still need new ones later.
+    """
+    file = os.fstat(fd)
+    if file.st_size >= size and file.st_blocks * _BLOCK >= size:
+        return
+    reserve = getattr(os, "posix_fallocate", None)
+    if reserve is not None:
+        try:
+            reserve(fd, 0, size)
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+        else:
+            return
+    # The file system cannot reserve blocks: what is written takes them. What is there already
+    # stays as it is, for others may be changing it.
+    while (end := os.fstat(fd).st_size) < size:
+        os.pwrite(fd, bytes(size - end), end)

@@ -1,0 +1,1 @@
+"""Batch reads: the data source's scan, its filters, and wide rows."""

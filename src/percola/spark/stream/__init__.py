@@ -1,0 +1,1 @@
+"""Structured Streaming: the change feed as a source, and the sink."""

@@ -1,0 +1,1 @@
+"""Batch writes: each partition by itself, idempotent, or one atomic transaction."""

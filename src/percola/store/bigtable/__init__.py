@@ -1,0 +1,1 @@
+"""§2.1: the store on Google Bigtable."""

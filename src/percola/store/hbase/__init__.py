@@ -1,0 +1,1 @@
+"""§2.1: the store on Apache HBase, through its Java client."""

@@ -1,0 +1,1 @@
+"""§2.1: the store on one machine, an LMDB file that all processes map."""

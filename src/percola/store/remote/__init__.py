@@ -1,0 +1,1 @@
+"""§2.1: what the stores on servers share."""

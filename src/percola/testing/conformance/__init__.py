@@ -1,0 +1,1 @@
+"""The claims that every store has to meet."""

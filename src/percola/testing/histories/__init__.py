@@ -1,0 +1,1 @@
+"""Recorded histories, and the checks of snapshot isolation on them."""

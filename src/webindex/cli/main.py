@@ -1,0 +1,415 @@
+"""The command line `webindex`: load, work, search, explain, serve, rank, verify, rebuild, …"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from functools import partial
+from types import FrameType
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.padding import Padding
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from percola import Observer, PercolaError, Repository
+from webindex.cli.crawl_docs import crawl_docs
+from webindex.cli.explain import LISTED, print_story, story_json
+from webindex.cli.options import (
+    console,
+    grid,
+    json_option,
+    master_option,
+    page_bytes_option,
+    repo_option,
+)
+from webindex.cli.rank import rank_command
+from webindex.cli.reindex import nothing_exported, reindex_command
+from webindex.cli.verify import rebuild_command, verify_command
+from webindex.crawl.warc import NotAWarcError
+from webindex.errors import WebindexError
+from webindex.incomplete import refuse_half_built
+from webindex.page.urls import BadUrlError
+from webindex.reports import tell
+from webindex.reports.summary import summarise
+from webindex.serving.base import Runs, SearchResults, ServingError
+from webindex.text_format import count, harmless
+from webindex.workers.processes import (
+    THREADS,
+    build_observers,
+    is_at_rest,
+    open_index,
+    open_repository,
+    running,
+    supervise,
+    work_here,
+)
+
+_STEPS: Final = {
+    "pages.settle": "revisits to resolve",
+    "pages.capture": "to parse",
+    "pages.resolve": "to resolve",
+    "aliases.changed": "to follow",
+    "pages.join": "to cluster",
+    "pages.links": "to invert",
+    "inlinks.changed": "to count",
+    "clusters.changed": "to assemble",
+    "outbox.ready": "to export",
+}
+
+DEAD_LETTERED: Final = 3
+"""The exit status of `work --until-idle` if changes are dead-lettered."""
+
+errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+class _Search(click.Command):
+    """A command whose words to leave out begin with a dash, as options do."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" not in args:
+            dashed = [one for one in args if re.match("-[^-]", one) and one != "-h"]
+            args = [*(one for one in args if one not in dashed), "--", *dashed]
+        return super().parse_args(ctx, args)
+
+
+class _Group(click.Group):
+    """Commands whose errors are one sentence on standard error."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (
+            PercolaError,
+            ServingError,
+            WebindexError,
+            NotAWarcError,
+            BadUrlError,
+        ) as error:
+            errors.print(Text.assemble(("Error: ", "bold red"), str(error)))
+            ctx.exit(1)
+        except BrokenPipeError:
+            # Whoever read our output has had enough; not even Python's own last words.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(0)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="percola", prog_name="webindex")
+def cli() -> None:
+    """A web index that is kept up to date page by page."""
+
+
+# --- load ---------------------------------------------------------------------------------
+
+
+@cli.command()
+@repo_option
+@json_option
+@master_option
+@page_bytes_option
+@click.argument("files", nargs=-1, required=True, type=click.Path())
+def load(
+    repo: str, as_json: bool, master: str | None, max_page_bytes: int, files: tuple[str, ...]
+) -> None:
+    """Load the captures of WARC files, with a Spark job.
+
+    Makes the repository if it is not there. What is loaded already is not loaded again.
+    """
+    from webindex.load import job as pipeline
+
+    report = pipeline.load(
+        repo, list(files), quiet=as_json, master=master, max_page_bytes=max_page_bytes
+    )
+    if as_json:
+        click.echo(json.dumps(report.to_json()))
+        return
+    console.print(grid(report.rows()))
+    for message in report.messages:
+        console.print(Text("  " + message, style="dim"))
+
+
+# --- work ---------------------------------------------------------------------------------
+
+
+@cli.command()
+@repo_option
+@json_option
+@master_option
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 256),
+    default=None,
+    help="Spark tasks that work; one a core of this machine by default.",
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 256),
+    default=None,
+    help="Work in so many plain processes, without Spark.",
+)
+@click.option(
+    "--until-idle",
+    is_flag=True,
+    help="Stop when no work is left; with exit status 3 if changes are dead-lettered.",
+)
+def work(
+    repo: str,
+    as_json: bool,
+    master: str | None,
+    workers: int | None,
+    processes: int | None,
+    until_idle: bool,
+) -> None:
+    """Run the observers: parse, invert links, cluster, and export what has changed.
+
+    Works until it is stopped (Ctrl-C), or until nothing is left to do. Spark tasks do the work;
+    on a cluster, each takes a slot for as long as it runs. An observer that raises is tried again
+    a few times, and each attempt is logged with its traceback; then the change is dead-lettered.
+    """
+    if processes and (workers or master):
+        raise click.UsageError(
+            "--processes works without Spark: leave --workers and --master out, or leave it out."
+        )
+    stopping = threading.Event()
+    with _stopped_by_signals(stopping), open_repository(repo) as opened:
+        refuse_half_built(opened)
+        open_index(opened, create=True).close()
+        before = opened.snapshot().start_ts
+        with _pending_shown(quiet=as_json) as show:
+            run = partial(supervise, opened, until_idle=until_idle, show=show, stopping=stopping)
+            if processes:
+                with running(opened.address, processes) as started:
+                    started.wait_ready()
+                    run(started)
+            elif not (until_idle and is_at_rest(opened)):
+                from webindex.workers.spark import running_on_spark
+
+                number = workers or min(8, os.cpu_count() or 1)
+                # Ctrl-C while Spark starts or ends raises this; else the handler takes it.
+                with (
+                    suppress(KeyboardInterrupt),
+                    running_on_spark(opened, number, master=master) as fleet,
+                ):
+                    run(fleet)
+        summary = summarise(opened, since=before)
+        failed = opened.set_aside()
+        if as_json:
+            click.echo(json.dumps({**summary.to_json(), "set_aside": failed}))
+        else:
+            console.print(grid(summary.rows()))
+            if failed:
+                console.print(
+                    f"{count(failed, 'change')} {'is' if failed == 1 else 'are'} dead-lettered "
+                    "after repeated failures: "
+                    f"see 'percola --repo {repo} failed'.",
+                    style="yellow",
+                )
+    if failed and until_idle:
+        click.get_current_context().exit(DEAD_LETTERED)
+
+
+def observers(repo: Repository) -> list[Observer[Any]]:
+    """Every observer, for `percola worker webindex.main:observers`."""
+    refuse_half_built(repo)
+    return build_observers(open_index(repo, create=True))
+
+
+@cli.command("run-worker", hidden=True)
+@repo_option
+@click.option("--threads", type=click.IntRange(1, 64), default=THREADS)
+def run_worker(repo: str, threads: int) -> None:
+    """One worker process, as `work` starts it."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    work_here(repo, threads=threads)
+
+
+@contextmanager
+def _stopped_by_signals(stopping: threading.Event) -> Iterator[None]:
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopping.set()
+
+    before = {one: signal.signal(one, stop) for one in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+@contextmanager
+def _pending_shown(*, quiet: bool) -> Iterator[Callable[[dict[str, int]], None]]:
+    """Show what is still to do: on a terminal as a line that changes, else not at all."""
+    if quiet or not console.is_terminal:
+        if not quiet:
+            console.print("Working …")
+        yield lambda pending: None
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("Starting workers …")
+
+        def show(pending: dict[str, int]) -> None:
+            steps = [f"{pending[key]:,} {step}" for key, step in _STEPS.items() if key in pending]
+            progress.update(task, description=" · ".join(steps) or "Waiting for changes")
+
+        yield show
+
+
+# --- search -------------------------------------------------------------------------------
+
+
+@cli.command(cls=_Search)
+@repo_option
+@json_option
+@click.option("--limit", type=click.IntRange(1, 1000), default=10, show_default=True)
+@click.option("--host", default=None, help="Only pages of this host.")
+@click.option("--language", default=None, metavar="CODE", help="Only pages in this language.")
+@click.argument("words", nargs=-1, required=True)
+def search(
+    repo: str,
+    as_json: bool,
+    limit: int,
+    host: str | None,
+    language: str | None,
+    words: tuple[str, ...],
+) -> None:
+    """Search the index: all words, "phrases", -without."""
+    query = " ".join(words)
+    with open_repository(repo) as opened, open_index(opened, create=True) as index:
+        results = index.search(query, limit=limit, host=host, language=language)
+        lost = None if results.total else nothing_exported(opened, index)
+    if lost:
+        click.echo(lost, err=True)
+    if as_json:
+        click.echo(json.dumps(_results_json(query, results), ensure_ascii=False))
+    else:
+        print_results(query, results)
+
+
+def print_results(query: str, results: SearchResults) -> None:
+    """Show results to a person."""
+    if not results.hits:
+        console.print(f"Nothing found for {query!r}.", markup=False)
+        return
+    shown = f"{count(results.total, 'page')} found"
+    console.print(
+        shown if len(results.hits) == results.total else f"{shown}, the best {len(results.hits)}:",
+        style="dim",
+    )
+    for number, hit in enumerate(results.hits, 1):
+        notes = [count(hit.inlinks, "link leads here", "links lead here")]
+        if hit.language:
+            notes.append(hit.language)
+        if hit.duplicates:
+            notes.append(count(len(hit.duplicates), "duplicate"))
+        if hit.aliases:
+            notes.append(count(len(hit.aliases), "redirect"))
+        console.print()
+        # Crawled words: on a terminal some characters would do more than be shown.
+        console.print(Text.assemble(f"{number:>3}  ", (harmless(hit.title or hit.url), "bold")))
+        console.print(
+            Text.assemble("     ", (harmless(hit.url), "green"), ("  " + " · ".join(notes), "dim"))
+        )
+        console.print(Padding(marked(hit.snippet), (0, 0, 0, 5)), soft_wrap=False)
+        for other in hit.duplicates[:3]:
+            console.print(Text(f"     = {harmless(other)}", style="dim"))
+
+
+def marked(runs: Runs) -> Text:
+    """A snippet with its matches set off."""
+    return Text.assemble(
+        *((harmless(words), "bold yellow" if match else "") for words, match in runs)
+    )
+
+
+def _results_json(query: str, results: SearchResults) -> dict[str, Any]:
+    return {"query": query, "total": results.total, "hits": [asdict(hit) for hit in results.hits]}
+
+
+# --- explain ------------------------------------------------------------------------------
+
+
+@cli.command("explain")
+@repo_option
+@json_option
+@click.option(
+    "--links",
+    "most",
+    type=click.IntRange(0, 1_000_000),
+    default=LISTED,
+    show_default=True,
+    help="How many links of each direction to list.",
+)
+@click.argument("url")
+def explain_command(repo: str, as_json: bool, most: int, url: str) -> None:
+    """Tell a page's story: whether search shows it, and why.
+
+    Where it points, what is one document with it and which page stands for that, its rank, its
+    captures, the links to it and from it.
+    """
+    with open_repository(repo) as opened, open_index(opened, create=True) as index:
+        story = tell(opened, index, url)
+    if as_json:
+        click.echo(json.dumps(story_json(story, most), ensure_ascii=False))
+    else:
+        print_story(console, story, most)
+    if not story.known:
+        sys.exit(1)
+
+
+# --- summary ------------------------------------------------------------------------------
+
+
+@cli.command("summary")
+@repo_option
+@json_option
+def summary_command(repo: str, as_json: bool) -> None:
+    """Count what the index holds: pages, documents, duplicates, links, what was left out."""
+    with open_repository(repo) as opened:
+        found = summarise(opened)
+    if as_json:
+        click.echo(json.dumps(found.to_json()))
+    else:
+        console.print(grid(found.rows()))
+
+
+# --- serve --------------------------------------------------------------------------------
+
+
+@cli.command("serve")
+@repo_option
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True)
+@click.option(
+    "--name", "names", multiple=True, help="One more name by which browsers may call the server."
+)
+def serve_command(repo: str, host: str, port: int, names: tuple[str, ...]) -> None:
+    """Serve a page for people: search, the story of a page, a live view of the pipeline.
+
+    Only this machine can reach it, unless --host says otherwise. Port 0 takes any free one.
+    """
+    from webindex.cli.site import serve
+
+    serve(repo, host, port, names=names, say=lambda words: click.echo(words))
+
+
+cli.command("crawl-docs")(crawl_docs)
+cli.add_command(rank_command)
+cli.add_command(verify_command)
+cli.add_command(rebuild_command)
+cli.add_command(reindex_command)
+
+
+if __name__ == "__main__":
+    cli()

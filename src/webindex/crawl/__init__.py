@@ -1,0 +1,1 @@
+"""Reading crawls: WARC files and the HTTP messages in them."""

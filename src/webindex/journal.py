@@ -1,0 +1,81 @@
+"""The journal: what loads, ranks and exports report about themselves, and how long that is kept.
+
+Every export notifies `journal.trim` (`keep`), and one observer removes what is too old of every
+kind: loads and ranks are followed by exports if they change anything. It starts where it stopped
+the last time: what was deleted leaves versions behind until garbage collection takes them, and a
+scan from the first row would pass over them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from itertools import islice, takewhile
+from typing import Any, Final
+
+from percola import Transaction, observer
+from webindex import tables
+
+__all__ = ["EXPORT", "EXPORTS_MS", "KEPT", "counts_of", "keep", "trim"]
+
+EXPORT: Final = "export"
+
+EXPORTS_MS: Final = 3_600_000
+"""For how long reports of exports are kept."""
+
+KEPT: Final = {"load": 1000, "rank": 100}
+"""Reports that are kept of a kind, the newest; what older loads counted is kept as a total."""
+
+TRIM_SECONDS: Final = 60.0
+"""While others have work to do, the journal is trimmed this seldom."""
+
+STEP: Final = 1000
+"""Reports that one run removes."""
+
+
+def keep(t: Transaction, kind: str, ts: int, report: dict[str, Any]) -> None:
+    """Write a report."""
+    t.set(tables.report, f"{kind}/{ts:020}", report)
+    if kind == EXPORT:
+        t.notify(tables.trim_due, EXPORT)
+
+
+@observer(tables.trim_due, defer=TRIM_SECONDS)
+def trim(t: Transaction, row: str) -> None:
+    """Remove reports that are too many or too old, some at a time."""
+    for kind in (EXPORT, *KEPT):
+        if _trim(t, kind) == STEP:
+            t.notify(tables.trim_due, row)
+
+
+def _trim(t: Transaction, kind: str) -> int:
+    """Remove reports of a kind; how many."""
+    start = t.get(tables.trimmed, kind) or f"{kind}/"
+    rows = t.scan(tables.journal, start=start, end=f"{kind}0", columns=[tables.report])
+    found = ((row.key, row[tables.report]) for row in rows)
+    if kind in KEPT:
+        old = list(islice(found, KEPT[kind] + STEP))[: -KEPT[kind]]
+    else:
+        oldest = time.time_ns() // 1_000_000 - EXPORTS_MS
+        old = list(islice(takewhile(lambda one: one[1]["at_ms"] < oldest, found), STEP))
+    if not old:
+        return 0
+    for key, _ in old:
+        t.delete(tables.report, key)
+    t.set(tables.trimmed, kind, old[-1][0] + "\0")
+    if kind == "load":
+        total = Counter(t.get(tables.report, kind) or {})
+        for _, report in old:
+            total.update(counts_of(report))
+        t.set(tables.report, kind, dict(total))
+    return len(old)
+
+
+def counts_of(report: dict[str, Any]) -> dict[str, int]:
+    """What a summary adds up of the reports of loads, or of the total of older ones."""
+    rejected = report.get("rejected", 0)
+    loaded = report.get("loaded", report)
+    return {
+        "rejected": rejected if isinstance(rejected, int) else sum(rejected.values()),
+        **{name: loaded.get(name, 0) for name in ("unavailable", "unchanged", "cut")},
+    }

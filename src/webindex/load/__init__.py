@@ -1,0 +1,1 @@
+"""Loading captures into the repository, in transactions."""

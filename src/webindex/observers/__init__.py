@@ -1,0 +1,1 @@
+"""The observers of the web index, from a capture to its document."""

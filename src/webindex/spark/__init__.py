@@ -1,0 +1,1 @@
+"""What the Spark jobs of the web index share."""

@@ -1,0 +1,1 @@
+"""Workers of the web index: as processes, or as Spark tasks."""

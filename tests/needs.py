@@ -1,0 +1,102 @@
+"""What some tests need that not every machine has, and the end of a run that lacks it.
+
+    make test                              fails if anything could not run, and says what and why
+    make test WITHOUT="hbase kerberos"     leaves these out on purpose: then that is no failure
+
+In CI nothing is optional: a test that cannot run fails.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import Final, NoReturn
+
+import pytest
+
+NEEDS: Final = {
+    "bigtable": "Google's emulator of Bigtable",
+    "browser": "Chromium and its driver",
+    "hbase": "the jars of HBase",
+    "java": "Java 17 or later, for Spark and ZooKeeper",
+    "kerberos": "the jars of a Kerberos server, and those of HBase",
+    "networks": "root, to make networks and cut them",
+    "root": "root, to act as other users and to mount small disks",
+    "systemd": "systemd-analyze, to read unit files",
+}
+"""By the names that WITHOUT takes."""
+
+_left_out: frozenset[str] = frozenset()
+
+
+def leave_out(names: str) -> None:
+    """Begin a run without these needs, which stand with blanks between them.
+
+    Raises pytest.UsageError for a name that is none.
+    """
+    global _left_out
+    asked = frozenset(names.split())
+    if wrong := sorted(asked - NEEDS.keys()):
+        raise pytest.UsageError(
+            f"There is no {', '.join(map(repr, wrong))} to leave out: WITHOUT takes "
+            f"{', '.join(NEEDS)}."
+        )
+    _left_out = asked
+
+
+def need(name: str) -> None:
+    """Skip the test if this need is left out; to be called before it is looked for."""
+    assert name in NEEDS
+    if name in _left_out:
+        pytest.skip(f"{name}: left out")
+
+
+def lack(name: str, why: str) -> NoReturn:
+    """Skip the test, because this need cannot be met; the run fails. In CI the test fails."""
+    need(name)
+    if os.environ.get("CI"):
+        pytest.fail(why)
+    pytest.skip(f"{name}: {why.strip()}")
+
+
+class NotRun:
+    """Counts the tests that were skipped, tells of them at the end, and fails a run for them."""
+
+    def __init__(self, left_out: str) -> None:
+        self._left_out = left_out.split()
+        self._skipped: Counter[tuple[str, str]] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped and not hasattr(report, "wasxfail"):
+            self._note(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.skipped:
+            self._note(report)
+
+    def _note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+        reason = " ".join(reason.removeprefix("Skipped: ").split())
+        name, _, why = reason.partition(": ")
+        self._skipped[(name, why) if name in NEEDS else ("", f"{report.nodeid}: {reason}")] += 1
+
+    def _unasked(self) -> list[str]:
+        return sorted({name for name, _ in self._skipped} - {*self._left_out})
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._unasked() and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self._skipped:
+            return
+        unasked = self._unasked()
+        terminalreporter.section("tests that did not run", "=", red=bool(unasked))
+        for (name, why), number in sorted(self._skipped.items()):
+            terminalreporter.line(f"{number:5} {name:9} {why}", red=name in unasked)
+        if unasked:
+            named = " ".join(one for one in [*self._left_out, *unasked] if one)
+            hint = f': make test WITHOUT="{named}" runs the others.' if named else "."
+            terminalreporter.line(f"So this run has failed{hint}", red=True)

@@ -1,0 +1,100 @@
+"""§2.4: the notify entries that a run answers are removed once it has committed (rule N2).
+
+Their removal may fail without the commit failing; a worker must neither lose them nor spin on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from stores import Ground, SeamStore, cell_of
+
+from percola import StoreError, Table, Transaction, Worker, observer
+from percola.cells import Kind
+from percola.store.base import Delete, Put, RowMutation
+from percola.transactions import two_phase
+
+docs = Table("docs")
+contents = docs.column("contents", str, observed=True)
+size = docs.column("size", int)
+poke = docs.weak_column("poke")
+TABLES = [docs]
+
+
+def removes_notify_entries(mutation: RowMutation) -> bool:
+    return any(isinstance(one, Delete) and one.kind is Kind.NOTIFY for one in mutation.changes)
+
+
+@pytest.mark.parametrize("column", [contents, poke], ids=["observed", "weak"])
+@pytest.mark.parametrize("batch", [1, 8], ids=["alone", "batched"])
+def test_while_the_store_refuses_to_remove_what_is_answered_a_worker_pauses_and_then_ends(
+    ground: Ground, column: Any, batch: int
+) -> None:
+    refused: list[RowMutation] = []
+    runs: list[str] = []
+
+    def refuse(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
+        # It gives in at last, or a worker that spins would do so for ever.
+        if not mutation.conditions and removes_notify_entries(mutation) and len(refused) < 200:
+            refused.append(mutation)
+            raise StoreError("no removals today")
+        return apply()
+
+    @observer(column, name="measure", batch=batch)
+    def measure(t: Transaction, row: str) -> None:
+        runs.append(row)
+
+    store = SeamStore(ground.store)
+    repo = ground.repo(TABLES, store=store, one_step=False)
+    with repo.transaction() as t:
+        t.notify(poke, "a")
+        t.set(contents, "a", "text")
+    if column is contents:
+        # Answered with the acknowledgment, in one mutation; then told once more: a look.
+        Worker(repo, [measure], retention=None).run_until_idle()
+        again = Put(Kind.NOTIFY, cell_of(contents, "a").column, 1, b"")
+        ground.store.mutate([RowMutation("docs", b"a", (), [again])])
+    store.hook = refuse
+    worker = Worker(repo, [measure], attempts=3, rescan=0.01, threads=1, retention=None)
+    with pytest.raises(StoreError, match="no removals today"):
+        worker.run_until_idle()
+    assert 3 <= len(refused) <= 6
+    assert 1 <= len(runs) <= 6
+    # Nothing is lost: once the store takes them, they are answered.
+    store.hook = None
+    Worker(repo, [measure], retention=None).run_until_idle()
+    assert ground.entries(column, "a", Kind.NOTIFY) == []
+
+
+@pytest.mark.parametrize("writes", [False, True], ids=["reads", "writes its row"])
+def test_a_cell_that_was_notified_more_often_than_one_mutation_may_change_is_answered(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, writes: bool
+) -> None:
+    monkeypatch.setattr(two_phase, "_ANSWERS", 10)
+    largest: list[int] = []
+
+    def bound(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
+        largest.append(len(mutation.changes))
+        if len(mutation.changes) > 15:
+            raise StoreError("too many changes of one row")
+        return apply()
+
+    @observer(poke)
+    def measure(t: Transaction, row: str) -> None:
+        if writes:
+            t.set(size, row, 1)
+            t.set(size, row + " and another", 1)
+
+    store = SeamStore(ground.store)
+    repo = ground.repo(TABLES, store=store, one_step=False)
+    for _ in range(35):
+        with repo.transaction() as t:
+            t.notify(poke, "a")
+    assert len(ground.entries(poke, "a", Kind.NOTIFY)) == 35
+    store.hook = bound
+    Worker(repo, [measure], threads=1, retention=None).run_until_idle()
+    assert ground.entries(poke, "a", Kind.NOTIFY) == []
+    assert 10 <= max(largest) <= 15
+    assert repo.snapshot().get(size, "a") == (1 if writes else None)

@@ -1,0 +1,159 @@
+"""A run that could not do everything says what, and fails unless it was asked for less."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+from needs import NEEDS
+
+from tests.tree.files import ROOT
+
+SECONDS: Final = 180
+
+_LACKS: Final = """
+from needs import lack, need
+
+def test_passes():
+    pass
+
+def test_on_hbase():
+    need("hbase")
+    lack("hbase", "There is no Maven here.")
+"""
+_SKIPS: Final = """
+import pytest
+
+def test_a():
+    pytest.skip("no time")
+
+@pytest.mark.skip("no wish")
+def test_b():
+    pass
+
+@pytest.mark.xfail
+def test_c():
+    assert False
+"""
+_SKIPPED: Final = "import pytest\npytest.skip('no use', allow_module_level=True)\n"
+_INTERRUPTS: Final = """
+import signal, subprocess, sys
+
+PROGRAM = "import sys; print('on', flush=True); sys.stdin.read()"
+
+def test_ctrl_c_reaches_a_process_of_the_test():
+    child = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )
+    assert child.stdout.readline() == b"on\\n"
+    child.send_signal(signal.SIGINT)
+    child.communicate(timeout=60)
+    assert child.returncode == -signal.SIGINT
+
+def test_ctrl_c_reaches_the_test():
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        return
+    raise AssertionError
+"""
+
+BOTH: Final = pytest.mark.parametrize(
+    "options", [(), ("-n", "1")], ids=["one process", "several processes"]
+)
+
+
+def run(
+    folder: Path, text: str, *options: str, ignored: bool = False, **variables: str
+) -> tuple[int, list[str]]:
+    """Run a file of tests as this project's are run; the exit status and the lines printed."""
+    (folder / "test_some.py").write_text(text)
+    inherited = {name: value for name, value in os.environ.items() if name not in ("CI", "WITHOUT")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider",
+         "--rootdir", folder, "-c", os.devnull, *options, "test_some.py"],
+        cwd=folder,
+        env={**inherited, "PYTHONPATH": str(ROOT / "tests"), **variables},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+        preexec_fn=(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if ignored else None,
+    )  # fmt: skip
+    lines = (done.stdout + done.stderr).splitlines()
+    return done.returncode, [line for line in lines if line.strip()]
+
+
+@BOTH
+def test_a_run_that_lacks_something_fails_and_says_what_and_why(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    status, lines = run(tmp_path, _LACKS, *options)
+    assert status == pytest.ExitCode.TESTS_FAILED
+    assert re.search(r"1 passed, 1 skipped in ", lines[-1]), "pytest's own line is the last"
+    assert lines[-3].split() == ["1", "hbase", *["There", "is", "no", "Maven", "here."]]
+    assert lines[-2] == 'So this run has failed: make test WITHOUT="hbase" runs the others.'
+
+
+def test_what_the_caller_leaves_out_is_no_failure(tmp_path: Path) -> None:
+    for options, variables in ((("--without", "kerberos hbase"), {}), ((), {"WITHOUT": "hbase"})):
+        status, lines = run(tmp_path, _LACKS, *options, **variables)
+        assert status == pytest.ExitCode.OK
+        assert lines[-2].split() == ["1", "hbase", "left", "out"]
+
+
+def test_what_is_left_out_excuses_nothing_else(tmp_path: Path) -> None:
+    status, lines = run(tmp_path, _LACKS, "-n", "1", "--without", "bigtable")
+    assert status == pytest.ExitCode.TESTS_FAILED
+    assert 'WITHOUT="bigtable hbase"' in lines[-2]
+
+
+def test_in_ci_a_test_that_cannot_run_fails(tmp_path: Path) -> None:
+    status, lines = run(tmp_path, _LACKS, CI="true")
+    assert status == pytest.ExitCode.TESTS_FAILED
+    assert re.search(r"1 failed, 1 passed in ", lines[-1])
+
+
+@BOTH
+def test_no_skip_of_another_kind_hides(tmp_path: Path, options: tuple[str, ...]) -> None:
+    everything = ("--without", " ".join(NEEDS))
+    status, lines = run(tmp_path, _SKIPS, *options, *everything)
+    assert status == pytest.ExitCode.TESTS_FAILED
+    told = [line for line in lines if line.split()[0] == "1" and "test_some.py" in line]
+    assert [line.partition(": ")[2] for line in told] == ["no time", "no wish"], "not what xfails"
+    status, lines = run(tmp_path, _SKIPPED, *options, *everything)
+    assert status != pytest.ExitCode.OK
+    assert any(line.endswith("test_some.py: no use") for line in lines)
+
+
+def test_a_name_that_stands_for_nothing_is_refused(tmp_path: Path) -> None:
+    status, lines = run(tmp_path, _LACKS, "--without", "hbse")
+    assert status == pytest.ExitCode.USAGE_ERROR
+    assert any("no 'hbse' to leave out" in line and "kerberos" in line for line in lines)
+
+
+def test_every_name_is_documented() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    [listed] = re.findall(r'^test: .*WITHOUT="([a-z ]+)"', makefile, re.MULTILINE)
+    assert listed.split() == [*NEEDS]
+    table = re.findall(
+        r"^\| `([a-z]+)` \| ", (ROOT / "tests" / "README.md").read_text(), re.MULTILINE
+    )
+    assert table == [*NEEDS]
+    assert "make test WITHOUT= ||" in (ROOT / ".ci" / "run").read_text(), "CI leaves nothing out"
+
+
+@BOTH
+def test_ctrl_c_arrives_where_the_run_was_started_with_sigint_ignored(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    status, lines = run(tmp_path, _INTERRUPTS, *options, ignored=True)
+    assert status == pytest.ExitCode.OK, lines

@@ -1,0 +1,365 @@
+"""A child that is forked while other threads hold locks goes on, and with a state of its own."""
+
+from __future__ import annotations
+
+import gc
+import random
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forked import held_by_a_thread, in_child
+
+import percola
+from percola import Repository, Table, Worker
+from percola.cells import Cell
+from percola.connect import cluster as network
+from percola.connect import local as folder
+from percola.coordination.lock_service.client import NetworkAdvice
+from percola.coordination.memory import MemoryCoordination
+from percola.coordination.zookeeper.coordination import ZooKeeperCoordination
+from percola.errors import PercolaError
+from percola.observers import worker
+from percola.oracle.client import NetworkOracle
+from percola.oracle.embedded import EmbeddedOracle
+from percola.platform import fork_safety as forks
+from percola.platform.fork_safety import Unforkable
+from percola.store.bigtable import client as bigtable_calls
+from percola.store.bigtable.store import BigtableStore
+from percola.store.counting import CountedStore, StoreCalls
+from percola.store.hbase import client as hbase_calls
+from percola.store.hbase import jvm as hbase_jvm
+from percola.store.hbase.executor import Threads
+from percola.store.hbase.store import HBaseStore
+from percola.store.memory import MemoryStore
+
+Wait = Callable[..., object]
+
+docs = Table("docs")
+body = docs.column("body", observed=True)
+length = docs.column("length", int)
+
+
+@percola.observer(body)
+def measure(t: percola.Transaction, row: str) -> None:
+    value = t.get(body, row)
+    t.set(length, row, len(value) if value else 0)
+
+
+def use(repo: Repository) -> str:
+    """Everything that a process does with a repository; what an observer made of a row."""
+    with repo.transaction() as t:
+        t.set(body, "child", b"four")
+    services = repo.services
+    # Nobody's transaction: it is rolled back, which is remembered.
+    services.resolver.fate(Cell("docs", b"other", b"body"), services.oracle.timestamp())
+    Worker(repo, [measure], threads=1, retention=None).run_until_idle()
+    repo.collect_garbage(retention=0)
+    with repo.snapshot() as now:
+        found = now.get(length, "child")
+    if services.calls is not None:
+        services.calls.counts()
+    repo.close()
+    return str(found)
+
+
+# --- On one machine ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[Repository]:
+    with percola.open(tmp_path / "repo", [docs], durability="relaxed") as repo:
+        with repo.transaction() as t:
+            t.set(body, "parent", b"")
+        yield repo
+
+
+@pytest.fixture
+def counted() -> Iterator[Repository]:
+    """In memory, with what otherwise only network stores have."""
+    memory = MemoryStore()
+    store, oracle = CountedStore(memory, StoreCalls()), EmbeddedOracle(memory)
+    coordination = MemoryCoordination()
+    with Repository("memory:", store, oracle, coordination, [docs], prefetches=True) as repo:
+        with repo.transaction() as t:
+            t.set(body, "parent", b"")
+        yield repo
+
+
+LOCKS: Mapping[str, Callable[[Any], Any]] = {
+    "News._guard": lambda services: services.news._guard,
+    "LockResolver._guard": lambda services: services.resolver._guard,
+    "LocalCoordination._guard": lambda services: services.coordination._guard,
+    "LeaseFile._guard": lambda services: services.coordination._leases._guard,
+    "Environment._writing": lambda services: services.store._environment._writing,
+    "percola.connect.local._local_guard": lambda services: folder._local_guard,
+    "percola.observers.worker._announcing": lambda services: worker._announcing,
+}
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_child_commits_though_a_thread_held_a_lock_when_it_was_forked(
+    local: Repository, name: str
+) -> None:
+    with held_by_a_thread(LOCKS[name](local.services)):
+        assert in_child(lambda: use(local)) == "4"
+    with local.snapshot() as now:
+        assert now.get(length, "child") == 4
+
+
+COUNTED_LOCKS: Mapping[str, Callable[[Any], Any]] = {
+    "MemoryCoordination._guard": lambda services: services.coordination._guard,
+    "Prefetch._guard": lambda services: services.prefetch._guard,
+    "StoreCalls._guard": lambda services: services.calls._guard,
+}
+
+
+@pytest.mark.parametrize("name", COUNTED_LOCKS)
+def test_a_child_reads_ahead_and_counts_though_a_thread_held_a_lock_when_it_was_forked(
+    counted: Repository, name: str
+) -> None:
+    with held_by_a_thread(COUNTED_LOCKS[name](counted.services)):
+        assert in_child(lambda: use(counted)) == "4"
+
+
+WORKER_LOCKS: Mapping[str, Callable[[Any], Any]] = {
+    "Worker._guard": lambda worker: worker._guard,
+    "Worker._shared.changed": lambda worker: worker._shared.changed,
+    "Runs._guard": lambda worker: worker._runs._guard,
+    "Sweep._guard": lambda worker: worker._sweep._guard,
+}
+
+
+@pytest.mark.parametrize("name", WORKER_LOCKS)
+def test_a_child_runs_a_worker_of_its_parent_though_a_thread_held_a_lock_in_it(
+    local: Repository, name: str
+) -> None:
+    inherited = Worker(local, [measure], threads=1, retention=None)
+
+    def run() -> str:
+        with local.transaction() as t:
+            t.set(body, "child", b"four")
+        inherited.run_until_idle()
+        with local.snapshot() as now:
+            return str(now.get(length, "child"))
+
+    with held_by_a_thread(WORKER_LOCKS[name](inherited)):
+        assert in_child(run) == "4"
+
+
+@pytest.mark.parametrize("name", WORKER_LOCKS)
+def test_a_child_stops_a_worker_that_runs_in_its_parent_and_only_there(
+    local: Repository, wait_until: Wait, name: str
+) -> None:
+    running = Worker(local, [measure], threads=1, retention=None)
+    running.start()
+    try:
+        with held_by_a_thread(WORKER_LOCKS[name](running)):
+            assert in_child(running.stop) == "None"
+        with local.transaction() as t:
+            t.set(body, "parent", b"three")
+        wait_until(lambda: local.snapshot().get(length, "parent") == 5, what="the observer")
+    finally:
+        running.stop()
+
+
+def test_no_lock_of_an_open_repository_is_left_out_here(
+    local: Repository, counted: Repository
+) -> None:
+    """Every lock in an object that is made anew in a child, with the hooks as the list of them."""
+    running = Worker(local, [measure])
+    named = {*LOCKS, *COUNTED_LOCKS, *WORKER_LOCKS, *NETWORK_LOCKS, *WAITED_FOR}
+    owners = [hooks.in_child() for hooks in forks._registered.values()]
+    found = {
+        f"{type(owner).__name__}.{field}"
+        for one in owners
+        if type(owner := getattr(one, "__self__", None)).__module__.startswith("percola.")
+        for field, value in vars(owner).items()
+        if isinstance(value, LOCK_TYPES)
+    }
+    assert found
+    assert found <= named
+    running.stop()
+
+
+LOCK_TYPES = (type(threading.Lock()), type(threading.RLock()), threading.Condition)
+
+WAITED_FOR = {"Environment._changing", "MemoryStore._lock"}
+"""Locks that a fork waits for: what they protect cannot be made anew in the child."""
+
+
+def test_a_fork_waits_until_a_change_in_memory_is_whole() -> None:
+    store = MemoryStore()
+    store.create_tables(["docs"])
+    forked: list[str] = []
+    forking = threading.Thread(target=lambda: forked.append(in_child(lambda: store.draw(2))))
+    with store._lock:
+        forking.start()
+        forking.join(0.2)
+        assert forking.is_alive()
+        store._drawn = 10
+    forking.join()
+    assert forked == ["12"]
+    assert store.draw(2) == 12, "the copy is the child's own"
+
+
+def test_several_threads_may_fork_at_once(local: Repository) -> None:
+    def write(number: int) -> int:
+        with local.transaction() as t:
+            t.set(length, f"{number}", number)
+        return number
+
+    outcomes: list[str] = []
+    threads = [
+        threading.Thread(target=lambda n=n: outcomes.append(in_child(lambda: write(n))))
+        for n in range(4)
+    ]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert sorted(outcomes) == ["0", "1", "2", "3"]
+    with local.snapshot() as now:
+        assert [now.get(length, f"{n}") for n in range(4)] == [0, 1, 2, 3]
+
+
+# --- On a network: nothing is asked of a server before the fork -------------------------
+
+
+class Network:
+    """Everything a repository on a network has, and no server for any of it."""
+
+    def __init__(self) -> None:
+        nowhere = ["127.0.0.1:1"]
+        self.oracle = NetworkOracle(nowhere, patience_seconds=0.2, request_seconds=0.1)
+        self.advice = NetworkAdvice(nowhere, lock_seconds=0.1)
+        self.zookeeper = ZooKeeperCoordination(
+            nowhere, "/percola/x", request_seconds=0.1, patience_seconds=0.2
+        )
+        place = bigtable_calls.Place("p", "i", emulator=nowhere[0])
+        self.bigtable = BigtableStore(place, request_seconds=0.1, patience_seconds=0.2)
+        self.hbase = HBaseStore(hbase_calls.Place(nowhere[0], "ns"), patience_seconds=0.2)
+
+    def use(self) -> str:
+        for call in (
+            self.oracle.timestamp,
+            lambda: self.advice.try_lock("docs", b"r"),
+            lambda: self.zookeeper.is_alive("1-x"),
+            lambda: self.zookeeper.token,
+            lambda: self.bigtable.create_tables(["docs"]),
+            self.bigtable.safe_point,
+            lambda: self.hbase.create_tables(["docs"]),
+            self.hbase.safe_point,
+        ):
+            try:
+                call()
+            except PercolaError:
+                continue
+        return "goes on"
+
+
+NETWORK_LOCKS: Mapping[str, Callable[[Network], Any]] = {
+    "_Line._guard": lambda one: one.oracle._current._guard,
+    "NetworkAdvice._guard": lambda one: one.advice._guard,
+    "Advice._guard": lambda one: one.zookeeper._advice._guard,
+    "Session._changed": lambda one: one.zookeeper._session._changed,
+    "Session._writing": lambda one: one.zookeeper._session._writing,
+    "BigtableStore._guard": lambda one: one.bigtable._guard,
+    "bigtable Shared._guard": lambda one: one.bigtable._shared._guard,
+    "Calls._guard": lambda one: one.bigtable._calls._guard,
+    "HBaseStore._guard": lambda one: one.hbase._guard,
+    "Shared._guard": lambda one: one.hbase._shared._guard,
+    "hbase Calls._guard": lambda one: one.hbase._calls._guard,
+    "percola.store.hbase.jvm._guard": lambda one: hbase_jvm._guard,
+    "percola.connect.cluster._guard": lambda one: network._guard,
+}
+
+
+@pytest.mark.parametrize("name", NETWORK_LOCKS)
+def test_a_child_is_answered_by_network_stores_though_a_thread_held_a_lock_when_it_was_forked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    monkeypatch.setenv(hbase_jvm.JARS, str(tmp_path))  # There are none: Java is not started.
+    one = Network()
+    with held_by_a_thread(NETWORK_LOCKS[name](one)):
+        assert in_child(one.use) == "goes on"
+
+
+def test_a_child_does_not_wait_for_its_parents_threads_that_call_hbase(wait_until: Wait) -> None:
+    threads = Threads()
+    assert threads.at_once([int, int]) == [0, 0]
+    wait_until(lambda: threads._pool._idle_semaphore._value == 1, what="the thread to be idle")
+    assert in_child(lambda: threads.at_once([int, int])) == "[0, 0]"
+    threads.close()
+
+
+def test_what_a_library_that_does_not_survive_a_fork_has_made_is_refused_in_all_descendants() -> (
+    None
+):
+    library = Unforkable("It")
+
+    def use_it() -> str:
+        library.begin_use("x")
+        return "used"
+
+    assert in_child(use_it) == "used"
+    assert use_it() == "used"
+    assert "does not survive a fork" in in_child(use_it)
+    assert "does not survive a fork" in in_child(lambda: in_child(use_it))
+    assert use_it() == "used"
+
+
+# --- The registry -----------------------------------------------------------------------
+
+
+class Owner:
+    """Counts how often it was made anew."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.times = 0
+        self.fails = fails
+        self.told: list[str] = []
+        forks.at_fork(self.start_afresh, before=self.before, in_parent=self.in_parent)
+
+    def start_afresh(self) -> None:
+        self.times += 1
+        if self.fails:
+            raise RuntimeError("for a test")
+
+    def before(self) -> None:
+        self.told.append("before")
+        if self.fails:
+            raise RuntimeError("for a test")
+
+    def in_parent(self) -> None:
+        self.told.append("after")
+
+
+def test_each_object_is_made_anew_in_a_child_once_even_if_another_fails(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    owners = [Owner(), Owner(fails=True), Owner()]
+    assert in_child(lambda: [one.times for one in owners]) == "[1, 1, 1]"
+    assert [one.times for one in owners] == [0, 0, 0]
+    assert [one.told for one in owners] == [["before", "after"], ["before"], ["before", "after"]]
+    assert "RuntimeError: for a test" in capfd.readouterr().err
+
+
+def test_a_registered_object_is_let_go_of() -> None:
+    registered = len(forks._registered)
+    gone = weakref.ref(owner := Owner())
+    assert len(forks._registered) == registered + 1
+    del owner
+    gc.collect()
+    assert gone() is None
+    assert len(forks._registered) <= registered
+
+
+def test_parent_and_child_do_not_draw_the_same_random_numbers(local: Repository) -> None:
+    here = in_child(local._random.random), in_child(local._random.random)
+    assert len({*here, str(local._random.random())}) == 3
+    given = random.Random(7)
+    assert in_child(lambda: given.random()) == str(random.Random(7).random())
