@@ -39,7 +39,7 @@ from percola.cells import Cell
 from percola.coordination.memory import MemoryCoordination
 from percola.observers.metrics import WorkerMetrics
 from percola.observers.observer import Observers
-from percola.observers.runner import Runs
+from percola.observers.runner import Runner
 from percola.observers.scanner import Scanner
 from percola.observers.schedule import Sweep
 from percola.oracle.embedded import EmbeddedOracle
@@ -191,7 +191,7 @@ class Chain:
         return found
 
     def _look(self) -> Any:
-        prefetch = self.repo.services.prefetch
+        prefetch = self.repo.context.prefetch
         guessed, used = (0, 0) if prefetch is None else prefetch.counts()
         return (
             self.store.calls.counts(),
@@ -205,14 +205,14 @@ class Chain:
 
 def _worker(repo: Repository, observers: Sequence[Observer[Any]]) -> Callable[[], None]:
     """A worker in this thread: works off all that there is, and returns."""
-    services, group, metrics = repo.services, Observers(observers), WorkerMetrics()
+    context, group, metrics = repo.context, Observers(observers), WorkerMetrics()
     # What is looked at once a second whatever comes is not a document's.
-    options, chance = WorkerOptions(threads=1, rescan=math.inf), random.Random(1)
-    runs = Runs(services, group, metrics, options, chance)
-    sweep = Sweep(services, group, math.inf, lambda: None)
+    options, rng = WorkerOptions(threads=1, rescan=math.inf), random.Random(1)
+    runs = Runner(context, group, metrics, options, rng)
+    sweep = Sweep(context, group, math.inf, lambda: None)
     sweep.ending = True
-    services.coordination.listen(sweep.note_bell)
-    parts = (services, group, metrics, options, runs, sweep, chance)
+    context.coordination.listen(sweep.note_bell)
+    parts = (context, group, metrics, options, runs, sweep, rng)
     common, apart = Scanner(*parts), Scanner(*parts, apart=True)
 
     def work() -> None:

@@ -29,7 +29,7 @@ ELEMENTS: Final = 10
 
 def registers(count: int, seed: int = 1) -> list[Recorded]:
     """A history of transactions that each read two keys and write two others."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     names = [f"t.register/{number}" for number in range(KEYS)]
     values: dict[str, object] = {}
     changed: dict[str, int] = {}
@@ -39,7 +39,7 @@ def registers(count: int, seed: int = 1) -> list[Recorded]:
     while len(history) < count:
         now += 1
         if len(running) < CLIENTS:
-            keys = list({names[int(chance.random() * KEYS)] for _ in range(4)})
+            keys = list({names[int(rng.random() * KEYS)] for _ in range(4)})
             number = len(history) + len(running) + 1
             running.append(
                 Recorded(
@@ -55,7 +55,7 @@ def registers(count: int, seed: int = 1) -> list[Recorded]:
                 )
             )
             continue
-        record = running.pop(int(chance.random() * CLIENTS))
+        record = running.pop(int(rng.random() * CLIENTS))
         if all(changed.get(key, 0) <= record.start_ts for key, _ in record.writes):
             drawn += 1
             record.commit_ts, record.outcome = drawn, Outcome.COMMITTED
@@ -68,14 +68,14 @@ def registers(count: int, seed: int = 1) -> list[Recorded]:
 
 def appends(count: int, seed: int = 1) -> list[Recorded]:
     """A history of transactions that each read two lists and append to one or both."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     lists: dict[str, list[object]] = {}
     history: list[Recorded] = []
     keys = [f"t.list/{number}" for number in range(64)]
     for number in range(1, count + 1):
         reads: list[tuple[str, object]] = []
         writes: list[tuple[str, object]] = []
-        for place in {int(chance.random() * 64) for _ in range(2)}:
+        for place in {int(rng.random() * 64) for _ in range(2)}:
             key = keys[place]
             before = lists.get(key, [])
             if len(before) >= ELEMENTS:

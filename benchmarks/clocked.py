@@ -25,7 +25,7 @@ from typing import Any, Final, TypeVar
 
 from percola import Observer, Worker, WorkerOptions
 from percola.observers.observer import NOBODY, Notified, Watch
-from percola.transactions.snapshot import Services
+from percola.transactions.snapshot import TransactionContext
 from webindex.workers.processes import (
     THREADS,
     Workers,
@@ -218,15 +218,15 @@ class Clocked(Observer[Any]):
     clock: Clock = field(default_factory=Clock)
 
     def run(
-        self, services: Services, row: bytes, notified: Notified, watch: Watch = NOBODY
+        self, context: TransactionContext, row: bytes, notified: Notified, watch: Watch = NOBODY
     ) -> bool:
         """As an observer does."""
         inner = super().run
-        return self.clock.timed(self.name, lambda: inner(services, row, notified, watch))
+        return self.clock.timed(self.name, lambda: inner(context, row, notified, watch))
 
     def run_batch(
         self,
-        services: Services,
+        context: TransactionContext,
         rows: Iterable[tuple[bytes, Notified]],
         most: int,
         watch: Watch = NOBODY,
@@ -234,7 +234,7 @@ class Clocked(Observer[Any]):
     ) -> list[bytes]:
         """As an observer does."""
         inner = super().run_batch
-        return self.clock.timed(self.name, lambda: inner(services, rows, most, watch, ahead))
+        return self.clock.timed(self.name, lambda: inner(context, rows, most, watch, ahead))
 
 
 def observed(one: Observer[Any], clock: Clock) -> Clocked:

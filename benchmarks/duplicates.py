@@ -341,20 +341,20 @@ def compare_extracted(labelled: Labelled, figures: Figures, repo: Repository) ->
 def search(labelled: Labelled, figures: Figures, index: ServingIndex) -> None:
     """Search for the titles of folded pages, and of as many others."""
     labels = _Labels(labelled)
-    chance = random.Random(SEED)
+    rng = random.Random(SEED)
 
     def finds(like: str, title: str) -> bool:
         hits = index.search(title, limit=_HITS).hits
         return any(labels.original(one.url).like == like for one in hits)
 
-    asked = chance.sample(figures.vanished, min(_SEARCHED, len(figures.vanished)))
+    asked = rng.sample(figures.vanished, min(_SEARCHED, len(figures.vanished)))
     for one in asked:
         one.found_by_title = finds(labels.originals[normalise(one.url)].like, one.title)
         figures.searched.of += 1
         figures.searched.part += one.found_by_title
     gone = {one.url for one in figures.vanished}
     others = [one for one in labelled.originals if one.url not in gone]
-    for other in chance.sample(others, min(max(50, len(asked)), len(others))):
+    for other in rng.sample(others, min(max(50, len(asked)), len(others))):
         figures.searched_others.of += 1
         figures.searched_others.part += finds(other.like, other.title)
 

@@ -99,7 +99,7 @@ def _be_impatient(seconds: float) -> None:
 
 
 def _work(repo: Repository, folder: Path, name: str, pause: float, ended: threading.Event) -> None:
-    chance = random.Random(name)
+    rng = random.Random(name)
     with (
         Recorder(name, path=folder / f"{name}.jsonl") as recorder,
         open(folder / f"{name}.errors", "a") as errors,
@@ -110,7 +110,7 @@ def _work(repo: Repository, folder: Path, name: str, pause: float, ended: thread
             began = time.monotonic_ns()
             try:
                 if number % _ADD_UP_EVERY:
-                    recorder.run(repo, _transfer(chance, f"{name}-{number}"), attempts=50)
+                    recorder.run(repo, _transfer(rng, f"{name}-{number}"), attempts=50)
                 else:
                     found = recorder.run(repo, add_up)
                     if found != ACCOUNTS * EACH:
@@ -133,10 +133,10 @@ def _work(repo: Repository, folder: Path, name: str, pause: float, ended: thread
             ended.wait(pause)
 
 
-def _transfer(chance: random.Random, mark: str) -> Callable[[RecordedTransaction], None]:
+def _transfer(rng: random.Random, mark: str) -> Callable[[RecordedTransaction], None]:
     def transfer(t: RecordedTransaction) -> None:
-        giver, taker = (row_of(one) for one in chance.sample(range(ACCOUNTS), 2))
-        amount = chance.randint(1, 5)
+        giver, taker = (row_of(one) for one in rng.sample(range(ACCOUNTS), 2))
+        amount = rng.randint(1, 5)
         has, gets = t.get_many([(balance, giver), (balance, taker)])
         t.set(balance, giver, f"{amount_of(has) - amount} {mark}")
         t.set(balance, taker, f"{amount_of(gets) + amount} {mark}")

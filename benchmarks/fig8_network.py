@@ -241,11 +241,11 @@ def _trace(
 
         return timing
 
-    services = repo.services
+    context = repo.context
     for part, methods in _TIMED.items():
         for method in methods:
-            timer = timed(method, getattr(getattr(services, part), method))
-            setattr(getattr(services, part), method, timer)
+            timer = timed(method, getattr(getattr(context, part), method))
+            setattr(getattr(context, part), method, timer)
     try:
         runs: list[list[tuple[str, float]]] = []
         first = time.perf_counter()
@@ -263,7 +263,7 @@ def _trace(
     finally:
         for part, methods in _TIMED.items():
             for method in methods:
-                delattr(getattr(services, part), method)
+                delattr(getattr(context, part), method)
     # What had to be tried again makes a run of another shape: that is left out.
     shapes = [tuple(called for called, _ in run) for run in runs]
     usual = max(set(shapes), key=shapes.count)

@@ -236,12 +236,12 @@ def label(
             read.append((original, markup, main))
     found.originals += [original for original, _, _ in read]
     for kind in KINDS:
-        chance = random.Random(f"{seed} {package} {kind}")
+        rng = random.Random(f"{seed} {package} {kind}")
         made = 0
-        for original, markup, main in chance.sample(read, len(read)):
+        for original, markup, main in rng.sample(read, len(read)):
             if made == copies:
                 break
-            if (copy := near_copy(kind, original.url, markup, main, chance)) is not None:
+            if (copy := near_copy(kind, original.url, markup, main, rng)) is not None:
                 url = f"{copy[0]}?{kind.replace(' ', '-')}"
                 found.copies.append(Copy(url, kind, original, copy[1].encode()))
                 made += 1

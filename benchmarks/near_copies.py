@@ -69,7 +69,7 @@ def without_dates(text: str) -> str:
 
 
 def near_copy(
-    kind: str, url: str, markup: str, main: Main, chance: random.Random
+    kind: str, url: str, markup: str, main: Main, rng: random.Random
 ) -> tuple[str, str] | None:
     """A near-copy of a page: its URL and markup; None if the page has no place for such an edit.
 
@@ -79,7 +79,7 @@ def near_copy(
         return None
     changes: list[Change] = []
     for edit in KINDS[kind]:
-        made = edit(markup, main, chance)
+        made = edit(markup, main, rng)
         if made is None:
             return None
         # Where two edits would change the same place, the first one stays.
@@ -88,12 +88,12 @@ def near_copy(
             for one in made
             if all(one[1] <= start or one[0] >= end for start, end, _ in changes)
         ]
-    mirror = 1 + chance.randrange(_MIRRORS)
+    mirror = 1 + rng.randrange(_MIRRORS)
     frame = FRAMES.get(kind)
     if kind.startswith("mirror"):
-        frame = chance.choice((_banner, _other_navigation))
+        frame = rng.choice((_banner, _other_navigation))
     parts = urlsplit(url)
-    if frame is not None or chance.random() < 0.5:
+    if frame is not None or rng.random() < 0.5:
         copy = f"https://mirror-{mirror}.example/{parts.netloc}{parts.path}"
     else:
         copy = f"{parts.scheme}://{parts.netloc}/archive-{mirror}{parts.path}"
@@ -119,7 +119,7 @@ def _changed(markup: str, changes: Iterable[Change], spans: Iterable[tuple[int, 
 Edit = Callable[[str, Main, random.Random], list[Change] | None]
 
 
-def _dates(markup: str, main: Main, chance: random.Random) -> list[Change] | None:
+def _dates(markup: str, main: Main, rng: random.Random) -> list[Change] | None:
     """Other dates and versions; where the content has none, a line with a date at its end."""
     found: dict[str, str] = {}
     changes: list[Change] = []
@@ -127,33 +127,31 @@ def _dates(markup: str, main: Main, chance: random.Random) -> list[Change] | Non
         for pattern in (_DATE, _VERSION):
             for one in pattern.finditer(markup, between.start() + 1, between.end() - 1):
                 if one[0] not in found:
-                    found[one[0]] = _other(one[0], chance)
+                    found[one[0]] = _other(one[0], rng)
                 changes.append((*one.span(), found[one[0]]))
     inside = sum(
         start <= first and last <= end for first, last, _ in changes for start, end in main.spans
     )
     if not inside:
         at = main.spans[-1][1]
-        changes.append((at, at, f"<p>Last updated: {_date(chance)}</p>"))
+        changes.append((at, at, f"<p>Last updated: {_date(rng)}</p>"))
         inside = 5
     return changes if inside <= SHARE * main.words else None
 
 
-def _other(text: str, chance: random.Random) -> str:
+def _other(text: str, rng: random.Random) -> str:
     """Another date, or another version of as many digits."""
     if _DATE.fullmatch(text):
-        return _date(chance)
-    return re.sub(
-        r"\d(?=\D*$)", lambda digit: str((int(digit[0]) + chance.randint(1, 9)) % 10), text
-    )
+        return _date(rng)
+    return re.sub(r"\d(?=\D*$)", lambda digit: str((int(digit[0]) + rng.randint(1, 9)) % 10), text)
 
 
-def _date(chance: random.Random) -> str:
-    month = chance.choice(_MONTHS.split("|"))
-    return f"{chance.randint(1, 28)} {month} {chance.randint(2005, 2024)}"
+def _date(rng: random.Random) -> str:
+    month = rng.choice(_MONTHS.split("|"))
+    return f"{rng.randint(1, 28)} {month} {rng.randint(2005, 2024)}"
 
 
-def _words(markup: str, main: Main, chance: random.Random) -> list[Change] | None:
+def _words(markup: str, main: Main, rng: random.Random) -> list[Change] | None:
     found = [
         word.span()
         for piece in _prose(markup, main)
@@ -162,7 +160,7 @@ def _words(markup: str, main: Main, chance: random.Random) -> list[Change] | Non
     if not found:
         return None
     count = min(3, max(1, main.words // 100), len(found))
-    return [(*span, chance.choice(WORDS)) for span in chance.sample(found, count)]
+    return [(*span, rng.choice(WORDS)) for span in rng.sample(found, count)]
 
 
 def _prose(markup: str, main: Main) -> list[Piece]:
@@ -172,8 +170,8 @@ def _prose(markup: str, main: Main) -> list[Piece]:
     ]
 
 
-def _sentence_added(markup: str, main: Main, chance: random.Random) -> list[Change] | None:
-    one, other, third = chance.sample(WORDS, 3)
+def _sentence_added(markup: str, main: Main, rng: random.Random) -> list[Change] | None:
+    one, other, third = rng.sample(WORDS, 3)
     sentence = f" This part was revised after a note of the {one} {other} group about the {third}."
     stops = [
         stop.end()
@@ -182,21 +180,21 @@ def _sentence_added(markup: str, main: Main, chance: random.Random) -> list[Chan
     ]
     if not stops or len(sentence.split()) > SHARE * main.words:
         return None
-    at = chance.choice(stops)
+    at = rng.choice(stops)
     return [(at, at, sentence)]
 
 
-def _sentence_removed(markup: str, main: Main, chance: random.Random) -> list[Change] | None:
+def _sentence_removed(markup: str, main: Main, rng: random.Random) -> list[Change] | None:
     found = [
         one.span()
         for piece in _prose(markup, main)
         for one in _SENTENCE.finditer(markup, piece.start, piece.end)
         if 4 <= len(one[0].split()) <= SHARE * main.words
     ]
-    return [(*chance.choice(found), "")] if found else None
+    return [(*rng.choice(found), "")] if found else None
 
 
-def _paragraph_moved(markup: str, main: Main, chance: random.Random) -> list[Change] | None:
+def _paragraph_moved(markup: str, main: Main, rng: random.Random) -> list[Change] | None:
     def length(one: Paragraph) -> int:
         return len(re.sub(r"<[^>]*>", " ", markup[one.start : one.end]).split())
 
@@ -205,15 +203,15 @@ def _paragraph_moved(markup: str, main: Main, chance: random.Random) -> list[Cha
     texts = {markup[one.start : one.end]: one for one in found}
     if len(texts) < 2 or main.words < 2 * SHORTEST:
         return None
-    [one, other] = chance.sample(sorted(texts), 2)
+    [one, other] = rng.sample(sorted(texts), 2)
     first, second = texts[one], texts[other]
     return [(first.start, first.end, other), (second.start, second.end, one)]
 
 
-def _an_edit(markup: str, main: Main, chance: random.Random) -> list[Change] | None:
+def _an_edit(markup: str, main: Main, rng: random.Random) -> list[Change] | None:
     edits = [_words, _sentence_added, _sentence_removed]
-    chance.shuffle(edits)
-    return next((made for edit in edits if (made := edit(markup, main, chance))), None)
+    rng.shuffle(edits)
+    return next((made for edit in edits if (made := edit(markup, main, rng))), None)
 
 
 KINDS: Final[dict[str, tuple[Edit, ...]]] = {
@@ -276,16 +274,16 @@ FRAMES: Final[dict[str, Frame]] = {
 
 def _site(mirror: int) -> tuple[str, str, str, str]:
     """Name, header, menu and footer of a mirror."""
-    chance = random.Random(mirror)
-    name = " ".join(chance.sample(WORDS, 2)).title()
+    rng = random.Random(mirror)
+    name = " ".join(rng.sample(WORDS, 2)).title()
     links = "".join(
         f'<li><a href="/{one}/{other}">{one.title()} {other}</a></li>'
-        for one, other in (chance.sample(WORDS, 2) for _ in range(12))
+        for one, other in (rng.sample(WORDS, 2) for _ in range(12))
     )
     top = f'<a href="/">{name} mirror</a> <form action="/find"><input name="q"></form>'
     bottom = (
         f"{name} mirrors documentation of free software. Report a problem, read our terms, "
-        f"or see the list of {chance.choice(WORDS)} mirrors. Hosted by {name} Networks."
+        f"or see the list of {rng.choice(WORDS)} mirrors. Hosted by {name} Networks."
     )
     return name, top, links, bottom
 

@@ -152,7 +152,7 @@ def batch_times(query: StreamingQuery, skipped: int) -> dict[str, list[float]]:
 
 def latency(spark: SparkSession, folder: Path, events: int) -> dict[str, Any]:
     """Measure both streams in turn; milliseconds."""
-    chance = random.Random(1)
+    rng = random.Random(1)
     file = folder / "number"
     file.write_text("0")
     with ExitStack() as stack:
@@ -181,7 +181,7 @@ def latency(spark: SparkSession, folder: Path, events: int) -> dict[str, Any]:
             both = [("feed", ours), ("floor", floor)]
             for name, one in both if number % 2 else both[::-1]:
                 # At any moment of Spark's cycle of looking whether there is anything.
-                pause.wait(chance.random() * 0.02)
+                pause.wait(rng.random() * 0.02)
                 took = one.time(number)
                 if number >= 2 + warm:
                     times[name].append(took)

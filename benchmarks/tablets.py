@@ -104,7 +104,7 @@ def set_up(address: str, regions: int, rows: int) -> None:
 def count(address: str, rows: int) -> Served:
     """How often the rows were answered, of which each region has so many."""
     with percola.open(address, [crowd], create=False) as repo, repo.snapshot() as now:
-        starts = [one.start for one in repo.services.store.tablets(crowd.name)]
+        starts = [one.start for one in repo.context.store.tablets(crowd.name)]
         regions: list[Counter[str]] = [Counter() for _ in starts]
         seen = 0
         for row in now.scan(crowd):

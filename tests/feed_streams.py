@@ -76,7 +76,7 @@ def expected(repo: Repository, after: int, first: int | None = None) -> Seen:
     """What a stream has to give: the rows at `first`, if it begins there, and every change."""
     found: Seen = []
     if first is not None:
-        rows = feed.read_rows(repo.services.store, "docs", first, wanted=None)
+        rows = feed.read_rows(repo.context.store, "docs", first, wanted=None)
         for one in rows:
             row = percola.Row(docs, one.row.decode(), one.values)
             names = tuple(name.decode() for name in one.changed)

@@ -23,7 +23,7 @@ class Holder:
         self.start_ts = t.start_ts
         self._oracle = ground.oracle
         self._cells = list(t._writes)
-        self._commit = TwoPhaseCommit(t._services, t.start_ts, t._writes)
+        self._commit = TwoPhaseCommit(t._context, t.start_ts, t._writes)
 
     def lock(self) -> int:
         """Go on until just before the commit point; its commit_ts."""

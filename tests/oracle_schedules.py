@@ -57,7 +57,7 @@ class FaultyStore(MemoryStore):
     def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
         schedule = self._schedule
         schedule.interrupt()
-        fault = schedule.chance.random()
+        fault = schedule.rng.random()
         if fault < schedule.trouble:
             schedule.counts["lost"] += 1
             raise OutcomeUnknownError("the request was lost")
@@ -77,7 +77,7 @@ class Schedule:
     """One run: `steps` actions drawn from a seed, of a few oracles of the class given."""
 
     def __init__(self, seed: int, kind: type[Ranges] = Ranges, trouble: float = 0.05) -> None:
-        self.chance = random.Random(seed)
+        self.rng = random.Random(seed)
         self.trouble = trouble
         self.shared = MemoryStore()
         self.shared.create_tables([ORACLE_TABLE])
@@ -98,8 +98,8 @@ class Schedule:
             self.oracles.append(self._make(number))
 
     def _make(self, number: int) -> Ranges:
-        chance = self.chance
-        rate, offset = self._rates[number], chance.uniform(-500, 500)
+        rng = self.rng
+        rate, offset = self._rates[number], rng.uniform(-500, 500)
 
         def clock() -> float:
             now: float = self._time * rate + offset
@@ -107,31 +107,31 @@ class Schedule:
             return now
 
         store: Any = FaultyStore(self, number)
-        lease = LEASE * chance.choice((1.0, 1.0, 0.6))
+        lease = LEASE * rng.choice((1.0, 1.0, 0.6))
         return self._kind(store, name=f"o{number}", lease=lease, size=SIZE, clock=clock)
 
     def maybe_down(self) -> None:
-        if self.chance.random() < self.trouble / 2:
+        if self.rng.random() < self.trouble / 2:
             raise StoreError("the store is down")
 
     def interrupt(self) -> None:
         """Whatever calls this is overtaken by others, or not."""
-        if self._depth >= DEPTH or self.chance.random() > 0.15:
+        if self._depth >= DEPTH or self.rng.random() > 0.15:
             return
         self._depth += 1
         self.counts["overtaken"] += 1
-        for _ in range(self.chance.randint(1, 12)):
+        for _ in range(self.rng.randint(1, 12)):
             self.act()
         self._depth -= 1
 
     def act(self) -> None:
-        chance = self.chance
-        pick = chance.random()
-        number = chance.randrange(len(self.oracles))
+        rng = self.rng
+        pick = rng.random()
+        number = rng.randrange(len(self.oracles))
         if pick < 0.30:
-            self._time += chance.choice((0.01, 0.1, 0.2, 0.5, 1.2))
+            self._time += rng.choice((0.01, 0.1, 0.2, 0.5, 1.2))
         elif pick < 0.33 and self.late:
-            self.shared.mutate(self.late.pop(chance.randrange(len(self.late))))
+            self.shared.mutate(self.late.pop(rng.randrange(len(self.late))))
         elif number in self._asked:
             return
         elif pick < 0.60:
@@ -150,7 +150,7 @@ class Schedule:
         """The process is killed, or stops cleanly; another one is started in its place."""
         old = self.oracles[number]
         try:
-            if self.chance.random() < 0.5:
+            if self.rng.random() < 0.5:
                 old.release()
         finally:
             self.counts["takeovers"] += old.takeovers
@@ -160,7 +160,7 @@ class Schedule:
         oracle = self.oracles[number]
         began = self._tick()
         if drawing:
-            count = self.chance.randint(1, 3)
+            count = self.rng.randint(1, 3)
             first = oracle.draw(count)
             if isinstance(first, int):
                 last = first + count - 1

@@ -51,15 +51,15 @@ def half_way(repo: Repository, rows: int = ROWS) -> Iterator[None]:
 
     So a write gets half through and waits, wherever it runs. The transaction then gives up.
     """
-    services = repo.services
-    assert services.one_step is not None
-    seam = SeamStore(services.one_step)
+    context = repo.context
+    assert context.one_step is not None
+    seam = SeamStore(context.one_step)
     arrived, released = threading.Event(), threading.Event()
     other = Repository(
         repo.address,
         seam,
-        services.oracle,
-        services.coordination,
+        context.oracle,
+        context.coordination,
         SCHEMA,
         one_step=False,
         lock_ttl_seconds=600,
@@ -100,7 +100,7 @@ def save(frame: Any, folder: Path, atomicity: str, **options: str) -> None:
 
 def under_way(repo: Repository) -> bool:
     """Whether some of the rows have been written or locked, apart from those of `half_way`."""
-    locks, _ = repo.services.store.scan_kind(Kind.LOCK, "docs", limit=5)
+    locks, _ = repo.context.store.scan_kind(Kind.LOCK, "docs", limit=5)
     return len(locks) > 2 or bool(visible(repo))
 
 
@@ -109,7 +109,7 @@ def visible(repo: Repository) -> dict[str, int]:
     found: dict[str, int] = {}
     position: bytes | None = b""
     while position is not None:
-        cells, position = repo.services.store.versions("docs", position, limit=5000)
+        cells, position = repo.context.store.versions("docs", position, limit=5000)
         for cell, records in cells:
             if decode_write(records[0][1]).op is not Op.ROLLBACK:
                 found[cell.row.decode()] = 1
@@ -129,7 +129,7 @@ def assert_written_once(repo: Repository, rows: int = ROWS, *, start: int = 0) -
         ]
         assert len(versions) == rows
         assert {count for _, count in versions} == {1}, "a row was committed twice"
-    store = repo.services.store
+    store = repo.context.store
     notified = [cell.row for cell, _, _ in store.walk_kind(Kind.NOTIFY, "docs")]
     assert len(notified) == len(set(notified)) == rows
     assert_nothing_left(repo)
@@ -137,7 +137,7 @@ def assert_written_once(repo: Repository, rows: int = ROWS, *, start: int = 0) -
 
 def assert_nothing_left(repo: Repository) -> None:
     """No lock is left, no marker, and the cells are sound."""
-    store = repo.services.store
+    store = repo.context.store
     for table in ("docs", JOBS.name):
         with contextlib.suppress(percola.UnknownTableError):
             assert [str(cell) for cell, _, _ in store.walk_kind(Kind.LOCK, table)] == []
@@ -147,5 +147,5 @@ def assert_nothing_left(repo: Repository) -> None:
 def _versions(repo: Repository) -> Iterator[Any]:
     position: bytes | None = b""
     while position is not None:
-        cells, position = repo.services.store.versions("docs", position, limit=5000)
+        cells, position = repo.context.store.versions("docs", position, limit=5000)
         yield from cells

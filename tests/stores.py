@@ -156,7 +156,7 @@ class PassingStore(OneStepStore):
     def __init__(self, inner: OneStepStore) -> None:
         self.inner = inner
         self.limits, self.latest_arrival = inner.limits, inner.latest_arrival
-        self.notifies_apart = inner.notifies_apart
+        self.has_notify_table = inner.has_notify_table
 
     def create_tables(self, names: Iterable[str]) -> None:
         self.inner.create_tables(names)
@@ -334,7 +334,7 @@ class CrashingStore(PassingStore):
         super().__init__(inner)
         self.armed = False
         self._left = at
-        self._passes_over: set[str] = set() if count or not inner.notifies_apart else {"notify"}
+        self._passes_over: set[str] = set() if count or not inner.has_notify_table else {"notify"}
 
     def _check(self) -> None:
         if self.armed and self._left <= 0:

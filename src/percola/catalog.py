@@ -96,7 +96,7 @@ def _since_column(table: str) -> bytes:
 
 
 def columns_of(schema: Schema) -> dict[tuple[str, bytes], bool | None]:
-    """Every column's address and whether it is observed, as `Services.columns` has it."""
+    """Every column's address and whether it is observed, as `TransactionContext.columns` has it."""
     columns: dict[tuple[str, bytes], bool | None] = {}
     for table in schema:
         columns[table.name, b""] = None

@@ -103,10 +103,10 @@ def settled(repo: Repository, table: Table[Any] | str) -> int:
     waited for. Costs what is locked, not the table. Raises UnknownTableError, StoreError.
     """
     name = repo.table(table if isinstance(table, str) else table.name).name
-    services = repo.services
-    ts = services.oracle.read_timestamp()
-    for cell, start_ts, raw in services.store.walk_kind(Kind.LOCK, name):
-        if start_ts <= ts and not services.resolver.try_resolve(cell, start_ts, raw):
+    context = repo.context
+    ts = context.oracle.read_timestamp()
+    for cell, start_ts, raw in context.store.walk_kind(Kind.LOCK, name):
+        if start_ts <= ts and not context.resolver.try_resolve(cell, start_ts, raw):
             ts = start_ts - 1
     return ts
 
@@ -118,13 +118,13 @@ def settle(repo: Repository, table: Table[Any] | str, upto: int) -> int:
     takes too long; UnknownTableError, StoreError.
     """
     name = repo.table(table if isinstance(table, str) else table.name).name
-    services = repo.services
-    latest = services.oracle.read_timestamp()
+    context = repo.context
+    latest = context.oracle.read_timestamp()
     if not isinstance(upto, int) or not 0 <= upto <= latest:
         raise UsageError(f"There is no timestamp {upto!r} yet: the last one is {latest}.")
-    for cell, start_ts, raw in services.store.walk_kind(Kind.LOCK, name):
+    for cell, start_ts, raw in context.store.walk_kind(Kind.LOCK, name):
         if start_ts < upto:
-            services.resolver.wait_out(cell, start_ts, raw)
+            context.resolver.wait_out(cell, start_ts, raw)
     return upto
 
 
@@ -134,7 +134,7 @@ def since(repo: Repository, table: Table[Any] | str) -> int:
     It is where the feed was turned on, or the safe point of garbage collection if that is later.
     Raises NoFeedError if the table keeps no feed.
     """
-    store = repo.services.store
+    store = repo.context.store
     name = repo.table(table if isinstance(table, str) else table.name).name
     return max(_begun(store, name), store.safe_point())
 
@@ -156,8 +156,8 @@ def check_start(repo: Repository, table: str, after: int) -> None:
     NoFeedError if it keeps no feed, or only since later; UsageError for a timestamp that has not
     come yet; SnapshotTooOldError if garbage collection has been there.
     """
-    services = repo.services
-    begun = _begun(services.store, table)
+    context = repo.context
+    begun = _begun(context.store, table)
     if not isinstance(after, int) or isinstance(after, bool) or after < 0:
         raise UsageError(f"{after!r} is not a timestamp: these are integers from 0 up.")
     if after < begun:
@@ -166,14 +166,14 @@ def check_start(repo: Repository, table: str, after: int) -> None:
             f"cannot be followed from {after} on. Read it whole at {begun} or later, and follow "
             "it from there."
         )
-    latest = services.oracle.read_timestamp()
+    latest = context.oracle.read_timestamp()
     if after > latest:
         raise UsageError(
             f"There is no timestamp {after} yet: the last one is {latest}. If a follower stood "
             "there, it followed another repository, or this one before it was restored from a "
             "backup: read the table whole, and follow it from there."
         )
-    services.store.check_safe_point(after)
+    context.store.check_safe_point(after)
 
 
 # --- The changes ------------------------------------------------------------------------
@@ -228,7 +228,7 @@ def _changes(
     repo: Repository, table: Table[R], held: Snapshot, upto: int, wanted: Wanted
 ) -> Iterator[Change[R]]:
     with held:
-        found = read_changes(repo.services.store, table.name, held.start_ts, upto, wanted=wanted)
+        found = read_changes(repo.context.store, table.name, held.start_ts, upto, wanted=wanted)
         for one in found:
             key = table.decode_row(one.row)
             names = tuple(name.decode() for name in one.changed)

@@ -74,7 +74,7 @@ def history(repo: Repository, column: Column[R, Any] | WeakColumn[R], row: R) ->
 
     Raises WrongTypeError, RowTooLongError or UnknownTableError for a cell that cannot be.
     """
-    store = repo.services.store
+    store = repo.context.store
     key = column.table.encode_row(row)
     store.check_row(column.table_name, key)
     cell = Cell(column.table_name, key, column.key)
@@ -108,7 +108,7 @@ def history(repo: Repository, column: Column[R, Any] | WeakColumn[R], row: R) ->
 
 def _acknowledgments(repo: Repository, cell: Cell) -> dict[int, list[str]]:
     """The committed runs on a cell, by their start_ts: c:ack_O of every observer O."""
-    store = repo.services.store
+    store = repo.context.store
     found: dict[int, list[str]] = {}
     acks, _ = store.scan(
         cell.table, cell.row, cell.row + b"\0", MAX_TS, columns=[(_ACKS, True)], limit=1
@@ -155,15 +155,15 @@ class HeldLock:
 
 def locks(repo: Repository) -> Iterator[HeldLock]:
     """Every lock of the repository, in the order of tables and rows."""
-    services = repo.services
+    context = repo.context
     for cell, start_ts, raw in _entries(repo, Kind.LOCK):
         record = decode_lock(raw)
         yield HeldLock(
             cell,
             start_ts,
             record,
-            services.coordination.is_alive(record.owner),
-            max(0, services.clock.wall_ms() - record.wall_ms) / 1000,
+            context.coordination.is_alive(record.owner),
+            max(0, context.clock.wall_ms() - record.wall_ms) / 1000,
         )
 
 
@@ -173,7 +173,7 @@ def settle_the_dead(repo: Repository) -> int:
     Whoever meets such a lock does so (§2.2); this does it for those that nobody may ever meet. What
     a snapshot shows does not change by it. Locks of those that live are left alone.
     """
-    resolver = repo.services.resolver
+    resolver = repo.context.resolver
     return sum(resolver.try_resolve(*entry) for entry in _entries(repo, Kind.LOCK))
 
 
@@ -263,16 +263,16 @@ def retry_failures(
     Each cell becomes dirty again, in the same row mutation that removes the failure. Returns
     how many; one that somebody else has dealt with meanwhile is not counted.
     """
-    services = repo.services
+    context = repo.context
     retried = 0
     tables: set[str] = set()
     for failure in failures(repo, observer=observer, table=table, row=row):
         cell = failure.cell
         failed = Cell(cell.table, cell.row, failed_column(failure.observer, cell.column))
         changes: list[Put | Delete] = [
-            Put(Kind.NOTIFY, cell.column, services.oracle.timestamp(), b"")
+            Put(Kind.NOTIFY, cell.column, context.oracle.timestamp(), b"")
         ]
-        for ts, _ in services.store.entries(failed, Kind.FAILED, 0, failure.ts):
+        for ts, _ in context.store.entries(failed, Kind.FAILED, 0, failure.ts):
             changes.append(Delete(Kind.FAILED, failed.column, ts))
         mutation = RowMutation(
             cell.table,
@@ -280,10 +280,10 @@ def retry_failures(
             [Condition(True, Kind.FAILED, failed.column, failure.ts, failure.ts)],
             changes,
         )
-        retried += services.store.mutate([mutation])[0]
+        retried += context.store.mutate([mutation])[0]
         tables.add(cell.table)
     if retried:
-        services.changed(tables)
+        context.changed(tables)
     return retried
 
 
@@ -341,7 +341,7 @@ class Status:
 def processes(repo: Repository) -> list[Process]:
     """The live processes that have written to the repository or observe it."""
     found = []
-    for one in repo.services.coordination.processes():
+    for one in repo.context.coordination.processes():
         announced = one.get("observers")
         observers = announced if isinstance(announced, dict) else {}
         found.append(Process(str(one["token"]), int(str(one["pid"])), observers))
@@ -350,16 +350,16 @@ def processes(repo: Repository) -> list[Process]:
 
 def status(repo: Repository) -> Status:
     """Count what is there. Costs in proportion to locks, dirty cells and failures."""
-    services = repo.services
+    context = repo.context
     held = [lock.owner_alive for lock in locks(repo)]
     dirty = Counter(column_name(one.cell) for one in notifications(repo))
     return Status(
         repo.address,
         FORMAT,
         durability(repo),
-        services.oracle.read_timestamp(),
-        services.store.safe_point(),
-        services.store.statistics(),
+        context.oracle.read_timestamp(),
+        context.store.safe_point(),
+        context.store.statistics(),
         tuple(repo.schema),
         tuple(processes(repo)),
         len(held),
@@ -390,4 +390,4 @@ def _entries(
     names = sorted(one.name for one in repo.schema) if table is None else [table.name]
     end = b"" if row is None else row + b"\0"
     for name in names:
-        yield from repo.services.store.walk_kind(kind, name, row or b"", end)
+        yield from repo.context.store.walk_kind(kind, name, row or b"", end)

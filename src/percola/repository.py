@@ -41,7 +41,7 @@ from percola.errors import (
 )
 from percola.gc import retention_holds as holds
 from percola.gc.collector import RETENTION, Collected, GarbageCollector
-from percola.gc.retention_holds import Hold
+from percola.gc.retention_holds import RetentionHold
 from percola.oracle.base import Oracle
 from percola.oracle.embedded import EmbeddedOracle
 from percola.platform import fork_safety as forks
@@ -54,7 +54,7 @@ from percola.transactions import retry
 from percola.transactions.active_snapshots import leases_of
 from percola.transactions.lock_resolver import LockResolver
 from percola.transactions.prefetch import Prefetch
-from percola.transactions.snapshot import Services, Snapshot
+from percola.transactions.snapshot import Snapshot, TransactionContext
 from percola.transactions.transaction import Transaction
 
 T = TypeVar("T")
@@ -104,7 +104,7 @@ class Repository:
         self.schema = reconcile(store, Schema(schema))
         store.create_tables(table.name for table in self.schema)
         keep_feeds(store, oracle, self.schema)
-        self._services = Services(
+        self._context = TransactionContext(
             store=store,
             one_step=store if one_step and isinstance(store, OneStepStore) else None,
             oracle=oracle,
@@ -137,13 +137,13 @@ class Repository:
         self.close()
 
     @property
-    def services(self) -> Services:
+    def context(self) -> TransactionContext:
         """What transactions work with; for observers, inspection and tests."""
         if self._closed:
             raise RepositoryClosedError(
                 f"The repository {self.address} has been closed; open it again."
             )
-        return self._services
+        return self._context
 
     def table(self, name: str) -> Table[Any]:
         """A table by its name; UnknownTableError if there is none."""
@@ -156,7 +156,7 @@ class Repository:
             two_phase: go through prewrite and commit even where the store could do it in one
                 step; needed only if others take part in the transaction.
         """
-        return Transaction(self.services, two_phase=two_phase)
+        return Transaction(self.context, two_phase=two_phase)
 
     def snapshot(self, at: int | None = None) -> Snapshot:
         """The repository now, or as it was at a past timestamp: read-only.
@@ -164,16 +164,16 @@ class Repository:
         Raises UsageError for a timestamp that has not come yet, and SnapshotTooOldError for one
         whose versions garbage collection has removed.
         """
-        services = self.services
-        latest = services.oracle.read_timestamp()
+        context = self.context
+        latest = context.oracle.read_timestamp()
         if at is None:
-            return Snapshot(services, latest)
+            return Snapshot(context, latest)
         if not isinstance(at, int) or not 0 <= at <= latest:
             raise UsageError(
                 f"There is no snapshot at {at!r} yet: timestamps go from 1 to {latest} by now."
             )
-        snapshot = Snapshot(services, at)
-        services.store.check_safe_point(at)
+        snapshot = Snapshot(context, at)
+        context.store.check_safe_point(at)
         return snapshot
 
     def run(self, function: Callable[[Transaction], T], *, attempts: int = retry.ATTEMPTS) -> T:
@@ -182,7 +182,7 @@ class Repository:
         Returns what the function returned. It may run several times, so it should have no
         effect but through its transaction. Raises RetriesExhaustedError after `attempts`.
         """
-        if self._services.prefetch is None and self._services.calls is None:
+        if self._context.prefetch is None and self._context.calls is None:
             return retry.run(function, self.transaction, self._clock, self._random, attempts)
         with calling_for(getattr(function, "__qualname__", type(function).__name__)):
             return retry.run(function, self.transaction, self._clock, self._random, attempts)
@@ -192,15 +192,15 @@ class Repository:
         counts: Counter[str] = Counter()
         for table in self.schema:
             # A cell's entries stand together; it is counted once.
-            entries = self.services.store.walk_kind(Kind.NOTIFY, table.name)
+            entries = self.context.store.walk_kind(Kind.NOTIFY, table.name)
             for cell, _ in itertools.groupby(entries, key=lambda entry: entry[0]):
                 counts[f"{cell.table}.{cell.column.decode()}"] += 1
         return dict(counts)
 
     def is_idle(self) -> bool:
         """Whether no cell waits for an observer, at one moment; cheap however much is dirty."""
-        store = self.services.store
-        return self.services.oracle.at_one_moment(
+        store = self.context.store
+        return self.context.oracle.at_one_moment(
             lambda: (
                 not any(
                     store.scan_kind(Kind.NOTIFY, table.name, limit=1)[0] for table in self.schema
@@ -210,7 +210,7 @@ class Repository:
 
     def set_aside(self) -> int:
         """How many changes wait for an operator because their observer kept failing (N5)."""
-        store = self.services.store
+        store = self.context.store
         return sum(
             1
             for table in self.schema
@@ -224,7 +224,7 @@ class Repository:
 
         The value is None where the cell was deleted.
         """
-        store = self.services.store
+        store = self.context.store
         # The snapshot checks the cell, finishes what is locked, and keeps the versions meanwhile.
         with self.snapshot() as latest:
             latest.version(column, row)
@@ -262,7 +262,7 @@ class Repository:
 
         Raises StoreError; ConflictingOptionsError for a negative retention.
         """
-        collector = GarbageCollector(self.services, retention=retention)
+        collector = GarbageCollector(self.context, retention=retention)
         return collector.collect(progress=progress)
 
     def hold(self, ts: int, seconds: float, *, name: str | None = None) -> str:
@@ -281,21 +281,21 @@ class Repository:
         removed what is needed, ConflictingOptionsError for a time or a name that cannot be,
         UsageError for a timestamp that has not come yet.
         """
-        services = self.services
-        latest = services.oracle.read_timestamp()
+        context = self.context
+        latest = context.oracle.read_timestamp()
         if not isinstance(ts, int) or not 0 <= ts <= latest:
             raise UsageError(f"{ts!r} cannot be held: timestamps go from 1 to {latest} by now.")
         name = name or f"hold-{uuid.uuid4().hex}"
-        holds.hold(services.store, self._clock, name, ts, seconds)
+        holds.hold(context.store, self._clock, name, ts, seconds)
         return name
 
     def release(self, name: str) -> None:
         """Hold nothing back by that name any longer; harmless if nothing was."""
-        holds.release(self.services.store, name)
+        holds.release(self.context.store, name)
 
-    def holds(self) -> list[Hold]:
+    def holds(self) -> list[RetentionHold]:
         """What is held back from garbage collection by name, the oldest timestamp first."""
-        return holds.holds(self.services.store, self._clock)
+        return holds.holds(self.context.store, self._clock)
 
     def resolve(self, error: CommitUnknownError) -> bool:
         """Settle a commit whose outcome was unknown: whether it committed (rule P7).
@@ -303,11 +303,11 @@ class Repository:
         If it has not committed by now, it never will. Raises SnapshotTooOldError if garbage
         collection has removed what would have told.
         """
-        services = self.services
-        fate = services.resolver.fate(error.primary, error.start_ts, impatient=True)
+        context = self.context
+        fate = context.resolver.fate(error.primary, error.start_ts, impatient=True)
         if fate is not None and fate.commit_ts is not None:
             return True
-        services.store.check_safe_point(error.start_ts)
+        context.store.check_safe_point(error.start_ts)
         return False
 
     def close(self) -> None:

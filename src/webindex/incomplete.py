@@ -27,7 +27,7 @@ def refuse_half_built(repo: Repository) -> None:
         return
     # By its liveness token: it may run on another machine, and a number may be another process's.
     by = state.get("token")
-    if state["state"] == "running" and by and repo.services.coordination.is_alive(by):
+    if state["state"] == "running" and by and repo.context.coordination.is_alive(by):
         raise RebuildError(
             f"The repository {repo.address} is being rebuilt by process {state['pid']} on "
             f"{state['host']}: wait until that has ended."

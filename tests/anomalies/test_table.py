@@ -33,7 +33,7 @@ _commit = Transaction.commit
 
 def newest(transaction: Transaction) -> None:
     """Move a transaction to now, as if it had begun this moment."""
-    transaction.start_ts = transaction._services.oracle.read_timestamp()
+    transaction.start_ts = transaction._context.oracle.read_timestamp()
 
 
 def commit_over_anything(self: Transaction) -> int:
@@ -56,7 +56,7 @@ def scan_the_newest(self: Transaction, *arguments: Any) -> Any:
 
 
 def set_at_once(self: Transaction, column: Any, row: Any, value: Any) -> None:
-    hasty = Transaction(self._services, two_phase=self._two_phase)
+    hasty = Transaction(self._context, two_phase=self._two_phase)
     _set(hasty, column, row, value)
     _commit(hasty)
 

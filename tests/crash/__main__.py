@@ -55,7 +55,7 @@ class Run:
         self.failures: list[str] = []
         self.fired: Counter[str] = Counter()
         self._seconds, self._cuts = seconds, cuts
-        self._chance = random.Random(seed)
+        self._rng = random.Random(seed)
 
     def part(self, name: str, do: Callable[[Nursery, Path, Show], str]) -> None:
         """Run one part with processes and a folder of its own; say how it went."""
@@ -116,7 +116,7 @@ class Run:
             scratch,
             durability,
             seconds,
-            self._chance,
+            self._rng,
             lambda load: show(f"{load.kills.total()} kills"),
         )
         load.check_fired()
@@ -138,7 +138,7 @@ class Run:
                 events = record(
                     library, folder, durability, commits=20, care=0.0 if is_full else 0.02
                 )
-            found = cut(nursery, events, scratch, self._chance, points=60)
+            found = cut(nursery, events, scratch, self._rng, points=60)
             for one in (check_all_kept if is_full else check_relaxed)(found):
                 cuts.append(one)
             show(f"{len(cuts)} cuts")
@@ -151,7 +151,7 @@ class Run:
     def _forget(self, nursery: Nursery, scratch: Path, show: Show) -> str:
         with scratch_folder() as folder:
             events, window = forget_a_sync(record(build_recorder(scratch), folder, "full"), DATA)
-        cuts = cut(nursery, events, scratch, self._chance, points=len(window), window=window)
+        cuts = cut(nursery, events, scratch, self._rng, points=len(window), window=window)
         try:
             check_all_kept(cuts)
         except AssertionError as error:

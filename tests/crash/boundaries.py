@@ -76,17 +76,17 @@ def opened(
 ) -> Iterator[tuple[Repository, KillingStore]]:
     """The repository, with a store that kills this process at a boundary."""
     with percola.open(folder, schema=scenario.schema, durability=durability) as plain:
-        services = plain.services
-        assert isinstance(services.store, OneStepStore)
-        store = KillingStore(services.store, say, at)
+        context = plain.context
+        assert isinstance(context.store, OneStepStore)
+        store = KillingStore(context.store, say, at)
         # The oracle draws from the store as well: see `percola.oracle.embedded`.
-        oracle = type(services.oracle)(store)  # type: ignore[call-arg]
+        oracle = type(context.oracle)(store)  # type: ignore[call-arg]
         yield (
             Repository(
                 str(folder),
                 store,
                 oracle,
-                services.coordination,
+                context.coordination,
                 scenario.schema,
                 one_step=scenario.one_step,
             ),

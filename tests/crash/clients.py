@@ -41,23 +41,23 @@ def at_work(say: Say, folder: Path) -> Iterator[tuple[Repository, threading.Even
 
 def writer(say: Say, folder: Path, history: Path) -> None:
     """Moves money between two accounts, in one step or in two phases; places orders as well."""
-    chance = random.Random(history.stem)
+    rng = random.Random(history.stem)
     with at_work(say, folder) as (repo, stop), Recorder(history.stem, path=history) as recorder:
         number = 0
         while not stop.is_set():
             number += 1
             with contextlib.suppress(TransientError):
-                two_phase = chance.random() < 0.5
+                two_phase = rng.random() < 0.5
                 with recorder.transaction(repo, two_phase=two_phase) as t:
-                    _move_money(t, chance)
+                    _move_money(t, rng)
                     if number % 3 == 0:
-                        order = f"c{chance.randrange(4)}/{history.stem}-{number}"
-                        t.set(ledger.amount, order, chance.randrange(1, 100))
+                        order = f"c{rng.randrange(4)}/{history.stem}-{number}"
+                        t.set(ledger.amount, order, rng.randrange(1, 100))
 
 
-def _move_money(t: RecordedTransaction, chance: random.Random) -> None:
-    one, other = chance.sample(range(ACCOUNTS), 2)
-    money = chance.randrange(1, 50)
+def _move_money(t: RecordedTransaction, rng: random.Random) -> None:
+    one, other = rng.sample(range(ACCOUNTS), 2)
+    money = rng.randrange(1, 50)
     for account, change in ((f"a{one:02}", -money), (f"a{other:02}", money)):
         t.set(ledger.balance, account, (t.get(ledger.balance, account) or 0) + change)
 

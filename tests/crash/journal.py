@@ -36,8 +36,8 @@ KEPT: Final = 12
 
 def entry_text(name: str) -> bytes:
     """The text of an entry: the same for the same name, of 20 to 40,000 bytes."""
-    chance = random.Random(name)
-    return chance.randbytes(int(20 * 2000 ** chance.random()))
+    rng = random.Random(name)
+    return rng.randbytes(int(20 * 2000 ** rng.random()))
 
 
 def write(repo: Repository, writer: str, number: int, *, two_phase: bool) -> int:
@@ -97,7 +97,7 @@ def look(repo: Repository) -> Found:
     torn += [f"the entry {name} is missing" for name in sorted(expected - found.keys())]
     torn += [f"the entry {name} has no transaction" for name in sorted(found.keys() - expected)]
     torn += [f"the entry {k} is torn" for k, v in found.items() if v != entry_text(k)]
-    store = repo.services.store
+    store = repo.context.store
     for table in SCHEMA:
         for kind in (Kind.LOCK, Kind.NOTIFY, Kind.FAILED):
             for cell, _, _ in store.walk_kind(kind, table.name):
@@ -110,7 +110,7 @@ def look(repo: Repository) -> Found:
 
 def go_on(repo: Repository, before: Found) -> Found:
     """Work continues: every writer goes some numbers further, both ways; then look again."""
-    drawn = repo.services.oracle.timestamp()
+    drawn = repo.context.oracle.timestamp()
     names: Mapping[str, int] = before.reached or {"new": 0}
     for name, number in names.items():
         for step in range(1, 4):

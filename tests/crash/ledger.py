@@ -130,13 +130,13 @@ def check_no_locks(repo: Repository) -> None:
 
 def check_one_version(repo: Repository) -> None:
     """Of every account's cell the collector has left one version, and of a deleted one none."""
-    found, _ = repo.services.store.versions(bank.name)
+    found, _ = repo.context.store.versions(bank.name)
     many = [(str(cell), len(records)) for cell, records in found if len(records) != 1]
     assert not many, many
     kept = {cell.row for cell, records in found if decode_write(records[0][1]).op is Op.PUT}
     assert kept == {cell.row for cell, _ in found}
     data = {
-        (cell.row, cell.column) for cell, _, _ in repo.services.store.walk_kind(Kind.DATA, "bank")
+        (cell.row, cell.column) for cell, _, _ in repo.context.store.walk_kind(Kind.DATA, "bank")
     }
     assert data == {(one.row, one.column) for one, _ in found if one.column == note.key}
 
@@ -155,7 +155,7 @@ def broken_cells(repo: Repository) -> list[str]:
 def check_notified(repo: Repository) -> None:
     """Every committed change of an observed cell has its notify entry or its acknowledgement,
     or its observer was set aside (rule N1)."""
-    store = repo.services.store
+    store = repo.context.store
     failed = {failure.cell for failure in inspection.failures(repo)}
     for row in repo.snapshot().scan(orders, columns=[amount]):
         cell = Cell(orders.name, row.key.encode(), amount.key)

@@ -104,7 +104,7 @@ def run_load(
     scratch: Path,
     durability: str,
     seconds: float,
-    chance: random.Random,
+    rng: random.Random,
     progress: Callable[[Load], object] = lambda load: None,
 ) -> Load:
     """Kill at random for some seconds, and check; AssertionError for whatever is wrong."""
@@ -119,16 +119,16 @@ def run_load(
             not load.is_enough() and now < deadline + _MORE
         ):
             # Not to wait for something: the moment of a kill has to be any.
-            until = now + chance.uniform(*_PAUSES)
+            until = now + rng.uniform(*_PAUSES)
             while (left := until - time.monotonic()) > 0:
                 nursery.hear(left)
             for one in [*(client.child for client in all_of_them), counting]:
                 assert one.status is None, f"ended by itself:\n{one.failures or one.status}"
             working = [one for one in all_of_them if one.child.said]
-            anybody = chance.random() < _ANYBODY or not working
+            anybody = rng.random() < _ANYBODY or not working
             # Whoever has been killed the least is as likely as all others together.
             least = min(working, key=lambda one: load.kills[one.role], default=all_of_them[0])
-            victim = chance.choice([least, chance.choice(working)] if not anybody else all_of_them)
+            victim = rng.choice([least, rng.choice(working)] if not anybody else all_of_them)
             victim.kill(load)
             victim.start()
             progress(load)

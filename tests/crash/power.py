@@ -161,7 +161,7 @@ def cut(
     nursery: Nursery,
     events: Sequence[Event],
     scratch: Path,
-    chance: random.Random,
+    rng: random.Random,
     *,
     points: int,
     window: range | None = None,
@@ -171,7 +171,7 @@ def cut(
 
     With `window` only at events whose numbers are in it.
     """
-    chosen = _choose(events, path, chance, points, window or range(len(events)))
+    chosen = _choose(events, path, rng, points, window or range(len(events)))
     disk, told = Disk(), Told()
     judged: dict[tuple[bytes, str], tuple[Verdict, str, str]] = {}
     for number, event in enumerate(events):
@@ -179,7 +179,7 @@ def cut(
         if event.did is Did.MARKED:
             told.note(event)
         if number in chosen:
-            for remains in disk.after_a_cut(path, chance, FATES):
+            for remains in disk.after_a_cut(path, rng, FATES):
                 key = hashlib.sha256(remains.content).digest(), repr(told)
                 if key not in judged:
                     folder = scratch / "cut"
@@ -203,7 +203,7 @@ def cut(
 
 
 def _choose(
-    events: Sequence[Event], path: str, chance: random.Random, points: int, window: range
+    events: Sequence[Event], path: str, rng: random.Random, points: int, window: range
 ) -> set[int]:
     """The numbers of events to cut at: of each kind about as many, however rare it is."""
     opened = next(n for n, one in enumerate(events) if one.data == b"opened")
@@ -216,7 +216,7 @@ def _choose(
     rarest_first = sorted(kinds.values(), key=len)
     for position, numbers in enumerate(rarest_first):
         share = (points - len(chosen)) // (len(rarest_first) - position)
-        chosen.update(chance.sample(numbers, min(share, len(numbers))))
+        chosen.update(rng.sample(numbers, min(share, len(numbers))))
     return chosen
 
 

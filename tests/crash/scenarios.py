@@ -77,9 +77,9 @@ def place_poisoned_order(repo: Repository, _: KillingStore) -> None:
 
 def bring_tables(repo: Repository, store: KillingStore) -> None:
     """A program that declares tables which the repository has not got."""
-    services = repo.services
+    context = repo.context
     new = [*ledger.SCHEMA, Table("new")]
-    Repository(repo.address, store, services.oracle, services.coordination, new)
+    Repository(repo.address, store, context.oracle, context.coordination, new)
 
 
 def retry(repo: Repository, _: KillingStore) -> None:
@@ -169,14 +169,14 @@ def set_aside_once(repo: Repository, death: Death) -> None:
 
 def tables_are_there(repo: Repository, death: Death) -> None:
     """Whoever declares them next finds them, or makes them; nothing else is disturbed."""
-    services = repo.services
+    context = repo.context
     new = Table("new")
     cell = new.column("cell", int)
     again = Repository(
         repo.address,
-        services.store,
-        services.oracle,
-        services.coordination,
+        context.store,
+        context.oracle,
+        context.coordination,
         [*ledger.SCHEMA, new],
     )
     with again.transaction() as t:

@@ -79,8 +79,8 @@ def test_the_check_finds_a_single_sync_that_was_forgotten(
     nursery: Nursery, full: list[Event], scratch: Path
 ) -> None:
     events, until_the_next = forget_a_sync(full, DATA)
-    chance = random.Random(SEED)
-    story = first_broken(cut(nursery, events, scratch, chance, points=9, window=until_the_next))
+    rng = random.Random(SEED)
+    story = first_broken(cut(nursery, events, scratch, rng, points=9, window=until_the_next))
     assert "The power went at event" in story
 
 

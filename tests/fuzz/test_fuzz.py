@@ -58,9 +58,9 @@ def test_a_target_holds_on_changed_seeds(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["cells", "keys", "values", "backup"])
 def test_a_target_holds_on_random_bytes(name: str) -> None:
-    chance = random.Random(name)
+    rng = random.Random(name)
     for _ in range(300):
-        TARGETS[name].run(chance.randbytes(chance.randrange(120)))
+        TARGETS[name].run(rng.randbytes(rng.randrange(120)))
 
 
 def test_the_fuzzer_runs_a_target_and_tells_what_it_did(tmp_path: Path) -> None:

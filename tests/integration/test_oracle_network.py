@@ -123,10 +123,10 @@ def test_commands_and_programs_share_a_repository_by_its_address(
     assert checked.code == 0, checked.out + checked.err
 
 
-def transfer(repo: Repository, chance: random.Random) -> None:
+def transfer(repo: Repository, rng: random.Random) -> None:
     def move(t: Transaction) -> None:
-        one, other = chance.sample(range(ACCOUNTS), 2)
-        amount = chance.randrange(1, 10)
+        one, other = rng.sample(range(ACCOUNTS), 2)
+        amount = rng.randrange(1, 10)
         t.set(balance, f"{one}", (t.get(balance, f"{one}") or 0) - amount)
         t.set(balance, f"{other}", (t.get(balance, f"{other}") or 0) + amount)
 
@@ -135,16 +135,16 @@ def transfer(repo: Repository, chance: random.Random) -> None:
 
 def transfers(pipe: Any, address: str, seed: int) -> int:
     """In a process of its own: transfers until told to end; how many."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     done = 0
     with percola.open(address, [accounts], create=False) as repo:
-        transfer(repo, chance)
+        transfer(repo, rng)
         say(pipe, "begun")
         ended = threading.Event()
         threading.Thread(target=lambda: (hear(pipe), ended.set()), daemon=True).start()
         # Who goes on while leases run out leaves the cores to whom that is a test of.
         while not ended.wait(0.02):
-            transfer(repo, chance)
+            transfer(repo, rng)
             done += 1
             if done % 5 == 0:
                 assert sum_of(repo) == ACCOUNTS * EACH
@@ -172,7 +172,7 @@ def test_money_is_neither_made_nor_lost_while_oracles_and_programs_are_killed(
             again = start(stack, store, killed.address)
             assert again.address == killed.address
             # Nobody knows which of the two handed out: whichever it was, they go up and on.
-            after = wait_until(lambda: repo.services.oracle.timestamp(), seconds=60)
+            after = wait_until(lambda: repo.context.oracle.timestamp(), seconds=60)
             assert after > before
             transfer(repo, random.Random(after))
             assert sum_of(repo) == ACCOUNTS * EACH
@@ -183,7 +183,7 @@ def test_money_is_neither_made_nor_lost_while_oracles_and_programs_are_killed(
         # Whatever the killed one has left is settled by whoever meets it.
         assert sum_of(repo) == ACCOUNTS * EACH
         # Liveness tokens: of the killed program's none is left once its session has ended.
-        wait_until(lambda: len(repo.services.coordination.processes()) == 1, seconds=60)
+        wait_until(lambda: len(repo.context.coordination.processes()) == 1, seconds=60)
 
 
 def test_a_process_opens_a_repository_once_however_often_it_is_opened(
@@ -192,8 +192,8 @@ def test_a_process_opens_a_repository_once_however_often_it_is_opened(
     address = address_of(store, zookeeper, start(stack, store))
     with percola.open(address, [accounts]) as one:
         with percola.open(address, [accounts]) as other:
-            assert one.services.coordination.token == other.services.coordination.token
-            assert len(one.services.coordination.processes()) == 1
+            assert one.context.coordination.token == other.context.coordination.token
+            assert len(one.context.coordination.processes()) == 1
         one.run(lambda t: t.set(balance, "a", 1))
         assert one.snapshot().get(balance, "a") == 1
 
@@ -203,7 +203,7 @@ def test_an_oracle_steps_down_when_it_is_told_to_end_and_says_what_it_did(
 ) -> None:
     only = start(stack, store)
     with percola.open(address_of(store, zookeeper, only), [accounts]) as repo:
-        drawn = [repo.services.oracle.timestamp() for _ in range(5)]
+        drawn = [repo.context.oracle.timestamp() for _ in range(5)]
     assert drawn == sorted(set(drawn))
     told = json.loads(only.end(signal.SIGTERM))
     assert told["event"] == "stopped" and told["timestamps"] >= 5

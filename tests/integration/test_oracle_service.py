@@ -296,12 +296,12 @@ def test_oracles_on_an_emptied_store_hand_out_nothing_and_say_so(wait_until: Wai
 def move_money(pipe: Connection, place: Place, addresses: list[str], number: int) -> int:
     """Transfers between two of four accounts until told to stop; how many were made."""
     repo = bank(place, addresses)
-    chance = random.Random(number)
+    rng = random.Random(number)
     stop = threading.Event()
     done = 0
 
     def transfer(t: Transaction) -> None:
-        a, b = chance.sample("wxyz", 2)
+        a, b = rng.sample("wxyz", 2)
         t.set(balance, a, (t.get(balance, a) or 0) - 1)
         t.set(balance, b, (t.get(balance, b) or 0) + 1)
 

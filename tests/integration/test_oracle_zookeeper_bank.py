@@ -112,10 +112,10 @@ def transfer(pipe: Connection, folder: Path, address: str) -> None:
 
     def work() -> None:
         nonlocal moved, refusals
-        chance = random.Random(os.getpid())
+        rng = random.Random(os.getpid())
         # Who goes on while sessions end leaves the cores to whom that is a test of.
         while not stop.wait(0.02):
-            source, target = chance.sample(range(8), 2)
+            source, target = rng.sample(range(8), 2)
 
             def move(t: Transaction, source: int = source, target: int = target) -> None:
                 t.set(balance, f"{source}", (t.get(balance, f"{source}") or 0) - 1)

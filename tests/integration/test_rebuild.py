@@ -161,7 +161,7 @@ def test_a_rebuild_that_ended_early_leaves_what_nobody_uses(
         with pytest.raises(RebuildError, match="half built"):
             serve(str(folder), "127.0.0.1", 0, say=print)
         # Were it running, whichever machine it is on, the process that is at it would be alive.
-        token = repo.services.coordination.token
+        token = repo.context.coordination.token
         running = {"state": "running", "host": "far", "pid": 2**30, "token": token}
         repo.run(lambda t: t.set(tables.report, REBUILD_ROW, {**state, **running}))
         with pytest.raises(RebuildError, match=f"by process {2**30} on far: wait"):

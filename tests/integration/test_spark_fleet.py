@@ -55,7 +55,7 @@ def pids(fleet: Fleet) -> list[int]:
 
 
 def rows_of_fleets(repo: Repository) -> int:
-    found = repo.services.store.walk_kind(Kind.DATA, SYSTEM_TABLE, b"fleet/", b"fleet0")
+    found = repo.context.store.walk_kind(Kind.DATA, SYSTEM_TABLE, b"fleet/", b"fleet0")
     return sum(1 for _ in found)
 
 

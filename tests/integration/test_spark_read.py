@@ -195,7 +195,7 @@ def leave_locked(pipe: Connection, address: str) -> None:
     """In another process: a transaction that has locked its cell, and goes no further."""
     # Readers may take their time: none may take the lock for one that was left.
     with percola.open(address, SCHEMA, lock_ttl_seconds=600) as repository:
-        store = repository.services.store
+        store = repository.context.store
         mutate = store.mutate
 
         def stopping(batch: Sequence[RowMutation]) -> list[bool]:
@@ -269,9 +269,9 @@ def test_filters_that_are_pushed_down_change_nothing_but_what_is_read(
     many = [f"row-{number:06d}" for number in range(0, 300, 2)]
     assert with_filters.where(F.col("row").isin(many)).count() == 150
     # A row that is asked for is all that is read: another one, broken, does no harm.
-    later = repo.services.oracle.timestamp()
+    later = repo.context.oracle.timestamp()
     broken = Put(Kind.WRITE, b"size", later, encode_write(Op.PUT, later - 1, b"not a number"))
-    repo.services.store.mutate([RowMutation("docs", b"zzz", (), [broken])])
+    repo.context.store.mutate([RowMutation("docs", b"zzz", (), [broken])])
     assert read(pushFilters="true").where("row = 'row-000007'").count() == 1
     with pytest.raises(PySparkException, match=r"docs\['zzz'\].size holds b'not a number'"):
         read().collect()

@@ -40,10 +40,10 @@ def row(number: int) -> str:
 
 def keep_moving(pipe: Connection, address: str) -> None:
     """In another process: move money from row to row, until it is killed."""
-    chance = random.Random(1)
+    rng = random.Random(1)
     with percola.open(address, [bank]) as repository:
         for moved in range(10**9):
-            a, b = (row(number) for number in chance.sample(range(ROWS), 2))
+            a, b = (row(number) for number in rng.sample(range(ROWS), 2))
 
             def move(t: percola.Transaction, a: str = a, b: str = b) -> None:
                 if MIDDLE not in (a, b):
@@ -58,7 +58,7 @@ def keep_moving(pipe: Connection, address: str) -> None:
 def commit_slowly(pipe: Connection, address: str) -> None:
     """In another process: lock a row, and commit it when told to."""
     with percola.open(address, [bank]) as repository:
-        store = repository.services.store
+        store = repository.context.store
         mutate = store.mutate
 
         def stopping(batch: Sequence[RowMutation]) -> list[bool]:

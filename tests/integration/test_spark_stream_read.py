@@ -163,10 +163,10 @@ def test_columns_may_be_chosen_by_an_option_or_a_schema(repo: Repository, stream
 def test_a_commit_that_is_in_flight_while_a_batch_is_read_comes_with_a_later_one(
     repo: Repository, streams: Streams
 ) -> None:
-    services = repo.services
-    assert services.one_step is not None
-    seam, gate = SeamStore(services.one_step), Gate()
-    writer = Repository("seam", seam, services.oracle, services.coordination, TABLES)
+    context = repo.context
+    assert context.one_step is not None
+    seam, gate = SeamStore(context.one_step), Gate()
+    writer = Repository("seam", seam, context.oracle, context.coordination, TABLES)
     first = put(repo, "a", 1)
     streams.run()
     seam.hook = stop_at("commit", "b", gate)

@@ -281,11 +281,11 @@ def amount_of(value: str | None) -> int:
     return int((value or "0").partition(" ")[0])
 
 
-def transfer(chance: random.Random, mark: str) -> Callable[[RecordedTransaction], None]:
+def transfer(rng: random.Random, mark: str) -> Callable[[RecordedTransaction], None]:
     """One account gives something to some others; no two transfers write the same balance."""
 
     def transfer(t: RecordedTransaction) -> None:
-        chosen = [row_of(one) for one in chance.sample(range(ACCOUNTS), 1 + TAKERS)]
+        chosen = [row_of(one) for one in rng.sample(range(ACCOUNTS), 1 + TAKERS)]
         had = t.get_many([(balance, one) for one in chosen])
         for one, value, gets in zip(chosen, had, (-TAKERS, *[1] * TAKERS), strict=True):
             t.set(balance, one, f"{amount_of(value) + gets} {mark}")
@@ -302,7 +302,7 @@ class Losses:
 
     def __init__(self, store: HBaseStore, every: int = 40) -> None:
         self.applied = self.unsent = 0
-        self._every, self._chance = every, random.Random(1)
+        self._every, self._rng = every, random.Random(1)
         calls = store._calls
         self._change, self._batch, self._kept = calls.change, calls.batch, vars(calls)
         self._kept.update(change=self._one, batch=self._many)
@@ -330,7 +330,7 @@ class Losses:
 
     def _lose(self, send: Callable[[], Any]) -> Any:
         """What a call comes to; None: nothing was heard of it."""
-        match self._chance.randrange(self._every):
+        match self._rng.randrange(self._every):
             case 0:
                 self.unsent += 1
                 return None
@@ -359,13 +359,13 @@ def test_a_bank_is_whole_while_regions_move_and_split_a_server_is_killed_and_rep
     done: list[str] = []
 
     def work(name: str) -> None:
-        chance = random.Random(name)
+        rng = random.Random(name)
         for number in itertools.count(1):
             if stop.is_set():
                 return
             try:
                 if number % 10:
-                    recorder.run(repo, transfer(chance, f"{name}-{number}"), attempts=100)
+                    recorder.run(repo, transfer(rng, f"{name}-{number}"), attempts=100)
                 else:
                     assert recorder.run(repo, add_up, attempts=100) == ACCOUNTS * EACH
             except (StoreError, CommitUnknownError, RetriesExhaustedError):

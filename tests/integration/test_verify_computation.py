@@ -26,8 +26,8 @@ pytestmark = pytest.mark.timeout(900)
 
 def sketch_of(number: int) -> Sketch:
     """Of a hundred words, four are not those of the number before; tens have none in common."""
-    chance = random.Random(number // 100)
-    words = [chance.getrandbits(29) << 3 for _ in range(600)]
+    rng = random.Random(number // 100)
+    words = [rng.getrandbits(29) << 3 for _ in range(600)]
     at = 4 * (number % 100)
     return Sketch(tokens=1000, name=0, titled=True, values=tuple(sorted(words[at : at + 100])))
 
@@ -138,9 +138,9 @@ def test_canonical_pages_count_if_they_are_plain_and_of_the_same_domain(
 
 @pytest.mark.parametrize("seed", range(2))
 def test_components_are_those_of_the_graph(spark: SparkSession, seed: int) -> None:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     nodes = [f"n{number:03}" for number in range(150)]
-    edges = [(chance.choice(nodes), chance.choice(nodes)) for _ in range(110)]
+    edges = [(rng.choice(nodes), rng.choice(nodes)) for _ in range(110)]
     found = smallest_of(spark.sparkContext.parallelize(edges, PARTS), PARTS).collectAsMap()
     assert found == {node: low for node, low in components(edges).items() if node != low}
     assert len(set(found.values())) > 5

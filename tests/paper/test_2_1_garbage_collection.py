@@ -84,18 +84,18 @@ def records(ground: Ground) -> list[tuple[Cell, int]]:
 def test_p12_whatever_is_read_from_the_safe_point_on_is_what_was_read_before(
     ground: Ground, repo: Repository, seed: int
 ) -> None:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     middle = 0
     for i in range(60):
-        with repo.transaction(two_phase=chance.random() < 0.3) as t:
-            for row in chance.sample("abcdef", 2):
-                column: Any = chance.choice([bal, note])
-                if chance.random() < 0.3:
+        with repo.transaction(two_phase=rng.random() < 0.3) as t:
+            for row in rng.sample("abcdef", 2):
+                column: Any = rng.choice([bal, note])
+                if rng.random() < 0.3:
                     t.delete(column, row)
-                elif chance.random() < 0.2:
+                elif rng.random() < 0.2:
                     t.get_for_update(column, row)
                 else:
-                    t.set(column, row, chance.choice([i, -i]) if column is bal else f"{i}{LONG}")
+                    t.set(column, row, rng.choice([i, -i]) if column is bal else f"{i}{LONG}")
         if i == 40:
             middle = repo.snapshot().start_ts
     last = repo.snapshot().start_ts
@@ -170,7 +170,7 @@ def test_a_collector_that_is_stopped_is_followed_by_one_that_goes_on_where_it_wa
         looked += 1
         return looked > 3
 
-    first = GarbageCollector(noting.services, retention=0).collect(stopped=stopped)
+    first = GarbageCollector(noting.context, retention=0).collect(stopped=stopped)
     assert not first.complete
     assert 0 < first.versions < 6000
     walked, store.walked = store.walked, []
@@ -211,7 +211,7 @@ def test_collectors_that_are_all_stopped_after_one_look_get_everywhere_together(
     removed = []
     for _ in range(5):
         asked = iter((False, False))  # Before what the feeds list, and before the first look.
-        collector = GarbageCollector(repo.services, retention=0)
+        collector = GarbageCollector(repo.context, retention=0)
         removed.append(collector.collect(stopped=lambda asked=asked: next(asked, True)).versions)
     assert sum(removed) == 2500
     assert max(removed) < 2500
@@ -444,10 +444,10 @@ def test_p4_a_rollback_record_stays_while_a_late_call_may_still_meet_it(ground: 
     t = repo.transaction(two_phase=True)
     t.set(bal, "b", 1)
     primary = cell_of(bal, "b")
-    repo.services.resolver.fate(primary, t.start_ts, impatient=True)
+    repo.context.resolver.fate(primary, t.start_ts, impatient=True)
     t.rollback()
     write(repo, a=2)
-    collector = GarbageCollector(repo.services, retention=0)
+    collector = GarbageCollector(repo.context, retention=0)
     assert collector.collect().safe_point > t.start_ts
     clock.now += 4.9
     write(repo, a=3)

@@ -116,14 +116,14 @@ def test_a_machine_that_is_ahead_does_not_keep_the_others_from_collecting(scene:
     scene.live(2 * DAY, right)
     scene.live(3600, ahead)
     for _ in range(6):
-        before = scene.repo.services.store.safe_point()
+        before = scene.repo.context.store.safe_point()
         scene.live(3600, right)
-        assert scene.repo.services.store.safe_point() > before
+        assert scene.repo.context.store.safe_point() > before
     # Nor do they keep each other from it.
     for _ in range(6):
-        before = scene.repo.services.store.safe_point()
+        before = scene.repo.context.store.safe_point()
         scene.live(3600, right, ahead)
-        assert scene.repo.services.store.safe_point() > before
+        assert scene.repo.context.store.safe_point() > before
 
 
 def test_a_clock_that_is_set_forward_and_back_again_and_again_discards_nothing(
@@ -145,20 +145,20 @@ def test_where_collections_are_days_apart_the_steady_clock_of_the_machine_confir
     """`percola gc` once in two days, each time by another process of one machine."""
     for _ in range(2):
         scene.live(2 * DAY, scene.on("cron"), every=2 * DAY)
-    assert scene.repo.services.store.safe_point() >= scene.history[0][1]
+    assert scene.repo.context.store.safe_point() >= scene.history[0][1]
 
 
 def test_after_a_restart_a_pause_does_not_count_and_the_next_collection_goes_on(
     scene: Scene,
 ) -> None:
     scene.live(2 * DAY, scene.on("before"))
-    before = scene.repo.services.store.safe_point()
+    before = scene.repo.context.store.safe_point()
     restarted = scene.on("after the restart", began=scene.world.now)
     scene.live(3 * DAY, restarted, every=3 * DAY)
-    after = scene.repo.services.store.safe_point()
+    after = scene.repo.context.store.safe_point()
     assert before <= after < scene.history[-1][1]
     scene.live(1.1 * DAY, restarted)
-    assert scene.repo.services.store.safe_point() >= scene.history[-27][1]
+    assert scene.repo.context.store.safe_point() >= scene.history[-27][1]
 
 
 def test_p12_a_reader_below_a_safe_point_is_refused_also_with_a_wrong_clock(scene: Scene) -> None:
@@ -180,7 +180,7 @@ def test_the_log_stays_short_however_long_the_retention_is(
 ) -> None:
     monkeypatch.setattr(time_log, "_ENTRIES", 50)
     year = 365 * DAY
-    collector = GarbageCollector(scene.on("one").services, retention=year)
+    collector = GarbageCollector(scene.on("one").context, retention=year)
     for _ in range(75):
         scene.world.now += year / 50
         scene.write()
@@ -201,7 +201,7 @@ def test_too_many_entries_become_fewer_until_the_log_is_short(
     now = int(scene.world.now * 1000)
     puts = [Put(Kind.DATA, TIME.column, base + i, b"%d" % (now - 500 + i)) for i in range(500)]
     scene.ground.store.mutate([RowMutation(TIME.table, TIME.row, (), puts)])
-    collector = GarbageCollector(scene.on("one").services, retention=DAY)
+    collector = GarbageCollector(scene.on("one").context, retention=DAY)
     for _ in range(4):
         collector.collect()
     assert 50 <= len(entries(scene)) <= 101

@@ -33,9 +33,9 @@ def patient_only_by_clock(
     folder: Path, *, one_step: bool = True
 ) -> tuple[Repository, ScriptedClock]:
     """The repository as a process that would notice if it had to wait."""
-    services = percola.open(folder, schema=[bank]).services
+    context = percola.open(folder, schema=[bank]).context
     clock = ScriptedClock()
-    store, oracle, coordination = services.store, services.oracle, services.coordination
+    store, oracle, coordination = context.store, context.oracle, context.coordination
     repo = Repository(
         str(folder), store, oracle, coordination, [bank], clock=clock, one_step=one_step
     )
@@ -97,6 +97,6 @@ def test_a_transaction_rolled_forward_after_a_kill_still_notifies(tmp_path: Path
         assert repo.snapshot().get_many([(bal, row) for row in ROWS]) == [2, 2, 2]
         for row in ROWS:
             cell = percola.cells.Cell("bank", row.encode(), bal.key)
-            assert len(repo.services.store.entries(cell, Kind.NOTIFY, 0, 2**62)) == 1
+            assert len(repo.context.store.entries(cell, Kind.NOTIFY, 0, 2**62)) == 1
         Worker(repo, [watch], threads=1).run_until_idle()
     assert sorted(seen) == ROWS

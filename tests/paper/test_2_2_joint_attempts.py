@@ -203,7 +203,7 @@ def test_a_job_under_way_holds_the_safe_point_back(repo: Repository, ground: Gro
 def test_a_job_older_than_the_safe_point_does_not_commit(repo: Repository, ground: Ground) -> None:
     one = joint(repo)
     part = write(one, 0, [row("a", "new")])
-    ground.store.raise_safe_point(repo.services.oracle.timestamp())
+    ground.store.raise_safe_point(repo.context.oracle.timestamp())
     with pytest.raises(SnapshotTooOldError):
         one.commit([part])
     assert one.abort()

@@ -314,7 +314,7 @@ def test_a_lock_without_a_token_is_nobodys_and_not_taken_for_a_dead_process(
     one = joint(repo)
     part = write(one, 0, [row("a", "new")])
     [marker] = JobRow(repo, "job").held()[0]
-    assert repo.services.resolver.fate(marker.cell, marker.start_ts) is None
+    assert repo.context.resolver.fate(marker.cell, marker.start_ts) is None
     one.commit([part])
     assert titles(repo) == {"a": "new"}
 

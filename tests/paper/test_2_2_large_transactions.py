@@ -53,7 +53,7 @@ def test_a_hundred_thousand_cells_in_one_transaction_work_in_bounded_memory(
         snapshot = repo.snapshot()
         assert sum(1 for _ in snapshot.scan(bank)) == MANY
         assert snapshot.get(note, "099999") == "the note of row 99999"
-        assert not repo.services.store.scan_kind(Kind.LOCK, "bank")[0]
+        assert not repo.context.store.scan_kind(Kind.LOCK, "bank")[0]
 
 
 WRITES: dict[str, Callable[[Transaction, int], object]] = {

@@ -165,7 +165,7 @@ def test_a_rollback_record_without_a_lock_does_not_say_what_is_newest(
     writing = in_thread(partial(write, slow, "a", "new"))
     gate.await_arrival()
     late = ground.oracle.timestamp()
-    assert repo.services.resolver.fate(cell_of(value, "a"), late) == ROLLED_BACK
+    assert repo.context.resolver.fate(cell_of(value, "a"), late) == ROLLED_BACK
     gate.open()
     assert writing.result(DEADLINE) < late
     assert decode_write(dict(ground.entries(value, "a", Kind.WRITE))[late]).last_change is None

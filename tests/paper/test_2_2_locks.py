@@ -115,7 +115,7 @@ def test_p4_a_late_prewrite_of_the_primary_meets_its_rollback_record_and_aborts(
     """Scenario 1: the primary's prewrite is still under way when a resolver looks."""
     committing = pair.commit_until("prewrite", "a")
     primary = cell_of(bal, "a")
-    fate = pair.other.services.resolver.fate(primary, pair.start_ts)
+    fate = pair.other.context.resolver.fate(primary, pair.start_ts)
     assert fate == ROLLED_BACK, "no lock and no record: rolled back, under a condition"
     pair.gate.open()
     with pytest.raises(RolledBackError):
@@ -148,7 +148,7 @@ def test_p4_absence_is_decided_by_writing_not_by_looking(ground: Ground) -> None
     t.set(bal, "b", 1)
     committing = in_thread(t.commit)
     gate.await_arrival()
-    fate = in_thread(lambda: resolver.services.resolver.fate(cell_of(bal, "a"), t.start_ts))
+    fate = in_thread(lambda: resolver.context.resolver.fate(cell_of(bal, "a"), t.start_ts))
     resolving.await_arrival()  # It has seen neither a lock nor a record.
     gate.open()
     commit_ts = committing.result(20)
@@ -178,7 +178,7 @@ def test_p4_a_rollback_never_overwrites_a_commit(pair: Pair) -> None:
     """Scenarios 3 and 5: whoever is asked to roll back a committed transaction refuses."""
     committing = pair.commit_until("commit", "b")
     pair.alive.discard("writer")
-    fate = pair.other.services.resolver.fate(cell_of(bal, "a"), pair.start_ts, impatient=True)
+    fate = pair.other.context.resolver.fate(cell_of(bal, "a"), pair.start_ts, impatient=True)
     assert fate is not None and fate.commit_ts is not None
     assert records(pair.ground, "a") == [(fate.commit_ts, Op.PUT, pair.start_ts)]
     assert pair.read() == [1, 1, 1]
@@ -204,7 +204,7 @@ def test_p4_a_live_transaction_is_not_rolled_back_by_those_who_meet_it(pair: Pai
     committing = pair.commit_until("commit", "a")
     for row in "abc":
         raw = pair.ground.entries(bal, row, Kind.LOCK)[0][1]
-        resolver = pair.other.services.resolver
+        resolver = pair.other.context.resolver
         assert not resolver.try_resolve(cell_of(bal, row), pair.start_ts, raw)
     with pytest.raises(ConflictError), pair.other.transaction() as t:
         t.set(bal, "b", 2)
@@ -244,7 +244,7 @@ def test_p5_a_slow_resolver_does_not_remove_a_newer_transactions_lock(pair: Pair
     held.await_arrival()
     assert pair.ground.lock_holders(bal, "b") == [newer.start_ts]
     # The sleeper wakes, and acts on what it saw.
-    resolver = pair.other.services.resolver
+    resolver = pair.other.context.resolver
     resolver.settle(cell_of(bal, "b"), dead.start_ts, decode_lock(raw), ROLLED_BACK)
     assert pair.ground.lock_holders(bal, "b") == [newer.start_ts]
     held.open()
@@ -309,7 +309,7 @@ def test_p8_an_unrefreshed_lock_is_cleaned_up_once_this_reader_has_watched_a_who
     # The owner's clock is far behind: that it looks old must not matter.
     pair.clock.now += 100_000
     raw = pair.ground.entries(bal, "b", Kind.LOCK)[0][1]
-    resolver, cell = pair.other.services.resolver, cell_of(bal, "b")
+    resolver, cell = pair.other.context.resolver, cell_of(bal, "b")
     for watched in (0, 0.5, TTL - 0.1):
         pair.clock.now += watched - (pair.clock.now - 101_000)
         assert not resolver.try_resolve(cell, pair.start_ts, raw), f"after {watched} s"
@@ -324,13 +324,13 @@ def test_p8_each_reader_watches_for_itself(pair: Pair) -> None:
     committing = pair.commit_until("commit", "a")
     raw = pair.ground.entries(bal, "a", Kind.LOCK)[0][1]
     cell = cell_of(bal, "a")
-    assert not pair.other.services.resolver.try_resolve(cell, pair.start_ts, raw)
+    assert not pair.other.context.resolver.try_resolve(cell, pair.start_ts, raw)
     pair.clock.now += TTL
     third = pair.ground.repo(
         TABLES, coordination=ScriptedCoordination("third", pair.alive), clock=pair.clock
     )
-    assert not third.services.resolver.try_resolve(cell, pair.start_ts, raw), "it has only come"
-    assert pair.other.services.resolver.try_resolve(cell, pair.start_ts, raw)
+    assert not third.context.resolver.try_resolve(cell, pair.start_ts, raw), "it has only come"
+    assert pair.other.context.resolver.try_resolve(cell, pair.start_ts, raw)
     pair.gate.open()
     assert isinstance(committing.exception(20), RolledBackError)
 
@@ -346,7 +346,7 @@ def long_commit(pair: Pair, rows: int) -> Future[int]:
 
 def test_p8_a_long_commit_refreshes_its_lock_and_is_left_alone(pair: Pair) -> None:
     """Each batch takes longer than a third of the time to live; a reader watches all along."""
-    resolver, primary = pair.other.services.resolver, cell_of(bal, "00000")
+    resolver, primary = pair.other.context.resolver, cell_of(bal, "00000")
     phases: list[str] = []
     judged: list[bool] = []
 

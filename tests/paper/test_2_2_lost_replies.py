@@ -93,7 +93,7 @@ def test_p6_a_commit_whose_every_call_arrives_twice_is_the_same_commit(ground: G
     store.hook = twice
     check_whole(ground, transfer(repo, 5), 5)
     assert set(repeated) - {"notify"} == {"prewrite", "commit"}
-    assert ("notify" in repeated) is ground.store.notifies_apart
+    assert ("notify" in repeated) is ground.store.has_notify_table
 
 
 def test_p6_a_rollback_that_arrives_twice_is_the_same_rollback(ground: Ground) -> None:

@@ -57,12 +57,12 @@ ASKED: list[Asked] = [None, None, [title], [links], [links["q"], title], [links[
 ROWS = ["".join(letters) for letters in itertools.product("abc", "xy", "012")]
 
 
-def write_something(chance: random.Random, t: Transaction, model: Model) -> str:
+def write_something(rng: random.Random, t: Transaction, model: Model) -> str:
     """Write one cell, or only lock it; the row."""
-    column, row = chance.choice(COLUMNS), chance.choice(ROWS)
-    kind = chance.random()
+    column, row = rng.choice(COLUMNS), rng.choice(ROWS)
+    kind = rng.random()
     if kind < 0.5:
-        model.cells[row, column.name] = value = f"v{chance.random()}" * chance.choice((1, 1, 50))
+        model.cells[row, column.name] = value = f"v{rng.random()}" * rng.choice((1, 1, 50))
         t.set(column, row, value)
     elif kind < 0.8:
         model.cells.pop((row, column.name), None)
@@ -75,28 +75,28 @@ def write_something(chance: random.Random, t: Transaction, model: Model) -> str:
     return row
 
 
-def read_something(chance: random.Random, t: Transaction, model: Model) -> None:
-    asked = chance.choice(ASKED)
-    kind = chance.random()
+def read_something(rng: random.Random, t: Transaction, model: Model) -> None:
+    asked = rng.choice(ASKED)
+    kind = rng.random()
     if kind < 0.4:
-        row = chance.choice(ROWS)
+        row = rng.choice(ROWS)
         expected = model.rows(row, f"{row}\0", asked)
         assert shown(t.get_row(docs, row, asked)) == expected.get(row, {})
     elif kind < 0.6:
-        rows = chance.choices(ROWS, k=4)
+        rows = rng.choices(ROWS, k=4)
         everything = model.rows("", "", asked)
         found = t.get_rows(docs, rows, asked)
         assert [row.key for row in found] == rows
         assert [shown(row) for row in found] == [everything.get(row, {}) for row in rows]
     elif kind < 0.8:
-        low, high = sorted(chance.sample(ROWS, 2))
+        low, high = sorted(rng.sample(ROWS, 2))
         scanned = list(t.scan(docs, start=low, end=high, columns=asked))
         expected = model.rows(low, high, asked)
         assert [(row.key, list(shown(row).items())) for row in scanned] == [
             (row, list(cells.items())) for row, cells in expected.items()
         ], "in order of rows, and of columns within a row"
     else:
-        prefix = chance.choice(("a", "bx", "cy2"))
+        prefix = rng.choice(("a", "bx", "cy2"))
         expected = model.rows(prefix, f"{prefix}~", asked)
         scanned = list(t.scan(docs, prefix=prefix, columns=asked))
         assert {row.key: shown(row) for row in scanned} == expected
@@ -106,15 +106,15 @@ def test_rows_and_ranges_agree_with_a_dictionary_however_writes_and_reads_altern
     ground: Ground,
 ) -> None:
     repo = ground.repo([docs, other])
-    chance = random.Random(61)
+    rng = random.Random(61)
     stored: dict[tuple[str, str], str] = {}
     for _ in range(25):
         t, model = repo.transaction(), Model(stored)
-        for _ in range(chance.choice((5, 60))):
-            for _ in range(chance.choice((0, 1, 1, 9))):
-                write_something(chance, t, model)
-            read_something(chance, t, model)
-        if chance.random() < 0.7:
+        for _ in range(rng.choice((5, 60))):
+            for _ in range(rng.choice((0, 1, 1, 9))):
+                write_something(rng, t, model)
+            read_something(rng, t, model)
+        if rng.random() < 0.7:
             t.commit()
             stored = model.cells
 
@@ -140,24 +140,24 @@ def test_a_scan_stays_in_order_and_whole_while_its_transaction_writes_and_reads(
 ) -> None:
     """Scans that are half read, beside others and beside writes of rows before and after."""
     repo = ground.repo([docs, other])
-    chance = random.Random(62)
+    rng = random.Random(62)
     with repo.transaction() as t:
         model = Model({})
         for _ in range(40):
-            write_something(chance, t, model)
+            write_something(rng, t, model)
     stored = model.cells
     for _ in range(40):
         t, model = repo.transaction(), Model(stored)
-        for _ in range(chance.choice((0, 30))):
-            write_something(chance, t, model)
+        for _ in range(rng.choice((0, 30))):
+            write_something(rng, t, model)
         before = model.rows("", "", None)
         written: set[str] = set()
         scans: list[tuple[Iterator[Row[str]], list[str]]] = [
-            (t.scan(docs), []) for _ in range(chance.choice((1, 3)))
+            (t.scan(docs), []) for _ in range(rng.choice((1, 3)))
         ]
         going = list(scans)
         while going:
-            scan, seen = one = chance.choice(going)
+            scan, seen = one = rng.choice(going)
             row = next(scan, None)
             if row is None:
                 going.remove(one)
@@ -165,9 +165,9 @@ def test_a_scan_stays_in_order_and_whole_while_its_transaction_writes_and_reads(
             seen.append(row.key)
             if row.key not in written:
                 assert shown(row) == before[row.key]
-            for _ in range(chance.choice((0, 0, 1, 4))):
-                written.add(write_something(chance, t, model))
-                read_something(chance, t, model)
+            for _ in range(rng.choice((0, 0, 1, 4))):
+                written.add(write_something(rng, t, model))
+                read_something(rng, t, model)
         for _, seen in scans:
             assert seen == sorted(set(seen)), "each row once, and in order"
             assert set(before) - written <= set(seen)
@@ -292,9 +292,9 @@ def test_moving_cells_into_order_costs_little_however_writes_and_reads_alternate
             return bytes.__lt__(self, other)
 
     t = ground.repo([docs]).transaction()
-    chance = random.Random(63)
+    rng = random.Random(63)
     numbers = list(range(MANY))
-    chance.shuffle(numbers)
+    rng.shuffle(numbers)
     for number in numbers:
         t.put(Cell("docs", Row(b"%06d" % number), b"title"), b"own")
         t.get_row(docs, f"{number:06}")

@@ -60,17 +60,17 @@ def test_a_snapshot_does_not_change_whatever_is_committed_later(repo: Repository
 
 def test_every_past_timestamp_shows_what_was_committed_by_then(repo: Repository) -> None:
     """Time travel, against a list of what each commit left behind."""
-    chance = random.Random(7)
+    rng = random.Random(7)
     model: dict[str, str] = {}
     past = [(repo.snapshot().start_ts, dict(model))]
     for number in range(40):
-        row = chance.choice("abcd")
-        with repo.transaction(two_phase=chance.random() < 0.3) as t:
-            if chance.random() < 0.3:
+        row = rng.choice("abcd")
+        with repo.transaction(two_phase=rng.random() < 0.3) as t:
+            if rng.random() < 0.3:
                 t.delete(title, row)
                 model.pop(row, None)
             else:
-                model[row] = f"v{number}" * chance.choice((1, 200))
+                model[row] = f"v{number}" * rng.choice((1, 200))
                 t.set(title, row, model[row])
         assert t.commit_ts is not None
         past.append((t.commit_ts, dict(model)))
@@ -133,7 +133,7 @@ def test_a_transaction_sees_its_own_writes_in_every_kind_of_read(repo: Repositor
 
 
 def test_reads_of_a_writing_transaction_agree_with_a_dictionary(repo: Repository) -> None:
-    chance = random.Random(11)
+    rng = random.Random(11)
     rows = [f"{a}{b}" for a in "abc" for b in "xyz"]
     columns = [title, links["p"], links["q"]]
     stored: dict[tuple[str, str], str] = {}
@@ -141,18 +141,18 @@ def test_reads_of_a_writing_transaction_agree_with_a_dictionary(repo: Repository
         t = repo.transaction()
         mine = dict(stored)
         for step in range(15):
-            column, row = chance.choice(columns), chance.choice(rows)
-            if chance.random() < 0.35:
+            column, row = rng.choice(columns), rng.choice(rows)
+            if rng.random() < 0.35:
                 t.delete(column, row)
                 mine.pop((row, column.name), None)
             else:
                 t.set(column, row, f"v{step}")
                 mine[row, column.name] = f"v{step}"
-            column, row = chance.choice(columns), chance.choice(rows)
+            column, row = rng.choice(columns), rng.choice(rows)
             assert t.get(column, row) == mine.get((row, column.name))
         cells = [(column, row) for column in columns for row in rows]
         assert t.get_many(cells) == [mine.get((row, column.name)) for column, row in cells]
-        low, high = sorted(chance.sample(rows, 2))
+        low, high = sorted(rng.sample(rows, 2))
         expected: dict[str, dict[str, str]] = {}
         for (row, name), text in sorted(mine.items()):
             expected.setdefault(row, {})[name] = text
@@ -163,7 +163,7 @@ def test_reads_of_a_writing_transaction_agree_with_a_dictionary(repo: Repository
         assert shown(t.scan(docs, prefix="b")) == prefixed
         for row in rows:
             assert bool(t.get_row(docs, row)) == (row in expected)
-        if chance.random() < 0.7:
+        if rng.random() < 0.7:
             t.commit()
             stored = mine
 

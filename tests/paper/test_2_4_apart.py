@@ -16,7 +16,7 @@ from percola import ObserverError, Repository, Table, Transaction, Worker, obser
 from percola.cells import Kind
 from percola.observers.metrics import WorkerMetrics
 from percola.observers.observer import Observers
-from percola.observers.runner import Runs, WorkerOptions
+from percola.observers.runner import Runner, WorkerOptions
 from percola.observers.scanner import Scanner
 from percola.observers.schedule import Sweep
 
@@ -182,11 +182,11 @@ class Bench:
                 observer(changed, name="export", share=0.2, apart=True)(export),
             ]
         )
-        services, options, metrics = self.repo.services, WorkerOptions(threads=1), WorkerMetrics()
-        runs = Runs(services, mine, metrics, options, random.Random(1))
-        sweep = Sweep(services, mine, options.sweep, lambda: None)
+        context, options, metrics = self.repo.context, WorkerOptions(threads=1), WorkerMetrics()
+        runs = Runner(context, mine, metrics, options, random.Random(1))
+        sweep = Sweep(context, mine, options.sweep, lambda: None)
         self.common, self.apart = (
-            Scanner(services, mine, metrics, options, runs, sweep, random.Random(2), apart=apart)
+            Scanner(context, mine, metrics, options, runs, sweep, random.Random(2), apart=apart)
             for apart in (False, True)
         )
 

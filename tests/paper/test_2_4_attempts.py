@@ -141,10 +141,10 @@ def test_n5_a_mark_without_the_failed_entry_is_not_believed(
         t.set(size, row, 1)
 
     write(repo, "a")
-    services = repo.services
-    [(cell, ts, _)] = services.store.walk_kind(Kind.NOTIFY, "docs")
+    context = repo.context
+    [(cell, ts, _)] = context.store.walk_kind(Kind.NOTIFY, "docs")
     mark = Put(Kind.NOTIFY, cell.column, ts, encode_attempts({"broken": Attempts(2, None)}))
-    services.store.mutate([RowMutation("docs", cell.row, (), [mark])])
+    context.store.mutate([RowMutation("docs", cell.row, (), [mark])])
     Worker(repo, [broken, fine], attempts=2, **QUICK).run_until_idle()
     assert calls == ["a"]
     assert [(one.observer, one.attempts) for one in failures(repo)] == [("broken", 3)]

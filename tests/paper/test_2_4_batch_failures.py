@@ -98,7 +98,7 @@ def test_n5_a_batch_does_not_remove_the_failure_of_a_change_that_it_has_not_seen
             drain(still, failing, attempts=1)
         double(t, row)
 
-    make(meanwhile).run_batch(still.services, dirty(ground, "row 0", "row 1"), most=8)
+    make(meanwhile).run_batch(still.context, dirty(ground, "row 0", "row 1"), most=8)
     assert b"row 0" in [failure.cell.row for failure in failures(still)]
 
 

@@ -99,7 +99,7 @@ def test_the_rows_of_a_batch_see_one_snapshot_and_what_the_rows_before_have_writ
     notify(still, *ROWS)
     one = make(tally)
     answered = one.run_batch(
-        still.services,
+        still.context,
         [
             (row.encode(), {Cell("targets", row.encode(), poke.key): [still.snapshot().start_ts]})
             for row in ROWS
@@ -177,7 +177,7 @@ def test_a_batch_ends_when_it_has_gone_on_for_some_time(ground: Ground) -> None:
             asked.append(row)
             yield row, notified
 
-    assert make(slow).run_batch(repo.services, asking(), most=8) == [b"row 0", b"row 1", b"row 2"]
+    assert make(slow).run_batch(repo.context, asking(), most=8) == [b"row 0", b"row 1", b"row 2"]
     assert len(asked) == 3, "nor is another row locked"
 
 
@@ -196,7 +196,7 @@ def test_a_batch_ends_when_its_transaction_is_large(
             t.set(large, row, "x" * 400_000)
 
     notify(still, *ROWS)
-    answered = make(much).run_batch(still.services, dirty(ground, *ROWS), most=8)
+    answered = make(much).run_batch(still.context, dirty(ground, *ROWS), most=8)
     assert len(answered) == 3
 
 
@@ -214,7 +214,7 @@ def test_n2_a_notification_that_comes_while_a_batch_runs_is_answered_by_another_
             notify(still, *ROWS, value=5)
 
     notify(still, *ROWS, value=1)
-    answered = make(meanwhile).run_batch(still.services, dirty(ground, *ROWS), most=8)
+    answered = make(meanwhile).run_batch(still.context, dirty(ground, *ROWS), most=8)
     assert len(answered) == 8
     assert totals(still) == dict.fromkeys(ROWS, 2)
     changed = still.snapshot().version(weight, "row 0")
@@ -236,7 +236,7 @@ def test_n2_a_row_that_was_notified_since_the_batch_began_does_not_join_it(
 
     notify(still, "row 0", "row 2")
     answered = make(meanwhile).run_batch(
-        still.services, dirty(ground, "row 0", "row 1", "row 2"), most=8
+        still.context, dirty(ground, "row 0", "row 1", "row 2"), most=8
     )
     assert answered == [b"row 0", b"row 2"]
     assert calls == ["row 0", "row 2"]
@@ -246,7 +246,7 @@ def test_n2_a_row_that_was_notified_since_the_batch_began_does_not_join_it(
 @pytest.mark.parametrize("at", range(1, 14))
 def test_a_crash_anywhere_in_the_commit_of_a_batch_loses_nothing(ground: Ground, at: int) -> None:
     """Prewrites of four rows and their commits, with which their notify entries go, or after it."""
-    steps = 12 if ground.store.notifies_apart else 8
+    steps = 12 if ground.store.has_notify_table else 8
     alive: set[str] = set()
     rows = ROWS[:4]
     notify(ground.repo(TABLES), *rows)
@@ -262,9 +262,9 @@ def test_a_crash_anywhere_in_the_commit_of_a_batch_loses_nothing(ground: Ground,
     store.armed = True
     if at <= steps:
         with pytest.raises(Crashed):
-            make(double).run_batch(dying.services, answered, most=8)
+            make(double).run_batch(dying.context, answered, most=8)
     else:
-        make(double).run_batch(dying.services, answered, most=8)
+        make(double).run_batch(dying.context, answered, most=8)
         assert ground.left_over(targets, Kind.NOTIFY) == [], "these were all steps"
     alive.clear()
     other = ground.repo(TABLES, coordination=ScriptedCoordination("other", alive))
@@ -291,7 +291,7 @@ def test_n2_what_somebody_rolled_forward_meanwhile_is_answered_all_the_same(
         return apply()
 
     store.hook = hook
-    assert len(make(double).run_batch(repo.services, dirty(ground, *rows), most=8)) == 3
+    assert len(make(double).run_batch(repo.context, dirty(ground, *rows), most=8)) == 3
     assert set(read) == {2}, "it was the reader who came first"
     assert ground.left_over(targets, Kind.NOTIFY) == []
     assert ground.left_over(targets, Kind.LOCK) == []

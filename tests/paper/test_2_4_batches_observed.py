@@ -87,11 +87,11 @@ def test_n3_a_batch_and_a_run_that_both_saw_a_change_meet_at_its_acknowledgment(
         measure(t, row)
         if row == ROWS[-1]:
             # Another worker answers one change of the batch before it commits.
-            assert one.run(still.services, rows[2][0], rows[2][1])
+            assert one.run(still.context, rows[2][0], rows[2][1])
 
     batch = observer(contents, name="double", batch=8)(overtaken)
     with pytest.raises(ConflictError):
-        batch.run_batch(still.services, iter(rows), most=8)
+        batch.run_batch(still.context, iter(rows), most=8)
     assert ran(still) == {ROWS[2]: 1}, "nothing of the batch was committed"
     drain(still, one)
     assert ran(still) == dict.fromkeys(ROWS, 1)
@@ -128,7 +128,7 @@ def test_an_observer_that_writes_its_own_column_in_a_row_of_its_batch_runs_for_t
 
     one = observer(contents, name="double", batch=8)(passing_on)
     write(still, *ROWS[:3])
-    assert len(one.run_batch(still.services, handed_out(ground, *ROWS[:3]), most=8)) == 3
+    assert len(one.run_batch(still.context, handed_out(ground, *ROWS[:3]), most=8)) == 3
     assert totals(still)[ROWS[0]] == len("text"), "it was the first"
     drain(still, one)
     assert totals(still)[ROWS[0]] == len("from another")

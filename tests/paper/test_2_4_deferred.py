@@ -11,7 +11,7 @@ from stores import Ground, ScriptedClock, ground
 from percola import Observer, ObserverError, Repository, Table, Transaction, Worker, observer
 from percola.observers.metrics import WorkerMetrics
 from percola.observers.observer import Observers
-from percola.observers.runner import Runs, WorkerOptions
+from percola.observers.runner import Runner, WorkerOptions
 from percola.observers.scanner import Scanner
 from percola.observers.schedule import Sweep
 
@@ -53,11 +53,11 @@ class Bench:
 
     def scan_with(self, observers: list[Observer[str]]) -> None:
         mine = Observers(observers)
-        services, options, metrics = self.repo.services, WorkerOptions(threads=1), WorkerMetrics()
-        runs = Runs(services, mine, metrics, options, random.Random(1))
-        sweep = Sweep(services, mine, options.sweep, lambda: None)
-        chance = random.Random(2)
-        self.scanner = Scanner(services, mine, metrics, options, runs, sweep, chance)
+        context, options, metrics = self.repo.context, WorkerOptions(threads=1), WorkerMetrics()
+        runs = Runner(context, mine, metrics, options, random.Random(1))
+        sweep = Sweep(context, mine, options.sweep, lambda: None)
+        rng = random.Random(2)
+        self.scanner = Scanner(context, mine, metrics, options, runs, sweep, rng)
 
     def write(self, row: str, value: int) -> None:
         with self.repo.transaction() as t:

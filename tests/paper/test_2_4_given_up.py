@@ -172,7 +172,7 @@ def test_n5_a_transaction_that_begins_only_after_its_run_was_given_up_is_of_no_u
         calls.append(row)
         with pytest.raises(ObserverTimeoutError):
             t.get(contents, row)
-        repo_leases.append(repo.services.leases.oldest())
+        repo_leases.append(repo.context.leases.oldest())
 
     repo_leases: list[int | None] = []
     write(here, "a")

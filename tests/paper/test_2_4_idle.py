@@ -29,8 +29,8 @@ class Ball:
         self.at = "second"
         with repo.transaction() as t:
             t.notify(shaken, "ball")
-        self.look = repo.services.store.scan_kind
-        monkeypatch.setattr(type(repo.services.store), "scan_kind", self._look)
+        self.look = repo.context.store.scan_kind
+        monkeypatch.setattr(type(repo.context.store), "scan_kind", self._look)
 
     def _look(self, kind: Kind, table: str, *where: Any, **how: Any) -> Any:
         found = self.look(kind, table, *where, **how)

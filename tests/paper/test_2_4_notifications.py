@@ -41,7 +41,7 @@ def notified(ground: Ground, row: str = "a") -> list[int]:
 
 def run(repo: Repository, one: Observer[str], ground: Ground, row: str = "a") -> bool:
     """One run of an observer on a row, as a worker does it; whether it ran."""
-    return one.run(repo.services, row.encode(), {cell_of(contents, row): notified(ground, row)})
+    return one.run(repo.context, row.encode(), {cell_of(contents, row): notified(ground, row)})
 
 
 def drain(repo: Repository, *observers: Observer[str]) -> Worker:
@@ -91,7 +91,7 @@ def test_n1_the_notify_cell_is_put_with_the_write_record_or_before_the_commit_po
         t.set(contents, "b", "x")
     assert t.commit_ts is not None
     written, told = (Kind.WRITE, t.commit_ts), (Kind.NOTIFY, t.commit_ts)
-    if ground.store.notifies_apart:
+    if ground.store.has_notify_table:
         # No mutation is of both there: those of all cells are put before the commit point.
         assert together == [{told}, {told}, {written}, {written}]
     else:
@@ -122,7 +122,7 @@ def die_after_the_commit_point(ground: Ground) -> Repository:
     alive.discard("dying")
     assert ground.lock_holders(contents, "b") == [t.start_ts]
     [commit_ts] = notified(ground, "a")
-    assert notified(ground, "b") == ([commit_ts] if ground.store.notifies_apart else [])
+    assert notified(ground, "b") == ([commit_ts] if ground.store.has_notify_table else [])
     return other
 
 
@@ -192,7 +192,7 @@ def test_n2_the_notify_cell_goes_with_the_commit_wherever_a_crash_comes(
 
     Where notify entries stand apart, it goes after the commit, and may outlive it.
     """
-    apart = ground.store.notifies_apart
+    apart = ground.store.has_notify_table
     alive: set[str] = set()
     write(ground.repo(TABLES), "a", "x")
     store = CrashingStore(ground.store, at=at)
@@ -252,7 +252,7 @@ def test_n3_of_many_runs_for_one_change_exactly_one_commits(
         before = notified(ground)
 
         def attempt(before: list[int] = before) -> bool:
-            return count_words.run(repo.services, b"a", {cell_of(contents, "a"): before})
+            return count_words.run(repo.context, b"a", {cell_of(contents, "a"): before})
 
         outcomes = all_at_once([attempt] * 8)
         committed = [one for one in outcomes if one is True]

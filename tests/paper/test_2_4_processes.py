@@ -155,7 +155,7 @@ def test_a_worker_killed_in_the_middle_of_a_load_loses_nothing_and_repeats_nothi
     list(repo.snapshot().scan(counters))
     assert list(locks(repo)) == []
     for table in TABLES:
-        assert repo.services.store.scan_kind(Kind.NOTIFY, table.name) == ([], None)
+        assert repo.context.store.scan_kind(Kind.NOTIFY, table.name) == ([], None)
 
 
 def test_a_worker_with_other_observers_on_a_column_is_refused_while_one_runs(

@@ -12,7 +12,7 @@ from percola import Repository, Table, Transaction, observer
 from percola.cells import Cell, Kind
 from percola.observers.metrics import WorkerMetrics
 from percola.observers.observer import Observers
-from percola.observers.runner import Runs, WorkerOptions
+from percola.observers.runner import Runner, WorkerOptions
 from percola.observers.scanner import Scanner
 from percola.observers.schedule import Sweep
 from percola.store.base import Tablet
@@ -67,11 +67,11 @@ class Stage:
             observer(stale, name="refresh")(note),
         ]
         mine, options, metrics = Observers(observers), WorkerOptions(threads=1), WorkerMetrics()
-        services, chance = self.repo.services, random.Random(seed)
-        runs = Runs(services, mine, metrics, options, chance)
-        sweep = Sweep(services, mine, 1e9, lambda: None)
-        services.coordination.listen(sweep.note_bell)
-        self.scanner = Scanner(services, mine, metrics, options, runs, sweep, chance)
+        context, rng = self.repo.context, random.Random(seed)
+        runs = Runner(context, mine, metrics, options, rng)
+        sweep = Sweep(context, mine, 1e9, lambda: None)
+        context.coordination.listen(sweep.note_bell)
+        self.scanner = Scanner(context, mine, metrics, options, runs, sweep, rng)
 
     def look(self) -> list[str]:
         """Look round once; in which tables."""
@@ -136,12 +136,12 @@ def test_what_nobody_rang_for_is_found_when_it_is_time_to_look_everywhere(
 ) -> None:
     stage.look()
     assert stage.wait == pytest.approx(1.0)
-    ring, stage.repo.services.coordination.ring = stage.repo.services.coordination.ring, print  # type: ignore[method-assign]
+    ring, stage.repo.context.coordination.ring = stage.repo.context.coordination.ring, print  # type: ignore[method-assign]
     try:
         with ground.repo(TABLES).transaction() as t:
             t.set(target, "a", "x")
     finally:
-        stage.repo.services.coordination.ring = ring  # type: ignore[method-assign]
+        stage.repo.context.coordination.ring = ring  # type: ignore[method-assign]
     stage.clock.now += 0.9
     with stage.repo.transaction() as t:
         t.notify(stale, "b")
@@ -159,7 +159,7 @@ def test_a_table_with_a_row_that_another_scanner_works_on_is_looked_at_again(
     stage.look()
     with stage.repo.transaction() as t:
         t.set(target, "a", "x")
-    coordination = stage.repo.services.coordination
+    coordination = stage.repo.context.coordination
     assert coordination.try_lock("links", b"a")
     assert set(stage.look()) == {"links"}
     assert stage.ran == []

@@ -112,14 +112,14 @@ def test_n3_two_runs_that_saw_one_change_meet_at_its_acknowledgment(
     }
 
     def overtaken(t: Transaction, row: str) -> None:
-        assert one.run(repo.services, b"a", notified[second])
+        assert one.run(repo.context, b"a", notified[second])
         t.set(plain, row, 1)
 
     slow = observer(price, category, name="relabel")(overtaken)
     with pytest.raises(ConflictError):
-        slow.run(repo.services, b"a", notified[first])
+        slow.run(repo.context, b"a", notified[first])
     assert repo.snapshot().get(plain, "a") is None
-    assert not one.run(repo.services, b"a", notified[first]), "both changes have been seen"
+    assert not one.run(repo.context, b"a", notified[first]), "both changes have been seen"
     assert ground.left_over(items, Kind.NOTIFY) == []
 
 

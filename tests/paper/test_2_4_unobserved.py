@@ -93,9 +93,9 @@ def test_n6_however_much_is_dirty_the_look_is_bounded(
             t.set(title, f"row {number:04}", "text")
             t.set(target, f"row {number:04}", "text")
             t.set(contents, f"row {number:04}", "text")
-    services = repo.services
+    context = repo.context
     mine = unobserved.Observers([observer(contents, name="contents")(ignore)])
-    unobserved.warn_of_unobserved(services, mine)
+    unobserved.warn_of_unobserved(context, mine)
     assert logged(caplog) == [
         "docs.title has at least 150 dirty cells, and no worker observes it.",
         "links.target has more than 300 dirty cells, and no worker observes it.",
@@ -104,5 +104,5 @@ def test_n6_however_much_is_dirty_the_look_is_bounded(
     everything = [contents, title, poke, target]
     all_of_them = unobserved.Observers([observer(one, name=one.name)(ignore) for one in everything])
     store.entries_read = 0
-    unobserved.warn_of_unobserved(services, all_of_them)
+    unobserved.warn_of_unobserved(context, all_of_them)
     assert store.entries_read == 0

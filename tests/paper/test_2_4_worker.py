@@ -426,7 +426,7 @@ def test_workers_with_different_observers_on_a_column_run_one_after_the_other_on
     with pytest.raises(ObserverMismatchError, match="measure"):
         second.start()
     first.stop()
-    assert [one["observers"] for one in repo.services.coordination.processes()] == [{}]
+    assert [one["observers"] for one in repo.context.coordination.processes()] == [{}]
     write(repo, "a")
     Worker(repo, [another], threads=1).run_until_idle()
     assert repo.snapshot().get(size, "a") == -1

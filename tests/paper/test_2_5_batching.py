@@ -141,7 +141,7 @@ def test_the_read_cache_is_bounded_in_cells_and_in_bytes() -> None:
 def test_commits_of_many_threads_share_one_lmdb_transaction(tmp_path: Path) -> None:
     """Group commit: what queues up while one commit is written is written with the next."""
     with percola.open(tmp_path / "repo", schema=TABLES, durability="relaxed") as repo:
-        store = repo.services.store
+        store = repo.context.store
         assert isinstance(store, LmdbStore)
         environment = store._environment
         transactions = [repo.transaction() for _ in range(8)]

@@ -451,9 +451,9 @@ def test_calls_are_counted_by_caller_and_kind_and_told_to_who_asks_the_worker() 
 
 @only_near("it is about stores that are not behind a network")
 def test_an_embedded_store_is_neither_counted_nor_read_ahead(ground: Ground) -> None:
-    services = ground.repo(TABLES).services
-    assert services.store is ground.store
-    assert (services.calls, services.prefetch, services.caches_reads) == (None, None, False)
+    context = ground.repo(TABLES).context
+    assert context.store is ground.store
+    assert (context.calls, context.prefetch, context.caches_reads) == (None, None, False)
 
 
 def test_a_snapshot_that_ends_while_its_thread_learns_from_another_waits_for_nothing() -> None:

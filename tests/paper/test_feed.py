@@ -251,9 +251,9 @@ def test_what_was_settled_once_stays_so_whatever_locks_come_later(pair: Pair) ->
     pair.gate.await_arrival()
     # Its lock is below what was settled, and in the way of every ordinary reader.
     assert feed.settled(pair.repo, bank) < old.start_ts < at
-    images = list(feed.read_changes(pair.repo.services.store, "bank", old.start_ts, before))
+    images = list(feed.read_changes(pair.repo.context.store, "bank", old.start_ts, before))
     assert [(one.row, one.commit_ts, one.values) for one in images] == [(b"a", at, {b"bal": b"4"})]
-    rows = list(feed.read_rows(pair.repo.services.store, "bank", before, wanted=None))
+    rows = list(feed.read_rows(pair.repo.context.store, "bank", before, wanted=None))
     assert [(one.row, one.commit_ts, one.values) for one in rows] == [(b"a", at, {b"bal": b"4"})]
     pair.gate.open()
     assert committing.result(20) > before
@@ -308,7 +308,7 @@ def test_below_a_late_lock_older_versions_and_long_values_are_found(pair: Pair) 
     pair.seam.hook = stop_at("commit", "a", pair.gate)
     committing = in_thread(late.commit)
     pair.gate.await_arrival()
-    store = pair.repo.services.store
+    store = pair.repo.context.store
     [image] = feed.read_changes(store, "bank", late.start_ts, before, end=b"b")
     assert image.values == {b"bal": b"2", b"note": b"long" * INLINE_BYTES}
     [row] = feed.read_rows(store, "bank", before, wanted=[(b"note", False)])

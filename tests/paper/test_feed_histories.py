@@ -150,7 +150,7 @@ class History:
         elif isinstance(action, Meet):
             cell = Cell(docs.name, action.row.encode(), COLUMNS[action.column].key)
             for lock_ts, raw in self.ground.store.entries(cell, Kind.LOCK, 0, 2**62):
-                self.repo.services.resolver.try_resolve(cell, lock_ts, raw)
+                self.repo.context.resolver.try_resolve(cell, lock_ts, raw)
         else:
             if action.held:
                 with suppress(SnapshotTooOldError):  # It has come too late already.
@@ -162,7 +162,7 @@ class History:
     def poll(self, quarters: int = 4) -> None:
         settled = max(self.after, feed.settled(self.repo, docs))
         upto = self.after + (settled - self.after) * quarters // 4
-        store = self.repo.services.store
+        store = self.repo.context.store
         try:
             feed.check_start(self.repo, docs.name, self.after)
             found = list(feed.read_changes(store, docs.name, self.after, upto))

@@ -38,8 +38,8 @@ PLANTED = [
         "only-the-newest-hold-counts",
         "Of several holds, the collector goes by the one of the newest timestamp.",
         file="src/percola/gc/collector.py",
-        old="holds(self._store, self._services.clock)[:1]",
-        new="holds(self._store, self._services.clock)[-1:]",
+        old="holds(self._store, self._context.clock)[:1]",
+        new="holds(self._store, self._context.clock)[-1:]",
         tests=[HOLDS + "test_the_oldest_of_several_counts_and_another_process_sees_it"],
     ),
     Planted(

@@ -53,7 +53,7 @@ PLANTED = [
         "mark-alone-is-believed",
         "A change passes for dead-lettered by its notify entry, though no `failed` entry tells it.",
         file="src/percola/observers/failures.py",
-        old="return bool(self._services.store.entries(failed, Kind.FAILED, dirty.newest, MAX_TS))",
+        old="return bool(self._context.store.entries(failed, Kind.FAILED, dirty.newest, MAX_TS))",
         new="return bool(failed)",
         tests=[_ATTEMPTS + "test_n5_a_mark_without_the_failed_entry_is_not_believed"],
     ),
@@ -71,7 +71,7 @@ PLANTED = [
         "given-up-run-keeps-its-lease",
         "The transaction of a run that was given up holds garbage collection back.",
         file="src/percola/observers/observer.py",
-        old="        self._services.leases.drop(id(self))\n",
+        old="        self._context.leases.drop(id(self))\n",
         new="",
         tests=[
             _GIVEN_UP

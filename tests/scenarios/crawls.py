@@ -69,9 +69,9 @@ def made_crawl(folder: Path) -> Crawl:
 
 def sample_crawl(folder: Path, seed: int) -> Crawl:
     """The package's sample; the later crawls are made in a folder."""
-    chance = random.Random(f"sample {seed}")
+    rng = random.Random(f"sample {seed}")
     pages = [one for one in captures([sample_path()]) if one.status == 200]
-    chance.shuffle(pages)
+    rng.shuffle(pages)
     gone, changed = int(_GONE * len(pages)), int(CHANGED * len(pages))
     again = folder / "recrawl.warc.gz"
     write_answers(again, _crawled_again(pages, changed, timedelta(days=30)))
@@ -165,10 +165,10 @@ def copy_records(found: Iterable[Place], into: Path) -> Path:
     return into
 
 
-def shuffled(files: Iterable[Path], folder: Path, parts: int, chance: random.Random) -> list[Path]:
+def shuffled(files: Iterable[Path], folder: Path, parts: int, rng: random.Random) -> list[Path]:
     """All captures of some files, dealt out to `parts` files in a random order."""
     found = [place for place, _ in places(files)]
-    chance.shuffle(found)
+    rng.shuffle(found)
     folder.mkdir(parents=True, exist_ok=True)
     return [
         copy_records(found[part::parts], folder / f"shuffled-{part}.warc.gz")

@@ -111,7 +111,7 @@ def same_crawl_again(stage: Stage) -> Outcome:
 
 def shuffled_loads(stage: Stage) -> Outcome:
     """All three crawls in random orders: they all end in the same state."""
-    chance = random.Random(f"orders {stage.seed}")
+    rng = random.Random(f"orders {stage.seed}")
     sites = []
     captures = 0
     verdict = None
@@ -119,7 +119,7 @@ def shuffled_loads(stage: Stage) -> Outcome:
         name = f"order-{number}"
         files: Sequence[Path] = stage.crawl.all
         if number:
-            files = shuffled(files, stage.folder / f"{name}-files", 3, chance)
+            files = shuffled(files, stage.folder / f"{name}-files", 3, rng)
         site = stage.empty(name)
         if number == ORDERS - 1:
             site.load(files)
@@ -247,14 +247,14 @@ def random_updates(stage: Stage, number: int = UPDATES) -> Outcome:
 
 def _pool(stage: Stage) -> list[Capture]:
     """Captures of the pages that the updates are about."""
-    chance = random.Random(f"pool {stage.seed}")
+    rng = random.Random(f"pool {stage.seed}")
     found = [
         place
         for place, one in places(stage.crawl.first)
         if isinstance(one, Capture) and one.status == 200
     ]
     pool: dict[str, Capture] = {}
-    for file, offset, length in sorted(chance.sample(found, min(stage.pool, len(found)))):
+    for file, offset, length in sorted(rng.sample(found, min(stage.pool, len(found)))):
         for one in read_captures(file, start=offset, end=offset + length):
             if isinstance(one, Capture):
                 pool[normalise(one.url)] = one

@@ -82,7 +82,7 @@ class Trace:
 def traced(repo: Repository, since: int = 0) -> Trace:
     """What was committed after a timestamp; versions must not have been collected since."""
     found: defaultdict[int, Counter[str]] = defaultdict(Counter)
-    store = repo.services.store
+    store = repo.context.store
     for table in repo.schema:
         position: bytes | None = b""
         while position is not None:

@@ -26,14 +26,14 @@ DIRTY = 100
 
 def main(address: str, file: str, seed: str) -> None:
     threading.Thread(target=_end_with_input, daemon=True).start()
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     found = [one for one in read_captures(file) if isinstance(one, Capture | Revisit)]
     with open_repository(address) as repo:
         print("ready", flush=True)
         done = 0
         pause = threading.Event()
         while done < len(found):
-            group = found[done : done + chance.randrange(1, MOST + 1)]
+            group = found[done : done + rng.randrange(1, MOST + 1)]
             load_captures(repo, group, file)
             done += len(group)
             print(done, flush=True)

@@ -103,13 +103,13 @@ class Updates:
     def __init__(self, pages: Sequence[Capture], seed: int) -> None:
         self.kinds: Counter[str] = Counter()
         self.near = 0
-        self._chance = random.Random(f"updates {seed}")
+        self._rng = random.Random(f"updates {seed}")
         self._original = {normalise(one.url): one for one in pages}
         self._urls = sorted(self._original)
         self._domains: defaultdict[str, list[str]] = defaultdict(list)
         for url in self._urls:
             self._domains[registrable_domain(url)].append(url)
-        self._hot = self._chance.sample(self._urls, _HOT)
+        self._hot = self._rng.sample(self._urls, _HOT)
         # Pages that nobody has crawled before: other spellings of known ones, and mirrors.
         self._new = [
             *(url.replace("https:", "http:", 1) for url in self._urls[::7]),
@@ -134,7 +134,7 @@ class Updates:
             "back": self._bring_back,
             "redirect": lambda: self._redirect(self._any(), self._any()),
             "redirect to a redirect": self._redirect_on,
-            "cycle of redirects": lambda: self._make_cycle(self._chance.choice((2, 3))),
+            "cycle of redirects": lambda: self._make_cycle(self._rng.choice((2, 3))),
             "link of a long chain": self._link_chain,
             "refresh in the markup": self._refresh,
             "canonical": self._name_canonical,
@@ -155,7 +155,7 @@ class Updates:
         while len(taken) < number - _LAST:
             # First each kind once: what is rare must not be missing in a short run.
             never = [kind for kind in kinds if not self.kinds[kind]]
-            kind = never[0] if never else self._chance.choices(kinds, weights)[0]
+            kind = never[0] if never else self._rng.choices(kinds, weights)[0]
             some = list(self._makers[kind]())
             self.kinds[kind] += len(some)
             taken += some
@@ -189,13 +189,13 @@ class Updates:
     # --- Who, when --------------------------------------------------------------------
 
     def _any(self) -> str:
-        return self._chance.choice(self._urls)
+        return self._rng.choice(self._urls)
 
     def _any_or_new(self) -> str:
-        return self._chance.choice(self._new if self._chance.random() < 0.4 else self._urls)
+        return self._rng.choice(self._new if self._rng.random() < 0.4 else self._urls)
 
     def _mark(self) -> str:
-        return f"{self._chance.getrandbits(40):010x}"
+        return f"{self._rng.getrandbits(40):010x}"
 
     def _tick(self) -> datetime:
         self._now += timedelta(minutes=1)
@@ -241,15 +241,15 @@ class Updates:
         return self._edited("changed text", self._any(), *edits)
 
     def _change_links(self) -> Iterator[Answer]:
-        chosen = {*self._chance.sample(self._hot, 2), self._any_or_new(), self._any()}
-        links = tuple((url, self._chance.choice(_WORDS)) for url in sorted(chosen))
+        chosen = {*self._rng.sample(self._hot, 2), self._any_or_new(), self._any()}
+        links = tuple((url, self._rng.choice(_WORDS)) for url in sorted(chosen))
         return self._edited("changed links", self._any(), CrossLinks(links))
 
     def _change_bytes(self) -> Iterator[Answer]:
         return self._edited("same text in other bytes", self._any(), Comment(self._mark()))
 
     def _resemble(self) -> Iterator[Answer]:
-        variant = self._chance.choice(self._variants)
+        variant = self._rng.choice(self._variants)
         self.near += variant.changed
         return self._say("near-duplicate", self._any_or_new(), variant.page, variant.body)
 
@@ -258,13 +258,13 @@ class Updates:
         return self._say("copy", self._any_or_new(), page, page.body)
 
     def _withhold(self) -> Iterator[Answer]:
-        if self._chance.random() < 0.5:
+        if self._rng.random() < 0.5:
             return self._edited("noindex", self._any(), robots="noindex")
         return self._edited("noindex", self._any(), NoIndex())
 
     def _near_variants(self) -> Iterator[Variant]:
         found = 0
-        for url in self._chance.sample(self._urls, len(self._urls)):
+        for url in self._rng.sample(self._urls, len(self._urls)):
             page = self._original[url]
             original = _parsed(page, page.body)
             if original.sketch is None or len(tokens(original.text)) < _LONG:
@@ -284,13 +284,13 @@ class Updates:
     # --- Coming and going ---------------------------------------------------------------
 
     def _remove(self) -> Iterator[Answer]:
-        url = self._any() if self._chance.random() < 0.8 else self._chance.choice(self._new)
+        url = self._any() if self._rng.random() < 0.8 else self._rng.choice(self._new)
         page = self._original.get(url) or self._original[self._any()]
-        return self._say("gone", url, page, status=self._chance.choice(_STATUSES["gone"]))
+        return self._say("gone", url, page, status=self._rng.choice(_STATUSES["gone"]))
 
     def _bring_back(self) -> Iterator[Answer]:
         away = [url for url in self._urls if self._known[url].kind != "back"]
-        return self._edited("back", self._chance.choice(away or self._urls))
+        return self._edited("back", self._rng.choice(away or self._urls))
 
     def _fail(self) -> Iterator[Answer]:
         url = self._any()
@@ -298,7 +298,7 @@ class Updates:
         yield answer_of(
             self._original[url],
             self._tick() - self._original[url].date,
-            status=self._chance.choice(_STATUSES["unavailable"]),
+            status=self._rng.choice(_STATUSES["unavailable"]),
         )
 
     def _repeat(self) -> Iterator[Answer]:
@@ -307,12 +307,12 @@ class Updates:
             for url in self._urls
             if url not in self._may_be_late and self._known[url].digest is not None
         ]
-        url = self._chance.choice(repeatable)
+        url = self._rng.choice(repeatable)
         self._known[url].date = date = self._tick()
         yield Answer(url, date, same=self._known[url].digest)
 
     def _arrive_oldest(self) -> Iterator[Answer]:
-        date = self._first - timedelta(minutes=self._chance.randrange(1, 10_000))
+        date = self._first - timedelta(minutes=self._rng.randrange(1, 10_000))
         url = self._any()
         page = self._original[url]
         body = apply([Paragraph(f"From long ago: {self._mark()}.")], page.body)
@@ -321,9 +321,9 @@ class Updates:
     def _arrive_late(self) -> Iterator[Answer]:
         """A capture of some moment since the updates began; a newer one may be known."""
         passed = (self._now - self._began) // timedelta(minutes=1)
-        minutes = self._chance.randrange(max(1, passed))
-        date = self._began + timedelta(minutes=minutes, seconds=self._chance.randrange(1, 60))
-        url = self._chance.choice(sorted(self._may_be_late))
+        minutes = self._rng.randrange(max(1, passed))
+        date = self._began + timedelta(minutes=minutes, seconds=self._rng.randrange(1, 60))
+        url = self._rng.choice(sorted(self._may_be_late))
         page = self._original[url]
         body = apply([Paragraph(f"Arrived late: {self._mark()}.")], page.body)
         return self._say("late", url, page, body, date=date)
@@ -332,24 +332,24 @@ class Updates:
 
     def _redirect(self, url: str, target: str, kind: str = "redirect") -> Iterator[Answer]:
         page = self._original.get(url) or self._original[self._urls[0]]
-        status = self._chance.choice(_STATUSES["redirect"])
+        status = self._rng.choice(_STATUSES["redirect"])
         return self._say(kind, url, page, status=status, target=target)
 
     def _redirect_on(self) -> Iterator[Answer]:
         redirects = [url for url, one in self._known.items() if one.target is not None]
-        target = self._chance.choice(redirects or self._urls)
+        target = self._rng.choice(redirects or self._urls)
         return self._redirect(self._any(), target, "redirect to a redirect")
 
     def _make_cycle(self, length: int) -> Iterator[Answer]:
-        around = self._chance.sample(self._urls, length)
+        around = self._rng.sample(self._urls, length)
         for place, url in enumerate(around):
             yield from self._redirect(url, around[place - 1], "cycle of redirects")
 
     def _link_chain(self) -> Iterator[Answer]:
         """One link of a chain that is too long to be followed from its beginning."""
         unmade = [place for place, url in enumerate(self._chain) if url not in self._known]
-        place = unmade[-1] if unmade else self._chance.randrange(len(self._chain))
-        if not unmade and place < len(self._chain) // 2 and self._chance.random() < 0.2:
+        place = unmade[-1] if unmade else self._rng.randrange(len(self._chain))
+        if not unmade and place < len(self._chain) // 2 and self._rng.random() < 0.2:
             page = self._original[self._urls[0]]
             return self._say("link of a long chain", self._chain[place], page, status=404)
         return self._link(place)
@@ -359,11 +359,11 @@ class Updates:
             target = self._chain[place + 1]
         else:
             # A page that is no redirect: else the chain might come to lead round in a circle.
-            target = self._chance.choice([one for one in self._urls if not self._known[one].target])
+            target = self._rng.choice([one for one in self._urls if not self._known[one].target])
         return self._redirect(self._chain[place], target, "link of a long chain")
 
     def _refresh(self) -> Iterator[Answer]:
-        url, target = self._chance.sample(self._urls, 2)
+        url, target = self._rng.sample(self._urls, 2)
         markup = (
             f'<!doctype html><meta http-equiv="refresh" content="0; url={target}">'
             f'<title>Moved</title><a href="{target}">Moved</a>'
@@ -373,13 +373,13 @@ class Updates:
 
     def _name_canonical(self) -> Iterator[Answer]:
         url = self._any()
-        target = self._chance.choice(self._domains[registrable_domain(url)])
+        target = self._rng.choice(self._domains[registrable_domain(url)])
         return self._edited("canonical", url, Canonical(target))
 
     def _name_foreign_canonical(self) -> Iterator[Answer]:
         url = self._any()
         mine = registrable_domain(url)
-        target = self._chance.choice([one for one in self._urls if registrable_domain(one) != mine])
+        target = self._rng.choice([one for one in self._urls if registrable_domain(one) != mine])
         return self._edited("canonical on another domain", url, Canonical(target))
 
 

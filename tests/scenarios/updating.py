@@ -89,7 +89,7 @@ class Updating:
         self._repo, self._workers = repo, workers
         self._seed = seed
         self._patience = patience
-        self._chance = random.Random(f"kills {seed}")
+        self._rng = random.Random(f"kills {seed}")
 
     def run(self, files: Sequence[tuple[Path, int]], updaters: int, workers: int) -> None:
         """Load files, given with the number of their captures.
@@ -99,9 +99,9 @@ class Updating:
         """
         running = [self._start(file, total) for file, total in files]
         # Where in its file each victim dies, and after how many captures of all a worker does.
-        moments = {one: self._chance.uniform(0.2, 0.7) * one.total for one in running[:updaters]}
+        moments = {one: self._rng.uniform(0.2, 0.7) * one.total for one in running[:updaters]}
         everything = sum(total for _, total in files)
-        deaths = sorted(self._chance.uniform(0.2, 0.8) * everything for _ in range(workers))
+        deaths = sorted(self._rng.uniform(0.2, 0.8) * everything for _ in range(workers))
         alive = set(running)
         finished = 0
         try:
@@ -144,7 +144,7 @@ class Updating:
         return self._start(one.file, one.total)
 
     def _kill_worker(self) -> None:
-        victim = self._chance.choice(self._workers.processes)
+        victim = self._rng.choice(self._workers.processes)
         assert victim.poll() is None, "a worker ended before it could be killed"
         assert self._repo.pending(), "nothing was going on when a worker was killed"
         victim.kill()

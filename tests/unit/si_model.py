@@ -21,14 +21,14 @@ class Model:
 
     def __init__(
         self,
-        chance: random.Random,
+        rng: random.Random,
         *,
         appends: bool = False,
         clients: int = 3,
         deaths: float = 0.1,
         deletes: float = 0.15,
     ) -> None:
-        self.chance = chance
+        self.rng = rng
         self.appends = appends
         self.deaths, self.deletes = deaths, deletes
         self.history: list[Recorded] = []
@@ -44,7 +44,7 @@ class Model:
     def run(self, steps: int) -> list[Recorded]:
         """Take so many steps, let everybody finish, and read everything at rest."""
         for _ in range(steps):
-            client = self.chance.choice(list(self._running))
+            client = self.rng.choice(list(self._running))
             record = self._running[client]
             self._now += 1
             if record is None:
@@ -63,7 +63,7 @@ class Model:
     # --- One step -----------------------------------------------------------------------
 
     def _begin(self, client: str) -> Recorded:
-        two_phase = self.chance.random() < 0.4
+        two_phase = self.rng.random() < 0.4
         began = self._tick()
         if two_phase:
             self._drawn += 2
@@ -84,8 +84,8 @@ class Model:
         return record
 
     def _go_on(self, record: Recorded) -> None:
-        step = self.chance.random()
-        key = self.chance.choice(KEYS)
+        step = self.rng.random()
+        key = self.rng.choice(KEYS)
         if step < 0.35:
             self._read(record, key)
         elif step < 0.65:
@@ -124,9 +124,9 @@ class Model:
         if self.appends:
             before = self._read(record, key)
             value = [*(before if isinstance(before, list) else []), self._values]
-        elif self.chance.random() < self.deletes:
+        elif self.rng.random() < self.deletes:
             value = None
-        elif self.chance.random() < 0.7 and key not in own:
+        elif self.rng.random() < 0.7 and key not in own:
             self._read(record, key)
         if key in own and own[key] != value:
             record.overwritten.append((key, own[key]))
@@ -141,7 +141,7 @@ class Model:
             record.locked.append(key)
 
     def _scan(self, record: Recorded) -> None:
-        low, high = KEYS[self.chance.randrange(2)], KEYS[self.chance.randrange(3, 5)]
+        low, high = KEYS[self.rng.randrange(2)], KEYS[self.rng.randrange(3, 5)]
         found = []
         for key in KEYS:
             if low <= key < high and key not in dict(record.writes):
@@ -158,14 +158,14 @@ class Model:
     def _end(self, record: Recorded) -> None:
         cells = [key for key, _ in record.writes] + record.locked
         newest = max((self._newest(key) for key in cells), default=0)
-        dies = self.chance.random() < self.deaths and record.process != "last"
+        dies = self.rng.random() < self.deaths and record.process != "last"
         if newest > record.start_ts:
             if dies:
                 self._die(record)
             else:
                 self._abort(record)
             return
-        if dies and self.chance.random() < 0.5:
+        if dies and self.rng.random() < 0.5:
             self._die(record)
             return
         self.really_committed.add(record.id)
@@ -194,8 +194,8 @@ class Model:
 
 
 def pick(
-    chance: random.Random, history: list[Recorded], fits: Callable[[Recorded], bool]
+    rng: random.Random, history: list[Recorded], fits: Callable[[Recorded], bool]
 ) -> Recorded | None:
     """One of the transactions that fit, if any does."""
     fitting = [one for one in history if fits(one)]
-    return chance.choice(fitting) if fitting else None
+    return rng.choice(fitting) if fitting else None

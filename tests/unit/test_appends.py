@@ -226,13 +226,13 @@ def test_a_long_chain_needs_no_recursion(story: Story) -> None:
 
 
 @settings(max_examples=150)
-@given(chance=st.randoms(use_true_random=True), steps=st.integers(1, 250))
+@given(rng=st.randoms(use_true_random=True), steps=st.integers(1, 250))
 def test_a_correct_history_has_no_cycle_whatever_its_timestamps_say(
-    chance: random.Random, steps: int
+    rng: random.Random, steps: int
 ) -> None:
-    history = Model(chance, appends=True, clients=chance.randint(1, 6)).run(steps)
+    history = Model(rng, appends=True, clients=rng.randint(1, 6)).run(steps)
     for one in history:
-        one.start_ts, one.commit_ts = chance.randrange(100), chance.randrange(100)
+        one.start_ts, one.commit_ts = rng.randrange(100), rng.randrange(100)
     found = check_appends(history)
     assert not found, explain(found)
 
@@ -241,7 +241,7 @@ def committed(history: list[Recorded]) -> list[Recorded]:
     return [one for one in history if one.outcome is Outcome.COMMITTED]
 
 
-def read_a_shorter_list(chance: random.Random, history: list[Recorded]) -> bool:
+def read_a_shorter_list(rng: random.Random, history: list[Recorded]) -> bool:
     """One that somebody's append, over before the reader began, is missing from."""
     over: list[tuple[int, str, int]] = [
         (one.ended, key, len(value))
@@ -260,7 +260,7 @@ def read_a_shorter_list(chance: random.Random, history: list[Recorded]) -> bool:
     ]
     if not places:
         return False
-    one, at, length = chance.choice(places)
+    one, at, length = rng.choice(places)
     key, value = one.reads[at]
     assert isinstance(value, list)
     one.reads[at] = (key, value[: length - 1] or None)
@@ -269,7 +269,7 @@ def read_a_shorter_list(chance: random.Random, history: list[Recorded]) -> bool:
     return True
 
 
-def read_an_aborted_append(chance: random.Random, history: list[Recorded]) -> bool:
+def read_an_aborted_append(rng: random.Random, history: list[Recorded]) -> bool:
     places = [
         (reader, at, got)
         for one in history
@@ -282,12 +282,12 @@ def read_an_aborted_append(chance: random.Random, history: list[Recorded]) -> bo
     ]
     if not places:
         return False
-    reader, at, got = chance.choice(places)
+    reader, at, got = rng.choice(places)
     reader.reads[at] = (reader.reads[at][0], got)
     return True
 
 
-def commit_what_conflicted(chance: random.Random, history: list[Recorded]) -> bool:
+def commit_what_conflicted(rng: random.Random, history: list[Recorded]) -> bool:
     """An aborted transaction whose append somebody else's took the place of."""
     places = [
         one
@@ -304,7 +304,7 @@ def commit_what_conflicted(chance: random.Random, history: list[Recorded]) -> bo
     ]
     if not places:
         return False
-    chance.choice(places).outcome = Outcome.COMMITTED
+    rng.choice(places).outcome = Outcome.COMMITTED
     return True
 
 
@@ -325,11 +325,11 @@ def test_a_seeded_anomaly_is_found_without_timestamps(what: str) -> None:
         database=None,
         suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
     )
-    @given(chance=st.randoms(use_true_random=True))
-    def look(chance: random.Random) -> None:
+    @given(rng=st.randoms(use_true_random=True))
+    def look(rng: random.Random) -> None:
         nonlocal seeded
-        history = Model(chance, appends=True, clients=4).run(200)
-        assume(seed(chance, history))
+        history = Model(rng, appends=True, clients=4).run(200)
+        assume(seed(rng, history))
         for one in history:
             one.start_ts, one.commit_ts = 0, None
         seeded += 1

@@ -97,17 +97,17 @@ def test_a_restored_repository_is_the_one_that_was_backed_up(folder: Path, tmp_p
     with percola.open(folder, TABLES) as repo:
         with repo.transaction() as t:
             t.set(body, "0", large)
-        last = repo.services.oracle.read_timestamp()
+        last = repo.context.oracle.read_timestamp()
         told = backup(repo, file)
         with repo.transaction() as t:
             t.set(bal, "0", 0)
     assert (told.timestamp, told.durability) == (last, "relaxed")
     assert restore(file, other) == told
     with percola.open(other, TABLES, create=False) as repo:
-        assert repo.services.oracle.read_timestamp() == last
+        assert repo.context.oracle.read_timestamp() == last
         assert repo.snapshot().get(body, "0") == large
         assert total(repo) == ACCOUNTS * EACH
-        assert repo.services.oracle.timestamp() > last
+        assert repo.context.oracle.timestamp() > last
         assert assert_sound(repo).notifications == ACCOUNTS
         Worker(repo, [note], threads=1).run_until_idle()
         assert repo.is_idle()
@@ -184,9 +184,9 @@ def test_a_backup_beside_writers_and_a_worker_is_one_moment(folder: Path, tmp_pa
         for child in (one, two, three):
             child.hear()
         for i in range(4):
-            before = repo.services.oracle.read_timestamp()
+            before = repo.context.oracle.read_timestamp()
             backups.append(backup(repo, tmp_path / f"{i}"))
-            after = repo.services.oracle.read_timestamp()
+            after = repo.context.oracle.read_timestamp()
             assert before <= backups[-1].timestamp < after, "nobody wrote beside the backup"
     for i, told in enumerate(backups):
         restore(tmp_path / f"{i}", tmp_path / f"restored-{i}")
@@ -208,12 +208,12 @@ def test_locks_of_writers_that_were_under_way_resolve_in_what_is_restored(
     folder: Path, tmp_path: Path, after: int, locks: int, first: int
 ) -> None:
     with percola.open(folder, TABLES) as repo:
-        services = repo.services
-        store = services.store
+        context = repo.context
+        store = context.store
         assert isinstance(store, OneStepStore)
         crashing = CrashingStore(store, after + 1)
         dying = Repository(
-            repo.address, crashing, EmbeddedOracle(store), services.coordination, TABLES
+            repo.address, crashing, EmbeddedOracle(store), context.coordination, TABLES
         )
         t = dying.transaction(two_phase=True)
         t.set(bal, "0", 0)
@@ -257,11 +257,11 @@ def test_a_program_goes_on_forking_and_growing_while_it_is_backed_up(folder: Pat
             if child == 0:
                 os._exit(0 if repo.snapshot().get(bal, "0") == EACH else 1)
             assert os.waitpid(child, 0)[1] == 0
-            repo.services.store._environment._grow(2)  # type: ignore[attr-defined]
+            repo.context.store._environment._grow(2)  # type: ignore[attr-defined]
 
         out = Slow(meanwhile)
         told = backup(repo, out)
-        assert repo.services.oracle.read_timestamp() > told.timestamp
+        assert repo.context.oracle.read_timestamp() > told.timestamp
     assert read_header(io.BytesIO(out.getvalue()))[0] == told
 
 

@@ -115,7 +115,7 @@ def test_the_locked_cells_have_a_lock_only_record_for_each_of_so_many_transactio
         for locks in (0, 7):
             locked_cells.fill(repo, locks)
         for locks in (0, 7):
-            cells, _ = repo.services.store.versions(
+            cells, _ = repo.context.store.versions(
                 "cells", f"{locks:07}/".encode(), f"{locks:07}0".encode(), limit=1000
             )
             found = {

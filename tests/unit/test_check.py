@@ -46,7 +46,7 @@ __all__ = ["TABLES", "ground", "repo"]
 
 
 def damage(repo: Repository, table: str, row: bytes, *changes: Put | Delete) -> None:
-    assert repo.services.store.mutate([RowMutation(table, row, (), changes)]) == [True]
+    assert repo.context.store.mutate([RowMutation(table, row, (), changes)]) == [True]
 
 
 def lock(
@@ -83,7 +83,7 @@ def test_a_write_record_without_its_data_is_found(repo: Repository) -> None:
 
 def test_a_lock_whose_primary_knows_nothing_of_it_is_found(repo: Repository) -> None:
     write(repo, bal, "Bob", 10)
-    ts = repo.services.oracle.timestamp()
+    ts = repo.context.oracle.timestamp()
     damage(repo, "bank", b"Joe", Put(Kind.LOCK, b"bal", ts, lock(cell_of(bal, "Bob"))))
     found = only(repo, "lock-without-primary")
     assert (found.cell, found.ts) == (cell_of(bal, "Joe"), ts)
@@ -91,13 +91,13 @@ def test_a_lock_whose_primary_knows_nothing_of_it_is_found(repo: Repository) -> 
 
 
 def test_a_lock_whose_primary_is_in_no_table_is_found(repo: Repository) -> None:
-    ts = repo.services.oracle.timestamp()
+    ts = repo.context.oracle.timestamp()
     damage(repo, "bank", b"Joe", Put(Kind.LOCK, b"bal", ts, lock(Cell("gone", b"r", b"c"))))
     assert only(repo, "lock-without-primary").ts == ts
 
 
 def test_a_lock_whose_primary_has_another_primary_is_found(repo: Repository) -> None:
-    ts = repo.services.oracle.timestamp()
+    ts = repo.context.oracle.timestamp()
     bob, joe = cell_of(bal, "Bob"), cell_of(bal, "Joe")
     damage(repo, "bank", b"Joe", Put(Kind.LOCK, b"bal", ts, lock(bob)))
     damage(repo, "bank", b"Bob", Put(Kind.LOCK, b"bal", ts, lock(Cell("bank", b"Z", b"bal"))))
@@ -108,14 +108,14 @@ def test_a_lock_whose_primary_has_another_primary_is_found(repo: Repository) -> 
 
 
 def test_a_lock_without_its_data_is_found(repo: Repository) -> None:
-    ts = repo.services.oracle.timestamp()
+    ts = repo.context.oracle.timestamp()
     held = lock(cell_of(title, "r"), value=None)
     damage(repo, "docs", b"r", Put(Kind.LOCK, b"title", ts, held))
     assert only(repo, "lock-without-data").ts == ts
 
 
 def test_two_locks_on_a_cell_are_found(repo: Repository) -> None:
-    first, second = repo.services.oracle.timestamp(), repo.services.oracle.timestamp()
+    first, second = repo.context.oracle.timestamp(), repo.context.oracle.timestamp()
     held = lock(cell_of(bal, "Bob"))
     damage(
         repo,
@@ -129,7 +129,7 @@ def test_two_locks_on_a_cell_are_found(repo: Repository) -> None:
 
 @pytest.mark.parametrize("own", [True, False])
 def test_a_lock_beside_a_write_record_at_or_above_it_is_found(repo: Repository, own: bool) -> None:
-    ts = repo.services.oracle.timestamp()
+    ts = repo.context.oracle.timestamp()
     _, commit_ts = write(repo, bal, "Bob", 10)
     held = Put(Kind.LOCK, b"bal", ts, lock(cell_of(bal, "Bob")))
     record = encode_write(Op.PUT, ts if own else commit_ts - 1, b"10")
@@ -139,14 +139,14 @@ def test_a_lock_beside_a_write_record_at_or_above_it_is_found(repo: Repository, 
 
 
 def test_a_lock_beside_its_own_rollback_record_is_found(repo: Repository) -> None:
-    ts = repo.services.oracle.timestamp()
+    ts = repo.context.oracle.timestamp()
     held = Put(Kind.LOCK, b"bal", ts, lock(cell_of(bal, "Bob")))
     damage(repo, "bank", b"Bob", held, Put(Kind.WRITE, b"bal", ts, encode_write(Op.ROLLBACK, ts)))
     assert "own" in only(repo, "lock-beside-write").message
 
 
 def test_a_lock_that_would_commit_without_a_notification_is_found(repo: Repository) -> None:
-    ts = repo.services.oracle.timestamp()
+    ts = repo.context.oracle.timestamp()
     held = Put(Kind.LOCK, b"contents", ts, lock(cell_of(contents, "r"), observed=False))
     damage(repo, "docs", b"r", held)
     assert "notify nobody" in only(repo, "lock-of-wrong-notification").message
@@ -154,34 +154,34 @@ def test_a_lock_that_would_commit_without_a_notification_is_found(repo: Reposito
 
 @pytest.mark.parametrize("raw", [b"", b"junk", b"R" + bytes(25), b"P" + bytes(40)])
 def test_a_lock_that_cannot_be_read_is_found(repo: Repository, raw: bytes) -> None:
-    ts = repo.services.oracle.timestamp()
+    ts = repo.context.oracle.timestamp()
     damage(repo, "bank", b"Bob", Put(Kind.LOCK, b"bal", ts, raw))
     assert only(repo, "undecodable-lock").ts == ts
 
 
 @pytest.mark.parametrize("raw", [b"", b"junk", b"Z" + bytes(9), b"D" + bytes(10)])
 def test_a_write_record_that_cannot_be_read_is_found(repo: Repository, raw: bytes) -> None:
-    ts = repo.services.oracle.timestamp()
+    ts = repo.context.oracle.timestamp()
     damage(repo, "bank", b"Bob", Put(Kind.WRITE, b"bal", ts, raw))
     assert only(repo, "undecodable-write").ts == ts
 
 
 def test_a_commit_that_is_not_after_its_start_is_found(repo: Repository) -> None:
-    ts = repo.services.oracle.timestamp()
+    ts = repo.context.oracle.timestamp()
     record = encode_write(Op.PUT, ts, b"10")
     damage(repo, "bank", b"Bob", Put(Kind.WRITE, b"bal", ts, record))
     assert only(repo, "commit-before-start").ts == ts
 
 
 def test_a_rollback_record_where_nobody_looks_for_it_is_found(repo: Repository) -> None:
-    ts = repo.services.oracle.timestamp()
+    ts = repo.context.oracle.timestamp()
     record = encode_write(Op.ROLLBACK, ts - 1)
     damage(repo, "bank", b"Bob", Put(Kind.WRITE, b"bal", ts, record))
     assert only(repo, "misplaced-rollback").ts == ts
 
 
 def test_a_transaction_that_committed_and_was_rolled_back_is_found(repo: Repository) -> None:
-    start_ts, commit_ts = repo.services.oracle.timestamp(), repo.services.oracle.timestamp()
+    start_ts, commit_ts = repo.context.oracle.timestamp(), repo.context.oracle.timestamp()
     damage(
         repo,
         "bank",
@@ -194,7 +194,7 @@ def test_a_transaction_that_committed_and_was_rolled_back_is_found(repo: Reposit
 
 def test_a_write_that_did_not_see_the_one_before_it_is_found(repo: Repository) -> None:
     start_ts, _ = write(repo, bal, "Bob", 10)
-    ts = repo.services.oracle.timestamp()
+    ts = repo.context.oracle.timestamp()
     record = encode_write(Op.PUT, start_ts, b"11")
     damage(repo, "bank", b"Bob", Put(Kind.WRITE, b"bal", ts, record))
     assert only(repo, "overlapping-writes").ts == ts
@@ -205,7 +205,7 @@ def test_a_lock_that_hides_a_newer_change_is_found(repo: Repository) -> None:
     start_ts, commit_ts = write(repo, bal, "Bob", 10)
     older = LastChange(commit_ts - 1, encode_write(Op.PUT, start_ts - 1, b"9"))
     for change in (NO_CHANGE, older):
-        ts = repo.services.oracle.timestamp()
+        ts = repo.context.oracle.timestamp()
         record = encode_write(Op.LOCK, ts - 1, last_change=change)
         damage(repo, "bank", b"Bob", Put(Kind.WRITE, b"bal", ts, record))
         assert only(repo, "hidden-change").ts == ts
@@ -221,8 +221,8 @@ def test_a_lock_that_repeats_what_does_not_stand_there_is_found(repo: Repository
         LastChange(commit_ts, encode_write(Op.DELETE, start_ts)),
         LastChange(commit_ts + 1, encode_write(Op.PUT, start_ts, b"10")),
     ):
-        ts = repo.services.oracle.timestamp()
-        repo.services.oracle.timestamp()
+        ts = repo.context.oracle.timestamp()
+        repo.context.oracle.timestamp()
         record = encode_write(Op.LOCK, ts, last_change=change)
         damage(repo, "bank", b"Bob", Put(Kind.WRITE, b"bal", ts + 1, record))
         if change is not right:
@@ -240,7 +240,7 @@ def test_a_value_that_is_not_of_the_columns_type_is_found(repo: Repository) -> N
 
 
 def test_a_row_that_is_not_of_the_tables_type_is_found(repo: Repository) -> None:
-    ts = repo.services.oracle.timestamp()
+    ts = repo.context.oracle.timestamp()
     record = encode_write(Op.PUT, ts - 1, b"10")
     damage(repo, "bank", b"\xff", Put(Kind.WRITE, b"bal", ts, record))
     assert only(repo, "undecodable-row").cell == Cell("bank", b"\xff", b"bal")
@@ -248,14 +248,14 @@ def test_a_row_that_is_not_of_the_tables_type_is_found(repo: Repository) -> None
 
 @pytest.mark.parametrize("column", [b"unheard", b"\xff", b"unheard:of", b"@ack:o:bal", b"@other"])
 def test_a_column_that_is_not_in_the_schema_is_found(repo: Repository, column: bytes) -> None:
-    ts = repo.services.oracle.timestamp()
+    ts = repo.context.oracle.timestamp()
     record = encode_write(Op.PUT, ts - 1, b"%d" % (ts - 1))
     damage(repo, "bank", b"Bob", Put(Kind.WRITE, column, ts, record))
     assert only(repo, "unknown-column").cell == Cell("bank", b"Bob", column)
 
 
 def test_a_weak_column_that_was_written_is_found(repo: Repository) -> None:
-    ts = repo.services.oracle.timestamp()
+    ts = repo.context.oracle.timestamp()
     record = encode_write(Op.PUT, ts - 1, b"10")
     damage(repo, "docs", b"r", Put(Kind.WRITE, b"recluster", ts, record))
     assert only(repo, "weak-column-written").cell == Cell("docs", b"r", b"recluster")
@@ -264,7 +264,7 @@ def test_a_weak_column_that_was_written_is_found(repo: Repository) -> None:
 def test_a_notification_where_nothing_was_committed_is_noted(repo: Repository) -> None:
     write(repo, contents, "r", b"body")
     work(repo, measure)
-    ts = repo.services.oracle.timestamp()
+    ts = repo.context.oracle.timestamp()
     damage(repo, "docs", b"r", Put(Kind.NOTIFY, b"contents", ts, b""))
     found = only(repo, "notification-without-reason")
     assert (found.severity, found.ts) == (Severity.NOTE, ts)
@@ -299,7 +299,7 @@ def test_an_acknowledgment_of_another_time_than_its_own_is_found(
     work(repo, measure)
     column = ack_column("measure", b"contents")
     ack = Cell("docs", b"r", column)
-    store = repo.services.store
+    store = repo.context.store
     ((commit_ts, _),) = store.entries(ack, Kind.WRITE, 0, 2**63 - 1)
     start_ts = commit_ts - 1
     record = encode_write(Op.PUT, start_ts, encode_ts(start_ts + shift))
@@ -320,7 +320,7 @@ def test_a_timestamp_that_was_never_handed_out_is_found(repo: Repository, kind: 
     damage(repo, "docs", b"r", Put(kind, b"contents", ts, value))
     found = [one for one in check(repo) if one.severity is Severity.ERROR]
     assert [(one.rule, one.ts) for one in found] == [("timestamp-from-the-future", ts)]
-    last = repo.services.oracle.read_timestamp()
+    last = repo.context.oracle.read_timestamp()
     assert f"the last timestamp handed out is {last}" in found[0].message
 
 
@@ -338,7 +338,7 @@ def test_every_finding_of_a_damaged_repository_is_reported_and_the_rest_is_walke
         write(repo, title, f"{i:03}", "long" * 100)
     for i in (3, 300, 699):
         row = b"%03d" % i
-        ((ts, _),) = repo.services.store.entries(Cell("docs", row, b"title"), Kind.DATA, 0, 2**63)
+        ((ts, _),) = repo.context.store.entries(Cell("docs", row, b"title"), Kind.DATA, 0, 2**63)
         damage(repo, "docs", row, Delete(Kind.DATA, b"title", ts))
     counts, seen = Counts(), []
     found = list(check(repo, counts=counts, progress=lambda c: seen.append(c.rows)))
@@ -348,9 +348,9 @@ def test_every_finding_of_a_damaged_repository_is_reported_and_the_rest_is_walke
 
 
 def test_a_late_lock_below_the_safe_point_is_only_noted(repo: Repository) -> None:
-    ts = repo.services.oracle.timestamp()
+    ts = repo.context.oracle.timestamp()
     write(repo, bal, "Bob", 10)
-    repo.services.store.raise_safe_point(ts + 1)
+    repo.context.store.raise_safe_point(ts + 1)
     damage(repo, "bank", b"Joe", Put(Kind.LOCK, b"bal", ts, lock(cell_of(bal, "Bob"))))
     assert only(repo, "late-lock").severity is Severity.NOTE
 
@@ -360,7 +360,7 @@ def test_a_key_that_cannot_be_read_is_found_and_other_tables_are_walked(tmp_path
         for i in range(300):
             write(repo, bal, f"{i:03}", 10)
         write(repo, title, "a", "t")
-        store = repo.services.store
+        store = repo.context.store
         assert isinstance(store, LmdbStore)
         environment = store._environment
         prefix = store._keys.prefix("bank")

@@ -115,7 +115,7 @@ class World:
                 assert isinstance(detail, int)
                 dying = self.process("observer", detail)
                 with contextlib.suppress(Crashed):
-                    measure.run(dying.services, b"a", self.notified("a"))
+                    measure.run(dying.context, b"a", self.notified("a"))
                 self.alive.discard("observer")
             else:
                 assert isinstance(detail, str)
@@ -123,10 +123,10 @@ class World:
                     repo.snapshot().get(contents, detail)
                     repo.snapshot().get(bal, detail)
                 elif what == "observe":
-                    measure.run(repo.services, detail.encode(), self.notified(detail))
+                    measure.run(repo.context, detail.encode(), self.notified(detail))
                 elif entries := self.ground.entries(contents, detail, Kind.NOTIFY):
                     fails = Failures(
-                        repo.services,
+                        repo.context,
                         WorkerMetrics(),
                         Random(0),
                         attempts=1,

@@ -72,7 +72,7 @@ def test_what_is_walked_is_counted(repo: Repository) -> None:
     assert (counts.tables, counts.rows, counts.cells) == (2, 3, 4)
     assert (counts.writes, counts.data, counts.notifications) == (3, 1, 3)
     assert (counts.pending, counts.left, counts.failures) == (0, 0, 0)
-    assert counts.last_ts == repo.services.oracle.read_timestamp()
+    assert counts.last_ts == repo.context.oracle.read_timestamp()
 
 
 def test_observers_that_ran_failed_and_were_retried_leave_nothing_wrong(repo: Repository) -> None:
@@ -162,7 +162,7 @@ def test_an_observer_that_dies_before_any_row_mutation_leaves_nothing_wrong(
     store.armed = True
     died = False
     try:
-        measure.run(dying.services, b"r", {cell_of(contents, "r"): notified})
+        measure.run(dying.context, b"r", {cell_of(contents, "r"): notified})
     except Crashed:
         died = True
     assert died is (after < 2)
@@ -240,9 +240,7 @@ class Change:
     def observe(self) -> None:
         notified = [ts for ts, _ in self._ground.entries(contents, "r", Kind.NOTIFY)]
         if self._column is contents:
-            measure.run(
-                self._ground.repo(TABLES).services, b"r", {cell_of(contents, "r"): notified}
-            )
+            measure.run(self._ground.repo(TABLES).context, b"r", {cell_of(contents, "r"): notified})
 
 
 @pytest.mark.parametrize("prewrite", range(READS))
@@ -341,7 +339,7 @@ def test_there_is_no_false_alarm_beside_writers_a_worker_and_a_collector(ground:
         while (
             rounds < 12
             or counts.last_ts < 2000
-            or not repo.services.store.safe_point()
+            or not repo.context.store.safe_point()
             or not worker.metrics.counts().get("observer_runs")
         ):
             counts = Counts()

@@ -34,9 +34,9 @@ TOO_NEW = {
 
 
 @settings(max_examples=150)
-@given(chance=st.randoms(use_true_random=True), steps=st.integers(1, 250), appends=st.booleans())
-def test_a_correct_history_has_no_anomaly(chance: random.Random, steps: int, appends: bool) -> None:
-    history = Model(chance, appends=appends, clients=chance.randint(1, 6)).run(steps)
+@given(rng=st.randoms(use_true_random=True), steps=st.integers(1, 250), appends=st.booleans())
+def test_a_correct_history_has_no_anomaly(rng: random.Random, steps: int, appends: bool) -> None:
+    history = Model(rng, appends=appends, clients=rng.randint(1, 6)).run(steps)
     found = check(history)
     assert not found, explain(found)
 
@@ -66,7 +66,7 @@ def _versions(history: list[Recorded], key: str) -> list[tuple[int, object]]:
 def read_something_else(
     choose: Callable[[Recorded, str, object, list[Recorded]], list[object]],
 ) -> Seed:
-    def seed(chance: random.Random, history: list[Recorded]) -> bool:
+    def seed(rng: random.Random, history: list[Recorded]) -> bool:
         places = [
             (one, at, other)
             for one in history
@@ -76,7 +76,7 @@ def read_something_else(
         ]
         if not places:
             return False
-        record, at, other = chance.choice(places)
+        record, at, other = rng.choice(places)
         record.reads[at] = (record.reads[at][0], other)
         return True
 
@@ -122,8 +122,8 @@ def invented(one: Recorded, key: str, value: object, history: list[Recorded]) ->
     return [-1]
 
 
-def forget_an_own_write(chance: random.Random, history: list[Recorded]) -> bool:
-    record = pick(chance, history, lambda one: bool(one.own_reads))
+def forget_an_own_write(rng: random.Random, history: list[Recorded]) -> bool:
+    record = pick(rng, history, lambda one: bool(one.own_reads))
     if record is None:
         return False
     key, _, written = record.own_reads[0]
@@ -131,7 +131,7 @@ def forget_an_own_write(chance: random.Random, history: list[Recorded]) -> bool:
     return True
 
 
-def leave_a_key_out_of_a_range(chance: random.Random, history: list[Recorded]) -> bool:
+def leave_a_key_out_of_a_range(rng: random.Random, history: list[Recorded]) -> bool:
     """A key that surely was there: one of unknown outcome need not have been."""
     places = [
         (one, there, key)
@@ -143,15 +143,13 @@ def leave_a_key_out_of_a_range(chance: random.Random, history: list[Recorded]) -
     ]
     if not places:
         return False
-    record, there, gone = chance.choice(places)
+    record, there, gone = rng.choice(places)
     there.remove(gone)
     record.reads = [(key, value) for key, value in record.reads if key != gone]
     return True
 
 
-def begin_before_the_previous_writer_committed(
-    chance: random.Random, history: list[Recorded]
-) -> bool:
+def begin_before_the_previous_writer_committed(rng: random.Random, history: list[Recorded]) -> bool:
     """A blind writer: nothing that it read tells on it."""
     committed = [one for one in history if one.outcome is Outcome.COMMITTED and one.commit_ts]
     pairs = [
@@ -164,31 +162,31 @@ def begin_before_the_previous_writer_committed(
     ]
     if not pairs:
         return False
-    before, one = chance.choice(pairs)
+    before, one = rng.choice(pairs)
     assert before.commit_ts
     one.start_ts, one.reads, one.ranges, one.two_phase = before.commit_ts - 1, [], [], False
     one.began = 0
     return True
 
 
-def commit_at_its_start(chance: random.Random, history: list[Recorded]) -> bool:
-    record = pick(chance, history, lambda one: one.commit_ts is not None)
+def commit_at_its_start(rng: random.Random, history: list[Recorded]) -> bool:
+    record = pick(rng, history, lambda one: one.commit_ts is not None)
     if record is None:
         return False
     record.commit_ts = record.start_ts
     return True
 
 
-def commit_at_anothers(chance: random.Random, history: list[Recorded]) -> bool:
+def commit_at_anothers(rng: random.Random, history: list[Recorded]) -> bool:
     committed = [one for one in history if one.commit_ts is not None]
     if len(committed) < 2:
         return False
-    one, other = chance.sample(committed, 2)
+    one, other = rng.sample(committed, 2)
     one.commit_ts = other.commit_ts
     return True
 
 
-def start_below_what_was_acknowledged(chance: random.Random, history: list[Recorded]) -> bool:
+def start_below_what_was_acknowledged(rng: random.Random, history: list[Recorded]) -> bool:
     places = [
         (one, other)
         for one in history
@@ -200,7 +198,7 @@ def start_below_what_was_acknowledged(chance: random.Random, history: list[Recor
     ]
     if not places:
         return False
-    one, other = chance.choice(places)
+    one, other = rng.choice(places)
     assert other.commit_ts
     one.start_ts, one.reads, one.ranges = other.commit_ts - 1, [], []
     return True
@@ -247,14 +245,14 @@ def test_a_seeded_anomaly_is_found_and_under_its_name_if_all_outcomes_are_known(
         database=None,
         suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
     )
-    @given(chance=st.randoms(use_true_random=True))
-    def look(chance: random.Random) -> None:
+    @given(rng=st.randoms(use_true_random=True))
+    def look(rng: random.Random) -> None:
         nonlocal seeded
         # A delete of unknown outcome would explain that nothing is there, and be no anomaly.
         deletes = 0 if deaths else 0.15
-        model = Model(chance, appends=appends, clients=4, deaths=deaths, deletes=deletes)
+        model = Model(rng, appends=appends, clients=4, deaths=deaths, deletes=deletes)
         history = model.run(200)
-        assume(seed(chance, history))
+        assume(seed(rng, history))
         seeded += 1
         found = {one.anomaly for one in check(history)}
         assert found & expected or (deaths and found), f"found {found}"

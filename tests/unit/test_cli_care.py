@@ -36,7 +36,7 @@ def lose_data(repo: Repository, *rows: str) -> None:
         commit_ts = put(repo, title, row, "long" * 100)
         start_ts = commit_ts - 1
         lost = RowMutation("docs", row.encode(), (), [Delete(Kind.DATA, b"title", start_ts)])
-        repo.services.store.mutate([lost])
+        repo.context.store.mutate([lost])
 
 
 # --- check ------------------------------------------------------------------------------
@@ -83,9 +83,9 @@ def test_check_shows_as_many_findings_as_it_is_asked_for_and_counts_all(
 
 def test_check_with_notes_only_ends_well(folder: Path, repo: Repository) -> None:
     put(repo, contents, "a", b"body")
-    ts = repo.services.oracle.timestamp()
+    ts = repo.context.oracle.timestamp()
     notify = RowMutation("docs", b"a", (), [Put(Kind.NOTIFY, b"contents", ts, b"")])
-    repo.services.store.mutate([notify])
+    repo.context.store.mutate([notify])
     answer = call("--repo", folder, "check")
     assert answer.code == 0
     assert "note: docs['a'].contents has a notify entry" in answer.out
@@ -93,19 +93,17 @@ def test_check_with_notes_only_ends_well(folder: Path, repo: Repository) -> None
 
 
 def test_check_survives_what_nothing_else_can_read(folder: Path, repo: Repository) -> None:
-    ts = repo.services.oracle.timestamp()
+    ts = repo.context.oracle.timestamp()
     junk = [Put(Kind.WRITE, b"bal", ts, b"junk"), Put(Kind.LOCK, b"\x1b[31m", ts, b"junk")]
-    repo.services.store.mutate([RowMutation("bank", b"\xff\x1b[0m", (), junk)])
+    repo.context.store.mutate([RowMutation("bank", b"\xff\x1b[0m", (), junk)])
     bad = encode_write(Op.PUT, ts - 1, b"no number")
-    repo.services.store.mutate(
-        [RowMutation("bank", b"Bob", (), [Put(Kind.WRITE, b"bal", ts, bad)])]
-    )
+    repo.context.store.mutate([RowMutation("bank", b"Bob", (), [Put(Kind.WRITE, b"bal", ts, bad)])])
     answer = run("--repo", folder, "check")
     assert answer.code == 1 and "\x1b" not in answer.out and answer.err == ""
     for rule in ("undecodable-write", "undecodable-lock", "undecodable-row", "unknown-column"):
         assert f"({rule})" in answer.out
     assert "is not int: b'no number'" in answer.out
-    repo.services.store.mutate([RowMutation("bank", b"Joe", (), junk[:1])])
+    repo.context.store.mutate([RowMutation("bank", b"Joe", (), junk[:1])])
     assert is_error(run("--repo", folder, "history", "Joe", "bank.bal"), "percola check")
 
 

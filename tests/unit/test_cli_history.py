@@ -20,11 +20,11 @@ __all__ = ["folder", "repo"]
 
 def transfer_until(repo: Repository, mutations: int) -> None:
     """Move 7 from Bob to Joe in two phases, and stop for good after so many row mutations."""
-    services = repo.services
-    assert isinstance(services.store, OneStepStore)
-    store = CrashingStore(services.store, mutations + 1)
+    context = repo.context
+    assert isinstance(context.store, OneStepStore)
+    store = CrashingStore(context.store, mutations + 1)
     stopping = Repository(
-        repo.address, store, services.oracle, services.coordination, [bank], one_step=False
+        repo.address, store, context.oracle, context.coordination, [bank], one_step=False
     )
     transfer = stopping.transaction()
     transfer.set(bal, "Bob", 3)
@@ -91,17 +91,17 @@ def test_history_names_deletes_locks_and_rollbacks(repo: Repository) -> None:
         t.delete(title, "a")
         t.get_for_update(title, "b")
     start_ts = t.start_ts
-    services = repo.services
+    context = repo.context
     dead = Cell("docs", b"b", b"title")
     rolled_back = repo.transaction(two_phase=True).start_ts
-    assert services.resolver.fate(dead, rolled_back, impatient=True) == Fate(None)
+    assert context.resolver.fate(dead, rolled_back, impatient=True) == Fate(None)
     where = ("--repo", repo.address)
     assert f"delete @ {start_ts}" in call(*where, "history", "a", "docs.title").out
     out = call(*where, "history", "b", "docs.title").out
     assert f"lock only @ {start_ts}" in out and "rolled back" in out
     versions = call(*where, "history", "b", "docs.title", "--json").json["versions"]
     assert [one["write"]["op"] for one in versions] == ["rollback", "lock"]
-    assert len(services.store.entries(dead, Kind.WRITE, 0, 2**63 - 1)) == 2
+    assert len(context.store.entries(dead, Kind.WRITE, 0, 2**63 - 1)) == 2
 
 
 def test_history_cuts_long_values_to_the_width_and_keeps_them_whole_in_json(

@@ -42,12 +42,12 @@ def repo(tmp_path: Path) -> Iterator[Repository]:
 
 @pytest.fixture
 def board(repo: Repository) -> Board:
-    return Board(repo.services.store, "f1")
+    return Board(repo.context.store, "f1")
 
 
 def entries(repo: Repository) -> list[tuple[bytes, int]]:
     """What stands in the rows of fleets: column and timestamp."""
-    found = repo.services.store.walk_kind(Kind.DATA, SYSTEM_TABLE, b"fleet/", b"fleet0")
+    found = repo.context.store.walk_kind(Kind.DATA, SYSTEM_TABLE, b"fleet/", b"fleet0")
     return [(cell.column, ts) for cell, ts, _ in found]
 
 
@@ -62,8 +62,8 @@ def test_what_one_side_says_the_other_hears(repo: Repository, board: Board) -> N
     assert board.report(1, epoch_of(1), told)
     assert board.order() == order
     assert board.reports() == {1: (epoch_of(1), told)}
-    assert Board(repo.services.store, "f10").order() is None, "another fleet has another row"
-    assert Board(repo.services.store, "f").reports() == {}
+    assert Board(repo.context.store, "f10").order() is None, "another fleet has another row"
+    assert Board(repo.context.store, "f").reports() == {}
 
 
 def test_no_versions_pile_up(repo: Repository, board: Board) -> None:
@@ -104,10 +104,10 @@ def test_nobody_can_report_to_a_fleet_that_is_over(repo: Repository, board: Boar
 def test_fleets_that_were_left_alone_for_a_day_are_cleared_away(repo: Repository) -> None:
     day = 24 * 3_600_000
     for name, wall_ms in (("old", 1_000), ("young", 2_000)):
-        Board(repo.services.store, name).give(Order(1, stop=False, wall_ms=wall_ms))
-    clear_abandoned(repo.services.store, day + 1_500)
-    assert Board(repo.services.store, "old").order() is None
-    assert Board(repo.services.store, "young").order() is not None
+        Board(repo.context.store, name).give(Order(1, stop=False, wall_ms=wall_ms))
+    clear_abandoned(repo.context.store, day + 1_500)
+    assert Board(repo.context.store, "old").order() is None
+    assert Board(repo.context.store, "young").order() is not None
 
 
 def test_epochs_go_up_with_either_kind_of_attempt() -> None:
@@ -144,7 +144,7 @@ def working(
         yield ending
     finally:
         with percola.open(task.address) as repo:
-            Board(repo.services.store, task.fleet).clear()
+            Board(repo.context.store, task.fleet).clear()
         thread.join(60)
 
 

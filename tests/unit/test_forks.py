@@ -53,15 +53,15 @@ def use(repo: Repository) -> str:
     """Everything that a process does with a repository; what an observer made of a row."""
     with repo.transaction() as t:
         t.set(body, "child", b"four")
-    services = repo.services
+    context = repo.context
     # Nobody's transaction: it is rolled back, which is remembered.
-    services.resolver.fate(Cell("docs", b"other", b"body"), services.oracle.timestamp())
+    context.resolver.fate(Cell("docs", b"other", b"body"), context.oracle.timestamp())
     Worker(repo, [measure], threads=1, retention=None).run_until_idle()
     repo.collect_garbage(retention=0)
     with repo.snapshot() as now:
         found = now.get(length, "child")
-    if services.calls is not None:
-        services.calls.counts()
+    if context.calls is not None:
+        context.calls.counts()
     repo.close()
     return str(found)
 
@@ -90,13 +90,13 @@ def counted() -> Iterator[Repository]:
 
 
 LOCKS: Mapping[str, Callable[[Any], Any]] = {
-    "News._guard": lambda services: services.news._guard,
-    "LockResolver._guard": lambda services: services.resolver._guard,
-    "LocalCoordination._guard": lambda services: services.coordination._guard,
-    "LeaseFile._guard": lambda services: services.coordination._leases._guard,
-    "Environment._writing": lambda services: services.store._environment._writing,
-    "percola.connect.local._local_guard": lambda services: folder._local_guard,
-    "percola.observers.worker._announcing": lambda services: worker._announcing,
+    "News._guard": lambda context: context.change_counts._guard,
+    "LockResolver._guard": lambda context: context.resolver._guard,
+    "LocalCoordination._guard": lambda context: context.coordination._guard,
+    "LeaseFile._guard": lambda context: context.coordination._leases._guard,
+    "Environment._writing": lambda context: context.store._environment._writing,
+    "percola.connect.local._local_guard": lambda context: folder._local_guard,
+    "percola.observers.worker._announcing": lambda context: worker._announcing,
 }
 
 
@@ -104,16 +104,16 @@ LOCKS: Mapping[str, Callable[[Any], Any]] = {
 def test_a_child_commits_though_a_thread_held_a_lock_when_it_was_forked(
     local: Repository, name: str
 ) -> None:
-    with held_by_a_thread(LOCKS[name](local.services)):
+    with held_by_a_thread(LOCKS[name](local.context)):
         assert in_child(lambda: use(local)) == "4"
     with local.snapshot() as now:
         assert now.get(length, "child") == 4
 
 
 COUNTED_LOCKS: Mapping[str, Callable[[Any], Any]] = {
-    "MemoryCoordination._guard": lambda services: services.coordination._guard,
-    "Prefetch._guard": lambda services: services.prefetch._guard,
-    "StoreCalls._guard": lambda services: services.calls._guard,
+    "MemoryCoordination._guard": lambda context: context.coordination._guard,
+    "Prefetch._guard": lambda context: context.prefetch._guard,
+    "StoreCalls._guard": lambda context: context.calls._guard,
 }
 
 
@@ -121,7 +121,7 @@ COUNTED_LOCKS: Mapping[str, Callable[[Any], Any]] = {
 def test_a_child_reads_ahead_and_counts_though_a_thread_held_a_lock_when_it_was_forked(
     counted: Repository, name: str
 ) -> None:
-    with held_by_a_thread(COUNTED_LOCKS[name](counted.services)):
+    with held_by_a_thread(COUNTED_LOCKS[name](counted.context)):
         assert in_child(lambda: use(counted)) == "4"
 
 

@@ -16,9 +16,9 @@ from stores import all_at_once
 
 import percola
 from percola import Repository, Snapshot, Table
-from percola.coordination.local.active_slots import LeaseFile
+from percola.coordination.local.active_slots import ActiveSlots
 from percola.coordination.local.coordination import LocalCoordination
-from percola.transactions.active_snapshots import Leases
+from percola.transactions.active_snapshots import ActiveSnapshots
 
 bank = Table("bank")
 bal = bank.column("bal", int)
@@ -46,7 +46,7 @@ def test_repositories_that_share_a_folder_do_not_take_back_what_one_of_them_read
 
 def test_the_oldest_that_is_active_is_what_the_others_are_told() -> None:
     told: list[int] = []
-    leases = Leases(told.append)
+    leases = ActiveSnapshots(told.append)
     leases.add(1, 10)
     leases.add(2, 20)
     leases.add(3, 30)
@@ -59,7 +59,7 @@ def test_the_oldest_that_is_active_is_what_the_others_are_told() -> None:
 
 def test_an_older_one_that_begins_later_is_told_after_a_while_at_the_latest() -> None:
     told: list[int] = []
-    leases = Leases(told.append)
+    leases = ActiveSnapshots(told.append)
     leases.add(0, 50)
     leases.add(1, 40)
     for key in range(2, 500):
@@ -70,12 +70,12 @@ def test_an_older_one_that_begins_later_is_told_after_a_while_at_the_latest() ->
 
 def test_many_threads_that_come_and_go_leave_nothing_held() -> None:
     told: list[int] = []
-    leases = Leases(told.append)
+    leases = ActiveSnapshots(told.append)
 
     def come_and_go(seed: int) -> None:
-        chance = random.Random(seed)
+        rng = random.Random(seed)
         for i in range(2000):
-            leases.add(seed * 10_000 + i, chance.randrange(1, 100))
+            leases.add(seed * 10_000 + i, rng.randrange(1, 100))
             leases.drop(seed * 10_000 + i)
 
     all_at_once([lambda seed=seed: come_and_go(seed) for seed in range(6)])
@@ -94,7 +94,7 @@ def test_one_that_begins_while_the_last_one_ends_is_not_forgotten() -> None:
             leases.add(2, 50)
         told.append(ts)
 
-    leases = Leases(hold_back)
+    leases = ActiveSnapshots(hold_back)
     leases.add(1, 40)
     leases.drop(1)
     assert told == [40, 50, 0, 50]
@@ -108,7 +108,7 @@ def test_one_that_ends_while_another_looks_for_the_oldest_leaves_nothing_held() 
             leases.drop(2)  # Publishes 0, before the 50 that is under way.
         told.append(ts)
 
-    leases = Leases(hold_back)
+    leases = ActiveSnapshots(hold_back)
     leases.add(1, 40)
     leases.add(2, 50)
     leases.drop(1)
@@ -191,7 +191,7 @@ def test_a_slot_that_is_taken_while_another_thread_frees_those_of_the_dead_is_ke
 ) -> None:
     """Record locks do not keep the threads of a process apart."""
 
-    class Freeing(LeaseFile):
+    class Freeing(ActiveSlots):
         def _try_lock(self, slot: int) -> bool:
             locked = super()._try_lock(slot)
             if threading.current_thread() is frees:
@@ -215,14 +215,14 @@ def test_a_slot_that_is_taken_while_another_thread_frees_those_of_the_dead_is_ke
 
 
 def _oldest(pipe: Connection, folder: Path) -> int | None:
-    return LeaseFile(folder).oldest()
+    return ActiveSlots(folder).oldest()
 
 
 def test_where_no_slot_is_free_a_process_holds_nothing_back_and_reads_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("percola.coordination.local.active_slots._SLOTS", 1)
-    first = LeaseFile(tmp_path)
+    first = ActiveSlots(tmp_path)
     with Child(_hold_in_one_slot, tmp_path) as other:
         assert other.hear() == "holds"
         first.hold(5)
@@ -232,7 +232,7 @@ def test_where_no_slot_is_free_a_process_holds_nothing_back_and_reads_on(
 
 
 def _hold_in_one_slot(pipe: Connection, folder: Path) -> None:
-    file = LeaseFile(folder)
+    file = ActiveSlots(folder)
     file.hold(9)
     say(pipe, "holds")
     threading.Event().wait()

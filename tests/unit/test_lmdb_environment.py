@@ -333,10 +333,10 @@ def test_two_repositories_on_one_folder_share_the_environment_until_both_are_clo
     second.run(lambda t: t.set(title, "b", "from the second"))
     with pytest.raises(RepositoryClosedError):
         first.snapshot()
-    services = second.services
+    context = second.context
     second.close()
     with pytest.raises(RepositoryClosedError):
-        services.store.read([Cell("docs", b"a", b"title")], 9)
+        context.store.read([Cell("docs", b"a", b"title")], 9)
     third = percola.open(tmp_path / "repo", schema=[docs], durability="relaxed")
     assert third.snapshot().get(title, "b") == "from the second"
     third.close()

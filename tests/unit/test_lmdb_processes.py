@@ -342,10 +342,10 @@ def test_parent_child_and_grandchild_of_a_fork_all_read_and_write(tmp_path: Path
 
 def fork_and_tell_tokens(pipe: Connection, folder: Path) -> None:
     repo = percola.open(folder, schema=[table])
-    parents = repo.services.coordination.token
+    parents = repo.context.coordination.token
     pid = os.fork()
     if pid == 0:
-        coordination = repo.services.coordination
+        coordination = repo.context.coordination
         say(pipe, (os.getpid(), parents, coordination.token, coordination.is_alive(parents)))
         signal.pause()
     hear(pipe)
@@ -356,7 +356,7 @@ def test_a_child_has_a_token_of_its_own_and_does_not_keep_its_parents_alive(
 ) -> None:
     folder = tmp_path / "repo"
     with percola.open(folder, schema=[table]) as repo:
-        coordination = repo.services.coordination
+        coordination = repo.context.coordination
         with Child(fork_and_tell_tokens, folder) as parent:
             pid, parents, childs, parent_is_seen = parent.hear()
             try:

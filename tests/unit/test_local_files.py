@@ -37,7 +37,7 @@ def make(folder: Path) -> None:
     with percola.open(folder, schema=[docs]) as repo:
         with repo.transaction(two_phase=True) as t:
             t.set(body, "a", b"v")
-        assert repo.services.coordination.try_lock("docs", b"a")
+        assert repo.context.coordination.try_lock("docs", b"a")
         repo.collect_garbage(retention=0)
 
 
@@ -85,8 +85,8 @@ def test_in_a_folder_that_is_there_permissions_follow_the_folders(
     folder.mkdir()
     folder.chmod(folder_mode)
     repo = percola.open(folder, schema=[docs])
-    token = repo.services.coordination.token
-    stop = repo.services.coordination.listen(lambda: None)
+    token = repo.context.coordination.token
+    stop = repo.context.coordination.listen(lambda: None)
     found = modes(folder)
     assert {found[name] for name in FOLDERS} == {folder_mode}
     assert {found[name] for name in DATA} == {data_mode}
@@ -282,7 +282,7 @@ def use(pipe: Connection, folder: Path) -> dict[str, str]:
         with repo.transaction(two_phase=two_phase) as t:
             t.set(body, "b", b"v" * 100_000)
 
-    coordination = repo.services.coordination
+    coordination = repo.context.coordination
     attempt("read", lambda: repo.snapshot().get(body, "a"))
     attempt("write", lambda: write(False))
     attempt("two phases", lambda: write(True))

@@ -258,7 +258,7 @@ def test_a_large_batch_is_cut_into_ranges_with_about_equally_many_changes(
             for number in range(first, first + 100):
                 # Half of all changes are of one row in twenty.
                 t.set(size, f"{number % 20 if number % 2 else number:04}", number)
-    store, upto = repo.services.store, feed.settled(repo, docs)
+    store, upto = repo.context.store, feed.settled(repo, docs)
     for ranges in (
         feed_ranges.change_ranges(store, "docs", 0, upto, 4),
         row_ranges(store, "docs", b"", b"", 4),

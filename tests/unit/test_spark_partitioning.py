@@ -83,13 +83,13 @@ def test_a_range_is_cut_within_its_bounds(store: Store) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_last_row_is_found(store: Store, seed: int) -> None:
-    chance = random.Random(seed)
-    rows = sorted({chance.randbytes(chance.randint(1, 6)) for _ in range(50)})
+    rng = random.Random(seed)
+    rows = sorted({rng.randbytes(rng.randint(1, 6)) for _ in range(50)})
     rows += [rows[-1] + b"\0", rows[-1] + b"\0\xff"]
     assert last_row(store, "t", b"", b"") is None
     fill(store, rows)
     for _ in range(20):
-        start, end = sorted(chance.sample([b"", *rows], 2))
+        start, end = sorted(rng.sample([b"", *rows], 2))
         expected = [row for row in rows if start <= row < end]
         assert last_row(store, "t", start, end) == (expected[-1] if expected else None)
     assert last_row(store, "t", b"", b"") == rows[-1]

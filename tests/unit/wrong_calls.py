@@ -38,7 +38,7 @@ def any_(thing: object) -> Any:
 
 def everything(repo: Repository) -> object:
     """All that the repository holds, locks and notify entries included."""
-    store = repo.services.store
+    store = repo.context.store
     return [
         (
             [

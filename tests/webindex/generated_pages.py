@@ -16,21 +16,21 @@ _VERBS = ["returns", "computes", "removes", "stores", "reads", "compares", "form
 _OBJECT = "clone, equals, finalize, getClass, hashCode, notify, notifyAll, wait, wait, wait"
 
 
-def _word(chance: random.Random) -> str:
-    return "".join(chance.choices(_PARTS, k=chance.randint(2, 3)))
+def _word(rng: random.Random) -> str:
+    return "".join(rng.choices(_PARTS, k=rng.randint(2, 3)))
 
 
-def _sentence(chance: random.Random) -> str:
-    verb = chance.choice(_VERBS).title()
-    return f"{verb} the {' '.join(_word(chance) for _ in range(chance.randint(5, 12)))}."
+def _sentence(rng: random.Random) -> str:
+    verb = rng.choice(_VERBS).title()
+    return f"{verb} the {' '.join(_word(rng) for _ in range(rng.randint(5, 12)))}."
 
 
-def _paragraph(chance: random.Random, sentences: int) -> str:
-    return f"<p>{' '.join(_sentence(chance) for _ in range(sentences))}</p>"
+def _paragraph(rng: random.Random, sentences: int) -> str:
+    return f"<p>{' '.join(_sentence(rng) for _ in range(sentences))}</p>"
 
 
-def _name(chance: random.Random) -> str:
-    return f"{_word(chance)}{_word(chance)}".title()
+def _name(rng: random.Random) -> str:
+    return f"{_word(rng)}{_word(rng)}".title()
 
 
 def _javadoc(name: str, body: str) -> str:
@@ -47,9 +47,9 @@ def _javadoc(name: str, body: str) -> str:
     )
 
 
-def an_exception(chance: random.Random) -> tuple[str, str]:
+def an_exception(rng: random.Random) -> tuple[str, str]:
     """A class of which only the name and a sentence are its own: another page all the same."""
-    name = f"{_name(chance)}Exception"
+    name = f"{_name(rng)}Exception"
     means = {
         "": "null as its detail message",
         "String message": "the specified detail message",
@@ -79,28 +79,28 @@ def an_exception(chance: random.Random) -> tuple[str, str]:
     return f"api/{name}.html", _javadoc(
         name,
         f"<p>java.lang.Object java.lang.Throwable java.lang.Exception {name}</p>"
-        f"<div class=block>Thrown when the {_sentence(chance).lower()}</div>"
+        f"<div class=block>Thrown when the {_sentence(rng).lower()}</div>"
         f"<table><caption>Constructors</caption>{rows}</table>{inherited}{details}",
     )
 
 
-def a_class(chance: random.Random) -> tuple[str, str]:
+def a_class(rng: random.Random) -> tuple[str, str]:
     """A class with methods of its own."""
-    name = _name(chance)
+    name = _name(rng)
     methods = "".join(
-        f"<section><h4>{_word(chance)}</h4>{_paragraph(chance, chance.randint(2, 4))}</section>"
-        for _ in range(chance.randint(3, 8))
+        f"<section><h4>{_word(rng)}</h4>{_paragraph(rng, rng.randint(2, 4))}</section>"
+        for _ in range(rng.randint(3, 8))
     )
     return f"api/{name}.html", _javadoc(
         name,
-        f"<p>java.lang.Object {name}</p>{_paragraph(chance, 3)}{methods}"
+        f"<p>java.lang.Object {name}</p>{_paragraph(rng, 3)}{methods}"
         f"<h3>Methods inherited from class java.lang.Object</h3><code>{_OBJECT}</code>",
     )
 
 
-def a_function(chance: random.Random) -> tuple[str, str]:
+def a_function(rng: random.Random) -> tuple[str, str]:
     """A function, in the manner of Sphinx: short, in a frame that is much longer."""
-    name = f"{_word(chance)}.{_word(chance)}_{_word(chance)}"
+    name = f"{_word(rng)}.{_word(rng)}_{_word(rng)}"
     menu = "".join(
         f'<li><a href="/{one}">{one} reference and index</a></li>'
         for one in ("array", "signal", "linear", "sparse", "special", "stats", "spatial", "fft")
@@ -108,9 +108,9 @@ def a_function(chance: random.Random) -> tuple[str, str]:
     return f"reference/{name}.html", (
         f"<!doctype html><html lang=en><head><title>{name} — Manual</title></head><body>"
         f'<div class="sidebar"><ul>{menu * 3}</ul></div><main class="col-12"><section><h1>{name}'
-        f"</h1><dl><dt>{name}(x, out=None)</dt><dd>{_paragraph(chance, chance.randint(2, 6))}"
-        f"<dl><dt>Parameters</dt><dd>{_paragraph(chance, 2)}</dd><dt>Returns</dt><dd>"
-        f"{_paragraph(chance, 1)}</dd></dl></dd></dl></section></main>"
+        f"</h1><dl><dt>{name}(x, out=None)</dt><dd>{_paragraph(rng, rng.randint(2, 6))}"
+        f"<dl><dt>Parameters</dt><dd>{_paragraph(rng, 2)}</dd><dt>Returns</dt><dd>"
+        f"{_paragraph(rng, 1)}</dd></dl></dd></dl></section></main>"
         "<footer><p>Created using a generator. Last updated on Jan 5, 2023.</p></footer></body>"
         "</html>"
     )
@@ -125,7 +125,7 @@ SHAPES: dict[str, Callable[[random.Random], tuple[str, str]]] = {
 
 def pages(shape: str, count: int, seed: int = 1) -> Iterator[tuple[str, bytes]]:
     """Different pages of a shape: URL and bytes each."""
-    chance = random.Random(f"{seed} {shape}")
+    rng = random.Random(f"{seed} {shape}")
     for _ in range(count):
-        path, markup = SHAPES[shape](chance)
+        path, markup = SHAPES[shape](rng)
         yield f"{HOST}/{path}", markup.encode()

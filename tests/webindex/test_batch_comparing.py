@@ -139,8 +139,8 @@ def test_leaders_are_the_first_contents_that_none_before_leads_and_is_near(
 ) -> None:
     contents = {}
     for kind, place in texts:
-        chance = random.Random(kind)
-        words = [chance.getrandbits(29) << 3 for _ in range(140)]
+        rng = random.Random(kind)
+        words = [rng.getrandbits(29) << 3 for _ in range(140)]
         values = tuple(sorted(words[4 * place : 4 * place + 100]))
         key = f"near/{'c' * 16}/{random.Random(f'{kind} {place}').getrandbits(128):032x}"
         contents[key] = Sketch(tokens=1000, name=0, titled=True, values=values)

@@ -39,8 +39,8 @@ TEXTS = [0, 1, 2, 3, FAR, BESIDE, None]
 
 def sketch_of(number: int) -> Sketch:
     """The words of a text: of a hundred, four are not those of the number before."""
-    chance = random.Random(number // 10)
-    words = [chance.getrandbits(29) << 3 for _ in range(140)]
+    rng = random.Random(number // 10)
+    words = [rng.getrandbits(29) << 3 for _ in range(140)]
     at = 4 * (number % 10)
     return Sketch(tokens=1000, name=0, titled=True, values=tuple(sorted(words[at : at + 100])))
 
@@ -401,7 +401,7 @@ def test_a_text_that_gets_another_leader_conflicts_with_one_that_joins_it(
 
 @pytest.mark.timeout(360)
 def test_pages_that_change_while_workers_run_end_in_the_components(tmp_path: Path) -> None:
-    chance = random.Random(4)
+    rng = random.Random(4)
     with percola.open(tmp_path / "repo", schema=tables.SCHEMA) as repo:
         worker = Worker(repo, CHAIN, threads=4, first_wait=0.001)
         known: dict[str, tuple[Any, ...]] = {}
@@ -410,18 +410,18 @@ def test_pages_that_change_while_workers_run_end_in_the_components(tmp_path: Pat
         lock = threading.Lock()
 
         def change(share: list[str], seed: int) -> None:
-            chance = random.Random(seed)
+            rng = random.Random(seed)
             for _ in range(60):
-                url = chance.choice(share)
-                kind = chance.random()
-                state: tuple[Any, ...] = ("live", chance.choice(TEXTS), None)
-                other = chance.choice([one for one in urls if one != url])
+                url = rng.choice(share)
+                kind = rng.random()
+                state: tuple[Any, ...] = ("live", rng.choice(TEXTS), None)
+                other = rng.choice([one for one in urls if one != url])
                 if kind < 0.2:
                     state = ("gone",)
                 elif kind < 0.35:
                     state = ("redirect", other)
                 elif kind < 0.5:
-                    state = ("live", chance.choice(TEXTS), other)
+                    state = ("live", rng.choice(TEXTS), other)
                 load(repo, {url: state})
                 with lock:
                     known[url] = state
@@ -429,7 +429,7 @@ def test_pages_that_change_while_workers_run_end_in_the_components(tmp_path: Pat
         worker.start()
         try:
             with ThreadPoolExecutor(4) as threads:
-                list(threads.map(change, shares, [chance.random() for _ in shares]))
+                list(threads.map(change, shares, [rng.random() for _ in shares]))
         finally:
             worker.stop()
         counts = worker.metrics.counts()

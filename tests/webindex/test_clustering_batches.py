@@ -27,27 +27,27 @@ __all__ = ["repo"]
 MANY = [f"https://example.org/{n}" for n in range(14)]
 
 
-def any_state(chance: random.Random, url: str) -> tuple[Any, ...]:
+def any_state(rng: random.Random, url: str) -> tuple[Any, ...]:
     """Few texts and few targets, so that clusters are large and hang together by single pages."""
-    if chance.random() < 0.15:
+    if rng.random() < 0.15:
         return ("gone",)
-    target = chance.choice(MANY[:3]) if chance.random() < 0.5 else None
-    return ("live", chance.choice([*TEXTS, None, None]), None if target == url else target)
+    target = rng.choice(MANY[:3]) if rng.random() < 0.5 else None
+    return ("live", rng.choice([*TEXTS, None, None]), None if target == url else target)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_runs_of_one_batch_that_share_a_timestamp_end_in_the_components(seed: int) -> None:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     for _ in range(25):
         with open_memory(reads_ahead=False) as repo:
             known: dict[str, tuple[Any, ...]] = {}
-            for changed in (MANY, *(chance.sample(MANY, chance.randint(2, 6)) for _ in range(3))):
-                now = {url: any_state(chance, url) for url in changed}
+            for changed in (MANY, *(rng.sample(MANY, rng.randint(2, 6)) for _ in range(3))):
+                now = {url: any_state(rng, url) for url in changed}
                 known |= now
                 repo.run(lambda t, now=now: [become(t, *one) for one in now.items()])
                 Worker(repo, [resolve, follow], threads=1).run_until_idle()
                 with repo.transaction() as t:
-                    for url in chance.sample(MANY, len(MANY)):
+                    for url in rng.sample(MANY, len(MANY)):
                         join.function(t, page_row(url))
                 check(repo, known)
 

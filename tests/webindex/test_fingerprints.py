@@ -73,8 +73,8 @@ def sketched(text: str, title: str = "On oolong", main_heading: str = "") -> Ske
 
 def article(*words: str, of: int = 300) -> str:
     """A text about tea, and some more words."""
-    chance = random.Random(of)
-    drawn = " ".join(f"w{chance.randrange(of // 2)}x" for _ in range(of))
+    rng = random.Random(of)
+    drawn = " ".join(f"w{rng.randrange(of // 2)}x" for _ in range(of))
     return f"oolong {drawn} {' '.join(words)}"
 
 

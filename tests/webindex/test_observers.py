@@ -175,18 +175,18 @@ def history() -> list[Capture]:
 def test_any_order_of_loads_ends_in_the_same_state(
     tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     captures = history()
     assert len({one.url for one in captures}) >= 40 and len(captures) >= 75
-    chance.shuffle(captures)
+    rng.shuffle(captures)
     folder = tmp_path_factory.mktemp("order")
     chain = open_chain(folder, "memory:")
     try:
         while captures:
-            some = chance.randint(1, 30)
-            chain.load(captures[:some], group=chance.randint(1, 8))
+            some = rng.randint(1, 30)
+            chain.load(captures[:some], group=rng.randint(1, 8))
             del captures[:some]
-            if chance.random() < 0.4:
+            if rng.random() < 0.4:
                 chain.work()
         chain.work()
         chain.check()

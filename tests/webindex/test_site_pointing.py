@@ -27,9 +27,9 @@ A, B, C, D = (f"{HOST}/{name}" for name in "abcd")
 
 def words(seed: int, number: int = 300) -> list[str]:
     """Words that no two seeds share in their order."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     letters = "abcdefghijklmnopqrstuvwxyz"
-    return ["".join(chance.choices(letters, k=chance.randint(3, 8))) for _ in range(number)]
+    return ["".join(rng.choices(letters, k=rng.randint(3, 8))) for _ in range(number)]
 
 
 def page(url: str, seed: int, head: str = "", links: str = "", **more: object) -> Capture:

@@ -92,7 +92,7 @@ def _check_bar(repo: Repository) -> Iterator[Callable[[Counts], None]]:
         BarColumn(),
         TimeElapsedColumn(),
     )
-    total = repo.services.store.statistics().get("cells")
+    total = repo.context.store.statistics().get("cells")
     with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bar:
         task = bar.add_task("Checking", total=total)
 

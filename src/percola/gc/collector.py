@@ -49,7 +49,7 @@ from percola.gc.retention_holds import holds
 from percola.gc.rules import garbage_of_row
 from percola.gc.time_log import TimeLog
 from percola.store.base import Condition, Delete, Put, RowMutation
-from percola.transactions.snapshot import Services
+from percola.transactions.snapshot import TransactionContext
 
 RETENTION: Final = 24 * 3600.0
 """Seconds for which versions are kept unless somebody asks for something else."""
@@ -112,7 +112,7 @@ class GarbageCollector:
     """
 
     def __init__(
-        self, services: Services, *, retention: float = RETENTION, share: float = 1.0
+        self, context: TransactionContext, *, retention: float = RETENTION, share: float = 1.0
     ) -> None:
         if not retention >= 0:
             raise ConflictingOptionsError(
@@ -120,10 +120,10 @@ class GarbageCollector:
             )
         if not 0 < share <= 1:
             raise ConflictingOptionsError(f"A share of {share} is not above 0 and up to 1.")
-        self._services = services
-        self._store = services.store
+        self._context = context
+        self._store = context.store
         self._share = share
-        self._time_log = TimeLog(self._store, services.clock, retention) if retention else None
+        self._time_log = TimeLog(self._store, context.clock, retention) if retention else None
         # Safe points, and since when this collector has seen them stand.
         self._watched: list[tuple[int, float]] = []
 
@@ -140,7 +140,7 @@ class GarbageCollector:
         collected = Collected()
         # The timestamp before the leases: who begins to read after this reads above it. Before the
         # tables as well: what was committed by then is in one of them, and so are its locks.
-        latest = self._services.oracle.read_timestamp()
+        latest = self._context.oracle.read_timestamp()
         schema = stored_schema(self._store)
         tables = sorted(table.name for table in schema)
         chosen, collected.held_back = self._choose(latest, tables, collected)
@@ -161,7 +161,7 @@ class GarbageCollector:
 
     def _settled(self, safe_point: int) -> int:
         """The newest safe point that has stood for longer than any call may be under way."""
-        now = self._services.clock.monotonic()
+        now = self._context.clock.monotonic()
         self._watched.append((safe_point, now))
         stood = [at for at, since in self._watched if now - since >= self._store.latest_arrival]
         settled = max(stood, default=0)
@@ -171,7 +171,7 @@ class GarbageCollector:
     @contextlib.contextmanager
     def turn(self) -> Iterator[bool]:
         """Whether this collector may work: several at once would do the same work twice."""
-        coordination = self._services.coordination
+        coordination = self._context.coordination
         mine = coordination.try_lock(_CURSOR.table, _CURSOR.row)
         try:
             yield mine
@@ -184,10 +184,10 @@ class GarbageCollector:
     def _choose(self, latest: int, tables: list[str], collected: Collected) -> tuple[int, str]:
         """The new safe point, and what keeps it from being newer."""
         chosen, why = self._retained(latest)
-        held = self._services.coordination.oldest_held()
+        held = self._context.coordination.oldest_held()
         if held is not None and held < chosen:
             chosen, why = held, f"a snapshot at {held} is still being read"
-        for hold in holds(self._store, self._services.clock)[:1]:
+        for hold in holds(self._store, self._context.clock)[:1]:
             if hold.ts < chosen:
                 chosen, why = hold.ts, f"{hold.name!r} holds {hold.ts} back"
         for table in tables:
@@ -198,7 +198,7 @@ class GarbageCollector:
         return chosen, why
 
     def _resolved(self, cell: Cell, start_ts: int, raw: bytes, collected: Collected) -> bool:
-        resolved = self._services.resolver.try_resolve(cell, start_ts, raw)
+        resolved = self._context.resolver.try_resolve(cell, start_ts, raw)
         collected.locks += resolved
         return resolved
 
@@ -218,7 +218,7 @@ class GarbageCollector:
         progress: Callable[[Collected], None],
     ) -> None:
         """Go once round all tables from `position`, and remember how far it got."""
-        clock = self._services.clock
+        clock = self._context.clock
         for table in observed:
             while gone := self._store.forget_changes(table, collected.safe_point):
                 collected.changes += gone

@@ -35,7 +35,7 @@ _COLUMN: Final = b"@hold"
 _NAME_BYTES: Final = 128
 
 
-class Hold(NamedTuple):
+class RetentionHold(NamedTuple):
     """A timestamp that is held back.
 
     Attributes:
@@ -82,7 +82,7 @@ def release(store: Store, name: str) -> None:
             return
 
 
-def holds(store: Store, clock: Clock) -> list[Hold]:
+def holds(store: Store, clock: Clock) -> list[RetentionHold]:
     """What is held back now, the oldest timestamp first."""
     now = clock.wall_ms()
     return sorted((one for one, _ in _all(store) if one.until_ms > now), key=lambda one: one.ts)
@@ -105,9 +105,9 @@ def _say(store: Store, cell: Cell, versions: list[int], record: bytes | None) ->
     return store.mutate([RowMutation(cell.table, cell.row, [first], changes)])[0]
 
 
-def _all(store: Store) -> Iterator[tuple[Hold, list[int]]]:
+def _all(store: Store) -> Iterator[tuple[RetentionHold, list[int]]]:
     """Every hold, ended ones too, with its versions, newest first."""
-    found: dict[bytes, tuple[Hold, list[int]]] = {}
+    found: dict[bytes, tuple[RetentionHold, list[int]]] = {}
     for cell, at, raw in store.walk_kind(Kind.DATA, SYSTEM_TABLE, _PREFIX, _AFTER_PREFIX):
         if cell.column == _COLUMN:
             if cell.row in found:
@@ -117,12 +117,12 @@ def _all(store: Store) -> Iterator[tuple[Hold, list[int]]]:
     yield from found.values()
 
 
-def _decode(cell: Cell, raw: bytes) -> Hold:
+def _decode(cell: Cell, raw: bytes) -> RetentionHold:
     try:
         record = json.loads(raw)
         ts, until = record["ts"], record["until"]
         if isinstance(ts, int) and isinstance(until, int):
-            return Hold(cell.row[len(_PREFIX) :].decode(), ts, until)
+            return RetentionHold(cell.row[len(_PREFIX) :].decode(), ts, until)
     except (ValueError, KeyError, TypeError):
         pass
     raise DamagedRecordError(f"{cell} holds {raw[:60]!r}, which is no hold: the store is damaged.")

@@ -148,13 +148,13 @@ def backup(
             f"{repo.address!r} is not a repository in a folder, so there is nothing to back up: "
             "one that is kept in memory ends with its process."
         ) from error
-    services = repo.services
+    context = repo.context
     with contextlib.ExitStack() as stack:
         out = target
         if isinstance(target, str | os.PathLike):
             out = stack.enter_context(_new_file(Path(target)))
         copy = stack.enter_context(SnapshotCopy(folder / "store"))
-        made = Backup(FORMAT, durability, copy.ts, services.clock.wall_ms(), copy.most_bytes)
+        made = Backup(FORMAT, durability, copy.ts, context.clock.wall_ms(), copy.most_bytes)
         with _refusing("The backup cannot be written"):
             _write(made, copy, out, progress)
     return made

@@ -136,7 +136,7 @@ def check(
     walked = walk.counts
     for table in sorted(table.name for table in repo.schema):
         walked.tables += 1
-        feed = FeedRules(repo.services.store, table)
+        feed = FeedRules(repo.context.store, table)
         for row, entries in walk.rows(table):
             for finding in walk.take_damaged():
                 yield walk.counted(finding)
@@ -158,9 +158,9 @@ class _Walk:
 
     def __init__(self, repo: Repository, counts: Counts) -> None:
         self._repo = repo
-        self._services = repo.services
-        self._store = repo.services.store
-        self._last_ts = counts.last_ts = self._services.oracle.read_timestamp()
+        self._context = repo.context
+        self._store = repo.context.store
+        self._last_ts = counts.last_ts = self._context.oracle.read_timestamp()
         self._columns = Columns(repo.schema)
         self._missing: set[tuple[str, bytes]] = set()
         self._primaries: set[tuple[Cell, int]] = set()
@@ -234,7 +234,7 @@ class _Walk:
     def last_ts(self, seen: int) -> int:
         """The last timestamp handed out: at least `seen`, or as of a moment after the call."""
         if seen > self._last_ts:
-            self._last_ts = self._services.oracle.read_timestamp()
+            self._last_ts = self._context.oracle.read_timestamp()
         return self._last_ts
 
     # --- Judging ------------------------------------------------------------------------
@@ -353,7 +353,7 @@ class _Walk:
         if owner not in self._alive:
             if len(self._alive) >= _REMEMBERED:
                 self._alive.clear()
-            self._alive[owner] = self._services.coordination.is_alive(owner)
+            self._alive[owner] = self._context.coordination.is_alive(owner)
         return self._alive[owner]
 
 

@@ -41,7 +41,7 @@ from percola.clock import backoff
 from percola.observers.metrics import WorkerMetrics
 from percola.observers.observer import Observer
 from percola.store.base import Condition, Delete, Put, RowMutation
-from percola.transactions.snapshot import Services
+from percola.transactions.snapshot import TransactionContext
 
 log = logging.getLogger("percola.worker")
 
@@ -86,21 +86,21 @@ class Failures:
 
     def __init__(
         self,
-        services: Services,
+        context: TransactionContext,
         metrics: WorkerMetrics,
-        chance: random.Random,
+        rng: random.Random,
         *,
         attempts: int,
         first_wait: float,
         longest_wait: float,
     ) -> None:
-        self._services = services
-        self._clock = services.clock
+        self._context = context
+        self._clock = context.clock
         self._metrics = metrics
         self._attempts = attempts
         self._first_wait = first_wait
         self._longest_wait = longest_wait
-        self._chance = chance
+        self._rng = rng
 
     def is_dead_lettered(self, one: Observer[Any], dirty: DirtyCell) -> bool:
         """Whether the newest change is dead-lettered for an observer.
@@ -114,7 +114,7 @@ class Failures:
         if found is None or found.due_ms is not None:
             return False
         failed = _failed_cell(one, dirty.cell)
-        return bool(self._services.store.entries(failed, Kind.FAILED, dirty.newest, MAX_TS))
+        return bool(self._context.store.entries(failed, Kind.FAILED, dirty.newest, MAX_TS))
 
     def is_due(self, one: Observer[Any], dirty: DirtyCell) -> bool:
         """Whether to run the observer now: it has not failed, or its back-off is over."""
@@ -156,7 +156,7 @@ class Failures:
         self._metrics.failures.labels(one.name).inc()
         counts = [dirty.attempts.get(one.name, _NO_ATTEMPTS).failed + 1 for dirty in changes]
         # One wait for all: else the observer would come back for each of them.
-        wait = backoff(self._chance, max(counts), first=self._first_wait, most=self._longest_wait)
+        wait = backoff(self._rng, max(counts), first=self._first_wait, most=self._longest_wait)
         due_ms = self._clock.wall_ms() + math.ceil(wait * 1000) + 1
         following = "" if counts[0] >= self._attempts else f", the next one in {wait:.2f} s"
         log.warning(
@@ -202,7 +202,7 @@ class Failures:
             Put(Kind.FAILED, failed.column, newest, json.dumps(entry).encode())
         ]
         # A later failure replaces an earlier one.
-        for ts, _ in self._services.store.entries(failed, Kind.FAILED, 0, newest - 1):
+        for ts, _ in self._context.store.entries(failed, Kind.FAILED, 0, newest - 1):
             changes.append(Delete(Kind.FAILED, failed.column, ts))
         if answered:
             changes += [Delete(Kind.NOTIFY, cell.column, ts) for ts in answered]
@@ -226,7 +226,7 @@ class Failures:
         """Change the cell's row, unless its newest change has been answered; whether it did."""
         table, row, column = dirty.cell
         stands = Condition(True, Kind.NOTIFY, column, dirty.newest, dirty.newest)
-        return self._services.store.mutate([RowMutation(table, row, [stands], changes)])[0]
+        return self._context.store.mutate([RowMutation(table, row, [stands], changes)])[0]
 
 
 def _failed_cell(one: Observer[Any], cell: Cell) -> Cell:

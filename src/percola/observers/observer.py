@@ -60,7 +60,7 @@ from typing import Any, Final, Generic, TypeAlias
 from percola.cells import Cell, Kind, ack_column, decode_ts, encode_ts, failed_column
 from percola.errors import ObserverError, ObserverTimeoutError
 from percola.schema import Column, R, Table, WeakColumn, check_name
-from percola.transactions.snapshot import Services, Snapshot
+from percola.transactions.snapshot import Snapshot, TransactionContext
 from percola.transactions.transaction import Transaction
 
 ObserverFunction = Callable[[Transaction, R], object]
@@ -197,7 +197,7 @@ class Observer(Generic[R]):
         return [Cell(column.table_name, row, column.key) for column in self.columns]
 
     def run(
-        self, services: Services, row: bytes, notified: Notified, watch: Watch = NOBODY
+        self, context: TransactionContext, row: bytes, notified: Notified, watch: Watch = NOBODY
     ) -> bool:
         """Run once for a dirty row, if it has to; whether it ran.
 
@@ -205,13 +205,13 @@ class Observer(Generic[R]):
         run answers. Raises what the function raises, ConflictError if another transaction won,
         and ObserverTimeoutError if the run was given up before the end of the function.
         """
-        transaction = ObserverTransaction(services)
+        transaction = ObserverTransaction(context)
         watch.begun(transaction)
         transaction.expect((row,))
         key = self.table.decode_row(row)
         runs = self._has_to_run(transaction, row, notified)
         if runs:
-            if self.ahead is not None and services.prefetch is not None:
+            if self.ahead is not None and context.prefetch is not None:
                 self.ahead(transaction, [key])
             self.function(transaction, key)
         self._check_wanted(transaction, watch)
@@ -220,13 +220,13 @@ class Observer(Generic[R]):
                 if ts <= transaction.start_ts:
                     transaction.answer(Kind.NOTIFY, cell, ts)
         if runs:
-            self._answer_failures(transaction, services, [row])
+            self._answer_failures(transaction, context, [row])
         _commit(transaction)
         return runs
 
     def run_batch(
         self,
-        services: Services,
+        context: TransactionContext,
         rows: Iterable[tuple[bytes, Notified]],
         most: int,
         watch: Watch = NOBODY,
@@ -240,14 +240,14 @@ class Observer(Generic[R]):
         `ahead` are rows that will probably be handed out, more and more of them: what is read of
         one may be read of all. Returns the rows that the commit has answered; raises as `run` does.
         """
-        table, clock = self.table, services.clock
+        table, clock = self.table, context.clock
         until = clock.monotonic() + _BATCH_SECONDS
-        transaction = ObserverTransaction(services)
+        transaction = ObserverTransaction(context)
         watch.begun(transaction)
         transaction.expect(ahead)
         start_ts = transaction.start_ts
         answered: list[bytes] = []
-        read_ahead = self.ahead if services.prefetch is not None else None
+        read_ahead = self.ahead if context.prefetch is not None else None
         begun: set[bytes] = set()
         for row, notified in rows:
             seen = {
@@ -269,7 +269,7 @@ class Observer(Generic[R]):
                 break
         self._check_wanted(transaction, watch)
         if answered:
-            self._answer_failures(transaction, services, answered)
+            self._answer_failures(transaction, context, answered)
         _commit(transaction)
         return answered
 
@@ -280,10 +280,10 @@ class Observer(Generic[R]):
             raise ObserverTimeoutError(f"{self.name} took too long; nothing was committed.")
 
     def _answer_failures(
-        self, transaction: Transaction, services: Services, rows: Sequence[bytes]
+        self, transaction: Transaction, context: TransactionContext, rows: Sequence[bytes]
     ) -> None:
         """Have the commit remove the dead letters of these rows whose changes it has seen."""
-        store, table, start_ts = services.store, self.table.name, transaction.start_ts
+        store, table, start_ts = context.store, self.table.name, transaction.start_ts
         names = [failed_column(self.name, self.column.key)]
         names += [failed_column(self.name, column.key) for column in self.others]
         if len(rows) > 1:
@@ -354,7 +354,7 @@ class ObserverTransaction(Transaction):
         after all, its next read or commit raises ObserverTimeoutError with `why`.
         """
         self._used_up = _GivenUp(why)
-        self._services.leases.drop(id(self))
+        self._context.leases.drop(id(self))
 
     def _check_usable(self) -> None:
         if isinstance(self._used_up, _GivenUp):

@@ -42,7 +42,7 @@ from percola.observers.failures import DirtyCell, Failures
 from percola.observers.metrics import WorkerMetrics
 from percola.observers.observer import Observer, Observers, ObserverTransaction, Watch
 from percola.store.counting import calling_for
-from percola.transactions.snapshot import Services
+from percola.transactions.snapshot import TransactionContext
 
 _CONFLICTS: Final = 8
 _SMALLEST: Final = 2
@@ -178,7 +178,7 @@ class _Run(Watch):
             return bool(self.given_up)
 
 
-class Runs:
+class Runner:
     """Runs a worker's observers, for all of its threads.
 
     Args:
@@ -192,18 +192,18 @@ class Runs:
 
     def __init__(
         self,
-        services: Services,
+        context: TransactionContext,
         observers: Observers,
         metrics: WorkerMetrics,
         options: WorkerOptions,
-        chance: random.Random,
+        rng: random.Random,
     ) -> None:
-        self._services = services
-        self._clock = services.clock
+        self._context = context
+        self._clock = context.clock
         self._observers = observers
         self._metrics = metrics
         self._options = options
-        self._chance = chance
+        self._rng = rng
         self._running: dict[int, _Run] = {}
         self._guard = threading.Lock()
         # Cells that are to run alone for now; and how many rows an observer's batch may have.
@@ -212,9 +212,9 @@ class Runs:
         self._reached: dict[str, int] = {}  # And how many its last batch had.
         self.stopping = False
         self.failures = Failures(
-            services,
+            context,
             metrics,
-            chance,
+            rng,
             attempts=options.attempts,
             first_wait=options.first_wait,
             longest_wait=options.longest_wait,
@@ -231,7 +231,7 @@ class Runs:
         return self._work(dirty, held) if dirty is not None else Found.NOTHING
 
     def _look(self, cell: Cell) -> DirtyCell | None:
-        entries = self._services.store.entries(cell, Kind.NOTIFY, 0, MAX_TS)
+        entries = self._context.store.entries(cell, Kind.NOTIFY, 0, MAX_TS)
         return DirtyCell.of(cell, entries) if entries else None
 
     def _work(self, dirty: DirtyCell, held: list[Row]) -> Found:
@@ -290,14 +290,14 @@ class Runs:
                     self._running[id(run)] = run
                 try:
                     with calling_for(one.name):
-                        ran = one.run(self._services, dirty.cell.row, run.answers, run)
+                        ran = one.run(self._context, dirty.cell.row, run.answers, run)
                 except TransientError:
                     if run.is_given_up():
                         raise GivenUpError from None
                     self._metrics.conflicts.labels(one.name).inc()
                     if attempt >= _CONFLICTS or self.stopping:
                         return Outcome.SOON
-                    wait = backoff(self._chance, attempt, first=0.001, most=0.1)
+                    wait = backoff(self._rng, attempt, first=0.001, most=0.1)
                     self._clock.sleep(wait)
                     continue
                 if ran:
@@ -363,7 +363,7 @@ class Runs:
             self._running[id(run)] = run
         try:
             with calling_for(one.name):
-                rows = one.run_batch(self._services, turns(), most, run, ahead)
+                rows = one.run_batch(self._context, turns(), most, run, ahead)
         except ObserverTimeoutError:
             raise GivenUpError from None
         except GivenUpError:
@@ -396,7 +396,7 @@ class Runs:
         Where a call is dear, many are locked and then looked at in one call; `ahead` gets the
         rows of those that are dirty.
         """
-        calls_are_dear = self._services.prefetch is not None
+        calls_are_dear = self._context.prefetch is not None
         waiting = iter(cells)
         for cell in waiting:
             most = 1
@@ -414,7 +414,7 @@ class Runs:
         """What `_look` finds for cells of one column, in one call but for those of a crowd."""
         rows = [cell.row for cell in cells]
         found: dict[Cell, list[tuple[int, bytes]]] = {cell: [] for cell in cells}
-        entries, following = self._services.store.scan_kind(
+        entries, following = self._context.store.scan_kind(
             Kind.NOTIFY, cells[0].table, min(rows), max(rows) + b"\0", _CROWD * len(cells)
         )
         for cell, ts, raw in entries:

@@ -21,7 +21,7 @@ between rows that this scanner has seen dirty, once it has seen any. Where there
 do than can be done, beginning anew each time would leave the rest of a tablet to itself.
 
 A table in which nothing was left to do is left out until there is news of it: a commit of this
-process says in which tables it notified somebody (`percola.transactions.change_counts.News`). When
+process says in which tables it notified somebody (`transactions.change_counts.ChangeCounts`). When
 another process rings, and once a second whatever comes (`WorkerOptions.rescan`), all tables are
 looked at.
 
@@ -54,9 +54,9 @@ from percola.cells import Cell, Kind
 from percola.errors import StoreError
 from percola.observers.metrics import WorkerMetrics
 from percola.observers.observer import Observers
-from percola.observers.runner import Found, GivenUpError, Row, Runs, WorkerOptions
+from percola.observers.runner import Found, GivenUpError, Row, Runner, WorkerOptions
 from percola.observers.schedule import Address, Sweep
-from percola.transactions.snapshot import Services
+from percola.transactions.snapshot import TransactionContext
 
 log = logging.getLogger("percola.worker")
 
@@ -79,28 +79,28 @@ class Scanner:
 
     def __init__(
         self,
-        services: Services,
+        context: TransactionContext,
         observers: Observers,
         metrics: WorkerMetrics,
         options: WorkerOptions,
-        runs: Runs,
+        runs: Runner,
         sweep: Sweep,
-        chance: random.Random,
+        rng: random.Random,
         *,
         apart: bool = False,
     ) -> None:
-        self._services = services
+        self._context = context
         self._observers = observers
         self._metrics = metrics
         self._apart = apart
         self._options = options
         self._runs = runs
         self._sweep = sweep
-        self._chance = chance
+        self._rng = rng
         self._misfortunes = 0
         self._left: dict[str, bytes] = {}
         # Where nothing was left to do, with which news (of
-        # `percola.transactions.change_counts.News`) of the table.
+        # `percola.transactions.change_counts.ChangeCounts`) of the table.
         self._done: dict[tuple[frozenset[Address], str], int] = {}
         self._rung, self._since = 0, -math.inf
         self._seen: dict[str, tuple[bytes, bytes]] = {}  # The first dirty row, and the last.
@@ -115,10 +115,10 @@ class Scanner:
 
         Raises:
             GivenUpError: an observer took too long, and another scanner has taken this one's
-                place (`Runs.give_up_late`).
+                place (`Runner.give_up_late`).
             StoreError: the store has failed `WorkerOptions.attempts` times in a row.
         """
-        clock, rescan = self._services.clock, self._options.rescan
+        clock, rescan = self._context.clock, self._options.rescan
         self._next_attempt = math.inf
         rung = self._sweep.others_rang()
         anew = rung != self._rung or clock.monotonic() - self._since >= rescan
@@ -189,21 +189,21 @@ class Scanner:
         times for nothing, it goes round once more, past the others.
         """
         found = Found.NOTHING
-        news = self._services.news
-        until = self._services.clock.monotonic() + _STINT
+        change_counts = self._context.change_counts
+        until = self._context.clock.monotonic() + _STINT
         for jump in range(_TELEPORTS + 1):
             tables = sorted(
                 table
                 for table in {table for table, _ in columns}
-                if self._done.get((columns, table)) != news.of(table)
+                if self._done.get((columns, table)) != change_counts.of(table)
             )
             if not tables:
                 return found
-            first = self._chance.randrange(len(tables))
+            first = self._rng.randrange(len(tables))
             stop_at_others = jump < _TELEPORTS
             met = False
             for table in tables[first:] + tables[:first]:
-                known = news.of(table)
+                known = change_counts.of(table)
                 outcome = self._scan_table(columns, table, stop_at_others, until)
                 found |= outcome
                 if not (outcome & _UNDONE or table in self._left or self._runs.stopping):
@@ -211,7 +211,7 @@ class Scanner:
                 met = _has_met(outcome, stop_at_others)
                 if met or self._runs.stopping:
                     break
-                if Found.RAN in found and self._services.clock.monotonic() > until:
+                if Found.RAN in found and self._context.clock.monotonic() > until:
                     # The next stint may be another table's: none waits for another's end.
                     return found
             if not met or self._runs.stopping:
@@ -228,28 +228,28 @@ class Scanner:
         how = (columns, table, stop_at_others, until)
         start = self._left.pop(table, None)
         if start is None:
-            entries, more = self._services.store.scan_kind(Kind.NOTIFY, table, limit=self._chunk)
+            entries, more = self._context.store.scan_kind(Kind.NOTIFY, table, limit=self._chunk)
             if more is None:
                 # Mostly little is dirty: that was all, in one call.
-                first = self._chance.choice(entries)[0].row if entries else b""
+                first = self._rng.choice(entries)[0].row if entries else b""
                 entries = sorted(entries, key=lambda entry: entry[0].row < first)
                 return self._work_entries(*how, entries, Found.NOTHING)
             start = self._random_start(table)
         found = self._scan_range(*how, start, b"")
         if start and not (table in self._left or _has_met(found, stop_at_others)):
-            if Found.RAN in found and self._services.clock.monotonic() > until:
+            if Found.RAN in found and self._context.clock.monotonic() > until:
                 self._left[table] = b""
             else:
                 found |= self._scan_range(*how, b"", start)
         return found
 
     def _random_start(self, table: str) -> bytes:
-        tablet = self._chance.choice(self._services.store.tablets(table))
+        tablet = self._rng.choice(self._context.store.tablets(table))
         low, high = tablet.start, tablet.end
         if seen := self._seen.get(table):
             first, last = max(low, seen[0]), min(high or seen[1], seen[1])
             low, high = (first, last) if first < last else (low, high)
-        return _random_key(low, high, self._chance)
+        return _random_key(low, high, self._rng)
 
     def _scan_range(
         self,
@@ -264,7 +264,7 @@ class Scanner:
         found = Found.NOTHING
         position: bytes | None = start
         while position is not None and not self._runs.stopping:
-            entries, position = self._services.store.scan_kind(
+            entries, position = self._context.store.scan_kind(
                 Kind.NOTIFY, table, position, end, self._chunk
             )
             found = self._work_entries(columns, table, stop_at_others, until, entries, found)
@@ -303,10 +303,10 @@ class Scanner:
                     dirty.append(cell)
             if not dirty:
                 continue
-            if Found.RAN in found and self._services.clock.monotonic() > until:
+            if Found.RAN in found and self._context.clock.monotonic() > until:
                 self._left[table] = row
                 break
-            if not self._services.coordination.try_lock(table, row):
+            if not self._context.coordination.try_lock(table, row):
                 found |= Found.HELD
                 if stop_at_others:
                     break
@@ -325,7 +325,7 @@ class Scanner:
         """
         found = Found.NOTHING
         held: list[Row] = [(table, row)]
-        clock, sharing = self._services.clock, self._observers.sharing
+        clock, sharing = self._context.clock, self._observers.sharing
         try:
             for cell in dirty:
                 raw = ahead.pop(cell)
@@ -384,13 +384,13 @@ class Scanner:
         for other in others:
             if self._runs.stopping:
                 return
-            if self._services.coordination.try_lock(other.table, other.row):
+            if self._context.coordination.try_lock(other.table, other.row):
                 held.append((other.table, other.row))
                 yield other
 
     def _give_back(self, rows: Iterable[Row]) -> None:
         for table, row in rows:
-            self._services.coordination.unlock(table, row)
+            self._context.coordination.unlock(table, row)
 
 
 def _newest(entries: Iterable[tuple[Cell, int, bytes]]) -> dict[Cell, bytes]:
@@ -408,7 +408,7 @@ def _has_met(found: Found, stop_at_others: bool) -> bool:
     return stop_at_others and Found.HELD in found
 
 
-def _random_key(start: bytes, end: bytes, chance: random.Random) -> bytes:
+def _random_key(start: bytes, end: bytes, rng: random.Random) -> bytes:
     """A key somewhere between two keys, past what they have in common."""
     shared = 0
     while shared < min(len(start), len(end)) and start[shared] == end[shared]:
@@ -417,4 +417,4 @@ def _random_key(start: bytes, end: bytes, chance: random.Random) -> bytes:
     high = int.from_bytes((end[shared : shared + 8] or b"\xff" * 8).ljust(8, b"\0"), "big")
     if low >= high:
         return start
-    return (end or start)[:shared] + chance.randint(low, high).to_bytes(8, "big")
+    return (end or start)[:shared] + rng.randint(low, high).to_bytes(8, "big")

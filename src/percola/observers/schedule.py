@@ -13,7 +13,7 @@ from typing import Final
 
 from percola.cells import Cell, Kind
 from percola.observers.observer import Observers
-from percola.transactions.snapshot import Services
+from percola.transactions.snapshot import TransactionContext
 
 _QUIET: Final = 0.25  # seconds
 
@@ -35,14 +35,18 @@ class Sweep:
     """
 
     def __init__(
-        self, services: Services, observers: Observers, every: float, ring: Callable[[], None]
+        self,
+        context: TransactionContext,
+        observers: Observers,
+        every: float,
+        ring: Callable[[], None],
     ) -> None:
-        self._services = services
+        self._context = context
         self._observers = observers
         self._every = every
         self._ring = ring
         self._guard = threading.Lock()
-        self._swept = services.clock.monotonic()
+        self._swept = context.clock.monotonic()
         self._deferred = dict.fromkeys(observers.deferred, self._swept)
         self._worked = -math.inf
         self._rested: dict[Address, float] = {}
@@ -58,7 +62,7 @@ class Sweep:
         does a lock on an observed cell, if its notify entry comes when it is resolved.
         """
         # The locks before the notify entries: a commit in between is then seen as an entry.
-        return self._services.oracle.at_one_moment(
+        return self._context.oracle.at_one_moment(
             lambda: not (self._is_dirty() or self.finish_the_dead() or self._is_dirty())
         )
 
@@ -69,11 +73,11 @@ class Sweep:
 
     def others_rang(self) -> int:
         """A number that changes when the bell rings and this process has not told where to look."""
-        return self._bells - self._services.news.told
+        return self._bells - self._context.change_counts.told
 
     def is_due(self) -> bool:
         """Whether it is time to look for the locks of the dead; true once each time."""
-        now = self._services.clock.monotonic()
+        now = self._context.clock.monotonic()
         with self._guard:
             if now - self._swept < self._every:
                 return False
@@ -84,7 +88,7 @@ class Sweep:
         """The columns that have been put off for as long as they may; true once each time."""
         if not self._deferred:
             return _NONE
-        now = self._services.clock.monotonic()
+        now = self._context.clock.monotonic()
         with self._guard:
             found = [
                 address
@@ -96,13 +100,13 @@ class Sweep:
 
     def note_work(self) -> None:
         """There was something to do that may not be put off."""
-        self._worked = self._services.clock.monotonic()
+        self._worked = self._context.clock.monotonic()
 
     def quiet_in(self) -> float:
         """Seconds until what was put off may be done, if nothing else comes; 0 for at once."""
         if self.ending:
             return 0.0
-        return max(0.0, self._worked + _QUIET - self._services.clock.monotonic())
+        return max(0.0, self._worked + _QUIET - self._context.clock.monotonic())
 
     def note_busy(self, scanner: object, *, busy: bool) -> None:
         """Whether a scanner found something to do when it went round last."""
@@ -115,19 +119,19 @@ class Sweep:
         A worker takes what no other has, and keeps it until it stops: the others stand by.
         """
         for address in self._observers.apart - self._claims:
-            if self._services.coordination.try_lock(*_claim(address)):
+            if self._context.coordination.try_lock(*_claim(address)):
                 self._claims.add(address)
         return frozenset(self._claims)
 
     def disclaim(self) -> None:
         """Leave what runs apart to other workers; idempotent."""
         while self._claims:
-            self._services.coordination.unlock(*_claim(self._claims.pop()))
+            self._context.coordination.unlock(*_claim(self._claims.pop()))
 
     def note_run(self, address: Address, seconds: float) -> None:
         """The observers of a column that may take only a share of the time took so many."""
         share = self._observers.sharing[address]
-        rested = self._services.clock.monotonic() + seconds * (1 / share - 1)
+        rested = self._context.clock.monotonic() + seconds * (1 / share - 1)
         with self._guard:
             self._rested[address] = max(rested, self._rested.get(address, rested))
 
@@ -138,7 +142,7 @@ class Sweep:
         """
         if self.ending or not self._busy or not columns <= self.resting():
             return 0.0
-        now = self._services.clock.monotonic()
+        now = self._context.clock.monotonic()
         with self._guard:
             return max(0.0, min(self._rested.get(one, now) for one in columns) - now)
 
@@ -146,7 +150,7 @@ class Sweep:
         """The columns that have taken their share of the time for now."""
         if not self._rested:
             return _NONE
-        now = self._services.clock.monotonic()
+        now = self._context.clock.monotonic()
         with self._guard:
             for address in [one for one, rested in self._rested.items() if rested <= now]:
                 del self._rested[address]
@@ -157,12 +161,12 @@ class Sweep:
 
         Not where notify entries stand apart: then the dead owe none, and looking costs the table.
         """
-        if self._services.store.notifies_apart:
+        if self._context.store.has_notify_table:
             return False
         found = settled = False
         for cell, start_ts, raw in self._observed(Kind.LOCK):
             found = True
-            settled |= self._services.resolver.try_resolve(cell, start_ts, raw)
+            settled |= self._context.resolver.try_resolve(cell, start_ts, raw)
         if settled:
             self._ring()
         return found
@@ -174,7 +178,7 @@ class Sweep:
         """All entries of a kind on the columns that this worker observes."""
         for table in self._observers.tables:
             # Whether there is any is the usual question: the first call asks for one.
-            entries = self._services.store.walk_kind(kind, table, first=1)
+            entries = self._context.store.walk_kind(kind, table, first=1)
             yield from (entry for entry in entries if self._observers.of(entry[0]))
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from percola.cells import Kind
 from percola.observers.observer import Observers
-from percola.transactions.snapshot import Services
+from percola.transactions.snapshot import TransactionContext
 
 log = logging.getLogger("percola.worker")
 
@@ -21,7 +21,7 @@ COUNTED: Final = 10_000
 """How many notify entries of a table are looked at: a worker starts at once, whatever is dirty."""
 
 
-def warn_of_unobserved(services: Services, observers: Observers) -> None:
+def warn_of_unobserved(context: TransactionContext, observers: Observers) -> None:
     """Log each column that has dirty cells, and no observer here or in a live worker elsewhere.
 
     Costs nothing if every column of the schema that can be observed is; else a bounded look at the
@@ -29,18 +29,18 @@ def warn_of_unobserved(services: Services, observers: Observers) -> None:
     """
     unobserved = {
         address
-        for address, observed in services.columns.items()
+        for address, observed in context.columns.items()
         # A table is listed as a column without a name.
         if observed is not False and address[1] and address not in observers.addresses
     }
     if not unobserved:
         return
     elsewhere: set[str] = set()
-    for process in services.coordination.processes():
+    for process in context.coordination.processes():
         if isinstance(announced := process.get("observers"), dict):
             elsewhere.update(announced)
     for table in sorted({table for table, _ in unobserved}):
-        dirty, whole = _dirty_cells(services, table)
+        dirty, whole = _dirty_cells(context, table)
         for column, cells in sorted(dirty.items()):
             name = f"{table}.{column.decode()}"
             if (table, column) in observers.addresses or name in elsewhere:
@@ -54,9 +54,9 @@ def warn_of_unobserved(services: Services, observers: Observers) -> None:
             )
 
 
-def _dirty_cells(services: Services, table: str) -> tuple[Counter[bytes], bool]:
+def _dirty_cells(context: TransactionContext, table: str) -> tuple[Counter[bytes], bool]:
     """How many cells of each column are dirty, and whether these are all."""
-    entries = services.store.walk_kind(Kind.NOTIFY, table, first=1)
+    entries = context.store.walk_kind(Kind.NOTIFY, table, first=1)
     looked_at = list(itertools.islice(entries, COUNTED + 1))
     cells = dict.fromkeys(cell for cell, _, _ in looked_at)
     return Counter(cell.column for cell in cells), len(looked_at) <= COUNTED

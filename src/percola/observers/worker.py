@@ -32,7 +32,7 @@ from percola.errors import (
 from percola.gc.collector import GarbageCollector
 from percola.observers.metrics import WorkerMetrics
 from percola.observers.observer import Observer, Observers
-from percola.observers.runner import GivenUpError, Runs, WorkerOptions
+from percola.observers.runner import GivenUpError, Runner, WorkerOptions
 from percola.observers.scanner import Scanner
 from percola.observers.schedule import Sweep
 from percola.observers.unobserved import warn_of_unobserved
@@ -81,7 +81,7 @@ class Worker:
         options: WorkerOptions | None = None,
         **fields: Any,
     ) -> None:
-        self._services = repo.services
+        self._context = repo.context
         self._observers = Observers(observers)
         if options is not None and fields:
             raise ConflictingOptionsError(
@@ -93,10 +93,10 @@ class Worker:
         for column in [column for one in self._observers for column in one.columns]:
             repo.table(column.table_name).resolve(column.name)
         self.metrics = WorkerMetrics()
-        if (calls := self._services.calls) is not None:
-            prefetch = self._services.prefetch or Prefetch()
+        if (calls := self._context.calls) is not None:
+            prefetch = self._context.prefetch or Prefetch()
             self.metrics.watch_store(calls.counts, prefetch.counts)
-        self._chance = forks.new_random()
+        self._rng = forks.new_random()
         self._start_afresh()
         forks.at_fork(self._start_afresh)
 
@@ -105,10 +105,8 @@ class Worker:
         self._shared = _Shared(threading.Condition())
         self._threads: list[threading.Thread] = []
         self._apart: threading.Thread | None = None
-        self._runs = Runs(
-            self._services, self._observers, self.metrics, self._options, self._chance
-        )
-        self._sweep = Sweep(self._services, self._observers, self._options.sweep, self._ring)
+        self._runs = Runner(self._context, self._observers, self.metrics, self._options, self._rng)
+        self._sweep = Sweep(self._context, self._observers, self._options.sweep, self._ring)
         self._guard = threading.Lock()
         self._stopped = threading.Event()
         self._unlisten: Callable[[], None] | None = None
@@ -123,9 +121,9 @@ class Worker:
 
         Raises ObserverMismatchError if a live worker observes one of the columns otherwise.
         """
-        coordination = self._services.coordination
+        coordination = self._context.coordination
         if self._options.warn_unobserved:
-            warn_of_unobserved(self._services, self._observers)
+            warn_of_unobserved(self._context, self._observers)
         _announce(coordination, self._observers.announcement)
         self._announced = True
         self._unlisten = coordination.listen(self._ring)
@@ -133,7 +131,7 @@ class Worker:
         threading.Thread(target=self._watch, name="percola-watch", daemon=True).start()
         if self._options.retention is not None:
             collector = GarbageCollector(
-                self._services, retention=self._options.retention, share=_COLLECTING
+                self._context, retention=self._options.retention, share=_COLLECTING
             )
             thread = threading.Thread(
                 target=self._collect, args=(collector,), name="percola-gc", daemon=True
@@ -167,7 +165,7 @@ class Worker:
                 self._unlisten = None
             if self._announced:
                 self._announced = False
-                _withdraw(self._services.coordination, self._observers.announcement)
+                _withdraw(self._context.coordination, self._observers.announcement)
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
@@ -256,15 +254,15 @@ class Worker:
             self._shared.changed.notify_all()
 
     def _scan_forever(self, apart: bool) -> None:
-        chance = random.Random(self._chance.getrandbits(64))
+        rng = random.Random(self._rng.getrandbits(64))
         scanner = Scanner(
-            self._services,
+            self._context,
             self._observers,
             self.metrics,
             self._options,
             self._runs,
             self._sweep,
-            chance,
+            rng,
             apart=apart,
         )
         while not self._runs.stopping:
@@ -297,7 +295,7 @@ class Worker:
                 for thread, rows in self._runs.give_up_late():
                     self._threads.remove(thread)
                     for table, row in rows:
-                        self._services.coordination.unlock(table, row)
+                        self._context.coordination.unlock(table, row)
                     self._start_thread(apart=thread is self._apart)
             except Exception as error:
                 self._end_with(error)

@@ -192,7 +192,7 @@ class _Line:
         self._talk: Conversation | None = None
         self._at = 0
         self._highest = 0
-        self._chance = new_random()
+        self._rng = new_random()
 
     def ask(self, count: int) -> int:
         """A fresh timestamp for `count` 1, the highest one handed out for 0."""
@@ -298,7 +298,7 @@ class _Line:
             self._at = (self._at + 1) % len(oracle.addresses)
             if tries % len(oracle.addresses) == 0:
                 rounds = tries // len(oracle.addresses)
-                time.sleep(min(left, backoff(self._chance, rounds, first=0.02, most=0.3)))
+                time.sleep(min(left, backoff(self._rng, rounds, first=0.02, most=0.3)))
 
     def _ask(self, address: str, count: int, seconds: float) -> DrawReply:
         """Ask an oracle; on the stream that there is, which any failure has ended."""

@@ -21,7 +21,7 @@ anything else does. Nothing is checked later: a read or a commit does not ask fo
                                                  session begins when it is needed
     gRPC channels, streams, Java                 never used, never released; refused (`Unforkable`)
     threads for calls to HBase                   a new pool; it is never used where Java was
-    timestamps that are read at (`Leases`)       none: the parent's are the parent's to protect
+    timestamps that are read at (`ActiveSnapshots`)  none: the parent's are the parent's to protect
     snapshots and transactions                   refused with TransactionUsedUpError
     readers of single columns                    made anew; by this, inherited snapshots are known
     change counts, call counts, habits of reads  empty

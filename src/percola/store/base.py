@@ -12,7 +12,7 @@ Promises that every store keeps, and that `percola.testing.conformance.suite` ch
 
 * A `RowMutation` is applied whole or not at all; its conditions and its changes see no
   other mutation of that row in between. Rows of a batch are independent of each other.
-  Only notify entries may be another matter: `Store.notifies_apart` says so.
+  Only notify entries may be another matter: `Store.has_notify_table` says so.
 * Rows and columns are any bytes but the empty ones, in byte order; columns hold no NUL. A cell
   has at most one lock at a time: the protocol's conditions see to that.
 * A mutation whose call returned is seen by every later read, and is as durable as the
@@ -169,7 +169,7 @@ class Store(ABC):
 
     limits: Limits
 
-    notifies_apart: bool = False
+    has_notify_table: bool = False
     """Whether notify entries stand apart from their rows, where finding them costs what is dirty
     (rule N6) though the store cannot read one kind of entry without passing over the others. A
     transaction puts them before its commit point then, and a mutation with other changes beside

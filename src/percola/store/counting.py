@@ -108,7 +108,7 @@ class CountedStore(Store):
         self.calls = calls
         self.limits = inner.limits
         self.latest_arrival = inner.latest_arrival
-        self.notifies_apart = inner.notifies_apart
+        self.has_notify_table = inner.has_notify_table
 
     def create_tables(self, names: Iterable[str]) -> None:
         self.inner.create_tables(names)

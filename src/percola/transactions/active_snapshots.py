@@ -29,7 +29,7 @@ _RENEWED: Final = 256
 """How many may begin before the oldest is looked up anew, in case that went wrong."""
 
 
-class Leases:
+class ActiveSnapshots:
     """The timestamps that this process reads at; for all of its threads.
 
     Args:
@@ -93,10 +93,10 @@ class Leases:
                 return
 
 
-_of: weakref.WeakKeyDictionary[Coordination, Leases] = weakref.WeakKeyDictionary()
+_of: weakref.WeakKeyDictionary[Coordination, ActiveSnapshots] = weakref.WeakKeyDictionary()
 
 
-def leases_of(coordination: Coordination) -> Leases:
+def leases_of(coordination: Coordination) -> ActiveSnapshots:
     """The leases that all repository objects on the same coordination share.
 
     It tells the other processes one timestamp for all of them: were each to speak for itself,
@@ -111,5 +111,5 @@ def leases_of(coordination: Coordination) -> Leases:
                 alive.hold_back(ts)
 
         # One wins where two threads make one at once.
-        found = _of.setdefault(coordination, Leases(hold_back))
+        found = _of.setdefault(coordination, ActiveSnapshots(hold_back))
     return found

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from percola.platform import fork_safety as forks
 
 
-class News:
+class ChangeCounts:
     """Which tables the commits of this process have notified somebody in; thread-safe.
 
     A scanner that has found nothing in a table need not look again until its count has changed, or

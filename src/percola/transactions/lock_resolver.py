@@ -121,7 +121,7 @@ class LockResolver:
 
     def settle(self, cell: Cell, start_ts: int, lock: LockRecord, fate: Fate) -> None:
         """Replace a decided transaction's lock by its write record, or remove it."""
-        apart = self._store.notifies_apart
+        apart = self._store.has_notify_table
         changes = settling_changes(cell.column, start_ts, lock, fate, apart)
         held = Condition(True, Kind.LOCK, cell.column, start_ts, start_ts)
         # If the condition fails, somebody else has done the same: just as well.

@@ -34,8 +34,8 @@ from percola.schema import Column, Family, R, Table, WeakColumn
 from percola.store.base import BLOCKED, CellState, OneStepStore, Reader, Store
 from percola.store.counting import StoreCalls
 from percola.store.readers import Readers
-from percola.transactions.active_snapshots import Leases
-from percola.transactions.change_counts import News
+from percola.transactions.active_snapshots import ActiveSnapshots
+from percola.transactions.change_counts import ChangeCounts
 from percola.transactions.lock_resolver import LockResolver
 from percola.transactions.prefetch import ROW_CELLS, Prefetch
 from percola.transactions.read_cache import ReadCache, RowCells
@@ -46,7 +46,7 @@ _MANY_CELLS = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Services:
+class TransactionContext:
     """What a transaction works with; the repository puts it together, tests as well.
 
     Attributes:
@@ -75,13 +75,13 @@ class Services:
     prefetch: Prefetch | None = None
     calls: StoreCalls | None = None
     ring: Callable[[], None] = field(default=lambda: None)
-    news: News = field(default_factory=News)
-    leases: Leases = field(default_factory=Leases)
+    change_counts: ChangeCounts = field(default_factory=ChangeCounts)
+    leases: ActiveSnapshots = field(default_factory=ActiveSnapshots)
     readers: Readers = field(default_factory=Readers)
 
     def changed(self, tables: Iterable[str]) -> None:
         """Say, after a commit, that somebody has been notified in these tables."""
-        self.news.note(tables)
+        self.change_counts.note(tables)
         self.ring()
 
     def new_cache(self) -> ReadCache:
@@ -109,29 +109,29 @@ class Snapshot:
     __slots__ = (
         "_cache",
         "_columns",
+        "_context",
         "_readers",
-        "_services",
         "_used_up",
         "_writes",
         "start_ts",
     )
 
-    def __init__(self, services: Services, start_ts: int) -> None:
-        self._services = services
-        self._columns = services.columns
-        self._readers = services.readers.by_column
-        self._cache = services.new_cache() if services.caches_reads else None
+    def __init__(self, context: TransactionContext, start_ts: int) -> None:
+        self._context = context
+        self._columns = context.columns
+        self._readers = context.readers.by_column
+        self._cache = context.new_cache() if context.caches_reads else None
         self._used_up: str | None = None
         # A snapshot writes nothing; a transaction's reads look here first.
         self._writes: Writes = {}
         self.start_ts = start_ts
-        services.leases.add(id(self), start_ts)
+        context.leases.add(id(self), start_ts)
 
     def __del__(self) -> None:
         try:
             # Those that have ended have said so.
             if self._used_up is None:
-                self._services.leases.drop(id(self))
+                self._context.leases.drop(id(self))
                 if self._cache is not None:
                     self._cache.end()
         except AttributeError:
@@ -157,7 +157,7 @@ class Snapshot:
 
     def _let_go(self) -> None:
         """Nothing more is read."""
-        self._services.leases.drop(id(self))
+        self._context.leases.drop(id(self))
         if self._cache is not None:
             self._cache.end()
 
@@ -169,13 +169,13 @@ class Snapshot:
             self._check_column(column)
         key = column.encode_row(row)
         if len(key) > _SURELY_SHORT:
-            self._services.store.check_row(column.table_name, key)
+            self._context.store.check_row(column.table_name, key)
         return _new_cell(Cell, (column.table_name, key, column.key))
 
     def _check_column(self, column: object) -> None:
         if isinstance(column, Column):
             family = column.key.partition(b":")[0] + b":"
-            if b":" in column.key and (column.table_name, family) in self._services.columns:
+            if b":" in column.key and (column.table_name, family) in self._context.columns:
                 return
         else:
             hint = ""
@@ -198,8 +198,8 @@ class Snapshot:
     def _check_table(self, table: object) -> None:
         if not isinstance(table, Table):
             raise UsageError(f"{table!r} is not a Table.")
-        if (table.name, b"") not in self._services.columns:
-            known = sorted({name for name, _ in self._services.columns})
+        if (table.name, b"") not in self._context.columns:
+            known = sorted({name for name, _ in self._context.columns})
             raise UnknownTableError(
                 f"The repository's schema has no table {table.name!r}; it has "
                 f"{', '.join(known) or 'none'}. Pass it in schema=[…] when you open the repository."
@@ -211,7 +211,7 @@ class Snapshot:
                 f"The transaction that started at {self.start_ts} {self._used_up}. "
                 "Begin another one."
             )
-        if self._readers is not self._services.readers.by_column:
+        if self._readers is not self._context.readers.by_column:
             raise TransactionUsedUpError(
                 f"What started at {self.start_ts} was begun before this process was forked, and is "
                 "its parent's: garbage collection would not wait for it here. Begin another "
@@ -222,25 +222,25 @@ class Snapshot:
 
     def _read(self, cells: Sequence[Cell]) -> list[CellState]:
         """Figure 6, lines 8–25: the cells' states, with no lock in the way."""
-        services = self._services
-        if self._readers is not services.readers.by_column:
+        context = self._context
+        if self._readers is not context.readers.by_column:
             self._check_usable()
         if self._cache is None:
-            states = services.store.read(cells, self.start_ts)
+            states = context.store.read(cells, self.start_ts)
         else:
             states = self._read_ahead(cells, self._cache)
         for i, cell in enumerate(cells):
             while (lock := states[i][0]) is not None:
                 # BackoffAndMaybeCleanupLock, line 14; then everything is read again (P10).
-                services.resolver.wait_out(cell, *lock)
-                states[i] = services.store.read((cell,), self.start_ts)[0]
+                context.resolver.wait_out(cell, *lock)
+                states[i] = context.store.read((cell,), self.start_ts)[0]
             if self._cache is not None:
                 self._cache.keep(cell, states[i])
         return states
 
     def _read_ahead(self, cells: Sequence[Cell], cache: ReadCache) -> list[CellState]:
         """The cells' states, locked or not; what will probably be read next comes along (§2.5)."""
-        store = self._services.store
+        store = self._context.store
         guessed = cache.guess(cells, self._writes)
         if not guessed:
             return store.read(cells, self.start_ts)
@@ -293,7 +293,7 @@ class Snapshot:
                 read = self._reader_of(column)
             key = column.encode_row(row)
             if len(key) > _SURELY_SHORT:
-                self._services.store.check_row(column.table_name, key)
+                self._context.store.check_row(column.table_name, key)
             found = read(key, self.start_ts)
             if found is BLOCKED:
                 raw = self._read((Cell(column.table_name, key, column.key),))[0][2]
@@ -313,7 +313,7 @@ class Snapshot:
             self._check_column(column)
         if len(self._readers) >= _READERS:
             self._readers.clear()  # Columns of families come and go.
-        reader = self._services.store.reader(column.table_name, column.key)
+        reader = self._context.store.reader(column.table_name, column.key)
         self._readers[column.address] = reader
         return reader
 
@@ -345,7 +345,7 @@ class Snapshot:
         self._check_usable()
         self._check_table(table)
         key = table.encode_row(row)
-        self._services.store.check_row(table.name, key)
+        self._context.store.check_row(table.name, key)
         for found in self._rows(table, key, key + b"\0", self._wanted(columns)):
             return found
         return Row(table, row, {})
@@ -358,7 +358,7 @@ class Snapshot:
         self._check_table(table)
         keys = [(table.encode_row(row), row) for row in rows]
         for key, _ in keys:
-            self._services.store.check_row(table.name, key)
+            self._context.store.check_row(table.name, key)
         wanted = self._wanted(columns)
         stored = self._cells_of(table.name, list(dict(keys)), wanted)
         found = []
@@ -371,7 +371,7 @@ class Snapshot:
         self, table: str, keys: list[bytes], wanted: list[tuple[bytes, bool]] | None
     ) -> dict[bytes, RowCells]:
         """The cells of rows, locked or not, from the cache as far as they are there."""
-        cache, store = self._cache, self._services.store
+        cache, store = self._cache, self._context.store
         if cache is None:
             found: dict[bytes, RowCells] = {}
         else:
@@ -435,7 +435,7 @@ class Snapshot:
                     self._unknown_column(column)
                 wanted.append((column.read, True))
             else:
-                if getattr(column, "address", None) not in self._services.columns:
+                if getattr(column, "address", None) not in self._context.columns:
                     self._check_column(column)
                 wanted.append((column.key, False))
         return wanted
@@ -449,7 +449,7 @@ class Snapshot:
     def _scan(
         self, table: str, start: bytes, end: bytes, wanted: list[tuple[bytes, bool]] | None
     ) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
-        store, position = self._services.store, start
+        store, position = self._context.store, start
         while True:
             self._check_usable()
             cells, following = store.scan(

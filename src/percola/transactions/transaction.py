@@ -32,7 +32,7 @@ from percola.errors import (
 from percola.schema import Column, R, WeakColumn
 from percola.store.base import CellState, OneStepConflict, OneStepWrite
 from percola.transactions.own_writes import OwnWrites
-from percola.transactions.snapshot import Services, Snapshot
+from percola.transactions.snapshot import Snapshot, TransactionContext
 from percola.transactions.two_phase import TwoPhaseCommit
 
 MOST_CELLS: Final = 1_000_000
@@ -69,11 +69,11 @@ class Transaction(Snapshot):
         "unfinished",
     )
 
-    def __init__(self, services: Services, *, two_phase: bool = False) -> None:
-        self._two_phase = two_phase or services.one_step is None
-        oracle = services.oracle
+    def __init__(self, context: TransactionContext, *, two_phase: bool = False) -> None:
+        self._two_phase = two_phase or context.one_step is None
+        oracle = context.oracle
         start_ts = oracle.timestamp() if self._two_phase else oracle.read_timestamp()
-        Snapshot.__init__(self, services, start_ts)
+        Snapshot.__init__(self, context, start_ts)
         self._notifications: dict[Cell, None] = {}
         self._last_changes: dict[Cell, LastChange] = {}
         self._answers: list[tuple[Kind, Cell, int]] = []
@@ -115,7 +115,7 @@ class Transaction(Snapshot):
     def _count_bytes(self, cell: Cell, raw: bytes) -> None:
         """Count a value, which may be a long one, instead of what is in the buffer for its cell."""
         size = len(raw) if len(raw) > INLINE_BYTES else 0
-        most = self._services.store.limits.value_bytes
+        most = self._context.store.limits.value_bytes
         if size > most:
             raise ValueTooLargeError(
                 f"A value of {size} bytes for {cell} does not fit: the store takes up to {most} "
@@ -172,11 +172,11 @@ class Transaction(Snapshot):
         if len(value) <= INLINE_BYTES:
             # Nobody asks for the start_ts of a value that stands in the record itself.
             return LastChange(commit_ts, encode_write(_PUT, 0, value))
-        records = self._services.store.entries(cell, Kind.WRITE, commit_ts, commit_ts)
+        records = self._context.store.entries(cell, Kind.WRITE, commit_ts, commit_ts)
         if records:
             return LastChange(*records[0])
         # Either it was collected since, which the safe point says, or it is lost.
-        self._services.store.check_safe_point(self.start_ts)
+        self._context.store.check_safe_point(self.start_ts)
         raise DamagedRecordError(
             f"{cell} has a value committed at {commit_ts} whose write record is missing: the store "
             "is damaged. 'percola check' says where."
@@ -187,10 +187,10 @@ class Transaction(Snapshot):
         self._check_usable()
         if not isinstance(column, WeakColumn):
             raise UsageError(f"{column!r} is not a weak column: write it, and it notifies.")
-        if column.address not in self._services.columns:
+        if column.address not in self._context.columns:
             self._unknown_column(column)
         row_key = column.table.encode_row(row)
-        self._services.store.check_row(column.table_name, row_key)
+        self._context.store.check_row(column.table_name, row_key)
         self._notifications[Cell(column.table_name, row_key, column.key)] = None
 
     # --- Own writes are read ------------------------------------------------------------
@@ -256,33 +256,33 @@ class Transaction(Snapshot):
             TransactionUsedUpError: it has ended, or began before this process was forked.
         """
         self._check_usable()
-        services = self._services
+        context = self._context
         if not (self._writes or self._notifications or self._answers):
             self._used_up = "has committed"
-            services.leases.drop(id(self))
+            context.leases.drop(id(self))
             if self._cache is not None:
                 self._cache.end()
             return self.start_ts
         self._used_up = "has tried to commit and failed"
         try:
-            commit_ts = self._commit(services)
+            commit_ts = self._commit(context)
         finally:
             self._let_go()
         self._used_up = "has committed"
         return commit_ts
 
-    def _commit(self, services: Services) -> int:
-        if services.one_step is not None and not self._two_phase:
+    def _commit(self, context: TransactionContext) -> int:
+        if context.one_step is not None and not self._two_phase:
             self.commit_ts = self._commit_one_step()
         else:
-            commit = TwoPhaseCommit(services, self.start_ts, self._writes, self._last_changes)
+            commit = TwoPhaseCommit(context, self.start_ts, self._writes, self._last_changes)
             self.commit_ts = commit.run(self._notifications, self._answers)
             self.unfinished = commit.unfinished
         return self.commit_ts
 
     def _commit_one_step(self) -> int:
-        services = self._services
-        store = services.one_step
+        context = self._context
+        store = context.one_step
         assert store is not None
         columns = self._columns
         notified = {cell.table for cell in self._notifications}
@@ -298,7 +298,7 @@ class Transaction(Snapshot):
             )
             if not isinstance(outcome, OneStepConflict):
                 if notified:
-                    services.changed(notified)
+                    context.changed(notified)
                 return outcome
             if outcome.lock is None:
                 raise ConflictError(outcome.cell, self.start_ts, outcome.commit_ts, locked=False)
@@ -313,8 +313,8 @@ class Transaction(Snapshot):
         All of them at once: a dead transaction may have locked whatever this one writes, and the
         store names only the first lock that it meets. Raises ConflictError for a live one's.
         """
-        services = self._services
+        context = self._context
         for cell in self._writes:
-            for start_ts, raw in services.store.entries(cell, Kind.LOCK, 0, MAX_TS):
-                if not services.resolver.try_resolve(cell, start_ts, raw):
+            for start_ts, raw in context.store.entries(cell, Kind.LOCK, 0, MAX_TS):
+                if not context.resolver.try_resolve(cell, start_ts, raw):
                     raise ConflictError(cell, self.start_ts, start_ts, locked=True)

@@ -48,7 +48,7 @@ from percola.errors import (
 from percola.store.base import Condition, Delete, Put, RowMutation
 from percola.transactions.lock_resolver import Fate, commit_changes
 from percola.transactions.read_cache import batches
-from percola.transactions.snapshot import Services, Writes
+from percola.transactions.snapshot import TransactionContext, Writes
 
 log = logging.getLogger("percola.store")
 
@@ -72,18 +72,18 @@ class TwoPhaseCommit:
 
     def __init__(
         self,
-        services: Services,
+        context: TransactionContext,
         start_ts: int,
         writes: Writes,
         last_change: Mapping[Cell, LastChange] = MappingProxyType({}),
     ) -> None:
-        self._services = services
+        self._context = context
         self._start_ts = start_ts
         self._writes = writes
         # Of cells that are only locked, the newest change at start_ts. As the prewrite checks
         # that nothing has been written since, it is still the newest when this commits.
         self._last_changes = last_change
-        self._refreshed = services.clock.monotonic()
+        self._refreshed = context.clock.monotonic()
         # The write set is final now (P14): the first cell that changes is the primary.
         changing = (cell for cell, (op, _) in writes.items() if op != _LOCK)
         self._primary = next(changing, next(iter(writes), None))
@@ -94,12 +94,12 @@ class TwoPhaseCommit:
         self._answered: dict[_Row, list[Put | Delete]] = {}
         # No mutation is of both a row and its notify entries there
         # (`percola.store.remote.notify_table`).
-        self._apart = services.store.notifies_apart
+        self._apart = context.store.has_notify_table
         # The oldest timestamp at which anything was locked that is committed here.
         self._oldest_ts = start_ts
 
     def run(self, notifications: Iterable[Cell], answers: Sequence[tuple[Kind, Cell, int]]) -> int:
-        services, primary = self._services, self._primary
+        context, primary = self._context, self._primary
         weak = list(notifications)
         notified = {cell.table for cell in weak}
         notified.update(cell.table for cell in self._writes if self._observed(cell))
@@ -107,7 +107,7 @@ class TwoPhaseCommit:
         for kind, (table, row, column), ts in answers:
             self._answered.setdefault((table, row), []).append(Delete(kind, column, ts))
         if primary is None:
-            commit_ts = services.oracle.timestamp()
+            commit_ts = context.oracle.timestamp()
             self._notify(weak, commit_ts)
         else:
             rows: dict[_Row, list[Cell]] = {(primary.table, primary.row): []}
@@ -119,8 +119,8 @@ class TwoPhaseCommit:
                 self.prewrite(groups[1:], primary)
                 # After the last lock is in place: either this sees a new safe point, or all that
                 # the locks could conflict with was still there (P12, `percola.gc.collector`).
-                services.store.check_safe_point(self._oldest_ts)
-                commit_ts = services.oracle.timestamp()
+                context.store.check_safe_point(self._oldest_ts)
+                commit_ts = context.oracle.timestamp()
                 # Before the commit point: a crash cannot lose them, and one for a transaction
                 # that does not commit only costs a look (N4).
                 self._notify(weak, commit_ts)
@@ -134,7 +134,7 @@ class TwoPhaseCommit:
             groups = groups[1:]
         self.commit_secondaries(groups, commit_ts)
         if notified:
-            services.changed(notified)
+            context.changed(notified)
         return commit_ts
 
     # --- Phase one ----------------------------------------------------------------------
@@ -143,12 +143,12 @@ class TwoPhaseCommit:
         """Lock whole rows, figure 6's Prewrite(); raises ConflictError at the first refusal."""
         if not groups:
             return
-        services = self._services
+        context = self._context
         for batch in batches(self._prewrite_row(cells, primary) for cells in groups):
             waiting = batch
             for _ in range(_ATTEMPTS):
                 try:
-                    applied = services.store.mutate(waiting)
+                    applied = context.store.mutate(waiting)
                 except OutcomeUnknownError:
                     self._uncertain = True
                     applied = [False] * len(waiting)
@@ -189,23 +189,23 @@ class TwoPhaseCommit:
         return RowMutation(cells[0].table, cells[0].row, conditions, changes)
 
     def _lock(self, cell: Cell, primary: Cell) -> LockRecord:
-        services = self._services
+        context = self._context
         op, value = self._writes[cell]
         inline = value if value is not None and len(value) <= INLINE_BYTES else None
         last_change = self._last_changes.get(cell) if op == _LOCK else None
         return LockRecord(
             Op(op),
             primary,
-            services.coordination.token,
-            services.clock.wall_ms(),
-            services.ttl_ms,
+            context.coordination.token,
+            context.clock.wall_ms(),
+            context.ttl_ms,
             self._observed(cell),
             inline,
             last_change,
         )
 
     def _observed(self, cell: Cell) -> bool:
-        observed = self._services.columns.get((cell.table, cell.column)) is True
+        observed = self._context.columns.get((cell.table, cell.column)) is True
         return observed and self._writes[cell][0] != _LOCK
 
     def _explain_refusal(self, mutation: RowMutation) -> bool:
@@ -213,7 +213,7 @@ class TwoPhaseCommit:
 
         False if it is worth another try; raises ConflictError or RolledBackError if not.
         """
-        store, start_ts = self._services.store, self._start_ts
+        store, start_ts = self._context.store, self._start_ts
         own = 0
         columns = _locked_by(mutation)
         conditions: list[Condition] = []
@@ -222,7 +222,7 @@ class TwoPhaseCommit:
             for lock_ts, raw in store.entries(cell, Kind.LOCK, 0, MAX_TS):
                 if lock_ts == start_ts:
                     own += 1
-                elif not self._services.resolver.try_resolve(cell, lock_ts, raw):
+                elif not self._context.resolver.try_resolve(cell, lock_ts, raw):
                     # Two that want each other's cells do not wait for each other (P14).
                     raise ConflictError(cell, start_ts, lock_ts, locked=True)
             low = start_ts
@@ -253,9 +253,9 @@ class TwoPhaseCommit:
 
     def _refresh_if_due(self, primary: Cell) -> None:
         """Show the primary's lock to be alive while a commit takes long (§2.2, rule P8)."""
-        services, start_ts = self._services, self._start_ts
-        now = services.clock.monotonic()
-        if now - self._refreshed < services.ttl_ms / 3000:
+        context, start_ts = self._context, self._start_ts
+        now = context.clock.monotonic()
+        if now - self._refreshed < context.ttl_ms / 3000:
             return
         self._refreshed = now
         column = primary.column
@@ -265,7 +265,7 @@ class TwoPhaseCommit:
             primary.table, primary.row, [held], [Put(Kind.LOCK, column, start_ts, lock)]
         )
         try:
-            alive = services.store.mutate([refresh])[0]
+            alive = context.store.mutate([refresh])[0]
         except OutcomeUnknownError:
             return
         if not alive:
@@ -289,7 +289,7 @@ class TwoPhaseCommit:
         for batch in batches(mutations):
             for attempt in range(1, _ATTEMPTS + 1):
                 try:
-                    self._services.store.mutate(batch)
+                    self._context.store.mutate(batch)
                     break
                 except OutcomeUnknownError:
                     if attempt == _ATTEMPTS:
@@ -302,7 +302,7 @@ class TwoPhaseCommit:
 
         Best effort: whoever meets what is left does the same.
         """
-        resolver = self._services.resolver
+        resolver = self._context.resolver
         if not self._locked and not self._uncertain:
             return  # The primary itself was refused: nothing is there, nothing is under way.
         try:
@@ -322,17 +322,17 @@ class TwoPhaseCommit:
         What it answers in this row goes with it, if that does not stand apart. False if somebody
         else may have committed it: then these entries may still be there.
         """
-        services, start_ts = self._services, self._start_ts
+        context, start_ts = self._context, self._start_ts
         mutation = self._commit_point(cells, primary, commit_ts)
         unknown = False
         for _ in range(_ATTEMPTS):
             try:
-                if services.store.mutate([mutation])[0]:
+                if context.store.mutate([mutation])[0]:
                     return True
                 if self._has_committed(primary, commit_ts):
                     return False
                 if unknown:
-                    services.store.check_safe_point(start_ts)
+                    context.store.check_safe_point(start_ts)
                 raise self._rolled_back()
             except SnapshotTooOldError as error:
                 # Garbage collection may have removed the record: nobody can tell any more.
@@ -340,7 +340,7 @@ class TwoPhaseCommit:
             except OutcomeUnknownError:
                 # Committed or not? The same mutation again is safe either way (P6, P7).
                 unknown = True
-                services.clock.sleep(0.05)
+                context.clock.sleep(0.05)
             except StoreError as error:
                 if not unknown:
                     # The store refused (it is full, say): nothing was written, and all is known.
@@ -358,7 +358,7 @@ class TwoPhaseCommit:
         return RowMutation(primary.table, primary.row, [held], changes)
 
     def _has_committed(self, primary: Cell, commit_ts: int) -> bool:
-        records = self._services.store.entries(primary, Kind.WRITE, commit_ts, commit_ts)
+        records = self._context.store.entries(primary, Kind.WRITE, commit_ts, commit_ts)
         return any(decode_write(raw).start_ts == self._start_ts for _, raw in records)
 
     def commit_secondaries(self, groups: Sequence[Sequence[Cell]], commit_ts: int) -> None:
@@ -397,9 +397,9 @@ class TwoPhaseCommit:
                 # Somebody rolled a cell of the row forward meanwhile: finish the others.
                 for cell in cells:
                     lock = self._lock(cell, self._primary)
-                    self._services.resolver.settle(cell, start_ts, lock, Fate(commit_ts))
+                    self._context.resolver.settle(cell, start_ts, lock, Fate(commit_ts))
                 if at in removed:
-                    self._services.store.mutate(list(_removals(at, removed[at])))
+                    self._context.store.mutate(list(_removals(at, removed[at])))
 
     def _commit_row(self, cells: Sequence[Cell], commit_ts: int) -> list[Put | Delete]:
         assert self._primary is not None
@@ -421,7 +421,7 @@ class TwoPhaseCommit:
         refused: list[RowMutation] = []
         with self._tolerating():
             for batch in batches(mutations):
-                applied = self._services.store.mutate(batch)
+                applied = self._context.store.mutate(batch)
                 refused += [m for m, done in zip(batch, applied, strict=True) if not done]
         return refused
 

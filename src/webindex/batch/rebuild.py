@@ -190,7 +190,7 @@ def _begin(t: Transaction, repo: Repository, report: RebuildReport) -> int:
     # Of two rebuilds that begin at once, one conflicts, runs again, and sees the other.
     if rebuild_under_way(t) is not None:
         refuse_half_built(repo)
-    state = {"state": "running", "token": repo.services.coordination.token, "host": gethostname()}
+    state = {"state": "running", "token": repo.context.coordination.token, "host": gethostname()}
     t.set(tables.report, REBUILD_ROW, {**state, "pid": os.getpid(), **report.to_json()})
     return t.start_ts
 

@@ -42,7 +42,7 @@ from webindex.incomplete import refuse_half_built
 from webindex.page.urls import BadUrlError
 from webindex.reports import tell
 from webindex.reports.summary import summarise
-from webindex.serving.base import Runs, SearchResults, ServingError
+from webindex.serving.base import Runner, SearchResults, ServingError
 from webindex.text_format import count, harmless
 from webindex.workers.processes import (
     THREADS,
@@ -326,7 +326,7 @@ def print_results(query: str, results: SearchResults) -> None:
             console.print(Text(f"     = {harmless(other)}", style="dim"))
 
 
-def marked(runs: Runs) -> Text:
+def marked(runs: Runner) -> Text:
     """A snippet with its matches set off."""
     return Text.assemble(
         *((harmless(words), "bold yellow" if match else "") for words, match in runs)

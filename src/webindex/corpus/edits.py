@@ -153,9 +153,9 @@ class Reword:
 
     def __call__(self, body: bytes) -> bytes:
         """See `Edit`."""
-        chance = random.Random(self.seed)
+        rng = random.Random(self.seed)
         found = (_WORD.search(body, *one.span(1)) for one in _PROSE.finditer(body))
         places = [word.span() for word in found if word]
-        for start, end in sorted(chance.sample(places, min(self.words, len(places))), reverse=True):
-            body = body[:start] + chance.choice(WORDS).encode() + body[end:]
+        for start, end in sorted(rng.sample(places, min(self.words, len(places))), reverse=True):
+            body = body[:start] + rng.choice(WORDS).encode() + body[end:]
         return body

@@ -221,7 +221,7 @@ def _cross_links(plan: Plan, documents: Sequence[Located]) -> None:
 
     Where a file has several URLs, all of them show the same links, for they are one page.
     """
-    chance = random.Random(f"{plan.seed} links")
+    rng = random.Random(f"{plan.seed} links")
     pages_of = [one.url for one in sorted(documents, key=lambda one: rank(plan.seed, one.url))]
     pools = [
         pages_of,
@@ -235,10 +235,10 @@ def _cross_links(plan: Plan, documents: Sequence[Located]) -> None:
         if one.file in plan.links or one.file not in linking:
             continue
         targets: dict[str, str] = {}
-        for _ in range(chance.randint(1, 3)):
-            [pool] = chance.choices(pools, (70, 15, 15))
+        for _ in range(rng.randint(1, 3)):
+            [pool] = rng.choices(pools, (70, 15, 15))
             # The cube makes the first targets of a pool far more frequent than the last.
-            target = pool[int(chance.random() ** 3 * len(pool))] if pool else one.url
+            target = pool[int(rng.random() ** 3 * len(pool))] if pool else one.url
             if urlsplit(target).netloc != urlsplit(one.url).netloc:
                 targets[target] = _words(target)
         if targets:

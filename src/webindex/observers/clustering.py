@@ -8,8 +8,8 @@ at a time, and reads no more than it must:
     the page's keys changed     of its old cluster alone, the components are computed anew: the
     or the page is gone         largest keeps the name, every other one becomes a cluster of its
                                 own; then as above, with what is left of it around the page
-    a content came or went      other contents may get another leader (`observers.leaders`): their pages
-                                leave their clusters and enter others in the same way
+    a content came or went      other contents may get another leader (`observers.leaders`): their
+                                pages leave their clusters and enter others in the same way
 
 Under snapshot isolation two transactions that write different cells do not conflict, and two
 pages of one text that come at the same moment would each found a cluster, having seen none

@@ -49,7 +49,7 @@ def versions_of(repo: Repository, row: str) -> list[Version]:
     """The captures that are kept, newest first, each with what the parser made of it."""
     captures = [(ts, one) for ts, one in repo.versions(tables.capture, row) if one is not None]
     states = repo.versions(tables.fingerprint, row)
-    safe_point = repo.services.store.safe_point()
+    safe_point = repo.context.store.safe_point()
     found = []
     following: float = float("inf")
     for place, (ts, capture) in enumerate(captures):

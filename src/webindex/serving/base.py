@@ -32,7 +32,7 @@ MAX_OFFSET = 9_000
 Facet = Literal["host", "language"]
 """What hits can be filtered and counted by."""
 
-Runs = tuple[tuple[str, bool], ...]
+Runner = tuple[tuple[str, bool], ...]
 """Text in pieces, each with whether it matched the query. Joined, the pieces are the text."""
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -130,7 +130,7 @@ class SearchHit:
     score: float
     url: str
     title: str
-    snippet: Runs
+    snippet: Runner
     language: str | None
     host: str
     duplicates: tuple[str, ...]

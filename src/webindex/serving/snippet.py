@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
-from webindex.serving.base import Runs
+from webindex.serving.base import Runner
 
 CHARACTERS = 200
 
@@ -13,7 +13,7 @@ Words = Callable[[str], list[str]]
 """The index's own way to take a text apart into words."""
 
 
-def opening(text: str) -> Runs:
+def opening(text: str) -> Runner:
     """Return how a text begins: what is shown when the query matched elsewhere."""
     return ((text[:CHARACTERS], False),) if text else ()
 
@@ -23,7 +23,7 @@ def mark(
     places: Sequence[tuple[int, int]],
     sought: Sequence[Sequence[str]],
     words: Words,
-) -> Runs:
+) -> Runner:
     """Cut a fragment into runs.
 
     A search library marks each word of a phrase wherever it stands. In a script that is indexed

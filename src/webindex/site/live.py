@@ -193,7 +193,7 @@ class Sampler:
             if oldest is None or one.timestamps[0] < oldest[0]:
                 oldest = one.timestamps[0], one
         view = View(
-            safe_point=self._repo.services.store.safe_point(),
+            safe_point=self._repo.context.store.safe_point(),
             processes=[asdict(one) for one in inspection.processes(self._repo)],
         )
         oldest_s = 0.0

@@ -87,32 +87,32 @@ Fate = Callable[[random.Random, int, list[bytes]], "bytes | None"]
 """(chance, sector, its pending contents) → which of them reached the disk, or None."""
 
 
-def _nothing(chance: random.Random, sector: int, held: list[bytes]) -> bytes | None:
+def _nothing(rng: random.Random, sector: int, held: list[bytes]) -> bytes | None:
     return None
 
 
-def _everything(chance: random.Random, sector: int, held: list[bytes]) -> bytes | None:
+def _everything(rng: random.Random, sector: int, held: list[bytes]) -> bytes | None:
     return held[-1]
 
 
-def _any_sector(chance: random.Random, sector: int, held: list[bytes]) -> bytes | None:
-    return chance.choice([None, *held])
+def _any_sector(rng: random.Random, sector: int, held: list[bytes]) -> bytes | None:
+    return rng.choice([None, *held])
 
 
-def _most_sectors(chance: random.Random, sector: int, held: list[bytes]) -> bytes | None:
-    return None if chance.random() < 0.05 else held[-1]
+def _most_sectors(rng: random.Random, sector: int, held: list[bytes]) -> bytes | None:
+    return None if rng.random() < 0.05 else held[-1]
 
 
-def _meta_only(chance: random.Random, sector: int, held: list[bytes]) -> bytes | None:
+def _meta_only(rng: random.Random, sector: int, held: list[bytes]) -> bytes | None:
     return held[-1] if sector * SECTOR < 2 * PAGE else None
 
 
-def _all_but_meta(chance: random.Random, sector: int, held: list[bytes]) -> bytes | None:
+def _all_but_meta(rng: random.Random, sector: int, held: list[bytes]) -> bytes | None:
     return None if sector * SECTOR < 2 * PAGE else held[-1]
 
 
-def _meta_and_some(chance: random.Random, sector: int, held: list[bytes]) -> bytes | None:
-    return held[-1] if sector * SECTOR < 2 * PAGE else chance.choice([None, *held])
+def _meta_and_some(rng: random.Random, sector: int, held: list[bytes]) -> bytes | None:
+    return held[-1] if sector * SECTOR < 2 * PAGE else rng.choice([None, *held])
 
 
 FATES: Final[dict[str, Fate]] = {
@@ -176,23 +176,21 @@ class Disk:
             last = (event.offset + len(event.data) - 1) // SECTOR
             self.files[event.path].sync(range(event.offset // SECTOR, last + 1))
 
-    def after_a_cut(
-        self, path: str, chance: random.Random, fates: Iterable[str]
-    ) -> Iterator[Remains]:
+    def after_a_cut(self, path: str, rng: random.Random, fates: Iterable[str]) -> Iterator[Remains]:
         """What a file may hold if the power goes now: once for each of these fates."""
         file = self.files[path]
         for name in fates:
             chosen = {}
             lost = 0
             for sector, held in file.pending.items():
-                content = FATES[name](chance, sector, held)
+                content = FATES[name](rng, sector, held)
                 lost += (file.durable.get(sector) if content is None else content) != held[-1]
                 if content is not None:
                     chosen[sector] = content
             end = max(((sector + 1) * SECTOR for sector in chosen), default=0)
             least = max(file.durable_size, min(end, file.size))
             # The size may be on disk before what it makes room for: zeros until then.
-            size = file.size if name == "everything" else chance.choice([least, file.size])
+            size = file.size if name == "everything" else rng.choice([least, file.size])
             yield Remains(name, file.image(chosen, size), len(file.pending), lost)
 
 

@@ -22,10 +22,10 @@ bal = bank.column("bal", int, observed=True)
 
 def main(folder: str, stop_after: int) -> None:
     opened = percola.open(folder, schema=[bank])
-    services = opened.services
-    assert isinstance(services.store, OneStepStore)
-    store = SeamStore(services.store)
-    repo = Repository(folder, store, services.oracle, services.coordination, [bank])
+    context = opened.context
+    assert isinstance(context.store, OneStepStore)
+    store = SeamStore(context.store)
+    repo = Repository(folder, store, context.oracle, context.coordination, [bank])
     applied = 0
 
     def stop(mutation: RowMutation, apply: Callable[[], bool]) -> bool:

@@ -29,17 +29,17 @@ TABLES = [t]
 ROWS = [f"row {number}" for number in range(12)]
 
 
-def registers(x: RecordedTransaction, chance: random.Random, element: str) -> None:
+def registers(x: RecordedTransaction, rng: random.Random, element: str) -> None:
     """Reads and writes single cells in every way there is."""
-    rows = chance.sample(ROWS, 4)
-    if chance.random() < 0.2:
+    rows = rng.sample(ROWS, 4)
+    if rng.random() < 0.2:
         list(x.scan(t, prefix="row 1", columns=[register]))
     x.get_many([(register, rows[0]), (register, rows[1])])
     x.get(register, rows[2])
-    if chance.random() < 0.2:
+    if rng.random() < 0.2:
         x.get_for_update(register, rows[3])
-    for row in rows[: chance.randint(0, 2)]:
-        if chance.random() < 0.1:
+    for row in rows[: rng.randint(0, 2)]:
+        if rng.random() < 0.1:
             x.delete(register, row)
         else:
             x.set(register, row, f"{element} begun")
@@ -47,12 +47,12 @@ def registers(x: RecordedTransaction, chance: random.Random, element: str) -> No
             x.set(register, row, element)
 
 
-def appends(x: RecordedTransaction, chance: random.Random, element: str) -> None:
+def appends(x: RecordedTransaction, rng: random.Random, element: str) -> None:
     """Reads lists and appends to them."""
-    rows = chance.sample(ROWS, 3)
+    rows = rng.sample(ROWS, 3)
     for number, row in enumerate(rows):
         known = x.get(numbers, row) or []
-        if number < chance.randint(0, 2):
+        if number < rng.randint(0, 2):
             x.set(numbers, row, [*known, element])
 
 
@@ -71,7 +71,7 @@ WORKLOADS = {"registers": registers, "appends": appends}
 def main(folder: str, path: str, name: str, workload: str, count: int) -> None:
     """Commit `count` transactions, or go on for ever."""
     repo = percola.open(folder, schema=TABLES)
-    chance = random.Random(name)
+    rng = random.Random(name)
     work = WORKLOADS[workload]
     with Recorder(name, path=path) as recorder:
         done = tried = 0
@@ -85,7 +85,7 @@ def main(folder: str, path: str, name: str, workload: str, count: int) -> None:
                     if meets:
                         meet(x, workload, f"{name}-{tried}")
                     else:
-                        work(x, chance, f"{name}-{tried}")
+                        work(x, rng, f"{name}-{tried}")
                 done += 1
             except TransientError:
                 continue

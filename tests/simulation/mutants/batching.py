@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from percola.cells import Cell, Kind, ack_column, encode_ts
 from percola.observers.observer import Notified, Observer
-from percola.observers.runner import Row, Runs
+from percola.observers.runner import Row, Runner
 from percola.observers.scanner import Scanner
 from percola.store.base import Delete, RowMutation
 from percola.testing.simulation import FaultKind
@@ -33,11 +33,11 @@ def noting(handed_out: Iterable[T], noted: list[T]) -> Iterator[T]:
         yield one
 
 
-def remove(services: Any, notified: Notified) -> None:
+def remove(context: Any, notified: Notified) -> None:
     """Remove notify entries."""
     for (table, row, column), timestamps in notified.items():
         changes = [Delete(Kind.NOTIFY, column, ts) for ts in timestamps]
-        services.store.mutate([RowMutation(table, row, (), changes)])
+        context.store.mutate([RowMutation(table, row, (), changes)])
 
 
 @BATCHING.mutant("batch-answers-what-it-did-not-run", "N2", Batches)
@@ -45,7 +45,7 @@ def batch_answers_what_it_did_not_run(seams: Seams) -> None:
     """A batch runs its observer for the first two rows, and acknowledges all others with them."""
 
     @seams.replaces(Observer, "run_batch")
-    def run_batch(original: Any, self: Any, services: Any, *args: Any) -> Any:
+    def run_batch(original: Any, self: Any, context: Any, *args: Any) -> Any:
         runs: list[object] = []
 
         def function(t: Transaction, row: object) -> None:
@@ -53,7 +53,7 @@ def batch_answers_what_it_did_not_run(seams: Seams) -> None:
             if len(runs) <= 2:
                 self.function(t, row)
 
-        return original(replace(self, function=function), services, *args)
+        return original(replace(self, function=function), context, *args)
 
 
 @BATCHING.mutant("batch-acknowledges-commit", "N2", Batches)
@@ -77,12 +77,12 @@ def batch_answers_newer(seams: Seams) -> None:
 
     @seams.replaces(Observer, "run_batch")
     def run_batch(
-        original: Any, self: Any, services: Any, rows: Rows, *args: Any
+        original: Any, self: Any, context: Any, rows: Rows, *args: Any
     ) -> Sequence[bytes]:
         joined: list[tuple[bytes, Notified]] = []
-        answered: Sequence[bytes] = original(self, services, noting(rows, joined), *args)
+        answered: Sequence[bytes] = original(self, context, noting(rows, joined), *args)
         for _, notified in joined:
-            remove(services, notified)
+            remove(context, notified)
         return answered
 
 
@@ -92,13 +92,13 @@ def batch_answers_before_commit(seams: Seams) -> None:
     knows of the changes of those before."""
 
     @seams.replaces(Observer, "run_batch")
-    def run_batch(original: Any, self: Any, services: Any, rows: Rows, *args: Any) -> Any:
+    def run_batch(original: Any, self: Any, context: Any, rows: Rows, *args: Any) -> Any:
         def answering() -> Iterator[tuple[bytes, Notified]]:
             for row, notified in rows:
                 yield row, notified
-                remove(services, notified)
+                remove(context, notified)
 
-        return original(self, services, answering(), *args)
+        return original(self, context, answering(), *args)
 
 
 @BATCHING.mutant("batch-fails-together", "N5", Batches, kinds=HARMLESS)
@@ -115,7 +115,7 @@ def batch_fails_together(seams: Seams) -> None:
             story[0] = f"ValueError: {error}"
             raise
 
-    @seams.replaces(Runs, "work_batch")
+    @seams.replaces(Runner, "work_batch")
     def work_batch(original: Any, self: Any, cells: Iterable[Cell], held: list[Row]) -> Any:
         joined: list[Cell] = []
         done = original(self, noting(cells, joined), held)

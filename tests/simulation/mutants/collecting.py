@@ -86,9 +86,9 @@ def commit_ignores_safe_point(seams: Seams) -> None:
 
     @seams.replaces(TwoPhaseCommit, "run")
     def run(original: Any, self: Any, *args: Any) -> Any:
-        store = copy.copy(self._services.store)
+        store = copy.copy(self._context.store)
         store.safe_point = lambda: 0
-        self._services = dataclasses.replace(self._services, store=store)
+        self._context = dataclasses.replace(self._context, store=store)
         return original(self, *args)
 
 

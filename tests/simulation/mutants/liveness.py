@@ -57,15 +57,15 @@ def heartbeat_recreates_lock(seams: Seams) -> None:
 
     @seams.replaces(TwoPhaseCommit, "_refresh_if_due")
     def refresh_if_due(original: Any, self: Any, primary: Cell) -> None:
-        services = self._services
-        now = services.clock.monotonic()
-        if now - self._refreshed < services.ttl_ms / 3000:
+        context = self._context
+        now = context.clock.monotonic()
+        if now - self._refreshed < context.ttl_ms / 3000:
             return
         self._refreshed = now
         lock = encode_lock(self._lock(primary, primary))
         put = Put(Kind.LOCK, primary.column, self._start_ts, lock)
         try:
-            services.store.mutate([RowMutation(primary.table, primary.row, (), [put])])
+            context.store.mutate([RowMutation(primary.table, primary.row, (), [put])])
         except OutcomeUnknownError:
             return
 
@@ -121,7 +121,7 @@ def own_lock_is_a_conflict(seams: Seams) -> None:
     def explain_refusal(original: Any, self: Any, mutation: RowMutation) -> bool:
         for one in mutation.conditions:
             cell = Cell(mutation.table, mutation.row, one.column)
-            for lock_ts, _ in self._services.store.entries(cell, Kind.LOCK, 0, MAX_TS):
+            for lock_ts, _ in self._context.store.entries(cell, Kind.LOCK, 0, MAX_TS):
                 raise ConflictError(cell, self._start_ts, lock_ts, locked=True)
         return bool(original(self, mutation))
 
@@ -135,7 +135,7 @@ def waits_for_each_other(seams: Seams) -> None:
     def explain_refusal(original: Any, self: Any, mutation: RowMutation) -> bool:
         for column in dict.fromkeys(one.column for one in mutation.conditions):
             cell = Cell(mutation.table, mutation.row, column)
-            for lock_ts, raw in self._services.store.entries(cell, Kind.LOCK, 0, MAX_TS):
+            for lock_ts, raw in self._context.store.entries(cell, Kind.LOCK, 0, MAX_TS):
                 if lock_ts != self._start_ts:
-                    self._services.resolver.wait_out(cell, lock_ts, raw)
+                    self._context.resolver.wait_out(cell, lock_ts, raw)
         return bool(original(self, mutation))

@@ -140,7 +140,7 @@ def unconditional_commit(seams: Seams) -> None:
         original: Any, self: Any, cells: Sequence[Cell], primary: Cell, commit_ts: int
     ) -> None:
         changes = self._commit_row(cells, commit_ts)
-        self._services.store.mutate([RowMutation(primary.table, primary.row, (), changes)])
+        self._context.store.mutate([RowMutation(primary.table, primary.row, (), changes)])
 
 
 @LOCKING.mutant("own-commit-not-recognised", "P6", Bank, Appends, Register, modes=TWO_PHASE)
@@ -160,9 +160,9 @@ def commit_applied_twice(seams: Seams) -> None:
 
     @seams.replaces(TwoPhaseCommit, "_has_committed")
     def has_committed(original: Any, self: Any, primary: Cell, commit_ts: int) -> bool:
-        again = self._services.oracle.timestamp()
+        again = self._context.oracle.timestamp()
         changes = self._commit_row([primary], again)
-        self._services.store.mutate([RowMutation(primary.table, primary.row, (), changes)])
+        self._context.store.mutate([RowMutation(primary.table, primary.row, (), changes)])
         return True
 
 
@@ -173,12 +173,12 @@ def reads_before_resolving(seams: Seams) -> None:
 
     @seams.replaces(Snapshot, "_read")
     def read(original: Any, self: Any, cells: Sequence[Cell]) -> Any:
-        store = self._services.store
+        store = self._context.store
         states = store.read(cells, self.start_ts)
         for i, cell in enumerate(cells):
             if (lock := states[i][0]) is not None:
                 states[i] = store._written(cell, self.start_ts)
-                self._services.resolver.wait_out(cell, *lock)
+                self._context.resolver.wait_out(cell, *lock)
         return states
 
 
@@ -189,11 +189,11 @@ def locks_after_resolving(seams: Seams) -> None:
 
     @seams.replaces(TwoPhaseCommit, "_explain_refusal")
     def explain_refusal(original: Any, self: Any, mutation: RowMutation) -> bool:
-        resolver, start_ts = self._services.resolver, self._start_ts
+        resolver, start_ts = self._context.resolver, self._start_ts
         met = resolved = False
         for column in {one.column for one in mutation.conditions}:
             cell = Cell(mutation.table, mutation.row, column)
-            for lock_ts, raw in self._services.store.entries(cell, Kind.LOCK, 0, MAX_TS):
+            for lock_ts, raw in self._context.store.entries(cell, Kind.LOCK, 0, MAX_TS):
                 if lock_ts != start_ts:
                     met = True
                     if not resolver.try_resolve(cell, lock_ts, raw):

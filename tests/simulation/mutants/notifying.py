@@ -13,7 +13,7 @@ from percola.cells import MAX_TS, Cell, Kind, ack_column, encode_ts
 from percola.errors import StoreError, TransientError
 from percola.observers.failures import DirtyCell, Failures
 from percola.observers.observer import Observer
-from percola.observers.runner import Found, Outcome, Runs
+from percola.observers.runner import Found, Outcome, Runner
 from percola.observers.scanner import Scanner
 from percola.store.base import Delete, Put, RowMutation
 from percola.testing.simulation import FaultKind, SimulatedCoordination
@@ -64,7 +64,7 @@ def notifies_later(seams: Seams) -> None:
         for table, row, column in [cell for cell in self._writes if self._observed(cell)]:
             put = Put(Kind.NOTIFY, column, commit_ts, b"")
             try:
-                self._services.store.mutate([RowMutation(table, row, (), [put])])
+                self._context.store.mutate([RowMutation(table, row, (), [put])])
             except StoreError:
                 return
 
@@ -81,7 +81,7 @@ def notify_observed(commit: Any, ts: int) -> None:
     """Put the notify entries of what a transaction writes to observed columns."""
     for table, row, column in [cell for cell in commit._writes if commit._observed(cell)]:
         put = Put(Kind.NOTIFY, column, ts, b"")
-        commit._services.store.mutate([RowMutation(table, row, (), [put])])
+        commit._context.store.mutate([RowMutation(table, row, (), [put])])
 
 
 @NOTIFYING.mutant("apart-before-the-locks", "N1", *APART, modes=WITH_LOCKS)
@@ -92,7 +92,7 @@ def apart_before_the_locks(seams: Seams) -> None:
 
     @seams.replaces(TwoPhaseCommit, "run")
     def run(original: Any, self: Any, *args: Any) -> int:
-        notify_observed(self, self._services.oracle.timestamp())
+        notify_observed(self, self._context.oracle.timestamp())
         return int(original(self, *args))
 
 
@@ -134,7 +134,7 @@ def notifies_at_start_ts(seams: Seams) -> None:
 
 def remove_entries(transaction: Any, upto: int) -> None:
     """Remove the notify entries up to a timestamp of the cells that a run answers."""
-    store = transaction._services.store
+    store = transaction._context.store
     for cell in dict.fromkeys(
         cell for kind, cell, _ in transaction._answers if kind is Kind.NOTIFY
     ):
@@ -171,7 +171,7 @@ def answers_for_others(seams: Seams) -> None:
     """Each of a column's observers removes the notify entries, also while another has yet to
     run."""
 
-    @seams.replaces(Runs, "_run_observer")
+    @seams.replaces(Runner, "_run_observer")
     def run_observer(
         original: Any, self: Any, one: Any, dirty: DirtyCell, answered: Any, held: Any
     ) -> Any:
@@ -183,7 +183,7 @@ def answers_other_columns_for_others(seams: Seams) -> None:
     """A run of an observer of several columns removes the notify entries of all of them, also of
     those that another observer has yet to see."""
 
-    @seams.replaces(Runs, "_answers")
+    @seams.replaces(Runner, "_answers")
     def answers(original: Any, self: Any, siblings: Any) -> dict[Cell, list[int]]:
         return {other.cell: other.notified for other in siblings}
 
@@ -226,10 +226,10 @@ def ack_not_written(seams: Seams) -> None:
         return runs
 
     @seams.replaces(Observer, "run")
-    def run(original: Any, self: Any, services: Any, row: bytes, *args: Any) -> bool:
-        if not original(self, services, row, *args):
+    def run(original: Any, self: Any, context: Any, row: bytes, *args: Any) -> bool:
+        if not original(self, context, row, *args):
             return False
-        later = Transaction(services)
+        later = Transaction(context)
         for table, _, column in self.cells(row):
             later.put(Cell(table, row, ack_column(self.name, column)), encode_ts(later.start_ts))
         with contextlib.suppress(StoreError, TransientError):
@@ -266,7 +266,7 @@ def weak_after_commit_point(seams: Seams) -> None:
         for table, row, column in self.weak:
             put = Put(Kind.NOTIFY, column, commit_ts, b"")
             try:
-                self._services.store.mutate([RowMutation(table, row, (), [put])])
+                self._context.store.mutate([RowMutation(table, row, (), [put])])
             except StoreError:
                 return
         original(self, groups, commit_ts)
@@ -310,9 +310,9 @@ def aside_for_good(seams: Seams) -> None:
 def queued_for_ever(seams: Seams) -> None:
     """A worker remembers in its memory which cells it works on, and forgets that only after a
     success: where an observer has failed, it does not look again."""
-    queued: set[tuple[Runs, Cell]] = set()
+    queued: set[tuple[Runner, Cell]] = set()
 
-    @seams.replaces(Runs, "work_cell")
+    @seams.replaces(Runner, "work_cell")
     def work_cell(original: Any, self: Any, cell: Cell, held: Any) -> Found:
         if (self, cell) in queued:
             return Found.NOTHING
@@ -331,7 +331,7 @@ def scans_everything(seams: Seams) -> None:
     def scan_range(
         original: Any, self: Any, table: str, start: bytes, end: bytes, *args: Any
     ) -> Found:
-        store = self._services.store
+        store = self._context.store
         position: bytes | None = start
         while position is not None:
             cells, position = store.versions(table, position, end)
@@ -357,7 +357,7 @@ def keeps_row_lock(seams: Seams) -> None:
     again for as long as it lives."""
     failed: set[tuple[str, bytes]] = set()
 
-    @seams.replaces(Runs, "_run_observer")
+    @seams.replaces(Runner, "_run_observer")
     def run_observer(original: Any, self: Any, one: Any, dirty: DirtyCell, *args: Any) -> Any:
         outcome = original(self, one, dirty, *args)
         if outcome in (Outcome.LATER, Outcome.SOON):

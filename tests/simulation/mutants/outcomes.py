@@ -26,7 +26,7 @@ def commit_once(commit: Any, cells: Sequence[Cell], primary: Cell, commit_ts: in
     held = Condition(True, Kind.LOCK, primary.column, commit._start_ts, commit._start_ts)
     changes = commit._commit_row(cells, commit_ts)
     mutation = RowMutation(primary.table, primary.row, [held], changes)
-    return bool(commit._services.store.mutate([mutation])[0])
+    return bool(commit._context.store.mutate([mutation])[0])
 
 
 @OUTCOMES.mutant("lost-commit-is-an-abort", "P7", Bank, Appends, Register, modes=TWO_PHASE)
@@ -59,7 +59,7 @@ def lost_commit_is_cleaned_up(seams: Seams) -> None:
         except OutcomeUnknownError as error:
             for cell in self._locked:
                 lock = self._lock(cell, primary)
-                self._services.resolver.settle(cell, self._start_ts, lock, ROLLED_BACK)
+                self._context.resolver.settle(cell, self._start_ts, lock, ROLLED_BACK)
             raise CommitUnknownError(primary, self._start_ts, commit_ts) from error
         if not applied:
             raise self._rolled_back()

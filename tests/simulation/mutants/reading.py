@@ -10,7 +10,7 @@ from percola.store.base import CellState
 from percola.testing.simulation import SimulatedStore
 from percola.testing.simulation.faults import Call
 from percola.transactions.read_cache import ReadCache
-from percola.transactions.snapshot import Services, Snapshot
+from percola.transactions.snapshot import Snapshot, TransactionContext
 from tests.simulation.mutants.mutant import TWO_PHASE, WITH_LOCKS, Collection, Seams
 from tests.simulation.mutants.workloads import MILD, Patient
 from tests.simulation.workloads.ahead import ReadingAhead
@@ -82,7 +82,7 @@ def keeps_what_a_lock_hides(seams: Seams) -> None:
     def read_ahead(
         original: Any, self: Any, cells: Sequence[Cell], cache: ReadCache
     ) -> list[CellState]:
-        store: Any = self._services.store
+        store: Any = self._context.store
         for cell in cache.guess(cells, self._writes):
             cache.keep(cell, store._written(cell, self.start_ts), asked=False)
         return list(store.read(cells, self.start_ts))
@@ -111,9 +111,9 @@ def reads_ahead_of_its_time(seams: Seams) -> None:
     def read_ahead(
         original: Any, self: Any, cells: Sequence[Cell], cache: ReadCache
     ) -> list[CellState]:
-        store: Any = self._services.store
+        store: Any = self._context.store
         guessed = cache.guess(cells, self._writes)
-        newest = self._services.oracle.read_timestamp()
+        newest = self._context.oracle.read_timestamp()
         for cell, state in zip(guessed, store.read(guessed, newest), strict=True):
             if state[0] is None:
                 cache.keep(cell, state, asked=False)
@@ -126,6 +126,6 @@ def cache_outlives_its_transaction(seams: Seams) -> None:
 
     kept: dict[int, ReadCache] = {}
 
-    @seams.replaces(Services, "new_cache")
+    @seams.replaces(TransactionContext, "new_cache")
     def new_cache(original: Any, self: Any) -> ReadCache:
         return kept.setdefault(id(self), original(self))

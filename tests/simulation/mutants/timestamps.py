@@ -15,7 +15,7 @@ from percola.testing.simulation import (
     SimulatedOracle,
     SimulatedStore,
 )
-from percola.transactions.snapshot import Services
+from percola.transactions.snapshot import TransactionContext
 from percola.transactions.two_phase import TwoPhaseCommit
 from tests.simulation.mutants.mutant import TWO_PHASE, Collection, Seams
 from tests.simulation.workloads.appends import Appends
@@ -107,8 +107,8 @@ def early_commit_ts(seams: Seams) -> None:
     larger start_ts, finds no lock yet, and misses the commit."""
 
     class Drawn(Oracle):
-        def __init__(self, services: Services) -> None:
-            self._ts = services.oracle.timestamp()
+        def __init__(self, context: TransactionContext) -> None:
+            self._ts = context.oracle.timestamp()
 
         def timestamp(self) -> int:
             return self._ts
@@ -118,7 +118,7 @@ def early_commit_ts(seams: Seams) -> None:
 
     @seams.replaces(TwoPhaseCommit, "run")
     def run(original: Any, self: Any, *args: Any) -> Any:
-        self._services = dataclasses.replace(self._services, oracle=Drawn(self._services))
+        self._context = dataclasses.replace(self._context, oracle=Drawn(self._context))
         return original(self, *args)
 
 

@@ -58,7 +58,7 @@ class HastyBank(Bank):
         simulation.world.longest_delay = _HURRY
 
     def transfer(self, client: Client) -> None:
-        payer, *payees = client.chance.sample(self.names(), len(self.names()))
+        payer, *payees = client.rng.sample(self.names(), len(self.names()))
 
         def move(t: RecordedTransaction) -> None:
             t.set(balance, payer, (t.get(balance, payer) or 0) - len(payees))
@@ -173,7 +173,7 @@ class Tallies(Workload):
         self.unknown: Counter[str] = Counter()
 
     def turn(self, client: Client, number: int) -> None:
-        row = f"tally {client.chance.randrange(self.size('tallies'))}"
+        row = f"tally {client.rng.randrange(self.size('tallies'))}"
         # Until it is known: the client may die meanwhile.
         self.unknown[row] += 1
         try:
@@ -208,7 +208,7 @@ def _without_leases() -> Any:
 
 def _collect(client: Client, retention: float = 0.0) -> None:
     try:
-        GarbageCollector(client.repo.services, retention=retention).collect()
+        GarbageCollector(client.repo.context, retention=retention).collect()
     except (StoreError, TransientError) as error:
         client.note(f"collects no further: {error}")
 
@@ -266,9 +266,9 @@ class PrunedRegisters(Register):
         if client.number == 1:
             _collect(client)
             return
-        row = f"r{client.chance.randrange(self.size('rows'))}"
+        row = f"r{client.rng.randrange(self.size('rows'))}"
         new = f"{client.number}/{number}" + "." * (300 if self.size("long") else 0)
-        deletes = client.chance.random() < 0.4
+        deletes = client.rng.random() < 0.4
 
         def change(t: RecordedTransaction) -> None:
             t.get(value, row)
@@ -331,7 +331,7 @@ class Bell(Workload):
         client.transact(file)
 
     def turn(self, client: Client, number: int) -> None:
-        row = f"letter {client.chance.randrange(self.size('letters'))}"
+        row = f"letter {client.rng.randrange(self.size('letters'))}"
         client.transact(lambda t: t.set(text, row, f"{number} words"))
 
     def at_rest(self, repo: Repository) -> None:
@@ -394,14 +394,14 @@ class ApartCounters(Counters):
     """Counters on a store that keeps notify entries apart."""
 
     name = "apart counters"
-    notifies_apart = True
+    has_notify_table = True
 
 
 class ApartCollapsing(Collapsing):
     """Changes answered together, on a store that keeps notify entries apart."""
 
     name = "apart collapsing"
-    notifies_apart = True
+    has_notify_table = True
 
 
 APART = (ApartCounters, ApartCollapsing)

@@ -63,17 +63,17 @@ class ReadingAhead(Workload):
         return found | {purse[kind]: amount for kind, amount in coins.items()}
 
     def turn(self, client: Client, number: int) -> None:
-        if client.chance.random() < 0.4:
+        if client.rng.random() < 0.4:
             self.count(client)
         else:
             self.move(client)
 
     def move(self, client: Client) -> None:
-        chance = client.chance
-        payer, payee = chance.sample(self.names(), 2)
-        given, taken = chance.choice(ALL), chance.choice(ALL)
-        amount = chance.randint(1, 10)
-        expects = chance.random() < 0.5
+        rng = client.rng
+        payer, payee = rng.sample(self.names(), 2)
+        given, taken = rng.choice(ALL), rng.choice(ALL)
+        amount = rng.randint(1, 10)
+        expects = rng.random() < 0.5
 
         def pay(t: RecordedTransaction) -> None:
             if expects:
@@ -93,7 +93,7 @@ class ReadingAhead(Workload):
         client.transact(pay)
 
     def count(self, client: Client) -> None:
-        expects = client.chance.random() < 0.5
+        expects = client.rng.random() < 0.5
 
         def read(t: RecordedTransaction) -> list[int]:
             if expects:

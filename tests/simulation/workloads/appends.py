@@ -27,8 +27,8 @@ class Appends(Workload):
 
     def turn(self, client: Client, number: int) -> None:
         names = [f"list {n}" for n in range(self.size("lists"))]
-        some = client.chance.sample(names, client.chance.randint(1, len(names)))
-        writes = [name for name in some if client.chance.random() < 0.6]
+        some = client.rng.sample(names, client.rng.randint(1, len(names)))
+        writes = [name for name in some if client.rng.random() < 0.6]
 
         def append(t: RecordedTransaction) -> None:
             # Each attempt has an element of its own.

@@ -46,8 +46,8 @@ class Aside(Workload):
         return [measure, copies]
 
     def turn(self, client: Client, number: int) -> None:
-        row = f"doc {client.chance.randrange(self.size('docs'))}"
-        text = f"{client.chance.choice(('bad', 'good', 'fine', 'endless'))} {'x' * number}"
+        row = f"doc {client.rng.randrange(self.size('docs'))}"
+        text = f"{client.rng.choice(('bad', 'good', 'fine', 'endless'))} {'x' * number}"
         client.transact(lambda t: t.set(contents, row, text))
 
     def at_rest(self, repo: Repository) -> None:

@@ -32,15 +32,15 @@ class Bank(Workload):
         client.transact(pay_in)
 
     def turn(self, client: Client, number: int) -> None:
-        if client.chance.random() < 0.3:
+        if client.rng.random() < 0.3:
             self.count(client)
         else:
             self.transfer(client)
 
     def transfer(self, client: Client) -> None:
-        payer, payee = client.chance.sample(self.names(), 2)
+        payer, payee = client.rng.sample(self.names(), 2)
         # So many that balances tell writers apart, which the check of a history needs.
-        amount = client.chance.randint(1, 10_000_000)
+        amount = client.rng.randint(1, 10_000_000)
 
         def move(t: RecordedTransaction) -> None:
             t.set(balance, payer, (t.get(balance, payer) or 0) - amount)
@@ -49,7 +49,7 @@ class Bank(Workload):
         client.transact(move)
 
     def count(self, client: Client) -> None:
-        scans = client.chance.random() < 0.5
+        scans = client.rng.random() < 0.5
 
         def read(t: RecordedTransaction) -> list[int]:
             if scans:

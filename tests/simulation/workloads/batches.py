@@ -68,12 +68,12 @@ class Batches(Workload):
         return [f"t{number}" for number in range(self.size("targets"))]
 
     def turn(self, client: Client, number: int) -> None:
-        chance = client.chance
-        rows = chance.sample(self.rows(), chance.randint(1, len(self.rows())))
+        rng = client.rng
+        rows = rng.sample(self.rows(), rng.randint(1, len(self.rows())))
         weights = dict.fromkeys(rows, number)
         for size, value in (("fails", _BAD), ("hangs", _ENDLESS)):
-            if self.size(size) and chance.random() < 0.4:
-                weights[chance.choice(rows)] = value
+            if self.size(size) and rng.random() < 0.4:
+                weights[rng.choice(rows)] = value
 
         def put(t: RecordedTransaction) -> None:
             for row, value in weights.items():

@@ -40,7 +40,7 @@ class Chain(Workload):
         return [parse, count, name_it]
 
     def turn(self, client: Client, number: int) -> None:
-        row = f"doc {client.chance.randrange(self.size('docs'))}"
+        row = f"doc {client.rng.randrange(self.size('docs'))}"
         client.transact(lambda t: t.set(raw, row, "x" * number))
 
     def at_rest(self, repo: Repository) -> None:

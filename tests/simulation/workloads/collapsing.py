@@ -44,9 +44,9 @@ class Collapsing(Workload):
         return [f"doc {number}" for number in range(self.size("docs"))]
 
     def turn(self, client: Client, number: int) -> None:
-        rows = client.chance.sample(self.rows(), client.chance.randint(1, len(self.rows())))
-        text = " ".join("x" * number for _ in range(client.chance.randint(1, 3)))
-        deletes = client.chance.random() < 0.2
+        rows = client.rng.sample(self.rows(), client.rng.randint(1, len(self.rows())))
+        text = " ".join("x" * number for _ in range(client.rng.randint(1, 3)))
+        deletes = client.rng.random() < 0.2
 
         def change(t: RecordedTransaction) -> None:
             for row in rows:

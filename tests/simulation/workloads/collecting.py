@@ -30,11 +30,11 @@ class Collecting(Bank):
         self._collectors: dict[str, GarbageCollector] = {}
 
     def turn(self, client: Client, number: int) -> None:
-        if client.number == 1 or client.chance.random() < 0.1:
+        if client.number == 1 or client.rng.random() < 0.1:
             self.collect(client)
-        elif client.chance.random() < 0.2:
+        elif client.rng.random() < 0.2:
             self.read_slowly(client)
-        elif client.chance.random() < 0.4:
+        elif client.rng.random() < 0.4:
             self.lock(client)
         else:
             super().turn(client, number)
@@ -43,8 +43,8 @@ class Collecting(Bank):
         name = client.process.name
         if name not in self._collectors:
             # For a whole life: what it has watched for long enough goes.
-            services = client.repo.services
-            self._collectors[name] = GarbageCollector(services, retention=RETENTION)
+            context = client.repo.context
+            self._collectors[name] = GarbageCollector(context, retention=RETENTION)
         try:
             collected = self._collectors[name].collect()
         except (StoreError, TransientError) as error:
@@ -58,8 +58,8 @@ class Collecting(Bank):
 
     def lock(self, client: Client) -> None:
         """Lock accounts without changing them, and sometimes change another one."""
-        *locked, changed = client.chance.sample(self.names(), len(self.names()))
-        changes = client.chance.random() < 0.3
+        *locked, changed = client.rng.sample(self.names(), len(self.names()))
+        changes = client.rng.random() < 0.3
 
         def work(t: RecordedTransaction) -> None:
             for name in locked:

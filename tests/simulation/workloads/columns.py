@@ -45,9 +45,9 @@ class Columns(Workload):
         return [f"item {number}" for number in range(self.size("items"))]
 
     def turn(self, client: Client, number: int) -> None:
-        chance = client.chance
-        rows = chance.sample(self.rows(), chance.randint(1, len(self.rows())))
-        what = chance.choice(("price", "category", "both", "refresh"))
+        rng = client.rng
+        rows = rng.sample(self.rows(), rng.randint(1, len(self.rows())))
+        what = rng.choice(("price", "category", "both", "refresh"))
 
         def change(t: RecordedTransaction) -> None:
             for row in rows:

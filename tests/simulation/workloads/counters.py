@@ -33,7 +33,7 @@ class Counters(Workload):
         return [count]
 
     def turn(self, client: Client, number: int) -> None:
-        name = client.chance.choice(AUTHORS)
+        name = client.rng.choice(AUTHORS)
         row = f"{client.number}/{number}"
         client.transact(lambda t: t.set(author, row, name))
 

@@ -56,7 +56,7 @@ class Joint(Workload):
         self.attempts = 0
 
     def turn(self, client: Client, number: int) -> None:
-        draw = client.chance.random()
+        draw = client.rng.random()
         try:
             if draw < 0.15:
                 self.write_beside(client, number)
@@ -70,11 +70,11 @@ class Joint(Workload):
             client.note(f"goes no further: {error}")
 
     def write_beside(self, client: Client, number: int) -> None:
-        row = f"shared {client.chance.randrange(self.size('shared'))}"
+        row = f"shared {client.rng.randrange(self.size('shared'))}"
         client.repo.run(lambda t: t.set(title, row, f"{client.process.name}/{number}"), attempts=3)
 
     def read_all(self, client: Client) -> None:
-        job = client.chance.choice(self.jobs) if self.jobs else None
+        job = client.rng.choice(self.jobs) if self.jobs else None
         if job is not None:
             with client.repo.snapshot() as snapshot:
                 found = snapshot.get_many([(title, row) for row in job.all_rows()])
@@ -88,9 +88,9 @@ class Joint(Workload):
         )
         missing = [one for one in range(job.partitions) if one not in job.parts]
         # Now and then a partition that is done is tried once more, as speculation does.
-        if missing or client.chance.random() < 0.2:
-            self.attempt(client, job, joint, client.chance.choice(missing or [0]))
-        elif client.chance.random() < 0.15:
+        if missing or client.rng.random() < 0.2:
+            self.attempt(client, job, joint, client.rng.choice(missing or [0]))
+        elif client.rng.random() < 0.15:
             job.over = True
             job.aborted = joint.abort()
         else:
@@ -105,7 +105,7 @@ class Joint(Workload):
 
     def current(self, client: Client) -> Job:
         if not self.jobs or self.jobs[-1].over:
-            again = self.jobs and self.jobs[-1].aborted and client.chance.random() < 0.5
+            again = self.jobs and self.jobs[-1].aborted and client.rng.random() < 0.5
             name = self.jobs[-1].name if again else f"job {len(self.jobs)}"
             run = new_run(client.repo)
             self.jobs.append(Job(name, run, self.size("partitions")))
@@ -120,7 +120,7 @@ class Joint(Workload):
             return
         for row in [*job.rows(partition), f"shared {partition}"]:
             attempt.write([RowWrites("docs", row.encode(), {title.key: b"%d" % job.run})])
-            if client.chance.random() < 0.2:
+            if client.rng.random() < 0.2:
                 client.think(0.2)
         job.parts[partition] = attempt.finish()
 

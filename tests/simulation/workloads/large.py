@@ -31,13 +31,13 @@ class Large(Workload):
         return mock.patch.object(batching, "BATCH_ROWS", 4)
 
     def turn(self, client: Client, number: int) -> None:
-        if client.chance.random() < 0.4:
+        if client.rng.random() < 0.4:
             self.read(client)
             return
-        fill = "." * client.chance.choice((0, 300))
+        fill = "." * client.rng.choice((0, 300))
         mark = f"{client.process.name}/{number}{fill}"
         # Each its own order, and so its own primary.
-        rows = client.chance.sample(self.rows(), len(self.rows()))
+        rows = client.rng.sample(self.rows(), len(self.rows()))
 
         def stamp_all(t: RecordedTransaction) -> None:
             for row in rows:

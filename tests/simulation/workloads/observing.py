@@ -46,7 +46,7 @@ def check_answered(
 def committed(repo: Repository, cell: Cell) -> list[tuple[int, int]]:
     """(commit_ts, start_ts) of every committed put and delete of a cell."""
     found = []
-    for commit_ts, raw in repo.services.store.entries(cell, Kind.WRITE, 0, MAX_TS):
+    for commit_ts, raw in repo.context.store.entries(cell, Kind.WRITE, 0, MAX_TS):
         record = decode_write(raw)
         if record.op in (Op.PUT, Op.DELETE):
             found.append((commit_ts, record.start_ts))

@@ -20,12 +20,12 @@ class Register(Workload):
     sizes: ClassVar[Sizes] = {"rows": (1, 3), "long": (0, 1)}
 
     def turn(self, client: Client, number: int) -> None:
-        chance = client.chance
+        rng = client.rng
         # Long values have data entries of their own.
         fill = "." * (300 if self.size("long") else 0)
-        row = f"r{chance.randrange(self.size('rows'))}"
+        row = f"r{rng.randrange(self.size('rows'))}"
         new = f"{client.number}/{number}{fill}"
-        what = chance.choice(("read", "write", "delete", "compare and set", "lock"))
+        what = rng.choice(("read", "write", "delete", "compare and set", "lock"))
 
         def work(t: RecordedTransaction) -> None:
             match what:

@@ -28,7 +28,7 @@ class WriteSkew(Workload):
     def turn(self, client: Client, number: int) -> None:
         careful = bool(self.size("careful"))
         me, other = NAMES if client.number % 2 else NAMES[::-1]
-        leaves = client.chance.random() < 0.7
+        leaves = client.rng.random() < 0.7
 
         def change(t: RecordedTransaction) -> None:
             if not leaves:
@@ -41,7 +41,7 @@ class WriteSkew(Workload):
     def at_rest(self, repo: Repository) -> None:
         """At some commit nobody was on call: that is the skew."""
         moments = {ts for name in NAMES for ts, _ in repo.versions(on_call, name)}
-        readable = repo.services.store.safe_point()
+        readable = repo.context.store.safe_point()
         for ts in sorted(moments)[len(NAMES) - 1 :]:
             if ts < readable:
                 continue

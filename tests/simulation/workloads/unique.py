@@ -22,7 +22,7 @@ class Unique(Workload):
     sizes: ClassVar[Sizes] = {"names": (1, 4)}
 
     def turn(self, client: Client, number: int) -> None:
-        name = f"name {client.chance.randrange(self.size('names'))}"
+        name = f"name {client.rng.randrange(self.size('names'))}"
         me = f"{client.process.name}/{number}"
 
         def insert(t: RecordedTransaction) -> bool:

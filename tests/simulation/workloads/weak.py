@@ -32,9 +32,9 @@ class Weak(Workload):
         return [add_up]
 
     def turn(self, client: Client, number: int) -> None:
-        target = f"t{client.chance.randrange(self.size('targets'))}"
+        target = f"t{client.rng.randrange(self.size('targets'))}"
         link = f"{target}/{client.number}.{number % 3}"
-        only_notifies = client.chance.random() < 0.1
+        only_notifies = client.rng.random() < 0.1
 
         def put(t: RecordedTransaction) -> None:
             if not only_notifies:

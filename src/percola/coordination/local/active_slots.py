@@ -25,7 +25,7 @@ _NONE_YET: Final = -1
 _NONE_LEFT: Final = -2
 
 
-class LeaseFile:
+class ActiveSlots:
     """The leases of one repository's processes; one object a process, made after a fork.
 
     Where every slot is taken this process holds nothing back. Raises OSError if the file cannot

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Final
 
 from percola.coordination.base import Coordination
-from percola.coordination.local.active_slots import LeaseFile
+from percola.coordination.local.active_slots import ActiveSlots
 from percola.coordination.observer_agreement import check_agreement
 from percola.errors import RepositoryClosedError, RepositoryError
 from percola.platform import fork_safety as forks
@@ -58,7 +58,7 @@ class LocalCoordination(Coordination):
         self._token: str | None = None
         self._token_fd = -1
         self._rows_fd = -1
-        self._leases: LeaseFile | None = None
+        self._leases: ActiveSlots | None = None
         self._rows: set[tuple[str, bytes]] = set()
         self._observers: dict[str, list[str]] = {}
         self._listeners: list[Callable[[], None]] = []
@@ -216,13 +216,13 @@ class LocalCoordination(Coordination):
     def oldest_held(self) -> int | None:
         return (self._leases or self._open_leases()).oldest()
 
-    def _open_leases(self) -> LeaseFile:
+    def _open_leases(self) -> ActiveSlots:
         with self._guard:
             if self._closed:
                 raise RepositoryClosedError("This repository has been closed; open it again.")
             if self._leases is None:
                 with using(self._folder / "leases"):
-                    self._leases = LeaseFile(self._folder)
+                    self._leases = ActiveSlots(self._folder)
             return self._leases
 
     # --- The bell -----------------------------------------------------------------------

@@ -78,7 +78,7 @@ class Fleet:
         self._repo = repo
         self._task = task
         self._restarts = restarts
-        self._board = Board(repo.services.store, task.fleet)
+        self._board = Board(repo.context.store, task.fleet)
         self._random = random.Random()
         self._guard = threading.RLock()
         self._beat = 0
@@ -204,7 +204,7 @@ class Fleet:
             with contextlib.suppress(StoreError):
                 self._hear()
             return False
-        store = self._repo.services.store
+        store = self._repo.context.store
 
         def is_left(kind: Kind) -> bool:
             return any(
@@ -215,8 +215,8 @@ class Fleet:
 
         # A commit turns its locks into notify entries, where these do not stand apart: so the locks
         # are looked for in between.
-        looks = [Kind.NOTIFY] if store.notifies_apart else [Kind.NOTIFY, Kind.LOCK, Kind.NOTIFY]
-        return self._repo.services.oracle.at_one_moment(
+        looks = [Kind.NOTIFY] if store.has_notify_table else [Kind.NOTIFY, Kind.LOCK, Kind.NOTIFY]
+        return self._repo.context.oracle.at_one_moment(
             lambda: not any(is_left(kind) for kind in looks)
         )
 

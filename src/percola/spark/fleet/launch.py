@@ -98,7 +98,7 @@ def run_workers(
             Observers(targets.load_observers(observers, repo))
         if schema is not None:
             targets.load_schema(schema)
-        clear_abandoned(repo.services.store, time.time_ns() // 1_000_000)
+        clear_abandoned(repo.context.store, time.time_ns() // 1_000_000)
         paths = dict.fromkeys([os.getcwd(), *(os.path.abspath(one) for one in sys.path)])
         name = f"percola-{uuid.uuid4().hex[:12]}"
         task = Task(address, observers, schema, name, options, patience, tuple(paths))

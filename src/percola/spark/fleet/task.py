@@ -108,7 +108,7 @@ def work(task: Task, worker: int, epoch: int) -> Ending:
     sys.path.extend(one for one in task.paths if one not in sys.path and os.path.exists(one))
     try:
         with targets.opened(task.address, task.observers, task.schema) as (repo, observers):
-            board = Board(repo.services.store, task.fleet)
+            board = Board(repo.context.store, task.fleet)
             return _Work(task, worker, epoch, board, Worker(repo, observers, task.options)).run(
                 observers
             )

@@ -18,7 +18,7 @@ from percola.cells import Cell, decode_lock
 from percola.spark.columns import Chosen, row_array, schema_of, to_arrays, value_array
 from percola.spark.read.family_rows import LongRows
 from percola.store.base import CellState, ColumnScan
-from percola.transactions.snapshot import Services
+from percola.transactions.snapshot import TransactionContext
 
 _ROWS: Final = 8192
 _FIRST_CELLS: Final = 256
@@ -50,10 +50,10 @@ class RangeReader:
     """
 
     def __init__(
-        self, services: Services, table: str, ts: int, *, fails_on_lock: bool = False
+        self, context: TransactionContext, table: str, ts: int, *, fails_on_lock: bool = False
     ) -> None:
-        self._services = services
-        self._store = services.store
+        self._context = context
+        self._store = context.store
         self._table, self._ts = table, ts
         self._fails_on_lock = fails_on_lock
 
@@ -185,7 +185,7 @@ class RangeReader:
 
     def _settled(self, cell: Cell, lock: tuple[int, bytes] | None) -> bytes | None:
         """The cell's value once no lock is in the way any more."""
-        resolver = self._services.resolver
+        resolver = self._context.resolver
         value: bytes | None = None
         while lock is not None:
             start_ts, raw = lock

@@ -168,7 +168,7 @@ class TableReader(DataSourceReader):
             _hold(repository, options, self._ts, self._frame)
             if end and start >= end:
                 return []
-            store, wanted = repository.services.store, options.count("partitions")
+            store, wanted = repository.context.store, options.count("partitions")
             ranges = row_ranges(store, options.table_name, start, end, wanted)
         return [RowRanges([one]) for one in ranges]
 
@@ -188,7 +188,7 @@ class TableReader(DataSourceReader):
         with options.open() as repository, repository.snapshot(at=self._ts):
             table = options.table(repository)
             reader = RangeReader(
-                repository.services, table.name, self._ts, fails_on_lock=options["onLock"] == "fail"
+                repository.context, table.name, self._ts, fails_on_lock=options["onLock"] == "fail"
             )
             columns = self._columns(table)
             if isinstance(columns, LongRows):

@@ -272,7 +272,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _further_row(self, position: Position, after: bytes, most: int | None) -> Position:
         if most is not None:
-            store = self._repository().services.store
+            store = self._repository().context.store
             rows = read_rows(
                 store, self._table_name, position.ts, start=_next(after), wanted=self._wanted()
             )
@@ -292,7 +292,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         now = began = time.monotonic()
         counted, whole, last = 0, after, after
         if (after, upto) != self._nothing_in:
-            store = self._repository().services.store
+            store = self._repository().context.store
             for one in store.walk_changes(self._table_name, after, upto, limit=most or 1):
                 if one.commit_ts != last:
                     whole, last = last, one.commit_ts
@@ -344,7 +344,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, last = Position.of(start), Position.of(end)
         self._moved = time.monotonic()
         repository, table = self._repository(), self._table_name
-        store = repository.services.store
+        store = repository.context.store
         most = self._options.count("partitions")
         self._check(first if first.after is None else last)
         if first.after is not None:
@@ -431,7 +431,7 @@ def _batches(
     partition: FeedPartition,
 ) -> Iterator[pa.RecordBatch]:
     """What is in a partition as Arrow batches of the schema."""
-    store, wanted = repository.services.store, _wanted(columns)
+    store, wanted = repository.context.store, _wanted(columns)
     start, end = partition.start, partition.end
     after, upto = partition.after, partition.upto
     convert = _converter(schema, columns)

@@ -73,7 +73,7 @@ class MarkedPartition:
         patience: float,
     ) -> None:
         self._repo = repo
-        self._services = repo.services
+        self._context = repo.context
         self._job = job
         self._table = table
         self._marker = TASKS[str(partition)]
@@ -81,7 +81,7 @@ class MarkedPartition:
         self._retry = retry
         self._row_by_row = row_by_row
         self._patience = patience
-        self._chance = random.Random(f"{job}/{partition}/{attempt}")
+        self._rng = random.Random(f"{job}/{partition}/{attempt}")
         self._columns: dict[bytes, Column[Any, Any]] = {}
         self.rows = 0
         self.conflicts = 0
@@ -126,18 +126,18 @@ class MarkedPartition:
         """
         for row in rows:
             if len(row.row) > _SURELY_SHORT:
-                self._services.store.check_row(row.table, row.row)
-        deadline = self._services.clock.monotonic() + self._patience
+                self._context.store.check_row(row.table, row.row)
+        deadline = self._context.clock.monotonic() + self._patience
         waiting, tried = list(rows), 0
         while waiting:
             if tried > 1:
-                wait = backoff(self._chance, tried, first=_FIRST_WAIT, most=_LONGEST_WAIT)
-                self._services.clock.sleep(wait)
+                wait = backoff(self._rng, tried, first=_FIRST_WAIT, most=_LONGEST_WAIT)
+                self._context.clock.sleep(wait)
             tried += 1
             held_up: list[RowWrites] = []
             why = self._commit_most(waiting, held_up)
             waiting = held_up
-            if waiting and self._services.clock.monotonic() > deadline:
+            if waiting and self._context.clock.monotonic() > deadline:
                 raise RowLockedError(
                     f"{len(waiting):,} rows could not be written in {self._patience:.0f} s. {why}"
                 ) from why
@@ -254,4 +254,4 @@ def end(repo: Repository, job: str, *, committed: bool) -> None:
 
 
 def _said(repo: Repository, what: str) -> dict[str, Any]:
-    return {"run": 0, "is": what, "rows": 0, "at": repo.services.clock.wall_ms()}
+    return {"run": 0, "is": what, "rows": 0, "at": repo.context.clock.wall_ms()}

@@ -73,7 +73,7 @@ class Plan:
             self.options.row_column,
             deletes_nulls=self.options["nulls"] == "delete",
             delete_column=self.options.text("deleteColumn"),
-            limits=repo.services.store.limits,
+            limits=repo.context.store.limits,
         )
 
 
@@ -185,4 +185,4 @@ def _bytes_of(row: RowWrites) -> int:
 
 def forget_old(repo: Repository) -> None:
     """Delete what is kept of writes of more than a month ago."""
-    forget(repo, jobs_before(repo, _PREFIX, repo.services.clock.wall_ms() - _KEPT_MS))
+    forget(repo, jobs_before(repo, _PREFIX, repo.context.clock.wall_ms() - _KEPT_MS))

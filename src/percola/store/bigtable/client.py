@@ -86,7 +86,7 @@ _REFUSED: Final = frozenset(
 
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
-_CHANCE: Final = new_random()
+_RNG: Final = new_random()
 
 
 class Place(NamedTuple):
@@ -362,7 +362,7 @@ class Tries:
                 f"{calls.patience_seconds:g} s ({_reason(error)})."
             ) from error
         self._count += 1
-        pause = backoff(_CHANCE, self._count, first=_FIRST_PAUSE, most=_LONGEST_PAUSE)
+        pause = backoff(_RNG, self._count, first=_FIRST_PAUSE, most=_LONGEST_PAUSE)
         time.sleep(min(pause, left))  # Nothing tells when a server is back.
 
 

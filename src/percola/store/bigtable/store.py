@@ -85,7 +85,7 @@ class BigtableStore(Store):
     # Bigtable's own limits are 4 KiB and 100 MiB.
     limits = Limits(row_bytes=4_000, value_bytes=64 * 1024 * 1024)
 
-    notifies_apart = True
+    has_notify_table = True
 
     latest_arrival = 1_200.0
 

@@ -47,7 +47,7 @@ from percola.store.hbase.wire import file_of_service
 
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
-_CHANCE: Final = forks.new_random()
+_RNG: Final = forks.new_random()
 _CONNECT_SECONDS: Final = 3.0
 
 
@@ -433,7 +433,7 @@ class Tries:
         if left <= 0:
             return False
         self._count += 1
-        pause = backoff(_CHANCE, self._count, first=_FIRST_PAUSE, most=_LONGEST_PAUSE)
+        pause = backoff(_RNG, self._count, first=_FIRST_PAUSE, most=_LONGEST_PAUSE)
         time.sleep(min(pause, left))  # Nothing tells when a server is back.
         return True
 

@@ -1,7 +1,7 @@
 """§2.1, §2.4: a row mutation in steps, where notify entries stand apart from their rows.
 
 Where one kind of entry cannot be read without passing over all others of its row, a scan for dirty
-cells would cost the table. On such a store (`Store.notifies_apart`; Bigtable) notify entries stand
+cells would cost the table. On such a store (`Store.has_notify_table`; Bigtable) notify entries are
 in a table of their own, and no mutation is atomic over that and the row:
 
     conditions on notify entries   are looked at first

@@ -132,20 +132,20 @@ class ColumnClaims(Ground):
     def test_columns_of_rows_that_differ_are_what_a_scan_finds(
         self, store: Store, table: str, seed: int
     ) -> None:
-        chance = random.Random(seed)
+        rng = random.Random(seed)
         shapes: list[str] = []
         while len(shapes) < 600:
             # Stretches of one shape with another one strewn in, or one after the other.
-            usual, other = chance.choices(list(_SHAPES), k=2)
-            share = chance.choice((0.0, 0.0, 0.05, 0.5))
-            length = chance.choice((1, 3, 40, 200))
-            shapes += [other if chance.random() < share else usual for _ in range(length)]
+            usual, other = rng.choices(list(_SHAPES), k=2)
+            share = rng.choice((0.0, 0.0, 0.05, 0.5))
+            length = rng.choice((1, 3, 40, 200))
+            shapes += [other if rng.random() < share else usual for _ in range(length)]
         rows = self._fill(store, table, shapes)
         for _ in range(12):
-            names = chance.sample([b"a", b"b", b"c", b"d", b"b:007"], chance.randint(1, 4))
-            start, end = sorted(chance.sample([b"", *rows], 2))
-            end = chance.choice((end, b""))
-            found = self._columns(store, table, start, end, names, chance.choice((1, 7, 300, 9999)))
+            names = rng.sample([b"a", b"b", b"c", b"d", b"b:007"], rng.randint(1, 4))
+            start, end = sorted(rng.sample([b"", *rows], 2))
+            end = rng.choice((end, b""))
+            found = self._columns(store, table, start, end, names, rng.choice((1, 7, 300, 9999)))
             assert found == self._expected(store, table, start, end, names)
 
     def test_a_long_value_that_is_missing_is_damage_and_not_an_empty_place(

@@ -292,7 +292,7 @@ class Comparison:
         mutation = RowMutation(self.table, row, operation.conditions, changes)
         applied = self.model.mutate(mutation)
         assert self.store.mutate([mutation]) == [applied]
-        if self.store.notifies_apart and not applied:
+        if self.store.has_notify_table and not applied:
             # Notify entries may have been put though it was refused: they are taken back.
             known = self.model.cells
             for change in (one for one in changes if one.kind is Kind.NOTIFY):

@@ -72,7 +72,7 @@ class RowClaims(Ground):
     def test_a_mutation_applies_only_if_all_its_conditions_hold(
         self, store: Store, table: str
     ) -> None:
-        kind = Kind.FAILED if store.notifies_apart else Kind.NOTIFY
+        kind = Kind.FAILED if store.has_notify_table else Kind.NOTIFY
         self.put(store, table, b"r", Put(kind, b"a", 1, b"x"), Put(kind, b"b", 2, b"x"))
         a, b = (Condition(True, kind, column, 0, 9) for column in (b"a", b"b"))
         no_c = Condition(False, kind, COLUMN, 0, 9)
@@ -133,7 +133,7 @@ class RowClaims(Ground):
 
     def test_nobody_sees_half_of_a_row_mutation(self, store: Store, table: str) -> None:
         rounds = 40
-        kind = Kind.FAILED if store.notifies_apart else Kind.NOTIFY
+        kind = Kind.FAILED if store.has_notify_table else Kind.NOTIFY
         half = [
             Condition(True, kind, b"a", 1, MAX_TS),
             Condition(False, Kind.LOCK, b"b", 1, MAX_TS),

@@ -105,7 +105,7 @@ class Recorder:
         """Begin a recorded transaction: see `Repository.transaction`."""
         began = self.clock()
         transaction = repo.transaction(two_phase=two_phase)
-        return self.wrap(transaction, began, two_phase=two_phase or repo.services.one_step is None)
+        return self.wrap(transaction, began, two_phase=two_phase or repo.context.one_step is None)
 
     def wrap(
         self, transaction: Transaction, began: int = 0, *, two_phase: bool = False
@@ -142,7 +142,7 @@ class Recorder:
         return retry.run(
             cast("Callable[[Transaction], T]", function),
             cast("Callable[[], Transaction]", lambda: self.transaction(repo, two_phase=two_phase)),
-            repo.services.clock,
+            repo.context.clock,
             random.Random(),
             attempts,
         )

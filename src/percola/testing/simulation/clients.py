@@ -11,7 +11,7 @@ from percola.clock import backoff
 from percola.errors import CommitUnknownError, StoreError, TransientError
 from percola.observers.metrics import WorkerMetrics
 from percola.observers.observer import Observer, Observers
-from percola.observers.runner import GivenUpError, Runs, WorkerOptions
+from percola.observers.runner import GivenUpError, Runner, WorkerOptions
 from percola.observers.scanner import Scanner
 from percola.observers.schedule import Sweep
 from percola.repository import Repository
@@ -62,7 +62,7 @@ class Client:
     ) -> None:
         self.number = number
         self.process = process
-        self.chance = process.chance
+        self.rng = process.rng
         self._simulation = simulation
         self._turns = turns
         self.repo = simulation.open(process)
@@ -74,11 +74,11 @@ class Client:
         while self._turns:
             workload.turn(self, self._turns.pop(0))
             # Mostly at once; now and then so late that others have given up what was on its way.
-            self.think(workload.pause * (20 if self.chance.random() < 0.2 else 1))
+            self.think(workload.pause * (20 if self.rng.random() < 0.2 else 1))
 
     def think(self, seconds: float = 0.01) -> None:
         """Do nothing for up to some seconds."""
-        self.process.schedule.pause(self.chance.random() * seconds)
+        self.process.schedule.pause(self.rng.random() * seconds)
 
     def note(self, text: str) -> None:
         """Say in the story what goes on."""
@@ -98,7 +98,7 @@ class Client:
         """
         world = self.process.world
         if two_phase is None:
-            two_phase = self._simulation.mode.is_mixed and self.chance.random() < 0.5
+            two_phase = self._simulation.mode.is_mixed and self.rng.random() < 0.5
         start_ts = 0
         for attempt in range(1, attempts + 1):
             transaction: RecordedTransaction | None = None
@@ -109,8 +109,8 @@ class Client:
                 commit_ts = transaction.commit()
             except TransientError as error:
                 self._failed(transaction, "conflicted", start_ts, error)
-                wait = backoff(self.chance, attempt, first=_FIRST_WAIT, most=_LONGEST_WAIT)
-                self.repo.services.clock.sleep(wait)
+                wait = backoff(self.rng, attempt, first=_FIRST_WAIT, most=_LONGEST_WAIT)
+                self.repo.context.clock.sleep(wait)
             except CommitUnknownError as error:
                 self._failed(None, "unknown", start_ts, error)
                 if transaction is not None:
@@ -155,15 +155,15 @@ class SimulatedWorker:
         self._observers = Observers(observers)
         self._options = options
         self._metrics = metrics
-        services = repo.services
-        self.runs = Runs(services, self._observers, metrics, options, process.chance)
-        self._sweep = Sweep(services, self._observers, options.sweep, self._ring)
+        context = repo.context
+        self.runs = Runner(context, self._observers, metrics, options, process.rng)
+        self._sweep = Sweep(context, self._observers, options.sweep, self._ring)
         self._rings = 0
         self._waiting: list[Task] = []
 
     def start(self) -> None:
         """Start its scanners and its watch."""
-        self._repo.services.coordination.listen(self._ring)
+        self._repo.context.coordination.listen(self._ring)
         for _ in range(self._options.threads):
             self._process.schedule.start(self._process, self._scan)
         self._process.schedule.start(self._process, self._watch)
@@ -178,19 +178,19 @@ class SimulatedWorker:
         self._rings += 1
         waiting, self._waiting = self._waiting, []
         for task in waiting:
-            self._process.schedule.wake(task, _WAKING * self._process.chance.random())
+            self._process.schedule.wake(task, _WAKING * self._process.rng.random())
 
     def _scan(self) -> None:
         process = self._process
-        chance = random.Random(process.chance.getrandbits(64))
+        rng = random.Random(process.rng.getrandbits(64))
         scanner = Scanner(
-            self._repo.services,
+            self._repo.context,
             self._observers,
             self._metrics,
             self._options,
             self.runs,
             self._sweep,
-            chance,
+            rng,
         )
         while not self.runs.stopping:
             rings = self._rings
@@ -225,7 +225,7 @@ class SimulatedWorker:
                 return
             for _, rows in late:
                 for table, row in rows:
-                    self._repo.services.coordination.unlock(table, row)
+                    self._repo.context.coordination.unlock(table, row)
                 schedule.start(self._process, self._scan)
 
 

@@ -142,7 +142,7 @@ class Faults:
 
     def __init__(
         self,
-        chance: random.Random,
+        rng: random.Random,
         listed: Sequence[Fault] | None = None,
         kinds: Iterable[FaultKind] = tuple(FaultKind),
     ) -> None:
@@ -150,14 +150,14 @@ class Faults:
         self.is_over = False
         self.listed = None if listed is None else list(listed)
         every = tuple(kinds)
-        self.rate = chance.choice(_RATES)
+        self.rate = rng.choice(_RATES)
         # Few kinds that happen often find what many that happen seldom do not.
-        most = min(chance.choice((4, len(every))), len(every))
-        self.kinds = chance.sample(every, chance.randint(min(2, most), most))
+        most = min(rng.choice((4, len(every))), len(every))
+        self.kinds = rng.sample(every, rng.randint(min(2, most), most))
 
-    def of(self, process: str, chance: random.Random) -> Lot:
+    def of(self, process: str, rng: random.Random) -> Lot:
         """The faults of one process."""
-        return Lot(self, process, chance)
+        return Lot(self, process, rng)
 
     def counts(self) -> Counter[FaultKind]:
         """How often each kind has happened."""
@@ -171,10 +171,10 @@ class Lot:
         due: the number of the next call to ask about; later ones, too, until it has happened.
     """
 
-    def __init__(self, faults: Faults, process: str, chance: random.Random) -> None:
+    def __init__(self, faults: Faults, process: str, rng: random.Random) -> None:
         self._faults = faults
         self._process = process
-        self._chance = chance
+        self._rng = rng
         self._next: Fault | None = None
         self._listed: list[Fault] | None = None
         if faults.listed is not None:
@@ -205,12 +205,12 @@ class Lot:
             if self._listed:
                 self._next = self._listed.pop(0)
         elif self._faults.rate and self._faults.kinds:
-            chance = self._chance
-            gap = math.log(1.0 - chance.random()) / math.log(1.0 - self._faults.rate)
-            if after and chance.random() < _BURST:
-                gap = chance.randrange(8)
-            kind = chance.choice(self._faults.kinds)
+            rng = self._rng
+            gap = math.log(1.0 - rng.random()) / math.log(1.0 - self._faults.rate)
+            if after and rng.random() < _BURST:
+                gap = rng.randrange(8)
+            kind = rng.choice(self._faults.kinds)
             # As it is written in a list, so that a list replays it exactly.
-            amount = chance.randrange(10_000) / 10_000
+            amount = rng.randrange(10_000) / 10_000
             self._next = Fault(self._process, after + 1 + int(gap), kind, amount)
         self.due = math.inf if self._next is None else self._next.call

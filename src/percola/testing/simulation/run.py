@@ -103,11 +103,11 @@ class Simulation:
         make_oracle: Callable[[Process], SimulatedOracle] = SimulatedOracle,
         make_coordination: Callable[[Process], SimulatedCoordination] = SimulatedCoordination,
     ) -> None:
-        chance = random.Random(f"{workload.name}/{seed}/sizes")
-        drawn_mode = chance.choice(workload.modes)
+        rng = random.Random(f"{workload.name}/{seed}/sizes")
+        drawn_mode = rng.choice(workload.modes)
         self.mode = mode or drawn_mode
         ranges = {**COMMON_SIZES, **workload.sizes}
-        self.sizes = {name: chance.randint(*ranges[name]) for name in sorted(ranges)}
+        self.sizes = {name: rng.randint(*ranges[name]) for name in sorted(ranges)}
         self.sizes.update(sizes or {})
         self.seed = seed
         # Not from the chance above: the seed's other runs stay what they were.
@@ -115,7 +115,7 @@ class Simulation:
         wanted = workload.prefetches if prefetches is None else prefetches
         self.prefetches = drawn if wanted is None else wanted
         self._prefetches: list[Prefetch] = []
-        apart = workload.notifies_apart
+        apart = workload.has_notify_table
         if apart is None:
             apart = random.Random(f"{workload.name}/{seed}/apart").random() < _APART
         possible = [kind for kind in kinds if kind in workload.kinds]
@@ -123,7 +123,7 @@ class Simulation:
             f"{workload.name}/{seed}",
             listed=faults,
             kinds=possible,
-            notifies_apart=apart,
+            has_notify_table=apart,
             watches_steps=watches_steps,
         )
         self.histories: list[list[Recorded]] = []
@@ -185,7 +185,7 @@ class Simulation:
         if one_step is None:
             one_step = self.mode is not Mode.TWO_PHASE
             if self.mode.is_mixed:
-                one_step = process.chance.random() < 0.7
+                one_step = process.rng.random() < 0.7
         process.opens = True
         try:
             repo = Repository(
@@ -196,15 +196,15 @@ class Simulation:
                 self._kind.tables,
                 one_step=one_step,
                 clock=SimulatedClock(process),
-                random_=process.chance,
+                random_=process.rng,
                 lock_ttl_seconds=self._kind.lock_ttl_seconds,
                 lock_wait_seconds=_LOCK_WAIT,
                 prefetches=self.prefetches,
             )
         finally:
             process.opens = False
-        if repo.services.prefetch is not None:
-            self._prefetches.append(repo.services.prefetch)
+        if repo.context.prefetch is not None:
+            self._prefetches.append(repo.context.prefetch)
         return repo
 
     def _start_client(self, number: int, life: int, turns: list[int]) -> None:
@@ -217,13 +217,13 @@ class Simulation:
 
         def reborn(dead: Process) -> None:
             if turns and life < _LIVES:
-                wait = process.chance.random() * 0.5
+                wait = process.rng.random() * 0.5
                 self.world.schedule.at(wait, lambda: self._start_client(number, life + 1, turns))
             else:
                 self._clients_left -= 1
 
         process.on_death = reborn
-        self.world.schedule.start(process, work, process.chance.random() * 0.01)
+        self.world.schedule.start(process, work, process.rng.random() * 0.01)
 
     def _start_worker(self, number: int, life: int) -> None:
         if self._stops:
@@ -240,7 +240,7 @@ class Simulation:
         self._workers[f"worker {number}"] = worker
 
         def reborn(dead: Process) -> None:
-            wait = process.chance.random() * 0.5
+            wait = process.rng.random() * 0.5
             self.world.schedule.at(wait, lambda: self._start_worker(number, life + 1))
 
         process.on_death = reborn
@@ -277,27 +277,27 @@ class Simulation:
         """Let somebody who lives settle what the dead have left, and the workers do the rest."""
         process = Process(self.world, "recovery")
         repo = self.open(process)
-        services = repo.services
+        context = repo.context
         tables = [table.name for table in self._kind.tables]
         done = [False]
         sweep: Sweep | None = None
         if has_observers:
             observers = Observers(self._workload.observers())
-            sweep = Sweep(services, observers, 0.0, services.coordination.ring)
+            sweep = Sweep(context, observers, 0.0, context.coordination.ring)
 
         def settle() -> None:
             while True:
                 # Asked first: what arrives during the walk may lock what the walk has passed.
                 all_arrived = self.world.on_the_wire == 0
                 locked = [
-                    one for name in tables for one in services.store.walk_kind(Kind.LOCK, name)
+                    one for name in tables for one in context.store.walk_kind(Kind.LOCK, name)
                 ]
                 for cell, start_ts, raw in locked:
-                    services.resolver.try_resolve(cell, start_ts, raw)
+                    context.resolver.try_resolve(cell, start_ts, raw)
                 if all_arrived and not locked and (sweep is None or sweep.is_idle()):
                     done[0] = True
                     return
-                services.clock.sleep(0.1)
+                context.clock.sleep(0.1)
 
         self.world.schedule.start(process, settle)
         self.world.schedule.run(lambda: done[0], longest=_LONGEST)

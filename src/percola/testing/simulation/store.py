@@ -49,7 +49,7 @@ class SimulatedStore(OneStepStore):
         self._inner = process.world.store
         self.limits = self._inner.limits
         self.latest_arrival = 2 * process.world.longest_delay
-        self.notifies_apart = process.world.notifies_apart
+        self.has_notify_table = process.world.has_notify_table
 
     def create_tables(self, names: Iterable[str]) -> None:
         names = list(names)
@@ -67,7 +67,7 @@ class SimulatedStore(OneStepStore):
         if len(batch) == 1:
             return [self._send_steps(batch[0])]
         order = list(range(len(batch)))
-        self._process.chance.shuffle(order)
+        self._process.rng.shuffle(order)
         applied = [False] * len(batch)
         unknown: OutcomeUnknownError | None = None
         for position, number in enumerate(order):
@@ -85,7 +85,7 @@ class SimulatedStore(OneStepStore):
 
     def _send_steps(self, mutation: RowMutation) -> bool:
         """A row's mutation, in steps if it has to be."""
-        if not self.notifies_apart:
+        if not self.has_notify_table:
             return self._send(mutation)
         *first, deletes = steps_of(mutation)
         if not all(self._send(step) for step in first if step is not None):
@@ -128,7 +128,7 @@ class SimulatedStore(OneStepStore):
     def _apply(self, mutation: RowMutation) -> bool:
         """It takes effect, or is refused; what it may not do is seen to."""
         watches = self._world.watches_steps
-        apart = list(self._world.splits) if self.notifies_apart else []
+        apart = list(self._world.splits) if self.has_notify_table else []
         broken = broken_step(self._inner, mutation, apart) if watches else None
         applied = self._inner.mutate([mutation])[0]
         if broken is not None and applied:
@@ -226,7 +226,7 @@ class SimulatedStore(OneStepStore):
     ) -> tuple[list[tuple[Cell, CellState]], bytes | None]:
         process, inner = self._process, self._inner
         process.call(Call.READ)
-        limit = min(limit, process.chance.randint(1, _CHUNK))
+        limit = min(limit, process.rng.randint(1, _CHUNK))
         # What is there by its locks or writes now, and each cell as `read` would see it: the
         # locks first. What appears only later was locked or committed above `ts`.
         found, following = inner.scan(table, start, end, ts, columns=columns, limit=limit)
@@ -245,7 +245,7 @@ class SimulatedStore(OneStepStore):
     ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
         process = self._process
         process.call(Call.READ)
-        limit = min(limit, process.chance.randint(1, _CHUNK))
+        limit = min(limit, process.rng.randint(1, _CHUNK))
         found = self._inner.scan_kind(kind, table, start, end, limit)
         if found[0]:
             self._world.tell(process.name, "finds", kind, table, found[0])
@@ -256,7 +256,7 @@ class SimulatedStore(OneStepStore):
     ) -> tuple[list[tuple[Cell, list[tuple[int, bytes]]]], bytes | None]:
         process = self._process
         process.call(Call.READ)
-        limit = min(limit, process.chance.randint(1, _CHUNK))
+        limit = min(limit, process.rng.randint(1, _CHUNK))
         return self._inner.versions(table, start, end, limit)
 
     def safe_point(self) -> int:
@@ -277,7 +277,7 @@ class SimulatedStore(OneStepStore):
     ) -> tuple[list[ChangedRow], tuple[int, bytes] | None]:
         process = self._process
         process.call(Call.READ)
-        limit = min(limit, process.chance.randint(1, _CHUNK))
+        limit = min(limit, process.rng.randint(1, _CHUNK))
         return self._inner.changes(table, start, upto, limit)
 
     def lists_change(self, cell: Cell, commit_ts: int) -> bool:

@@ -60,8 +60,8 @@ class Workload(ABC):
         options: for its workers.
         prefetches: whether what past transactions read next comes along (§2.5); None: as the seed
             says.
-        notifies_apart: whether the store keeps notify entries apart (`Store.notifies_apart`); None:
-            as the seed says.
+        has_notify_table: whether notify entries have a table of their own
+            (`Store.has_notify_table`); None: as the seed says.
     """
 
     name: ClassVar[str]
@@ -72,7 +72,7 @@ class Workload(ABC):
     kinds: ClassVar[Sequence[FaultKind]] = tuple(FaultKind)
     lock_ttl_seconds: ClassVar[float] = 0.15
     prefetches: ClassVar[bool | None] = None
-    notifies_apart: ClassVar[bool | None] = None
+    has_notify_table: ClassVar[bool | None] = None
     options: ClassVar[WorkerOptions] = WorkerOptions(
         threads=2, attempts=3, first_wait=0.02, longest_wait=0.1, timeout=1e4, rescan=0.5, sweep=0.5
     )

@@ -72,7 +72,7 @@ class World:
         listed: the faults that happen, instead of those that the seed would draw.
         longest_delay: seconds of virtual time within which whatever is late arrives. Most of
             it arrives much sooner.
-        notifies_apart: whether the store keeps notify entries apart.
+        has_notify_table: whether notify entries have a table of their own.
         watches_steps: whether every row mutation is checked (`steps`), or only the outcome.
 
     Attributes:
@@ -89,11 +89,11 @@ class World:
         listed: Sequence[Fault] | None = None,
         kinds: Sequence[FaultKind] = tuple(FaultKind),
         longest_delay: float = 2.0,
-        notifies_apart: bool = False,
+        has_notify_table: bool = False,
         watches_steps: bool = True,
     ) -> None:
         self.seed = seed
-        self.notifies_apart = notifies_apart
+        self.has_notify_table = has_notify_table
         self.watches_steps = watches_steps
         self.longest_delay = longest_delay
         self.schedule = Schedule()
@@ -133,11 +133,11 @@ class World:
 
         self.schedule.at(seconds, arrive)
 
-    def split(self, chance: random.Random) -> None:
+    def split(self, rng: random.Random) -> None:
         """Cut a table into tablets anew, at rows that are there or could be."""
         known = sorted(self.splits) or [""]
-        table = chance.choice(known)
-        cuts = sorted({bytes([chance.randrange(1, 255)]) for _ in range(chance.randint(0, 4))})
+        table = rng.choice(known)
+        cuts = sorted({bytes([rng.randrange(1, 255)]) for _ in range(rng.randint(0, 4))})
         bounds = [b"", *cuts, b""]
         self.splits[table] = [Tablet(a, b) for a, b in itertools.pairwise(bounds)]
 
@@ -155,15 +155,15 @@ class Process(Mortal):
         super().__init__(name)
         self.world = world
         self.schedule = world.schedule
-        self.chance = random.Random(f"{world.seed}/{name}")
+        self.rng = random.Random(f"{world.seed}/{name}")
         self.opens = False
         self.on_death: Callable[[Process], None] = lambda process: None
         self._calls = 0
         self._lot = world.faults.of(name, random.Random(f"{world.seed}/{name}/faults"))
         self._unreachable_until = 0.0
         # Each machine has clocks of its own.
-        self._monotonic_ahead = self.chance.random() * 1e6
-        self._wall_ahead_ms = int((self.chance.random() - 0.5) * 600_000)
+        self._monotonic_ahead = self.rng.random() * 1e6
+        self._wall_ahead_ms = int((self.rng.random() - 0.5) * 600_000)
         world.alive.add(name)
 
     # --- Calls --------------------------------------------------------------------------
@@ -181,7 +181,7 @@ class Process(Mortal):
         if self.opens or schedule.current is None:
             return None
         self._calls += 1
-        seconds = self.chance.random() * _LATENCY
+        seconds = self.rng.random() * _LATENCY
         fault: Fault | None = None
         if self._calls >= self._lot.due:
             fault = self._lot.happens(self._calls, kind)
@@ -199,7 +199,7 @@ class Process(Mortal):
         if not self.opens and self.schedule.current is not None:
             if self.is_dead:
                 raise Died
-            self.schedule.pause(self.chance.random() * _LATENCY)
+            self.schedule.pause(self.rng.random() * _LATENCY)
 
     def _suffer(self, fault: Fault, kind: Call, on_wire: Callable[[], None] | None) -> float:
         """Bring about what happens to the process or the world; seconds that it takes."""

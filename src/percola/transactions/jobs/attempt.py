@@ -130,12 +130,12 @@ class Attempt(Legs):
 
     def _prewrite(self, rows: Sequence[_Pending]) -> list[_Pending]:
         """Send the prewrites of rows; those that were refused, or whose reply was lost."""
-        wall_ms = self._services.clock.wall_ms()
+        wall_ms = self._context.clock.wall_ms()
         refused: list[_Pending] = []
         sent = iter(rows)
         for batch in batches(self._prewrite_row(one, wall_ms) for one in rows):
             try:
-                applied = self._services.store.mutate(batch)
+                applied = self._context.store.mutate(batch)
             except OutcomeUnknownError:
                 applied = [False] * len(batch)
             refused += [one for done, one in zip(applied, sent, strict=False) if not done]
@@ -144,7 +144,7 @@ class Attempt(Legs):
     def _prewrite_row(self, one: _Pending, wall_ms: int) -> RowMutation:
         conditions: list[Condition] = []
         changes: list[Put | Delete] = []
-        columns, table = self._services.columns, one.writes.table
+        columns, table = self._context.columns, one.writes.table
         for column, value in one.cells.items():
             held = one.held.get(column)
             if held is None:
@@ -170,8 +170,8 @@ class Attempt(Legs):
         if not writes.clears:
             return writes.cells
         table, row = writes.table, writes.row
-        now = self._services.oracle.read_timestamp()
-        there, _ = self._services.store.scan(table, row, row + b"\0", now)
+        now = self._context.oracle.read_timestamp()
+        there, _ = self._context.store.scan(table, row, row + b"\0", now)
         cells: dict[bytes, bytes | None] = {cell.column: None for cell, _ in there}
         return cells | dict(writes.cells)
 
@@ -179,7 +179,7 @@ class Attempt(Legs):
 
     def _clear_the_way(self, waiting: Sequence[_Pending], tried: int) -> None:
         """Look at each cell of rows that were refused; afterwards they are worth another try."""
-        store, has_newer = self._services.store, False
+        store, has_newer = self._context.store, False
         for one in waiting:
             table, row = one.writes.table, one.writes.row
             one.cells = self._cells_of(one.writes)
@@ -209,7 +209,7 @@ class Attempt(Legs):
 
     def _meet(self, cell: Cell, lock_ts: int, raw: bytes) -> None:
         """Somebody else's lock is in the way: finish it, undo it, or wait until it is gone."""
-        resolver, lock = self._services.resolver, decode_lock(raw)
+        resolver, lock = self._context.resolver, decode_lock(raw)
         if self._job.owns(lock.primary):
             self._meet_sibling(cell, lock_ts, lock)
         elif lock.primary.table == JOBS.name:
@@ -218,7 +218,7 @@ class Attempt(Legs):
             resolver.wait_out(cell, lock_ts, raw)
 
     def _meet_sibling(self, cell: Cell, lock_ts: int, lock: LockRecord) -> None:
-        resolver = self._services.resolver
+        resolver = self._context.resolver
         fate = resolver.fate(lock.primary, lock_ts)
         if fate is None:
             run, partition, attempt, leg = marker_numbers(lock.primary)
@@ -243,7 +243,7 @@ class Attempt(Legs):
         resolver.settle(cell, lock_ts, lock, fate)
 
     def _wait_for_job(self, cell: Cell, lock_ts: int, raw: bytes, lock: LockRecord) -> None:
-        clock, resolver = self._services.clock, self._services.resolver
+        clock, resolver = self._context.clock, self._context.resolver
         # Of two that want each other's rows the older one gives up first. The younger one waits
         # for so long that it sees a dead job's locks run out.
         patience = self._patience
@@ -261,12 +261,12 @@ class Attempt(Legs):
                 )
             self._wait(tried)
             self._check_alive()
-            if not self._services.store.entries(cell, Kind.LOCK, lock_ts, lock_ts):
+            if not self._context.store.entries(cell, Kind.LOCK, lock_ts, lock_ts):
                 return
 
     def _wait(self, tried: int) -> None:
-        wait = backoff(self._chance, tried, first=_FIRST_WAIT, most=_LONGEST_WAIT)
-        self._services.clock.sleep(wait)
+        wait = backoff(self._rng, tried, first=_FIRST_WAIT, most=_LONGEST_WAIT)
+        self._context.clock.sleep(wait)
 
     # --- The end ------------------------------------------------------------------------
 
@@ -290,7 +290,7 @@ class Attempt(Legs):
             Op.LOCK,
             json.dumps(said).encode(),
             self._legs[newest],
-            self._services.clock.wall_ms(),
+            self._context.clock.wall_ms(),
             observed=False,
         )
         conditions = job.still(self._state)

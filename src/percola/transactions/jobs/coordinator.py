@@ -73,7 +73,7 @@ from percola.transactions.jobs.job_row import (
 from percola.transactions.jobs.legs import Part
 from percola.transactions.lock_resolver import Fate, commit_changes, settling_changes
 from percola.transactions.read_cache import BATCH_ROWS, batches
-from percola.transactions.snapshot import Services
+from percola.transactions.snapshot import TransactionContext
 from percola.transactions.transaction import Transaction
 from percola.transactions.two_phase import TwoPhaseCommit
 
@@ -112,7 +112,7 @@ class JointTransaction:
         self._ttl_ms = int(ttl_seconds * 1000)
         self._patience = patience
         self._row = JobRow(repo, job)
-        self._services = repo.services
+        self._context = repo.context
 
     # --- Attempts -----------------------------------------------------------------------
 
@@ -162,13 +162,13 @@ class JointTransaction:
         changing = self._row.changing()
         if changing is not None and changing[2]["run"] < self._run:
             start_ts, lock, _ = changing
-            resolver = self._services.resolver
+            resolver = self._context.resolver
             fate = resolver.fate(self._row.state_cell, start_ts, impatient=True)
             if fate is not None:
                 resolver.settle(self._row.state_cell, start_ts, lock, fate)
 
     def _said(self, what: str, rows: int = 0) -> dict[str, Any]:
-        at = self._services.clock.wall_ms()
+        at = self._context.clock.wall_ms()
         return {"run": self._run, "is": what, "rows": rows, "at": at}
 
     def _over(self, found: dict[str, Any]) -> JobOverError:
@@ -210,7 +210,7 @@ class JointTransaction:
             legs, seats = self._winners(parts)
             said = STATE.encode_value(self._said(COMMITTED, sum(part.rows for part in parts)))
             commit = _JointCommit(
-                self._services, t.start_ts, self._row, said, legs, seats, self._tables
+                self._context, t.start_ts, self._row, said, legs, seats, self._tables
             )
             try:
                 commit_ts = commit.run((), ())
@@ -290,14 +290,14 @@ class JointTransaction:
             row.clear_seat(seat)
         for table in self._tables:
             for batch in batches(self._settling(table)):
-                applied = self._services.store.mutate(batch)
+                applied = self._context.store.mutate(batch)
                 for mutation in (one for one, done in zip(batch, applied, strict=True) if not done):
                     self._settle_cells(mutation)
-        self._services.changed(self._tables)
+        self._context.changed(self._tables)
 
     def _settling(self, table: str) -> Iterator[RowMutation]:
         """The mutations that finish the job's locks in a table, row by row."""
-        store, resolver = self._services.store, self._services.resolver
+        store, resolver = self._context.store, self._context.resolver
         fates: dict[int, Fate | None] = {}
         locks = store.walk_kind(Kind.LOCK, table, first=BATCH_ROWS, limit=BATCH_ROWS)
         for (_, row), group in itertools.groupby(locks, key=lambda one: one[0][:2]):
@@ -312,14 +312,14 @@ class JointTransaction:
                 fate = fates[start_ts]
                 if fate is not None:
                     conditions.append(Condition(True, Kind.LOCK, cell.column, start_ts, start_ts))
-                    apart = store.notifies_apart
+                    apart = store.has_notify_table
                     changes += settling_changes(cell.column, start_ts, lock, fate, apart)
             if changes:
                 yield RowMutation(table, row, conditions, changes)
 
     def _settle_cells(self, refused: RowMutation) -> None:
         """Cell by cell: somebody has settled one of the row meanwhile."""
-        store, resolver = self._services.store, self._services.resolver
+        store, resolver = self._context.store, self._context.resolver
         for condition in refused.conditions:
             cell = Cell(refused.table, refused.row, condition.column)
             for start_ts, raw in store.entries(cell, Kind.LOCK, condition.low, condition.high):
@@ -331,7 +331,7 @@ class _JointCommit(TwoPhaseCommit):
 
     def __init__(
         self,
-        services: Services,
+        context: TransactionContext,
         start_ts: int,
         row: JobRow,
         said: bytes,
@@ -339,7 +339,7 @@ class _JointCommit(TwoPhaseCommit):
         seats: Sequence[Seat],
         tables: Iterable[str],
     ) -> None:
-        super().__init__(services, start_ts, {row.state_cell: (int(Op.PUT), said)})
+        super().__init__(context, start_ts, {row.state_cell: (int(Op.PUT), said)})
         self._row, self._tables = row, tables
         self._joined: list[Marker | Seat] = [*legs, *seats]
         self._oldest_ts = min((one.start_ts for one in self._joined), default=start_ts)
@@ -350,8 +350,8 @@ class _JointCommit(TwoPhaseCommit):
         yield from super()._to_notify(notifications)
         if not self._apart:
             return
-        store, committing = self._services.store, {one.start_ts for one in self._joined}
-        observed = {table for (table, _), is_so in self._services.columns.items() if is_so}
+        store, committing = self._context.store, {one.start_ts for one in self._joined}
+        observed = {table for (table, _), is_so in self._context.columns.items() if is_so}
         for table in (one for one in self._tables if one in observed):
             locks = store.walk_kind(Kind.LOCK, table, first=BATCH_ROWS, limit=BATCH_ROWS)
             for cell, start_ts, raw in locks:
@@ -379,7 +379,7 @@ class _JointCommit(TwoPhaseCommit):
 
 def new_run(repo: Repository) -> int:
     """A number for a run: above those of all runs before. Raises StoreError."""
-    return repo.services.oracle.timestamp()
+    return repo.context.oracle.timestamp()
 
 
 def forget(repo: Repository, jobs: Iterable[str]) -> None:

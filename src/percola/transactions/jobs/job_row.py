@@ -30,7 +30,7 @@ from percola.repository import Repository
 from percola.schema import Table
 from percola.store.base import Condition, Put, RowMutation
 from percola.transactions.lock_resolver import rollback_changes
-from percola.transactions.snapshot import Services
+from percola.transactions.snapshot import TransactionContext
 
 JOBS: Final = Table("percola-jobs")
 STATE: Final = JOBS.column("state", JSON)
@@ -123,8 +123,8 @@ class JobRow:
         self.job = job
         self.repo = repo
         self.key = JOBS.encode_row(job)
-        self.services: Services = repo.services
-        self.services.store.check_row(JOBS.name, self.key)
+        self.context: TransactionContext = repo.context
+        self.context.store.check_row(JOBS.name, self.key)
         self.state_cell = Cell(JOBS.name, self.key, STATE.key)
 
     def marker_cell(self, run: int, partition: int, attempt: int, leg: int) -> Cell:
@@ -151,7 +151,7 @@ class JobRow:
 
     def changing(self) -> tuple[int, LockRecord, dict[str, Any]] | None:
         """The lock on the state, if there is one: (start_ts, lock, the state it would bring)."""
-        for start_ts, raw in self.services.store.entries(self.state_cell, Kind.LOCK, 0, MAX_TS):
+        for start_ts, raw in self.context.store.entries(self.state_cell, Kind.LOCK, 0, MAX_TS):
             lock = decode_lock(raw)
             if lock.value is not None:
                 return start_ts, lock, json.loads(lock.value)
@@ -183,7 +183,7 @@ class JobRow:
         return markers, seats
 
     def _locks(self) -> Iterator[tuple[Cell, int, bytes]]:
-        store = self.services.store
+        store = self.context.store
         return store.walk_kind(Kind.LOCK, JOBS.name, self.key, self.key + b"\0")
 
     # --- Conditions ---------------------------------------------------------------------
@@ -205,7 +205,7 @@ class JobRow:
         With `unless_seated`, only if nobody holds that seat.
         """
         if unless_seated is None:
-            fate = self.services.resolver.fate(marker.cell, marker.start_ts, impatient=True)
+            fate = self.context.resolver.fate(marker.cell, marker.start_ts, impatient=True)
             return fate is not None and fate.commit_ts is None
         column, start_ts = marker.cell.column, marker.start_ts
         conditions = [
@@ -213,14 +213,14 @@ class JobRow:
             Condition(False, Kind.LOCK, unless_seated.column, 0, MAX_TS),
         ]
         mutation = RowMutation(JOBS.name, self.key, conditions, rollback_changes(column, start_ts))
-        return self.services.store.mutate([mutation])[0]
+        return self.context.store.mutate([mutation])[0]
 
     def clear_seat(self, seat: Seat) -> bool:
         """Take a seat away from an attempt that was rolled back; False if it was not."""
-        fate = self.services.resolver.fate(seat.lock.primary, seat.start_ts)
+        fate = self.context.resolver.fate(seat.lock.primary, seat.start_ts)
         if fate is None:
             return False
-        self.services.resolver.settle(seat.cell, seat.start_ts, seat.lock, fate)
+        self.context.resolver.settle(seat.cell, seat.start_ts, seat.lock, fate)
         return fate.commit_ts is None
 
     # --- Signs of life ------------------------------------------------------------------
@@ -232,7 +232,7 @@ class JobRow:
         is not made again. Raises StoreError.
         """
         mutations = []
-        now = self.services.clock.wall_ms()
+        now = self.context.clock.wall_ms()
         markers, _ = self.held()
         for marker in markers:
             cell, lock, start_ts = marker.cell, marker.lock, marker.start_ts
@@ -247,4 +247,4 @@ class JobRow:
             put = Put(Kind.LOCK, cell.column, start_ts, fresh)
             mutations.append(RowMutation(JOBS.name, self.key, [held], [put]))
         for mutation in mutations:
-            self.services.store.mutate([mutation])
+            self.context.store.mutate([mutation])

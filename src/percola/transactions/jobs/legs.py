@@ -70,14 +70,14 @@ class Legs:
         ttl_ms: int,
     ) -> None:
         self._job = job
-        self._services = job.services
+        self._context = job.context
         self._state = state
         self._partition = partition
         self._attempt = attempt
         self._retry = retry
         self._seat = (state.run, partition)
         self._ttl_ms = ttl_ms
-        self._chance = random.Random(f"{job.job}/{partition}/{attempt}")
+        self._rng = random.Random(f"{job.job}/{partition}/{attempt}")
         # Each leg's start_ts and marker; new rows go to the newest one.
         self._legs: dict[int, Cell] = {}
         self._newest = 0
@@ -136,10 +136,10 @@ class Legs:
 
     def _begin_leg(self) -> bool:
         """Draw a start_ts and lock its marker; False if everything has to be looked at again."""
-        services, job = self._services, self._job
-        start_ts = services.oracle.timestamp()
+        context, job = self._context, self._job
+        start_ts = context.oracle.timestamp()
         cell = job.marker_cell(*self._seat, self._attempt, len(self._legs))
-        lock = self._lock_of(Op.LOCK, None, cell, services.clock.wall_ms(), observed=False)
+        lock = self._lock_of(Op.LOCK, None, cell, context.clock.wall_ms(), observed=False)
         mutation = RowMutation(
             JOBS.name,
             job.key,
@@ -155,7 +155,7 @@ class Legs:
         )
         if not self._surely(mutation, cell, start_ts):
             self._check_job()
-            if services.store.entries(cell, Kind.WRITE, 0, MAX_TS):
+            if context.store.entries(cell, Kind.WRITE, 0, MAX_TS):
                 self.abandon()
                 raise self._superseded()
             return False
@@ -165,14 +165,14 @@ class Legs:
 
     def _surely(self, mutation: RowMutation, cell: Cell, start_ts: int) -> bool:
         """Apply a mutation that locks `cell`; a lost reply is settled by reading (P6)."""
-        store = self._services.store
+        store = self._context.store
         for _ in range(_ATTEMPTS):
             with contextlib.suppress(OutcomeUnknownError):
                 return store.mutate([mutation])[0] or self._holds(cell, start_ts)
         return self._holds(cell, start_ts)
 
     def _holds(self, cell: Cell, start_ts: int) -> bool:
-        return bool(self._services.store.entries(cell, Kind.LOCK, start_ts, start_ts))
+        return bool(self._context.store.entries(cell, Kind.LOCK, start_ts, start_ts))
 
     def _lock_of(
         self, op: Op, value: bytes | None, primary: Cell, wall_ms: int, *, observed: bool
@@ -193,7 +193,7 @@ class Legs:
         """Raise JobOverError if this run can do nothing more."""
         job, since = self._job, self._state.version + 1
         # A rollback record is above it as well, once a commit or a later run has failed to begin.
-        changed = self._services.store.entries(job.state_cell, Kind.WRITE, since, MAX_TS, 1)
+        changed = self._context.store.entries(job.state_cell, Kind.WRITE, since, MAX_TS, 1)
         if changed or job.changing() is not None or job.state() != self._state:
             raise self._over()
 
@@ -215,4 +215,4 @@ class Legs:
         """Roll this attempt back; whoever meets its locks removes them. Best effort."""
         with contextlib.suppress(StoreError):
             for start_ts, cell in self._legs.items():
-                self._services.resolver.fate(cell, start_ts, impatient=True)
+                self._context.resolver.fate(cell, start_ts, impatient=True)

@@ -38,7 +38,7 @@ from webindex.serving.base import (
     IndexReadError,
     IndexWriteError,
     NotAnIndexError,
-    Runs,
+    Runner,
     SearchHit,
     SearchResults,
     ServingDocument,
@@ -198,7 +198,7 @@ class TantivyIndex(ServingIndex):
 
     def _snippet(
         self, snippets: tantivy.SnippetGenerator, text: str, sought: Sequence[Words]
-    ) -> Runs:
+    ) -> Runner:
         source = tantivy.Document()
         source.add_text("text", text[:_SNIPPET_SOURCE_CHARACTERS])
         snippet = snippets.snippet_from_doc(source)
@@ -390,7 +390,7 @@ def _known(searcher: tantivy.Searcher, word: str) -> bool:
     return any(searcher.doc_freq(field, word) for field in FIELDS)
 
 
-def _hit(document: ServingDocument, score: float, snippet: Runs) -> SearchHit:
+def _hit(document: ServingDocument, score: float, snippet: Runner) -> SearchHit:
     return SearchHit(
         cluster=document.cluster,
         score=score,
