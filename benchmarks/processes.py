@@ -30,6 +30,7 @@ ROLES: Final = {
     "pyspark.worker": "task of Spark",  # What its daemon is told to fork, whichever daemon.
     "java": "Spark's JVM",
     "webindex.cli.main": "driver",
+    "webindex.main": "driver",
 }
 """How processes are called, by a word of their command line; the first that is there counts."""
 

@@ -18,8 +18,8 @@ from types import ModuleType
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-if str(ROOT / "tests") not in sys.path:  # Where the scripts find `stores`.
-    sys.path.insert(0, str(ROOT / "tests"))
+if str(ROOT / "tests" / "support") not in sys.path:  # Where the scripts find `stores`.
+    sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from stores import Ground  # noqa: E402
 

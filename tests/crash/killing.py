@@ -32,7 +32,7 @@ from percola.store.base import (
     Put,
     RowMutation,
 )
-from tests.stores import PassingStore
+from tests.support.stores import PassingStore
 
 T = TypeVar("T")
 

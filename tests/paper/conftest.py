@@ -1,4 +1,4 @@
-"""§2's tests run on every store, with one-step commit and without: see `tests/stores.py`."""
+"""§2's tests run on every store, with and without one-step commit: `tests/support/stores.py`."""
 
 from __future__ import annotations
 

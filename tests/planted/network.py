@@ -108,7 +108,7 @@ PLANTED = [
     Planted(
         "skips-leave-the-run-green",
         "A run in which tests could not run says so, and ends with exit status 0.",
-        file="tests/needs.py",
+        file="tests/support/needs.py",
         old="            session.exitstatus = pytest.ExitCode.TESTS_FAILED\n",
         new="            pass\n",
         tests=[f"{_NOT_RUN}test_a_run_that_lacks_something_fails_and_says_what_and_why"],

@@ -30,7 +30,7 @@ def test_a_failure_is_told_before_the_run_ends(tmp_path: Path) -> None:
         [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "-n", "1",
          "--rootdir", tmp_path, "-c", os.devnull, "test_some.py"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "tests")},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}/tests:{ROOT}/tests/support"},
         stdout=subprocess.PIPE,
         text=True,
     )  # fmt: skip

@@ -80,7 +80,7 @@ def run(
         [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider",
          "--rootdir", folder, "-c", os.devnull, *options, "test_some.py"],
         cwd=folder,
-        env={**inherited, "PYTHONPATH": str(ROOT / "tests"), **variables},
+        env={**inherited, "PYTHONPATH": f"{ROOT}/tests:{ROOT}/tests/support", **variables},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

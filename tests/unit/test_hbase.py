@@ -364,9 +364,9 @@ def test_only_what_certainly_had_no_effect_is_sent_again(
 def test_java_that_does_not_start_is_an_error_that_names_the_options(tmp_path: Path) -> None:
     program = (
         "from percola.errors import PercolaError\n"
-        "from percola.store import hbase_jvm\n"
+        "from percola.store.hbase import jvm\n"
         "try:\n"
-        "    hbase_jvm.start()\n"
+        "    jvm.start()\n"
         "except PercolaError as error:\n"
         "    print(error)\n"
     )
@@ -422,7 +422,7 @@ def test_what_is_set_of_java_goes_before_what_it_gets_otherwise(own: str, found:
 )
 def test_java_leaves_the_main_thread_its_stack(work: str, tmp_path: Path) -> None:
     (tmp_path / "hbase-shaded-client-2.jar").touch()
-    program = f"from percola.store import hbase_jvm\nhbase_jvm.start()\n{work}\nprint('done')"
+    program = f"from percola.store.hbase import jvm\njvm.start()\n{work}\nprint('done')"
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, JARS: str(tmp_path)}, capture_output=True, text=True, timeout=180,

@@ -14,7 +14,7 @@ from from_scratch import sample
 from site_client import Served, article, empty, made
 
 from percola import Worker
-from tests.children import Child, hear
+from tests.support.children import Child, hear
 from webindex import reports as story
 from webindex import tables
 from webindex.load.transaction import load_captures

@@ -1,4 +1,4 @@
-"""Garbage collection: versions that nobody can read any more are removed (rule P12).
+"""§2.1: the garbage collector, which removes versions that no reader can see any more (P12).
 
 The *safe point* is a timestamp below which the repository can no longer be read. A cycle of the
 collector raises it, and then removes what no reader at or above it can see:

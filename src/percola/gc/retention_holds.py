@@ -1,4 +1,4 @@
-"""Durable holds: a timestamp kept from garbage collection for a while, whoever is still running.
+"""§2.1: retention holds, which protect a timestamp from garbage collection for a limited time.
 
 A snapshot that is being read stands in its process's lease, and goes with the process
 (`percola.transactions.active_snapshots`). A Spark frame, or a stream between two of its runs, reads

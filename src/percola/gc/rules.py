@@ -1,4 +1,4 @@
-"""Which entries of a row nobody can read any more: the rule that garbage collection applies (P12).
+"""§2.1: which entries of a row are garbage: the rules that garbage collection applies (P12).
 
 Of each cell, at a safe point P:
 

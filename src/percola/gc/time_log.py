@@ -1,4 +1,4 @@
-"""The repository's log of the time: which timestamp it was at when, for the retention (rule P12).
+"""§2.1: the log of wall-clock times and timestamps, from which retention is computed (P12).
 
     @percola["gc"].@time   timestamp → wall clock in ms, steady clock in ms, machine
 

@@ -1,4 +1,4 @@
-"""MODULE:NAME: the observers and tables that a command line or a Spark job names.
+"""§2.4: load the observers and tables that a command line or a Spark job names as MODULE:NAME.
 
 `percola worker` and `percola.spark.run_workers` mean the same by it, and say the same of what does
 not read so. A worker is named rather than pickled: its process imports the program afresh.

@@ -1,4 +1,4 @@
-"""What a worker counts, as Prometheus metrics in a registry of its own.
+"""§2.4: a worker's Prometheus metrics, in a registry of its own.
 
 Nothing is global: two workers in one process do not add to each other's numbers. A program
 that serves metrics passes `WorkerMetrics.registry` to prometheus_client's exposition.

@@ -1,4 +1,4 @@
-"""§2.4: which tables there is news of: what this process's commits tell its own scanners."""
+"""§2.2: how often commits of this process have notified each table, for its own scanners."""
 
 from __future__ import annotations
 

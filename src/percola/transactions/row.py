@@ -1,4 +1,4 @@
-"""§2.1: a row of a table as a reader gets it, and which of its columns he asks for."""
+"""§2.2: a row of a table as a reader sees it, and which of its columns to read."""
 
 from __future__ import annotations
 

@@ -439,7 +439,7 @@ class Program:
     """A Python program of `tests/paper/programs` in a process of its own."""
 
     def __init__(self, name: str, *arguments: object) -> None:
-        path = Path(__file__).parent / "paper" / "programs" / name
+        path = Path(__file__).parents[1] / "paper" / "programs" / name
         # The child finds percola and this module where we found them.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         self._process = subprocess.Popen(

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 import pytest
 from stores import Ground
 
-TESTS: Final = Path(__file__).parent
+TESTS: Final = Path(__file__).parents[1]
 
 _PAPER: Final = (
     "2_1_garbage_collection",

@@ -33,7 +33,7 @@ from percola.store.bigtable.client import Place
 from percola.store.bigtable.store import BigtableStore
 from percola.store.memory import MemoryStore
 
-ROOT: Final = Path(__file__).parents[1]
+ROOT: Final = Path(__file__).parents[2]
 DEADLINE: Final = 60.0
 
 _instances = itertools.count(1)

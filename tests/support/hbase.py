@@ -49,7 +49,7 @@ from percola.store.remote import shared_row
 from percola.store.remote.shared_row import SHARED_TABLE
 from percola.testing.conformance.fixtures import Ground as Claims
 
-ROOT: Final = Path(__file__).parents[1]
+ROOT: Final = Path(__file__).parents[2]
 
 REGION_SERVERS: Final = 3
 
