@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ Wait = Callable[..., Any]
 
 SESSION: Final = 3.0
 REQUEST: Final = 3.0
-PATIENCE: Final = 3.0
+PATIENCE: Final = 5.0
 GONE: Final = SESSION + 2 * TICK_SECONDS + 1.0
 """Seconds after which a dead process's token has to be seen to be gone: sessions end at ticks, and
 answers are remembered for a second."""
@@ -409,3 +410,21 @@ def test_servers_without_a_majority_are_an_error_in_words(tmp_path: Path, java_h
         assert f"{alone.address}: something listens there, but serves no client" in says
         assert "most of its servers" in says
         lonely.close()
+
+
+def test_a_server_that_drops_packets_does_not_use_up_the_wait_for_the_others(
+    server: ZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def in_order(hosts: list[object]) -> None:
+        pass
+
+    monkeypatch.setattr("kazoo.protocol.connection.random.shuffle", in_order)
+    with contextlib.ExitStack() as stack:
+        full = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        port = full.getsockname()[1]
+        # What fits into the backlog; the kernel drops the SYN of any connection after that.
+        stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        silent = f"127.0.0.1:{port}"
+        both = ZooKeeperCoordination([silent, server.address], ROOT, session_seconds=6.0)
+        stack.callback(both.close)
+        assert seconds(lambda: both.token) < 5.0

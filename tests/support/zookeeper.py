@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import Final
 
 import pyspark
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException
+from kazoo.handlers.threading import KazooTimeoutError
 from server_process import ServerProcess, free_port
 
 TICK_SECONDS: Final = 1.0
@@ -65,7 +68,7 @@ class ZooKeeper(ServerProcess):
 
     def _is_ready(self, connection: socket.socket) -> bool:
         connection.sendall(b"ruok")
-        return connection.recv(4) == b"imok"
+        return connection.recv(4) == b"imok" and (self._absent > 0 or _serves_clients(connection))
 
     def _printed(self) -> str:
         return (self._folder / "printed").read_text(errors="replace")
@@ -111,3 +114,23 @@ class ZooKeeper(ServerProcess):
         """Remove its data; only while it does not run."""
         assert self._process is None
         shutil.rmtree(self._folder / "data")
+
+
+def _serves_clients(connection: socket.socket) -> bool:
+    """Whether a session can be opened and can write.
+
+    A server answers `ruok` before it has loaded the classes that serve a session. On a busy
+    machine its first session took up to 4 seconds, the second one 0.3.
+    """
+    host, port = connection.getpeername()
+    client = KazooClient(f"{host}:{port}", timeout=10.0)
+    try:
+        client.start(timeout=20.0)
+        client.create("/warm-up", ephemeral=True)
+        client.delete("/warm-up")
+    except (KazooTimeoutError, KazooException):
+        return False
+    finally:
+        client.stop()
+        client.close()
+    return True

@@ -32,7 +32,7 @@ from kazoo.exceptions import (
     NoNodeError,
     SessionExpiredError,
 )
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
@@ -105,6 +105,7 @@ class Connection:
         client = KazooClient(
             hosts=",".join(settings.hosts),
             timeout=settings.session_seconds,
+            handler=_Handler(settings.session_seconds / len(settings.hosts)),
             auth_data=[settings.auth] if settings.auth else None,
             connection_retry={"max_tries": -1, "delay": 0.1, "max_delay": 1.0},
             logger=_driver_log,
@@ -287,6 +288,21 @@ class Connection:
         Takes up to half a second for each.
         """
         return "; ".join(f"{one}: {_probe(one)}" for one in self.settings.hosts)
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """The driver's threads, with a bound on each TCP connect, as in ZooKeeper's Java client.
+
+    The driver itself waits for a whole session time-out on a server whose machine is off, and so
+    spends all of `patience_seconds` on it while the others of the ensemble serve.
+    """
+
+    def __init__(self, connect_seconds: float) -> None:
+        super().__init__()
+        self._connect_seconds = connect_seconds
+
+    def create_connection(self, *args: Any, **options: Any) -> Any:
+        return super().create_connection(*args, **options | {"timeout": self._connect_seconds})
 
 
 def _probe(address: str) -> str:
