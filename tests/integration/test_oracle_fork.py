@@ -9,8 +9,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from advice_service import Server
 from emulator import Emulator
+from lock_service import Server
 from oracle_in_process import oracle, server
 
 from percola.oracle.server import OracleServer
@@ -102,40 +102,40 @@ in_child(refused)
 assert [cell.row for cell, _, _ in store.walk_kind(Kind.DATA, "t")] == [b"child", b"parent"]
 """
 
-_ADVICE = """
+_LOCK_SERVICE = """
 import threading
-from percola.coordination.lock_service.client import NetworkAdvice
+from percola.coordination.lock_service.client import LockServiceClient
 
 # Longer than the test may take: in a child nothing waits for the service.
-advice = NetworkAdvice([sys.argv[1]], lock_seconds=600)
+lock_service = LockServiceClient([sys.argv[1]], lock_seconds=600)
 
 def attend():
     bell = threading.Event()
-    advice.listen(bell.set)
+    lock_service.listen(bell.set)
     assert bell.wait(30)
 
 def first():
     attend()
-    assert advice.try_lock("t", b"first")
-    advice.close()
+    assert lock_service.try_lock("t", b"first")
+    lock_service.close()
 
 def alone():
-    assert advice.try_lock("t", b"parent"), "it goes on without the service"
-    assert not advice.try_lock("t", b"parent")
-    assert not advice.is_attended
-    advice.unlock("t", b"parent")
-    advice.listen(lambda: None)
-    advice.ring()
-    advice.close()
+    assert lock_service.try_lock("t", b"parent"), "it goes on without the service"
+    assert not lock_service.try_lock("t", b"parent")
+    assert not lock_service.is_attended
+    lock_service.unlock("t", b"parent")
+    lock_service.listen(lambda: None)
+    lock_service.ring()
+    lock_service.close()
 
 in_child(first)
 attend()
-assert advice.try_lock("t", b"parent")
+assert lock_service.try_lock("t", b"parent")
 in_child(alone)
-assert advice.is_attended
-assert not advice.try_lock("t", b"parent")
-advice.ring()
-advice.close()
+assert lock_service.is_attended
+assert not lock_service.try_lock("t", b"parent")
+lock_service.ring()
+lock_service.close()
 """
 
 
@@ -161,5 +161,5 @@ def test_bigtable_may_be_used_by_a_child_if_its_parent_has_not() -> None:
 
 def test_a_child_attends_by_itself_or_goes_on_without_the_service(wait_until: WaitUntil) -> None:
     with Server() as service:
-        run(_ADVICE, service.address)
+        run(_LOCK_SERVICE, service.address)
         wait_until(lambda: service.service.sessions == 0)

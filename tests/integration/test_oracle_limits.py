@@ -17,14 +17,14 @@ from typing import Any, Final
 
 import grpc
 import pytest
-from advice_service import PATIENT
-from advice_service import Server as LockServer
 from children import Child, say
+from lock_service import PATIENT
+from lock_service import Server as LockServer
 
-import percola.coordination.lock_service.server as advice_server
+import percola.coordination.lock_service.server as lock_server
 import percola.oracle.server as oracle_server
-from percola.coordination.lock_service import wire as advice_wire
-from percola.coordination.lock_service.client import NetworkAdvice
+from percola.coordination.lock_service import wire as lock_wire
+from percola.coordination.lock_service.client import LockServiceClient
 from percola.errors import UsageError
 from percola.oracle import messages as wire
 from percola.oracle.client import NetworkOracle
@@ -135,12 +135,12 @@ def test_beyond_loopback_certificates_of_clients_do_as_well_as_a_token() -> None
 
 def code_of(channel: Any, name: str, request: Any, token: str = "") -> grpc.StatusCode:
     """How a call of the lock service ends, or goes on."""
-    make = channel.unary_stream if name == advice_wire.ATTEND else channel.unary_unary
-    call = make(f"/{advice_wire.SERVICE}/{name}", request_serializer=lambda one: one.encode())
+    make = channel.unary_stream if name == lock_wire.ATTEND else channel.unary_unary
+    call = make(f"/{lock_wire.SERVICE}/{name}", request_serializer=lambda one: one.encode())
     metadata = [(wire.TOKEN_HEADER, f"Bearer {token}")] if token else None
     try:
         answer = call(request, metadata=metadata, timeout=SECONDS)
-        if name == advice_wire.ATTEND:
+        if name == lock_wire.ATTEND:
             next(answer)
             answer.cancel()
     except grpc.RpcError as error:
@@ -149,10 +149,10 @@ def code_of(channel: Any, name: str, request: Any, token: str = "") -> grpc.Stat
 
 
 _CALLS: Final = {
-    advice_wire.ATTEND: advice_wire.AttendRequest("me"),
-    advice_wire.TRY_LOCK: advice_wire.LockRequest("me", b"k", 1),
-    advice_wire.UNLOCK: advice_wire.UnlockRequest("me", b"k", 1),
-    advice_wire.RING: advice_wire.RingRequest("me"),
+    lock_wire.ATTEND: lock_wire.AttendRequest("me"),
+    lock_wire.TRY_LOCK: lock_wire.LockRequest("me", b"k", 1),
+    lock_wire.UNLOCK: lock_wire.UnlockRequest("me", b"k", 1),
+    lock_wire.RING: lock_wire.RingRequest("me"),
 }
 
 
@@ -166,7 +166,7 @@ def test_the_lock_service_asks_for_the_token_of_its_oracle(
     for wrong in ("", "sesam", "sesame!"):
         assert code_of(channel, name, _CALLS[name], wrong) is grpc.StatusCode.UNAUTHENTICATED
     assert code_of(channel, name, _CALLS[name], "sesame") is not grpc.StatusCode.UNAUTHENTICATED
-    assert server.advice.locks == 0
+    assert server.lock_service.locks == 0
 
 
 def test_the_lock_service_of_a_standby_is_at_rest(
@@ -302,18 +302,18 @@ def test_an_oracle_process_takes_as_many_connections_as_the_system_permits() -> 
 
 def attend(channel: Any, session: str) -> Any:
     attending = channel.unary_stream(
-        f"/{advice_wire.SERVICE}/{advice_wire.ATTEND}",
-        request_serializer=advice_wire.AttendRequest.encode,
-        response_deserializer=advice_wire.Rung.decode,
+        f"/{lock_wire.SERVICE}/{lock_wire.ATTEND}",
+        request_serializer=lock_wire.AttendRequest.encode,
+        response_deserializer=lock_wire.Rung.decode,
     )
-    return attending(advice_wire.AttendRequest(session), timeout=SECONDS)
+    return attending(lock_wire.AttendRequest(session), timeout=SECONDS)
 
 
-def lock_on(channel: Any) -> Callable[[advice_wire.LockRequest], advice_wire.LockReply]:
+def lock_on(channel: Any) -> Callable[[lock_wire.LockRequest], lock_wire.LockReply]:
     method = channel.unary_unary(
-        f"/{advice_wire.SERVICE}/{advice_wire.TRY_LOCK}",
-        request_serializer=advice_wire.LockRequest.encode,
-        response_deserializer=advice_wire.LockReply.decode,
+        f"/{lock_wire.SERVICE}/{lock_wire.TRY_LOCK}",
+        request_serializer=lock_wire.LockRequest.encode,
+        response_deserializer=lock_wire.LockReply.decode,
     )
     return lambda request: method(request, timeout=SECONDS)  # type: ignore[no-any-return]
 
@@ -328,14 +328,14 @@ def test_a_key_that_is_too_long_is_refused_and_not_kept(
     lock = lock_on(channel)
     for turn in range(1, 4):
         with pytest.raises(grpc.RpcError) as caught:
-            lock(advice_wire.LockRequest("me", os.urandom(length), turn))
+            lock(lock_wire.LockRequest("me", os.urandom(length), turn))
         assert caught.value.code() in (
             grpc.StatusCode.INVALID_ARGUMENT,
             grpc.StatusCode.RESOURCE_EXHAUSTED,
         )
-    assert server.advice.locks == 0
-    assert lock(advice_wire.LockRequest("me", b"k" * 64, 4)).taken
-    assert server.advice.locks == 1
+    assert server.lock_service.locks == 0
+    assert lock(lock_wire.LockRequest("me", b"k" * 64, 4)).taken
+    assert server.lock_service.locks == 1
     stream.cancel()
 
 
@@ -347,16 +347,16 @@ def test_a_session_with_a_long_name_is_refused(
         with pytest.raises(grpc.RpcError) as caught:
             next(attend(channel, name))
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert server.advice.sessions == 0
+    assert server.lock_service.sessions == 0
 
 
 @pytest.mark.parametrize("limit", ["_SESSION_LOCKS", "_LOCKS"])
 def test_locks_above_the_limit_are_granted_and_not_kept(
     monkeypatch: pytest.MonkeyPatch, stack: contextlib.ExitStack, limit: str
 ) -> None:
-    monkeypatch.setattr(advice_server, limit, 5)
+    monkeypatch.setattr(lock_server, limit, 5)
     service = stack.enter_context(LockServer())
-    greedy = NetworkAdvice([service.address], lock_seconds=PATIENT)
+    greedy = LockServiceClient([service.address], lock_seconds=PATIENT)
     stack.callback(greedy.close)
     for number in range(12):
         assert greedy.try_lock("t", b"%d" % number), "nobody is kept from a row"
@@ -369,11 +369,11 @@ def test_locks_above_the_limit_are_granted_and_not_kept(
 def test_a_session_at_its_limit_leaves_locks_to_others(
     monkeypatch: pytest.MonkeyPatch, stack: contextlib.ExitStack
 ) -> None:
-    monkeypatch.setattr(advice_server, "_SESSION_LOCKS", 5)
+    monkeypatch.setattr(lock_server, "_SESSION_LOCKS", 5)
     service = stack.enter_context(LockServer())
     greedy, other = (
-        NetworkAdvice([service.address], lock_seconds=PATIENT),
-        NetworkAdvice([service.address], lock_seconds=PATIENT),
+        LockServiceClient([service.address], lock_seconds=PATIENT),
+        LockServiceClient([service.address], lock_seconds=PATIENT),
     )
     for one in (greedy, other):
         stack.callback(one.close)
@@ -386,8 +386,8 @@ def test_a_session_at_its_limit_leaves_locks_to_others(
 def test_idle_sessions_at_the_limit_shut_no_process_out_of_the_lock_service(
     monkeypatch: pytest.MonkeyPatch, stack: contextlib.ExitStack, wait_until: WaitUntil
 ) -> None:
-    monkeypatch.setattr(advice_server, "_SESSIONS", 10)
-    monkeypatch.setattr(advice_server, "_SETTLED", 0.0)
+    monkeypatch.setattr(lock_server, "_SESSIONS", 10)
+    monkeypatch.setattr(lock_server, "_SETTLED", 0.0)
     service = stack.enter_context(LockServer())
     channel = stack.enter_context(connection(service.address))
     idle = []
@@ -395,8 +395,8 @@ def test_idle_sessions_at_the_limit_shut_no_process_out_of_the_lock_service(
         idle.append(attend(channel, f"idle-{number}"))
         stack.callback(idle[-1].cancel)
         next(idle[-1])
-    assert lock_on(channel)(advice_wire.LockRequest("idle-0", b"k", 1)).taken
-    client = NetworkAdvice([service.address], lock_seconds=PATIENT)
+    assert lock_on(channel)(lock_wire.LockRequest("idle-0", b"k", 1)).taken
+    client = LockServiceClient([service.address], lock_seconds=PATIENT)
     stack.callback(client.close)
     assert client.try_lock("t", b"r")
     assert client.is_attended
@@ -410,7 +410,7 @@ def test_idle_sessions_at_the_limit_shut_no_process_out_of_the_lock_service(
 def test_sessions_do_not_displace_each_other_without_end(
     monkeypatch: pytest.MonkeyPatch, stack: contextlib.ExitStack
 ) -> None:
-    monkeypatch.setattr(advice_server, "_SESSIONS", 3)
+    monkeypatch.setattr(lock_server, "_SESSIONS", 3)
     service = stack.enter_context(LockServer())
     channel = stack.enter_context(connection(service.address))
     first = [attend(channel, f"s{number}") for number in range(3)]
@@ -426,8 +426,8 @@ def test_sessions_do_not_displace_each_other_without_end(
 def test_the_end_of_a_displaced_stream_does_not_end_a_new_one_of_its_name(
     monkeypatch: pytest.MonkeyPatch, stack: contextlib.ExitStack, wait_until: WaitUntil
 ) -> None:
-    monkeypatch.setattr(advice_server, "_SESSIONS", 1)
-    monkeypatch.setattr(advice_server, "_SETTLED", 0.0)
+    monkeypatch.setattr(lock_server, "_SESSIONS", 1)
+    monkeypatch.setattr(lock_server, "_SETTLED", 0.0)
     service = stack.enter_context(LockServer())
     ended: list[Any] = []
     drop = service.service._drop
@@ -442,6 +442,6 @@ def test_the_end_of_a_displaced_stream_does_not_end_a_new_one_of_its_name(
     wait_until(lambda: [one.session for one in ended].count("a") == 2, seconds=10)
     for one in ended:
         drop(one)
-    assert lock_on(channel)(advice_wire.LockRequest("a", b"k", 1)).taken
+    assert lock_on(channel)(lock_wire.LockRequest("a", b"k", 1)).taken
     assert (service.service.sessions, service.service.locks) == (1, 1)
     monkeypatch.setattr(service.service, "_drop", drop)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.planted.planted import Planted
 
 _LIMITS = "tests/integration/test_oracle_limits.py::"
-_ADVICE = "tests/integration/test_oracle_advice.py::"
+_LOCK_SERVICE = "tests/integration/test_oracle_lock_service.py::"
 _METRICS = "tests/unit/test_metrics_port.py::"
 _NOT_RUN = "tests/tree/test_not_run.py::"
 _EXTRAS = "tests/unit/test_extras.py::"
@@ -51,16 +51,16 @@ PLANTED = [
         "lock-service-asks-for-no-token",
         "The lock service beside an oracle with a token serves anyone.",
         file="src/percola/oracle/server.py",
-        old="AdviceService(lambda: self.ranges.holds, self._admit)",
-        new="AdviceService(lambda: self.ranges.holds)",
+        old="LockServiceServer(lambda: self.ranges.holds, self._admit)",
+        new="LockServiceServer(lambda: self.ranges.holds)",
         tests=[f"{_LIMITS}test_the_lock_service_asks_for_the_token_of_its_oracle"],
     ),
     Planted(
         "lock-service-works-on-standby",
         "Every oracle process serves locks, so that two processes hold one lock.",
         file="src/percola/oracle/server.py",
-        old="AdviceService(lambda: self.ranges.holds, self._admit)",
-        new="AdviceService(lambda: True, self._admit)",
+        old="LockServiceServer(lambda: self.ranges.holds, self._admit)",
+        new="LockServiceServer(lambda: True, self._admit)",
         tests=[f"{_LIMITS}test_the_lock_service_of_a_standby_is_at_rest"],
     ),
     Planted(
@@ -69,7 +69,7 @@ PLANTED = [
         file="src/percola/oracle/server.py",
         old="    *SERVER_OPTIONS,\n",
         new="",
-        tests=[f"{_ADVICE}test_an_idle_process_attends_for_longer_than_the_keep_alive_takes"],
+        tests=[f"{_LOCK_SERVICE}test_an_idle_process_attends_for_longer_than_the_keep_alive_takes"],
     ),
     Planted(
         "lock-service-refuses-above-its-limit",

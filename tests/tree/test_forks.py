@@ -22,9 +22,9 @@ HOOKS: Final = frozenset({"_start_afresh", "_leave_parent"})
 # What `percola.platform.fork_safety` need not know, by class: who makes it anew, or why no child
 # has a use for it.
 BY_OTHERS: Final = {
-    "lock_service/client.py:_Line": "NetworkAdvice makes another one",
+    "lock_service/client.py:_Connection": "LockServiceClient makes another one",
     "cli/metrics_port.py:_Server": "the thread that serves is not in a child",
-    "lock_service/server.py:AdviceService": "an oracle's service: gRPC refuses it in a child",
+    "lock_service/server.py:LockServiceServer": "an oracle's service: gRPC refuses it in a child",
     "oracle/stream.py:Conversation": "it goes with the oracle client's _Line",
     "oracle/client.py:_Batch": "it goes with the oracle client's _Line",
     "oracle/client.py:_Line": "NetworkOracle makes another one",

@@ -18,7 +18,7 @@ from percola import Repository, Table, Worker
 from percola.cells import Cell
 from percola.connect import cluster as network
 from percola.connect import local as folder
-from percola.coordination.lock_service.client import NetworkAdvice
+from percola.coordination.lock_service.client import LockServiceClient
 from percola.coordination.memory import MemoryCoordination
 from percola.coordination.zookeeper.coordination import ZooKeeperCoordination
 from percola.errors import PercolaError
@@ -90,7 +90,7 @@ def counted() -> Iterator[Repository]:
 
 
 LOCKS: Mapping[str, Callable[[Any], Any]] = {
-    "News._guard": lambda context: context.change_counts._guard,
+    "ChangeCounts._guard": lambda context: context.change_counts._guard,
     "LockResolver._guard": lambda context: context.resolver._guard,
     "LocalCoordination._guard": lambda context: context.coordination._guard,
     "LeaseFile._guard": lambda context: context.coordination._leases._guard,
@@ -235,7 +235,7 @@ class Network:
     def __init__(self) -> None:
         nowhere = ["127.0.0.1:1"]
         self.oracle = NetworkOracle(nowhere, patience_seconds=0.2, request_seconds=0.1)
-        self.advice = NetworkAdvice(nowhere, lock_seconds=0.1)
+        self.lock_service = LockServiceClient(nowhere, lock_seconds=0.1)
         self.zookeeper = ZooKeeperCoordination(
             nowhere, "/percola/x", request_seconds=0.1, patience_seconds=0.2
         )
@@ -246,7 +246,7 @@ class Network:
     def use(self) -> str:
         for call in (
             self.oracle.timestamp,
-            lambda: self.advice.try_lock("docs", b"r"),
+            lambda: self.lock_service.try_lock("docs", b"r"),
             lambda: self.zookeeper.is_alive("1-x"),
             lambda: self.zookeeper.token,
             lambda: self.bigtable.create_tables(["docs"]),
@@ -263,8 +263,8 @@ class Network:
 
 NETWORK_LOCKS: Mapping[str, Callable[[Network], Any]] = {
     "_Line._guard": lambda one: one.oracle._current._guard,
-    "NetworkAdvice._guard": lambda one: one.advice._guard,
-    "Advice._guard": lambda one: one.zookeeper._advice._guard,
+    "LockServiceClient._guard": lambda one: one.lock_service._guard,
+    "LockService._guard": lambda one: one.zookeeper._lock_service._guard,
     "Session._changed": lambda one: one.zookeeper._session._changed,
     "Session._writing": lambda one: one.zookeeper._session._writing,
     "BigtableStore._guard": lambda one: one.bigtable._guard,

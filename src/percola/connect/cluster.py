@@ -173,12 +173,12 @@ def _oracle(address: NetworkAddress, source: str) -> NetworkOracle:
 
 def _coordination(address: NetworkAddress, source: str, oracle: NetworkOracle) -> Coordination:
     try:
-        from percola.coordination.lock_service.client import NetworkAdvice
+        from percola.coordination.lock_service.client import LockServiceClient
         from percola.coordination.lock_service.wire import CHANNEL_OPTIONS
         from percola.coordination.zookeeper.coordination import ZooKeeperCoordination
     except ImportError as error:
         raise UsageError(_lacks(address, error)) from error
-    advice = NetworkAdvice(
+    lock_service = LockServiceClient(
         address.oracles,
         channel=lambda one: oracle.channel(one, CHANNEL_OPTIONS),
         metadata=oracle.metadata,
@@ -187,7 +187,7 @@ def _coordination(address: NetworkAddress, source: str, oracle: NetworkOracle) -
     return ZooKeeperCoordination(
         address.zookeeper,
         f"/percola/{source}",
-        advice=advice,
+        lock_service=lock_service,
         auth=None if login is None else ("digest", one_line(login, LOGIN_FILE)),
     )
 

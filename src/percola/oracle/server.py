@@ -35,7 +35,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 import grpc
 
-from percola.coordination.lock_service.server import AdviceService
+from percola.coordination.lock_service.server import LockServiceServer
 from percola.coordination.lock_service.wire import SERVER_OPTIONS
 from percola.errors import PercolaError, StoreError, UsageError
 from percola.oracle.messages import (
@@ -176,10 +176,10 @@ class OracleServer:
             options=_OPTIONS,
             maximum_concurrent_rpcs=_STREAMS + _THREADS + _QUEUE,
         )
-        self.advice = AdviceService(lambda: self.ranges.holds, self._admit)
+        self.lock_service = LockServiceServer(lambda: self.ranges.holds, self._admit)
         self._server.add_generic_rpc_handlers(
             (
-                self.advice.handlers(),
+                self.lock_service.handlers(),
                 grpc.method_handlers_generic_handler(
                     SERVICE,
                     {

@@ -16,7 +16,7 @@ anything else does. Nothing is checked later: a read or a commit does not ask fo
     the mapped safe point                        stays: parent and child share it
     liveness token, row locks, wake-up FIFO,     closed and made anew when needed; the kernel's
     slot of what is read (`leases` file)         record locks have stayed with the parent
-    row locks, listeners (`memory`, `advice`)    none
+    row locks, listeners (memory, lock service)  none
     ZooKeeper session                            its sockets are closed unused; a new
                                                  session begins when it is needed
     gRPC channels, streams, Java                 never used, never released; refused (`Unforkable`)

@@ -12,7 +12,7 @@ from percola.errors import RepositoryClosedError
 from percola.platform import fork_safety as forks
 
 
-class Advice:
+class LockService:
     """Who works on which row, and a bell. Nothing of it is needed for safety.
 
     Safe to use from many threads. A child after a fork begins with no locks and no listeners.

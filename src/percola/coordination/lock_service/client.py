@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 import grpc
 
-from percola.coordination.lock_service.base import Advice
+from percola.coordination.lock_service.base import LockService
 from percola.coordination.lock_service.wire import (
     ATTEND,
     CHANNEL_OPTIONS,
@@ -57,7 +57,7 @@ def open_channel(address: str) -> Any:
     return grpc.insecure_channel(address, options=list(CHANNEL_OPTIONS))
 
 
-class NetworkAdvice(Advice):
+class LockServiceClient(LockService):
     """Advisory locks and the bell of a repository, served beside its oracle.
 
     Connects when it is first used. A child of a process that has used gRPC goes on without the
@@ -66,8 +66,9 @@ class NetworkAdvice(Advice):
     Args:
         addresses: `host:port` of each of the repository's oracle processes; the one that holds the
             lease is found among them.
-        channel: makes a channel to an address; by default in the clear. One of its own should be
-            made with `advice_wire.CHANNEL_OPTIONS`, or a machine that is gone is noticed late.
+        channel: makes a channel to an address; by default without TLS. Pass
+            `percola.coordination.lock_service.wire.CHANNEL_OPTIONS` to a channel of your own:
+            without them a machine that has disappeared is noticed late.
         metadata: what to send with every call, such as the oracle's token.
         lock_seconds: for how long `try_lock` waits for the service.
 
@@ -91,15 +92,15 @@ class NetworkAdvice(Advice):
         self.metadata = list(metadata) if metadata else None
         self.channel = channel
         # What a fork has copied belongs to the parent: it is neither used nor closed.
-        self._lines: list[_Line] = []
+        self._connections: list[_Connection] = []
         super().__init__()
 
     def _start_afresh(self) -> None:
         super()._start_afresh()
         self._turns: dict[tuple[str, bytes], int] = {}
-        line = _Line(self, self._hear)
-        self._lines.append(line)
-        self._line = line
+        connection = _Connection(self, self._hear)
+        self._connections.append(connection)
+        self._connection = connection
 
     def _hear(self) -> None:
         super().ring()
@@ -107,14 +108,14 @@ class NetworkAdvice(Advice):
     @property
     def is_attended(self) -> bool:
         """Whether the service knows of this process just now."""
-        return self._line.is_attended
+        return self._connection.is_attended
 
     def try_lock(self, table: str, row: bytes) -> bool:
         if not super().try_lock(table, row):
             return False
         turn = 0
         try:
-            turn = self._line.try_lock(_key(table, row))
+            turn = self._connection.try_lock(_key(table, row))
         finally:
             if turn:
                 self._turns[table, row] = turn
@@ -126,20 +127,20 @@ class NetworkAdvice(Advice):
         turn = self._turns.pop((table, row), 0)
         super().unlock(table, row)
         if turn:
-            self._line.unlock(_key(table, row), turn)
+            self._connection.unlock(_key(table, row), turn)
 
     def ring(self) -> None:
         super().ring()
-        self._line.ring()
+        self._connection.ring()
 
     def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
         stop = super().listen(heard)
-        self._line.attend()
+        self._connection.attend()
         return stop
 
     def close(self) -> None:
         super().close()
-        self._line.close()
+        self._connection.close()
 
 
 class _Attended(NamedTuple):
@@ -149,11 +150,11 @@ class _Attended(NamedTuple):
     session: str
 
 
-class _Line:
+class _Connection:
     """A process's connections, its stream and its pending ring."""
 
-    def __init__(self, advice: NetworkAdvice, hear: Callable[[], None]) -> None:
-        self._advice = advice
+    def __init__(self, client: LockServiceClient, hear: Callable[[], None]) -> None:
+        self._client = client
         self._hear = hear
         self._changed = threading.Condition(threading.Lock())
         self._channels: dict[str, Any] = {}
@@ -186,7 +187,7 @@ class _Line:
                     self._attending = _start(self._attend_forever, "percola-bell")
 
     def _attend_forever(self) -> None:
-        addresses = self._advice.addresses
+        addresses = self._client.addresses
         for attempt in itertools.count(1):
             if self._closing.is_set():
                 return
@@ -211,7 +212,7 @@ class _Line:
                 request_serializer=AttendRequest.encode,
                 response_deserializer=Rung.decode,
             )
-            stream = attend(AttendRequest(attended.session), metadata=self._advice.metadata)
+            stream = attend(AttendRequest(attended.session), metadata=self._client.metadata)
             late.start()
             for _ in stream:
                 if not served:
@@ -241,7 +242,7 @@ class _Line:
             self.attend()
             with self._changed:
                 # Only in the beginning: later it is known whether the service is there.
-                until = self._began + self._advice.lock_seconds
+                until = self._began + self._client.lock_seconds
                 while self._attended is None and self._is_beginning:
                     if (left := until - time.monotonic()) <= 0:
                         return None
@@ -273,7 +274,7 @@ class _Line:
         try:
             method = self._method(attended.address, TRY_LOCK, LockReply)
             reply = method(
-                request, timeout=self._advice.lock_seconds, metadata=self._advice.metadata
+                request, timeout=self._client.lock_seconds, metadata=self._client.metadata
             )
         except BaseException as error:
             # Also if it was interrupted: the service may have given the lock.
@@ -291,7 +292,7 @@ class _Line:
         request = UnlockRequest(attended.session, key, turn)
         try:
             method = self._method(attended.address, UNLOCK, UnlockReply)
-            given = method.future(request, timeout=_UNLOCK_SECONDS, metadata=self._advice.metadata)
+            given = method.future(request, timeout=_UNLOCK_SECONDS, metadata=self._client.metadata)
         except ValueError:
             return
 
@@ -322,19 +323,19 @@ class _Line:
                 return
             self._rung.clear()
             pause = _GONE
-            for _ in self._advice.addresses:
+            for _ in self._client.addresses:
                 attended = self._attended
-                address = attended.address if attended else self._advice.addresses[at]
+                address = attended.address if attended else self._client.addresses[at]
                 request = RingRequest(attended.session if attended else "")
                 try:
                     method = self._method(address, RING, RingReply)
-                    reply = method(request, timeout=_RING_SECONDS, metadata=self._advice.metadata)
+                    reply = method(request, timeout=_RING_SECONDS, metadata=self._client.metadata)
                     pause = reply.pause_ms / 1000
                     break
                 except (grpc.RpcError, ValueError):
                     if attended:
                         self._lose(attended)
-                    at = (at + 1) % len(self._advice.addresses)
+                    at = (at + 1) % len(self._client.addresses)
             if self._closing.wait(pause):
                 return
 
@@ -347,7 +348,7 @@ class _Line:
                 raise ValueError("closed")
             found = self._channels.get(address)
             if found is None:
-                found = self._channels[address] = self._advice.channel(address)
+                found = self._channels[address] = self._client.channel(address)
             return found
 
     def _method(self, address: str, name: str, reply: Any) -> Any:
@@ -382,5 +383,5 @@ def _start(target: Callable[[], None], name: str) -> threading.Thread:
 
 
 def _key(table: str, row: bytes) -> bytes:
-    # Two rows of one hash share a lock, which is harmless: it is advice.
+    # Two rows of one hash share a lock, which is harmless: the locks are advisory.
     return hashlib.blake2b(table.encode() + b"\0" + row, digest_size=16).digest()

@@ -6,7 +6,7 @@
     Ring              marks every stream but the ringer's; one thread sends what is marked
 
 Only the oracle process that holds the lease serves it, so that all processes ask the same one. When
-that changes its streams are ended and its locks forgotten: they are advice.
+that changes its streams are ended and its locks forgotten: they are advisory.
 
 A stream takes no thread of the server's pool. Sending rings takes at most a tenth of the time of
 one thread, and every ringer is told for how long to keep quiet, which is longer the more processes
@@ -83,7 +83,7 @@ class _Held(NamedTuple):
     turn: int
 
 
-class AdviceService:
+class LockServiceServer:
     """The locks and the bell of one oracle process.
 
     Args:

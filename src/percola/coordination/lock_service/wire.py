@@ -1,6 +1,6 @@
 """§2.4 on the wire: what the lock service and its clients say to each other, and names.
 
-The messages of `advice.proto`, written by hand as those of the oracle are
+The messages of `lock_service.proto`, written by hand as those of the oracle are
 (`percola.oracle.messages` says why).
 """
 
@@ -12,6 +12,8 @@ from typing import Final
 from percola.platform.protobuf import Fields, data, number, text
 
 SERVICE: Final = "percola.Advice"
+"""The lock service's former name stays on the wire, as do its methods': processes of both versions
+run side by side while a cluster is upgraded."""
 ATTEND: Final = "Attend"
 TRY_LOCK: Final = "TryLock"
 UNLOCK: Final = "Unlock"

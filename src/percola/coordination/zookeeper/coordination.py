@@ -1,9 +1,9 @@
 """§2.2, §2.4: coordination between machines: ZooKeeper in the place of Chubby.
 
-    liveness tokens      ephemeral nodes of one session a process; `zookeeper_session`
+    liveness tokens      ephemeral nodes of one session a process; see `session`
     what is read (P12)   ROOT/held/TS-NAME: ephemeral, of processes that have read at TS for a while
-    row locks, the bell  served beside the oracle, `advice_client`: ZooKeeper has no part in them,
-                         as every lock and every ring would be a write on most of its servers
+    row locks, the bell  served beside the oracle (`percola.coordination.lock_service`): in
+                         ZooKeeper every lock and every ring would be a write on most servers
 
 `is_alive` remembers for a second what it was told. While ZooKeeper does not answer, whoever is not
 known to be dead counts as alive (rule P8): locks of the dead are then settled when their time to
@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from percola.coordination.base import Coordination
-from percola.coordination.lock_service.base import Advice
+from percola.coordination.lock_service.base import LockService
 from percola.coordination.zookeeper.connection import Settings
 from percola.coordination.zookeeper.session import TURN_SECONDS, Session
 from percola.errors import RepositoryError, UsageError
@@ -45,8 +45,8 @@ class ZooKeeperCoordination(Coordination):
         hosts: `host:port` of the ensemble's servers.
         root: the node under which everything of the repository stands, `/percola/NAME`; it is made
             if it is missing. All processes of a repository name the same.
-        advice: advisory locks and the bell; closed with this. Without it they reach no further
-            than this process.
+        lock_service: advisory locks and the bell; closed with this. Without it they reach no
+            further than this process.
         session_seconds: after how long without a sign of life ZooKeeper counts a process as dead.
             Has to be within what its servers allow, by default 2 to 20 of their ticks.
         request_seconds: how long a single question may take.
@@ -65,7 +65,7 @@ class ZooKeeperCoordination(Coordination):
         hosts: Sequence[str],
         root: str,
         *,
-        advice: Advice | None = None,
+        lock_service: LockService | None = None,
         session_seconds: float = SESSION_SECONDS,
         request_seconds: float = REQUEST_SECONDS,
         patience_seconds: float = PATIENCE_SECONDS,
@@ -88,7 +88,7 @@ class ZooKeeperCoordination(Coordination):
         self._settings = Settings(
             tuple(hosts), root, session_seconds, request_seconds, patience_seconds, auth
         )
-        self._advice = advice or Advice()
+        self._lock_service = lock_service or LockService()
         self._closed = False
         self._start_afresh()
         forks.at_fork(self._leave_parent)
@@ -150,23 +150,23 @@ class ZooKeeperCoordination(Coordination):
     # --- Advisory row locks, the bell -----------------------------------------------------
 
     def try_lock(self, table: str, row: bytes) -> bool:
-        return self._advice.try_lock(table, row)
+        return self._lock_service.try_lock(table, row)
 
     def unlock(self, table: str, row: bytes) -> None:
-        self._advice.unlock(table, row)
+        self._lock_service.unlock(table, row)
 
     def ring(self) -> None:
-        self._advice.ring()
+        self._lock_service.ring()
 
     def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
-        return self._advice.listen(heard)
+        return self._lock_service.listen(heard)
 
     # --- The end --------------------------------------------------------------------------
 
     def close(self) -> None:
         self._closed = True
         self._held.note(0)
-        self._advice.close()
+        self._lock_service.close()
         self._session.close()
 
     def _leave_parent(self) -> None:

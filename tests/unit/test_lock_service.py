@@ -16,9 +16,9 @@ from proto_files import is_that_of
 
 from percola import RepositoryClosedError
 from percola.coordination.lock_service import wire
-from percola.coordination.lock_service.base import Advice
-from percola.coordination.lock_service.client import NetworkAdvice
-from percola.coordination.lock_service.server import AdviceService
+from percola.coordination.lock_service.base import LockService
+from percola.coordination.lock_service.client import LockServiceClient
+from percola.coordination.lock_service.server import LockServiceServer
 from percola.errors import UsageError
 
 WaitUntil = Callable[..., object]
@@ -28,46 +28,46 @@ WaitUntil = Callable[..., object]
 
 
 def test_threads_of_a_process_keep_out_of_each_others_way() -> None:
-    advice = Advice()
-    assert advice.try_lock("t", b"r")
-    assert not advice.try_lock("t", b"r")
-    assert advice.try_lock("t", b"s") and advice.try_lock("u", b"r")
-    advice.unlock("t", b"r")
-    advice.unlock("t", b"r")
-    assert advice.try_lock("t", b"r")
+    lock_service = LockService()
+    assert lock_service.try_lock("t", b"r")
+    assert not lock_service.try_lock("t", b"r")
+    assert lock_service.try_lock("t", b"s") and lock_service.try_lock("u", b"r")
+    lock_service.unlock("t", b"r")
+    lock_service.unlock("t", b"r")
+    assert lock_service.try_lock("t", b"r")
 
 
 def test_the_bell_is_heard_by_all_who_listen_until_they_stop() -> None:
-    advice = Advice()
+    lock_service = LockService()
     heard: list[str] = []
-    stop = advice.listen(lambda: heard.append("first"))
-    advice.listen(lambda: heard.append("second"))
-    advice.ring()
+    stop = lock_service.listen(lambda: heard.append("first"))
+    lock_service.listen(lambda: heard.append("second"))
+    lock_service.ring()
     stop()
     stop()
-    advice.ring()
+    lock_service.ring()
     assert heard == ["first", "second", "second"]
-    advice.close()
-    advice.ring()
+    lock_service.close()
+    lock_service.ring()
     assert len(heard) == 3
     with pytest.raises(RepositoryClosedError):
-        advice.try_lock("t", b"r")
+        lock_service.try_lock("t", b"r")
 
 
 def test_a_child_after_a_fork_has_no_locks_and_no_listeners_of_its_parent() -> None:
-    advice = Advice()
-    assert advice.try_lock("t", b"r")
+    lock_service = LockService()
+    assert lock_service.try_lock("t", b"r")
     heard = threading.Event()
-    advice.listen(heard.set)
+    lock_service.listen(heard.set)
     child = os.fork()
     if not child:
         try:
-            advice.ring()
-            os._exit(0 if advice.try_lock("t", b"r") and not heard.is_set() else 1)
+            lock_service.ring()
+            os._exit(0 if lock_service.try_lock("t", b"r") and not heard.is_set() else 1)
         finally:
             os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
-    assert not advice.try_lock("t", b"r")
+    assert not lock_service.try_lock("t", b"r")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_child_after_a_fork_has_no_locks_and_no_listeners_of_its_parent() -> N
 )
 def test_arguments_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
-        NetworkAdvice(**wrong)
+        LockServiceClient(**wrong)
 
 
 # --- The service ----------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class Service:
 
     def __init__(self) -> None:
         self.is_held = True
-        self.real = AdviceService(lambda: self.is_held)
+        self.real = LockServiceServer(lambda: self.is_held)
 
     def attend(self, session: str) -> Call:
         call: Any = Call()
@@ -286,7 +286,7 @@ def test_the_thread_that_sends_ends_when_nobody_attends(wait_until: WaitUntil) -
     ],
 )
 def test_the_messages_are_those_of_the_proto_file(message: Any) -> None:
-    is_that_of(Path(wire.__file__).parent / "advice.proto", message)
+    is_that_of(Path(wire.__file__).parent / "lock_service.proto", message)
 
 
 @given(st.binary(max_size=40))

@@ -16,8 +16,8 @@ import grpc
 from children import hear, say
 
 from percola.coordination.lock_service import wire
-from percola.coordination.lock_service.client import NetworkAdvice
-from percola.coordination.lock_service.server import AdviceService
+from percola.coordination.lock_service.client import LockServiceClient
+from percola.coordination.lock_service.server import LockServiceServer
 
 PATIENT: Final = 10.0
 """Seconds that `try_lock` waits where a test is about locks, and not about what it does without a
@@ -29,7 +29,7 @@ class Server:
 
     def __init__(self, address: str = "127.0.0.1:0", *, threads: int = 4, token: str = "") -> None:
         self.holds = True
-        self.service = AdviceService(lambda: self.holds, self._admit)
+        self.service = LockServiceServer(lambda: self.holds, self._admit)
         self._token = token
         self._server = grpc.server(
             ThreadPoolExecutor(threads), options=[("grpc.so_reuseport", 0), *wire.SERVER_OPTIONS]
@@ -59,7 +59,7 @@ def serve(pipe: Connection, address: str = "127.0.0.1:0") -> None:
     server = grpc.server(
         ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0), *wire.SERVER_OPTIONS]
     )
-    server.add_generic_rpc_handlers((AdviceService(lambda: True).handlers(),))
+    server.add_generic_rpc_handlers((LockServiceServer(lambda: True).handlers(),))
     port = server.add_insecure_port(address)
     server.start()
     say(pipe, f"127.0.0.1:{port}")
@@ -73,12 +73,12 @@ def hear_forever(pipe: Connection) -> None:
 
 def live(pipe: Connection, address: str) -> None:
     """A process that does what it is told, and answers."""
-    advice = NetworkAdvice([address], lock_seconds=PATIENT)
+    lock_service = LockServiceClient([address], lock_seconds=PATIENT)
     heard = threading.Event()
     while True:
         word, *arguments = hear(pipe)
         if word == "listen":
-            advice.listen(heard.set)
+            lock_service.listen(heard.set)
             # The first ring says that it is attended to.
             say(pipe, heard.wait(30))
             heard.clear()
@@ -88,6 +88,6 @@ def live(pipe: Connection, address: str) -> None:
             say(pipe, time.monotonic() if heard.is_set() else None)
             heard.clear()
         elif word == "attended":
-            say(pipe, advice.is_attended)
+            say(pipe, lock_service.is_attended)
         else:
-            say(pipe, getattr(advice, word)(*arguments))
+            say(pipe, getattr(lock_service, word)(*arguments))

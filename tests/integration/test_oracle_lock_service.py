@@ -17,12 +17,12 @@ from typing import Any, Final
 
 import grpc
 import pytest
-from advice_service import PATIENT, Server, live, serve
 from children import Child, hear, say
+from lock_service import PATIENT, Server, live, serve
 
 from percola.coordination.lock_service import wire
-from percola.coordination.lock_service.client import NetworkAdvice
-from percola.coordination.lock_service.server import AdviceService
+from percola.coordination.lock_service.client import LockServiceClient
+from percola.coordination.lock_service.server import LockServiceServer
 from percola.oracle.server import OracleServer
 from percola.store.memory import MemoryStore
 
@@ -41,12 +41,12 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def mine(server: Server, wait_until: Wait) -> Iterator[NetworkAdvice]:
-    advice = NetworkAdvice([server.address], lock_seconds=PATIENT)
-    advice.listen(lambda: None)
-    wait_until(lambda: advice.is_attended)
-    yield advice
-    advice.close()
+def mine(server: Server, wait_until: Wait) -> Iterator[LockServiceClient]:
+    lock_service = LockServiceClient([server.address], lock_seconds=PATIENT)
+    lock_service.listen(lambda: None)
+    wait_until(lambda: lock_service.is_attended)
+    yield lock_service
+    lock_service.close()
 
 
 def ask(child: Child, *words: object) -> Any:
@@ -64,7 +64,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def test_a_row_is_locked_against_other_processes_and_threads_until_it_is_given_back(
-    server: Server, mine: NetworkAdvice, wait_until: Wait
+    server: Server, mine: LockServiceClient, wait_until: Wait
 ) -> None:
     with Child(live, server.address) as child:
         assert mine.try_lock("t", b"r") and not mine.try_lock("t", b"r")
@@ -81,7 +81,7 @@ def test_a_row_is_locked_against_other_processes_and_threads_until_it_is_given_b
 
 
 def test_taking_and_giving_back_at_once_by_two_processes_never_gives_a_row_to_both(
-    server: Server, mine: NetworkAdvice, tmp_path: Path
+    server: Server, mine: LockServiceClient, tmp_path: Path
 ) -> None:
     """Each writes its name while it has the row, and finds it unchanged."""
     names = tmp_path / "names"
@@ -94,21 +94,21 @@ def test_taking_and_giving_back_at_once_by_two_processes_never_gives_a_row_to_bo
         assert all(found) and all(child.hear())
 
 
-def turn(advice: NetworkAdvice, names: Path, name: str) -> list[bool]:
+def turn(lock_service: LockServiceClient, names: Path, name: str) -> list[bool]:
     """Whether nobody else wrote while the row was held; nothing if it was not to be had."""
-    if not advice.try_lock("t", b"turns"):
+    if not lock_service.try_lock("t", b"turns"):
         return []
     try:
         names.write_text(name)
         return [all(names.read_text() == name for _ in range(5))]
     finally:
-        advice.unlock("t", b"turns")
+        lock_service.unlock("t", b"turns")
 
 
 def take_turns(pipe: Connection, address: str, names: Path) -> list[bool]:
-    advice = NetworkAdvice([address], lock_seconds=PATIENT)
+    lock_service = LockServiceClient([address], lock_seconds=PATIENT)
     heard = threading.Event()
-    advice.listen(heard.set)
+    lock_service.listen(heard.set)
     assert heard.wait(30)
     say(pipe)
     found: list[bool] = []
@@ -117,13 +117,13 @@ def take_turns(pipe: Connection, address: str, names: Path) -> list[bool]:
             if hear(pipe) == "stop":
                 break
             say(pipe, len(found))
-        found += turn(advice, names, "child")
-    advice.close()
+        found += turn(lock_service, names, "child")
+    lock_service.close()
     return found
 
 
 def test_the_locks_of_a_process_that_is_killed_are_dropped(
-    server: Server, mine: NetworkAdvice, wait_until: Wait
+    server: Server, mine: LockServiceClient, wait_until: Wait
 ) -> None:
     with Child(live, server.address) as child:
         assert ask(child, "try_lock", "t", b"r") is True
@@ -134,7 +134,7 @@ def test_the_locks_of_a_process_that_is_killed_are_dropped(
 
 
 def test_the_locks_of_a_process_that_answers_nothing_are_dropped_within_seconds(
-    server: Server, mine: NetworkAdvice, wait_until: Wait
+    server: Server, mine: LockServiceClient, wait_until: Wait
 ) -> None:
     with Child(live, server.address) as child:
         ask(child, "listen")
@@ -156,13 +156,13 @@ def test_an_idle_process_attends_for_longer_than_the_keep_alive_takes(wait_until
 
     with OracleServer(MemoryStore(), "127.0.0.1:0") as server:
         wait_until(lambda: server.ranges.holds)
-        idle = NetworkAdvice([server.address], channel=channel, lock_seconds=PATIENT)
+        idle = LockServiceClient([server.address], channel=channel, lock_seconds=PATIENT)
         assert idle.try_lock("t", b"r")
         broken = 0
         end = time.monotonic() + 8
         pause = threading.Event()
         while time.monotonic() < end:
-            broken += server.advice.locks != 1
+            broken += server.lock_service.locks != 1
             pause.wait(0.02)
         assert not broken
         idle.close()
@@ -172,7 +172,7 @@ def test_an_idle_process_attends_for_longer_than_the_keep_alive_takes(wait_until
 
 
 def test_without_a_service_every_row_is_to_be_had_and_that_is_known_quickly() -> None:
-    alone = NetworkAdvice(["127.0.0.1:9", "127.0.0.1:10"])
+    alone = LockServiceClient(["127.0.0.1:9", "127.0.0.1:10"])
     assert seconds(lambda: alone.try_lock("t", b"first")) < SLOW
     assert seconds(lambda: [alone.try_lock("t", b"%d" % n) for n in range(200)]) < SLOW
     assert not alone.try_lock("t", b"first"), "the threads of a process keep apart all the same"
@@ -190,8 +190,8 @@ def test_a_service_that_hangs_costs_one_time_out_a_second_and_is_found_again(
 ) -> None:
     with Child(serve) as service:
         address = service.hear()
-        mine = NetworkAdvice([address])
-        other = NetworkAdvice([address], lock_seconds=PATIENT)
+        mine = LockServiceClient([address])
+        other = LockServiceClient([address], lock_seconds=PATIENT)
         mine.listen(lambda: None)
         wait_until(lambda: mine.is_attended)
         assert other.try_lock("t", b"r")
@@ -207,8 +207,8 @@ def test_a_service_that_hangs_costs_one_time_out_a_second_and_is_found_again(
         wait_until(lambda: other.is_attended)
         # Whatever was asked while it hung, no row stays locked for good.
         wait_until(lambda: other.try_lock("t", b"s"))
-        for advice in (mine, other):
-            assert seconds(advice.close) < 5
+        for lock_service in (mine, other):
+            assert seconds(lock_service.close) < 5
 
 
 def test_a_service_that_hangs_only_in_locking_costs_one_time_out_a_second(
@@ -222,9 +222,9 @@ def test_a_service_that_hangs_only_in_locking_costs_one_time_out_a_second(
         answer.wait(30)
         return wire.LockReply(True)
 
-    monkeypatch.setattr(AdviceService, "_try_lock", hang)
+    monkeypatch.setattr(LockServiceServer, "_try_lock", hang)
     with Server(threads=50) as server:
-        hasty = NetworkAdvice([server.address])
+        hasty = LockServiceClient([server.address])
         hasty.listen(lambda: None)
         wait_until(lambda: hasty.is_attended)
         began = time.monotonic()
@@ -243,8 +243,8 @@ def test_a_service_that_is_killed_and_started_again_is_attended_to_again(
 ) -> None:
     with Child(serve) as first:
         address = first.hear()
-        mine = NetworkAdvice([address], lock_seconds=PATIENT)
-        other = NetworkAdvice([address], lock_seconds=PATIENT)
+        mine = LockServiceClient([address], lock_seconds=PATIENT)
+        other = LockServiceClient([address], lock_seconds=PATIENT)
         assert mine.try_lock("t", b"r") and not other.try_lock("t", b"r")
         first.kill()
         wait_until(lambda: not (mine.is_attended or other.is_attended))
@@ -262,33 +262,33 @@ def test_a_service_that_is_killed_and_started_again_is_attended_to_again(
 def test_everybody_moves_to_the_process_that_holds_the_lease(wait_until: Wait) -> None:
     with Server() as one, Server() as two:
         two.holds = False
-        advices = [
-            NetworkAdvice([a.address, b.address], lock_seconds=PATIENT)
+        clients = [
+            LockServiceClient([a.address, b.address], lock_seconds=PATIENT)
             for a, b in ((one, two), (two, one))
         ]
-        bells = [threading.Event() for _ in advices]
-        for advice, bell in zip(advices, bells, strict=True):
-            advice.listen(bell.set)
+        bells = [threading.Event() for _ in clients]
+        for lock_service, bell in zip(clients, bells, strict=True):
+            lock_service.listen(bell.set)
         wait_until(lambda: one.service.sessions == 2)
-        assert advices[0].try_lock("t", b"r")
-        assert not advices[1].try_lock("t", b"r")
+        assert clients[0].try_lock("t", b"r")
+        assert not clients[1].try_lock("t", b"r")
         one.holds, two.holds = False, True
         wait_until(lambda: two.service.sessions == 2)
         assert one.service.sessions == one.service.locks == 0
-        wait_until(lambda: all(advice.is_attended for advice in advices))
+        wait_until(lambda: all(lock_service.is_attended for lock_service in clients))
         for bell in bells:
             bell.clear()
-        advices[0].ring()
+        clients[0].ring()
         assert all(bell.wait(10) for bell in bells)
-        for advice in advices:
-            advice.close()
+        for lock_service in clients:
+            lock_service.close()
 
 
 # --- The bell -----------------------------------------------------------------------------
 
 
 def test_the_bell_is_heard_here_without_a_round_trip_and_elsewhere_at_once(
-    server: Server, mine: NetworkAdvice
+    server: Server, mine: LockServiceClient
 ) -> None:
     here: list[float] = []
     mine.listen(lambda: here.append(time.monotonic()))
@@ -317,12 +317,12 @@ def test_the_bell_is_heard_here_without_a_round_trip_and_elsewhere_at_once(
 
 
 def test_many_rings_are_a_few_calls_and_never_more_than_one_at_a_time(
-    server: Server, mine: NetworkAdvice, wait_until: Wait, monkeypatch: pytest.MonkeyPatch
+    server: Server, mine: LockServiceClient, wait_until: Wait, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[float] = []
     at_once: list[int] = []
     under_way = 0
-    method = mine._line._method
+    method = mine._connection._method
 
     def counted(address: str, name: str, reply: Any) -> Any:
         real = method(address, name, reply)
@@ -341,7 +341,7 @@ def test_many_rings_are_a_few_calls_and_never_more_than_one_at_a_time(
 
         return call
 
-    monkeypatch.setattr(mine._line, "_method", counted)
+    monkeypatch.setattr(mine._connection, "_method", counted)
     began, rings = time.monotonic(), 0
     pause = threading.Event()
     while (took := time.monotonic() - began) < 1:
@@ -358,11 +358,11 @@ def test_many_rings_are_a_few_calls_and_never_more_than_one_at_a_time(
     assert set(at_once) == {1}
 
 
-def test_a_process_that_only_rings_does_not_attend(server: Server, mine: NetworkAdvice) -> None:
+def test_a_process_that_only_rings_does_not_attend(server: Server, mine: LockServiceClient) -> None:
     heard = threading.Event()
     mine.listen(heard.set)
     heard.clear()
-    loader = NetworkAdvice([server.address])
+    loader = LockServiceClient([server.address])
     loader.ring()
     assert heard.wait(10)
     assert server.service.sessions == 1
@@ -392,7 +392,7 @@ def test_a_thousand_that_attend_take_no_thread_from_other_calls(wait_until: Wait
                     attend(wire.AttendRequest(f"s{number}")) for number in range(first, first + 100)
                 ]
             wait_until(lambda: server.service.sessions == 1000)
-            one = NetworkAdvice([server.address], lock_seconds=PATIENT)
+            one = LockServiceClient([server.address], lock_seconds=PATIENT)
             slowest = max(seconds(lambda n=n: one.try_lock("t", b"%d" % n)) for n in range(200))
             assert server.service.locks == 200
             assert slowest < PATIENT / 2
@@ -415,11 +415,11 @@ def test_a_thousand_that_attend_take_no_thread_from_other_calls(wait_until: Wait
 def test_a_client_without_the_token_goes_on_without_the_service(wait_until: Wait) -> None:
     with Server(token="s3cret") as server:
         shown = [("authorization", "Bearer s3cret")]
-        stranger = NetworkAdvice([server.address])
-        friend = NetworkAdvice([server.address], metadata=shown, lock_seconds=PATIENT)
+        stranger = LockServiceClient([server.address])
+        friend = LockServiceClient([server.address], metadata=shown, lock_seconds=PATIENT)
         assert friend.try_lock("t", b"r")
         assert stranger.try_lock("t", b"r")
         assert friend.is_attended and not stranger.is_attended
         stranger.ring()
-        for advice in (stranger, friend):
-            assert seconds(advice.close) < 5
+        for lock_service in (stranger, friend):
+            assert seconds(lock_service.close) < 5
