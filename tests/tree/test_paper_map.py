@@ -1,9 +1,12 @@
-"""docs/paper-map.md names only symbols and tests that exist.
+"""docs/paper-map.md names only symbols and tests that exist, and leaves no section out.
 
 The map is Markdown with tables of the columns Paper, Symbol and Test. A Symbol cell has dotted
 paths in backticks, `percola.transactions.transaction.Transaction.commit`; a Test cell has tests by
-file and name, `tests/paper/test_2_2_transactions.py::test_name`; commas or <br> stand between
-several. A cell that opens with a dash says in words why it has none.
+file and name, `tests/paper/test_2_2_transactions.py::test_name`, separated by commas or <br>. A
+cell that opens with a dash says in words why it has none.
+
+Sections that claim or measure have tables of the columns Paper and Where it is shown: sentences
+with symbols, tests, `make` targets, commands and links, or "Not here" or "Not yet" with the reason.
 """
 
 from __future__ import annotations
@@ -23,17 +26,20 @@ Tree = Callable[[Mapping[str, str]], Path]
 
 MAP = "docs/paper-map.md"
 COLUMNS = ["Paper", "Symbol", "Test"]
+SHOWN = ["Paper", "Where it is shown"]
+SECTIONS = ["1", "2", "2.1", "2.2", "2.3", "2.4", "2.5", "3", "3.1", "3.2", "3.3", "4", "5"]
+FIGURES = range(1, 11)
 
 
-def rows(text: str) -> Iterator[tuple[int, list[str]]]:
-    """The cells of each row of the map's tables, with the row's line number."""
+def rows(text: str, columns: list[str] = COLUMNS) -> Iterator[tuple[int, list[str]]]:
+    """The cells of each row of the map's tables of these columns, with the row's line number."""
     inside = False
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.lstrip().startswith("|"):
             inside = False
             continue
         cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
-        if cells == COLUMNS:
+        if cells == columns:
             inside = True
         elif inside and not all(re.fullmatch(r":?-+:?", cell) for cell in cells):
             yield number, cells
@@ -109,9 +115,112 @@ def mistakes(root: Path) -> list[str]:
     return problems
 
 
+def command_exists(words: str) -> bool:
+    """Whether `percola NAME …`, `webindex NAME …` or `make NAME …` is a command."""
+    program, name = words.split()[:2]
+    if program == "make":
+        return re.search(rf"^{name}:", (ROOT / "Makefile").read_text("utf-8"), re.M) is not None
+    group = importlib.import_module(
+        {"percola": "percola.cli", "webindex": "webindex.cli.main"}[program]
+    )
+    return name in group.cli.commands
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings."""
+    return {
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    }
+
+
+def unshown(root: Path) -> Iterator[str]:
+    """What the tables of claims name and the tree does not have, and claims without a place."""
+    page = root / MAP
+    for number, cells in rows(page.read_text(encoding="utf-8"), SHOWN):
+        where, shown = f"{MAP}:{number}", cells[-1]
+        named = re.findall(r"`([^`]+)`", shown)
+        links = re.findall(r"\]\(([^)]*)\)", shown)
+        if len(cells) != len(SHOWN):
+            yield f"{where}: {len(cells)} cells instead of {len(SHOWN)}"
+            continue
+        if not (named or links or shown.startswith(("Not here", "Not yet", "README"))):
+            yield f"{where}: neither shown, nor not here or not yet: {shown}"
+        for name in named:
+            if name.startswith("tests/"):
+                exists = is_test(root, name)
+            elif re.match(r"(?:percola|webindex|make) ", name):
+                exists = command_exists(name)
+            else:
+                exists = symbol_exists(name)
+            if not exists:
+                yield f"{where}: {name} does not exist"
+        for link in links:
+            file, _, anchor = link.partition("#")
+            target = page if not file else page.parent / file
+            if not target.is_file():
+                yield f"{where}: the link leads to {file}, which does not exist"
+            elif anchor and anchor not in anchors(target.read_text(encoding="utf-8")):
+                yield f"{where}: {target.name} has no heading for #{anchor}"
+
+
 def test_every_symbol_and_test_in_the_paper_map_exists() -> None:
     problems = mistakes(ROOT)
     assert not problems, "\n".join(problems)
+
+
+def test_every_claim_of_the_paper_is_shown_or_said_to_be_missing() -> None:
+    assert len(list(rows((ROOT / MAP).read_text(encoding="utf-8"), SHOWN))) > 30
+    problems = list(unshown(ROOT))
+    assert not problems, "\n".join(problems)
+
+
+def test_no_section_and_no_figure_of_the_paper_vanishes_from_the_map() -> None:
+    text = (ROOT / MAP).read_text(encoding="utf-8")
+    parts = re.split(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    with_rows = {
+        section[1]
+        for heading, body in zip(parts[1::2], parts[2::2], strict=True)
+        if (section := re.match(r"§([\d.]+) ", heading)) and body.count("\n|") > 2
+    }
+    assert with_rows == set(SECTIONS)
+    mentioned = {int(number) for number in re.findall(r"[Ff]igure (\d+)", text)}
+    assert mentioned == set(FIGURES)
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        "Perhaps",
+        "`mapped_code.tx.Transaction.rollback`",
+        "`make nothing`",
+        "`percola nothing`",
+        "`tests/paper/test_2_2.py::test_rollback`",
+        "[here](guide.md)",
+        "[here](#nowhere)",
+        "`mapped_code.tx` | x",
+    ],
+)
+def test_the_check_of_claims_sees(mapped: Callable[[str], Path], shown: str) -> None:
+    root = mapped("")
+    table = "\n| Paper | Where it is shown |\n|---|---|\n"
+    (root / MAP).write_text(f"# Map\n{table}| §1 | {shown} |\n")
+    assert len(list(unshown(root))) == 1
+
+
+def test_the_check_of_claims_accepts_every_permitted_form(mapped: Callable[[str], Path]) -> None:
+    root = mapped("")
+    forms = [
+        "Not here: why",
+        "Not yet",
+        "README, a section",
+        "`mapped_code.tx`, in words; `tests/paper/test_2_2.py::test_commit`",
+        "`make bench ARGS=x`, `percola worker`, `webindex verify`",
+        "[here](#map)",
+    ]
+    table = "\n| Paper | Where it is shown |\n|---|---|\n"
+    (root / MAP).write_text(f"# Map\n{table}" + "".join(f"| §1 | {one} |\n" for one in forms))
+    assert list(unshown(root)) == []
 
 
 @pytest.fixture
