@@ -21,6 +21,7 @@ help:
 
 setup: venv ## install everything into .venv; Java, a C compiler, Chromium, emulators where possible
 	@scripts/java.sh install || true
+	@scripts/catalog_jar.sh || true
 	@scripts/cc.sh install >/dev/null || true
 	@scripts/chromium.sh install >/dev/null || true
 	@scripts/bigtable_emulator.sh >/dev/null || true
@@ -30,7 +31,7 @@ demo: venv ## see real pages go from a crawl into a search index that follows a 
 	@scripts/java.sh install
 	@JAVA_HOME="$$(scripts/java.sh home)" $(BIN)/python -m webindex.cli.demo $(ARGS)
 
-test: setup ## run every test; WITHOUT="bigtable browser hbase java kerberos networks root systemd" leaves out what it names
+test: setup ## run every test; WITHOUT="bigtable browser hbase java javac kerberos networks root systemd" leaves out what it names
 	@$(BIN)/python -m pytest --without "$(WITHOUT)" $(or $(ARGS),-n 3 --no-loadscope-reorder)
 
 check: venv ## lint, format and types

@@ -6,6 +6,7 @@ is one, begins before it.
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from pyspark.sql import SparkSession
 from spark_processes import QUICK_JAVA
 
 from percola.spark import spark_session
+from percola.spark.catalog import CatalogJarMissingError, catalog_settings
 
 # A fixture that modules import is one for each of them: here it is one for all.
 __all__ = ["hbase"]
@@ -41,6 +43,8 @@ def spark(java_home: Path, emulator_of_spark: Emulator | None) -> Iterator[Spark
             patch.setenv("BIGTABLE_EMULATOR_HOST", emulator_of_spark.address)
         # PySpark's own daemon is what the sessions have that tests start for themselves.
         config = QUICK_JAVA | {"spark.python.daemon.module": "webindex.workers.daemon"}
+        with contextlib.suppress(CatalogJarMissingError):  # The catalog's tests report it.
+            config |= catalog_settings({})
         with spark_session("local[2]", app="tests", config=config) as session:
             patch.undo()
             yield session

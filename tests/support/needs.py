@@ -19,6 +19,7 @@ NEEDS: Final = {
     "browser": "Chromium and its driver",
     "hbase": "the jars of HBase",
     "java": "Java 17 or later, for Spark and ZooKeeper",
+    "javac": "a Java compiler, for the catalog's jar",
     "kerberos": "the jars of a Kerberos server, and those of HBase",
     "networks": "root, to make networks and cut them",
     "root": "root, to act as other users and to mount small disks",

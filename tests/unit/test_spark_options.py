@@ -77,7 +77,7 @@ def test_an_option_for_something_else_is_refused(role: str) -> None:
         "pushFilters": "true", "holdSeconds": "1", "lockWaitSeconds": "1", "feedColumns": "true",
         "startingTimestamp": "1", "maxRowsPerTrigger": "1", "atomicity": "row", "chunkRows": "1",
         "chunkBytes": "1",
-        "nulls": "ignore", "ttlSeconds": "1",
+        "nulls": "ignore", "ttlSeconds": "1", "describe": "table", "allRows": "true",
     }  # fmt: skip
     refused = 0
     for option in OPTIONS:

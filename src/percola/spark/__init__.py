@@ -8,6 +8,7 @@ from __future__ import annotations
 from percola import extras
 
 try:
+    from percola.spark.catalog import CatalogJarMissingError, catalog_jar, catalog_settings
     from percola.spark.configure import configure
     from percola.spark.ctrl_c import interrupts_held
     from percola.spark.fleet.driver import Fleet, FleetError
@@ -24,11 +25,14 @@ except ImportError as error:
     raise ImportError(extras.missing("percola.spark", error, "spark"), name=error.name) from error
 
 __all__ = [
+    "CatalogJarMissingError",
     "Fleet",
     "FleetError",
     "JavaMissingError",
     "SparkStartError",
     "WorkerStatus",
+    "catalog_jar",
+    "catalog_settings",
     "configure",
     "in_transactions",
     "interrupts_held",

@@ -109,6 +109,9 @@ OPTIONS: Final = (
     Option("rowColumn", _name, ROW, _ALL),
     Option("columns", _name, None, _READS),
     Option("snapshot", _moment("latest"), "latest", (READ,)),
+    # What the catalog asks the source: `percola.spark.catalog.describe`.
+    Option("describe", _one_of("repository", "table"), None, (READ,)),
+    Option("allRows", _flag, False, (READ,)),
     Option("startRow", _text, "", (READ,)),
     Option("endRow", _text, "", (READ,)),
     Option("prefix", _text, "", (READ,)),
@@ -169,10 +172,10 @@ class Options:
             raise ConflictingOptionsError(
                 "A memory repository lives in one process, and Spark has many: use a folder."
             )
-        if self["table"] is None:
+        if self["table"] is None and self["describe"] != "repository":
             raise ConflictingOptionsError("No table is named: add option('table', NAME).")
         self.address = portable(path)
-        self.table_name: str = self["table"]
+        self.table_name: str = self["table"] or ""
         self.row_column: str = self["rowColumn"]
 
     def __getitem__(self, name: str) -> Any:

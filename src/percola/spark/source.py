@@ -42,8 +42,12 @@ class PercolaDataSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         # Spark looks the source up where its modules are wanted or not: import late.
+        from percola.spark.catalog.describe import describe, is_question
         from percola.spark.read.snapshot import snapshot_timestamp
 
+        self.answer = describe(options) if is_question(options) else None
+        if self.answer is not None:
+            return
         self.parsed = Options(dict(options))
         self.frame = f"frame-{uuid.uuid4().hex}"
         with self.parsed.open() as repository:
@@ -60,6 +64,8 @@ class PercolaDataSource(DataSource):
 
         Spark does not tell which of the two asks.
         """
+        if self.answer is not None:
+            return self.answer
         if self.parsed.flag("feedColumns"):
             from percola.spark.stream.source import feed_schema
 

@@ -58,16 +58,23 @@ class RangeReader:
         self._fails_on_lock = fails_on_lock
 
     def batches(
-        self, columns: Sequence[Chosen], start: bytes, end: bytes, sieves: Sequence[Sieve] = ()
+        self,
+        columns: Sequence[Chosen],
+        start: bytes,
+        end: bytes,
+        sieves: Sequence[Sieve] = (),
+        every: Sequence[Chosen] | None = None,
     ) -> Iterator[Any]:
         """The rows from `start` to before `end` that have one of `columns`, as Arrow batches.
 
-        Of these, only the rows that pass all sieves. Raises WrongTypeError, LockTimeoutError,
+        With `every`, the rows that have one of those: more columns are read, none more decoded.
+        Only the rows that pass all sieves are returned. Raises WrongTypeError, LockTimeoutError,
         SnapshotTooOldError, StoreError.
         """
-        wanted = [one.wanted for one in columns if one.wanted is not None]
+        wanted = [one.wanted for one in every or columns if one.wanted is not None]
         if wanted and not any(is_prefix for _, is_prefix in wanted):
-            return self._by_column(columns, start, end, sieves)
+            names = list(dict.fromkeys(name for name, _ in wanted))
+            return self._by_column(columns, names, start, end, sieves)
         return self._by_row(columns, wanted or None, start, end, sieves)
 
     def long_batches(self, columns: LongRows, start: bytes, end: bytes) -> Iterator[Any]:
@@ -85,10 +92,14 @@ class RangeReader:
     # --- Column by column ---------------------------------------------------------------
 
     def _by_column(
-        self, columns: Sequence[Chosen], start: bytes, end: bytes, sieves: Sequence[Sieve]
+        self,
+        columns: Sequence[Chosen],
+        names: list[bytes],
+        start: bytes,
+        end: bytes,
+        sieves: Sequence[Sieve],
     ) -> Iterator[Any]:
         schema = schema_of(columns)
-        names = list(dict.fromkeys(one.wanted[0] for one in columns if one.wanted is not None))
         places = {name: at for at, name in enumerate(names)}
         position: bytes | None = start
         while position is not None:

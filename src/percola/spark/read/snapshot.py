@@ -191,6 +191,9 @@ class TableReader(DataSourceReader):
                 repository.context, table.name, self._ts, fails_on_lock=options["onLock"] == "fail"
             )
             columns = self._columns(table)
+            every = None
+            if options.flag("allRows"):
+                every = chosen(table, row_name=options.row_column)
             if isinstance(columns, LongRows):
                 batches = (
                     batch
@@ -202,7 +205,7 @@ class TableReader(DataSourceReader):
                 batches = (
                     batch
                     for start, end in partition.ranges
-                    for batch in reader.batches(columns, start, end, sieves)
+                    for batch in reader.batches(columns, start, end, sieves, every)
                 )
             yield from batches if len(partition.ranges) == 1 else merged(batches)
 

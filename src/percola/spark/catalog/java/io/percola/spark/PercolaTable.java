@@ -1,0 +1,249 @@
+package io.percola.spark;
+
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.EnumSet;
+import java.util.HashMap;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+
+import org.apache.spark.sql.connector.catalog.SupportsRead;
+import org.apache.spark.sql.connector.catalog.SupportsWrite;
+import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.metric.CustomMetric;
+import org.apache.spark.sql.connector.read.Batch;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.connector.read.SupportsPushDownFilters;
+import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
+import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
+import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.WriteBuilder;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonScanBuilder;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.sources.Filter;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/** A table of a repository at one timestamp; it reads and writes through the Python data source. */
+final class PercolaTable implements SupportsRead, SupportsWrite {
+  private final String name;
+  private final StructType schema;
+  private final Map<String, String> base;
+  private final String snapshot;
+
+  PercolaTable(String name, StructType schema, Map<String, String> base, String snapshot) {
+    this.name = name;
+    this.schema = schema;
+    this.base = base;
+    this.snapshot = snapshot;
+  }
+
+  @Override
+  public String name() {
+    return name;
+  }
+
+  @Override
+  @SuppressWarnings("deprecation")
+  public StructType schema() {
+    return schema;
+  }
+
+  @Override
+  public Map<String, String> properties() {
+    Map<String, String> found = new HashMap<>();
+    found.put("provider", Source.NAME);
+    found.put("location", base.get("path"));
+    found.put("percola.snapshot", snapshot);
+    return found;
+  }
+
+  @Override
+  public Set<TableCapability> capabilities() {
+    return Collections.unmodifiableSet(
+        EnumSet.of(
+            TableCapability.BATCH_READ,
+            TableCapability.BATCH_WRITE,
+            TableCapability.MICRO_BATCH_READ,
+            TableCapability.STREAMING_WRITE));
+  }
+
+  @Override
+  public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+    return new Builder(merged(options));
+  }
+
+  @Override
+  public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
+    CaseInsensitiveStringMap options = new CaseInsensitiveStringMap(merged(info.options()));
+    return new PythonTable(Source.fresh(), Source.NAME, info.schema())
+        .newWriteBuilder(
+            new LogicalWriteInfo() {
+              @Override
+              public CaseInsensitiveStringMap options() {
+                return options;
+              }
+
+              @Override
+              public String queryId() {
+                return info.queryId();
+              }
+
+              @Override
+              public StructType schema() {
+                return info.schema();
+              }
+            });
+  }
+
+  private Map<String, String> merged(CaseInsensitiveStringMap options) {
+    Map<String, String> all = new HashMap<>(base);
+    all.putAll(options.asCaseSensitiveMap());
+    return all;
+  }
+
+  /** Reads the columns that the query needs, and hands filters down. */
+  private final class Builder
+      implements SupportsPushDownFilters, SupportsPushDownRequiredColumns {
+    private final Map<String, String> options;
+    private StructType required = schema;
+    private Filter[] offered = new Filter[0];
+    private Filter[] pushed = new Filter[0];
+
+    Builder(Map<String, String> options) {
+      this.options = options;
+    }
+
+    @Override
+    public Filter[] pushFilters(Filter[] filters) {
+      offered = filters;
+      if (filters.length == 0) {
+        return filters;
+      }
+      PythonScanBuilder builder = batch(schema);
+      Filter[] left = push(builder, filters);
+      pushed = builder.pushedFilters();
+      return left;
+    }
+
+    @Override
+    public Filter[] pushedFilters() {
+      return pushed;
+    }
+
+    @Override
+    public void pruneColumns(StructType needed) {
+      // Filters that were taken are applied to columns that nothing else may need.
+      Set<String> names = new LinkedHashSet<>(List.of(needed.fieldNames()));
+      for (Filter filter : offered) {
+        names.addAll(List.of(filter.references()));
+      }
+      List<StructField> fields = new ArrayList<>();
+      for (StructField field : schema.fields()) {
+        if (names.contains(field.name())) {
+          fields.add(field);
+        }
+      }
+      if (fields.isEmpty()) {
+        fields.add(schema.fields()[0]); // The row key, which every row has.
+      }
+      required = new StructType(fields.toArray(new StructField[0]));
+    }
+
+    @Override
+    public Scan build() {
+      return new TableScan(this);
+    }
+
+    /** An option of the query goes before the timestamp that it was planned at. */
+    String snapshot() {
+      return new CaseInsensitiveStringMap(options).getOrDefault("snapshot", snapshot);
+    }
+
+    Scan batchScan() {
+      PythonScanBuilder builder = batch(required);
+      if (offered.length > 0) {
+        push(builder, offered);
+      }
+      return builder.build();
+    }
+
+    Scan streamScan() {
+      return new PythonScanBuilder(
+              Source.fresh(), Source.NAME, required, new CaseInsensitiveStringMap(options))
+          .build();
+    }
+
+    private PythonScanBuilder batch(StructType columns) {
+      Map<String, String> all = new HashMap<>(new CaseInsensitiveStringMap(options));
+      all.put("snapshot", snapshot());
+      if (offered.length > 0) {
+        all.put("pushfilters", "true"); // Spark refuses a reader with this that gets none.
+      }
+      all.put("allrows", "true");
+      PythonDataSourceV2 source = Source.fresh();
+      return new PythonScanBuilder(source, Source.NAME, columns, new CaseInsensitiveStringMap(all));
+    }
+
+    /** Spark hands filters to Python sources only with a setting, which this need not change. */
+    private Filter[] push(PythonScanBuilder builder, Filter[] filters) {
+      SQLConf conf = SQLConf.get().clone();
+      conf.setConfString("spark.sql.python.filterPushdown.enabled", "true");
+      return SQLConf.withExistingConf(conf, () -> builder.pushFilters(filters));
+    }
+  }
+
+  private static final class TableScan implements Scan {
+    private final Builder builder;
+    private Scan batch;
+
+    TableScan(Builder builder) {
+      this.builder = builder;
+    }
+
+    @Override
+    public StructType readSchema() {
+      return builder.required;
+    }
+
+    @Override
+    public String description() {
+      StringBuilder text = new StringBuilder("percola ");
+      text.append(builder.options.get("table")).append(" snapshot=");
+      text.append(builder.snapshot()).append(" columns=");
+      text.append(String.join(",", builder.required.fieldNames()));
+      for (Filter filter : builder.pushed) {
+        text.append(" pushed=").append(filter);
+      }
+      return text.toString();
+    }
+
+    @Override
+    public Batch toBatch() {
+      return python().toBatch();
+    }
+
+    @Override
+    public MicroBatchStream toMicroBatchStream(String checkpointLocation) {
+      return builder.streamScan().toMicroBatchStream(checkpointLocation);
+    }
+
+    @Override
+    public CustomMetric[] supportedCustomMetrics() {
+      return python().supportedCustomMetrics();
+    }
+
+    private Scan python() {
+      if (batch == null) {
+        batch = builder.batchScan();
+      }
+      return batch;
+    }
+  }
+}

@@ -1,0 +1,281 @@
+"""§2.4 Percola's tables in Spark SQL, through the catalog: real queries in a real session."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from needs import lack, need
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import col
+
+import percola
+from percola import Repository, Table
+from percola.spark import (
+    CatalogJarMissingError,
+    catalog_jar,
+    catalog_settings,
+    configure,
+)
+
+shop = Table("products")
+name = shop.column("name", str)
+price = shop.column("price", float)
+note = shop.column("note", str)
+labels = shop.family("labels", str)
+
+sales = Table("sales", feed=True)
+amount = sales.column("amount", int)
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Iterator[Repository]:
+    with percola.open(tmp_path / "repo", schema=[shop, sales]) as repository:
+        with repository.transaction() as t:
+            t.set(name, "p1", "Anvil")
+            t.set(price, "p1", 10.5)
+            t.set(labels["colour"], "p1", "black")
+            t.set(name, "p2", "Bell")
+            t.set(note, "p3", "neither name nor price")
+            t.set(amount, "s1", 7)
+        yield repository
+
+
+@pytest.fixture
+def catalog(spark: SparkSession, repo: Repository) -> Iterator[str]:
+    """The name of a catalog of the repository, which no other test has used."""
+    need("javac")
+    catalog = f"shop{next(_numbers)}"
+    try:
+        settings = catalog_settings({catalog: repo.address})
+    except CatalogJarMissingError as error:
+        lack("javac", str(error))
+    del settings["spark.jars"]  # The session has it.
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    yield catalog
+    spark.sql("USE spark_catalog.default")
+
+
+Query = Callable[[str], list[tuple[object, ...]]]
+
+
+@pytest.fixture
+def query(spark: SparkSession, catalog: str) -> Query:
+    def run(text: str) -> list[tuple[object, ...]]:
+        return [tuple(row) for row in spark.sql(text.replace("$", catalog)).collect()]
+
+    return run
+
+
+# --- What there is ----------------------------------------------------------------------------
+
+
+def test_tables_and_their_columns_are_listed(query: Query) -> None:
+    assert query("SHOW TABLES IN $") == [("", "products", False), ("", "sales", False)]
+    assert query("SHOW NAMESPACES IN $") == [("default",)]
+    assert [row[:2] for row in query("DESCRIBE $.products")] == [
+        ("row", "string"),
+        ("name", "string"),
+        ("price", "double"),
+        ("note", "string"),
+        ("labels", "map<string,string>"),
+    ]
+
+
+def test_a_namespace_is_another_repository(
+    spark: SparkSession, query: Query, catalog: str, tmp_path: Path
+) -> None:
+    with percola.open(tmp_path / "archive", schema=[sales]) as archive, archive.transaction() as t:
+        t.set(amount, "old", 1)
+    other = f"{catalog}_two"
+    settings = catalog_settings({other: str(tmp_path / "archive")})
+    for key, value in settings.items():
+        if key != "spark.jars":
+            spark.conf.set(key, value)
+    spark.conf.set(f"spark.sql.catalog.{other}.path.archive", str(tmp_path / "archive"))
+    assert query(f"SELECT row FROM {other}.archive.sales") == [("old",)]
+    assert query(f"SELECT row FROM {other}.sales UNION ALL SELECT row FROM $.sales") == [
+        ("old",),
+        ("s1",),
+    ]
+
+
+# --- Reading ----------------------------------------------------------------------------------
+
+
+def test_a_table_is_selected_with_nulls_where_a_row_has_no_cell(query: Query) -> None:
+    assert query("SELECT * FROM $.products ORDER BY row") == [
+        ("p1", "Anvil", 10.5, None, {"colour": "black"}),
+        ("p2", "Bell", None, None, None),
+        ("p3", None, None, "neither name nor price", None),
+    ]
+
+
+@pytest.mark.parametrize("table", ["products", "sales"])
+def test_reading_fewer_columns_loses_no_rows(query: Query, repo: Repository, table: str) -> None:
+    with repo.transaction() as t:
+        t.set(amount, "s2", 1)
+    rows = {"products": 3, "sales": 2}[table]
+    assert query(f"SELECT count(*) FROM $.{table}") == [(rows,)]
+    assert len(query(f"SELECT row FROM $.{table}")) == rows
+    if table == "products":
+        assert query("SELECT count(*), count(price) FROM $.products") == [(3, 1)]
+        assert sorted(query("SELECT price FROM $.products"), key=str) == [(10.5,), (None,), (None,)]
+
+
+def test_only_the_columns_that_a_query_needs_are_read(spark: SparkSession, catalog: str) -> None:
+    frame = spark.sql(f"SELECT price FROM {catalog}.products WHERE row = 'p1'")
+    plan = frame._jdf.queryExecution().executedPlan().toString()
+    assert "columns=row,price" in plan
+    assert "pushed=EqualTo(row,p1)" in plan
+    assert frame.collect() == [(10.5,)]
+
+
+def test_filters_that_are_handed_down_keep_the_same_rows(query: Query) -> None:
+    assert query("SELECT row FROM $.products WHERE price > 10") == [("p1",)]
+    assert query("SELECT row FROM $.products WHERE price IS NULL ORDER BY row") == [
+        ("p2",),
+        ("p3",),
+    ]
+    assert query("SELECT name FROM $.products WHERE row LIKE 'p2%'") == [("Bell",)]
+    assert query("SELECT row FROM $.products WHERE note IS NOT NULL AND price IS NULL") == [("p3",)]
+
+
+def test_every_query_has_a_new_snapshot(query: Query, repo: Repository) -> None:
+    assert query("SELECT amount FROM $.sales") == [(7,)]
+    with repo.transaction() as t:
+        t.set(amount, "s1", 8)
+    assert query("SELECT amount FROM $.sales") == [(8,)]
+
+
+def test_all_references_of_a_query_read_at_one_timestamp(query: Query, repo: Repository) -> None:
+    done = threading.Event()
+    commits = itertools.count(100)
+
+    def commit() -> None:
+        while not done.is_set():
+            number = next(commits)
+            with repo.transaction() as t:
+                t.set(amount, "s1", number)
+                t.set(price, "p1", float(number))
+
+    thread = threading.Thread(target=commit)
+    thread.start()
+    try:
+        found = [
+            query(
+                "SELECT a.amount, b.amount, p.price FROM $.sales a"
+                " JOIN (SELECT * FROM $.sales) b USING (row) JOIN $.products p ON p.row = 'p1'"
+            )
+            for _ in range(4)
+        ]
+    finally:
+        done.set()
+        thread.join()
+    for [(one, other, third)] in found:
+        assert one == other == third
+    assert len({one for [(one, _, _)] in found}) == 4, "something was committed between the queries"
+
+
+def test_a_version_is_a_timestamp_of_the_past(query: Query, repo: Repository) -> None:
+    with repo.snapshot() as before:
+        ts = before.start_ts
+    with repo.transaction() as t:
+        t.set(amount, "s1", 9)
+    assert query(f"SELECT amount FROM $.sales VERSION AS OF {ts}") == [(7,)]
+    assert query(
+        f"SELECT o.amount, n.amount FROM $.sales VERSION AS OF {ts} o JOIN $.sales n USING (row)"
+    ) == [(7, 9)]
+
+
+# --- Writing ----------------------------------------------------------------------------------
+
+
+def test_rows_are_inserted_by_sql_and_by_a_frame(
+    spark: SparkSession, query: Query, catalog: str, repo: Repository
+) -> None:
+    query("INSERT INTO $.sales VALUES ('s2', 20), ('s3', 30)")
+    query("INSERT INTO $.sales (row, amount) SELECT concat(row, '-copy'), amount FROM $.sales")
+    spark.range(1).select(col("id").cast("string").alias("row"), col("id").alias("amount")).writeTo(
+        f"{catalog}.sales"
+    ).append()
+    with repo.snapshot() as now:
+        assert {row.key: row[amount] for row in now.scan(sales)} == {
+            "0": 0,
+            "s1": 7,
+            "s1-copy": 7,
+            "s2": 20,
+            "s2-copy": 20,
+            "s3": 30,
+            "s3-copy": 30,
+        }
+
+
+def test_a_table_is_followed_as_a_stream_into_another(
+    spark: SparkSession, query: Query, catalog: str, repo: Repository, tmp_path: Path
+) -> None:
+    with repo.transaction() as t:
+        t.set(amount, "s9", 90)
+    stream = (
+        spark.readStream.option("startingTimestamp", "earliest")
+        .table(f"{catalog}.sales")
+        .selectExpr("row", "cast(amount AS double) AS price")
+        .writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .toTable(f"{catalog}.products")
+    )
+    assert stream.awaitTermination(120)
+    assert query("SELECT row, price FROM $.products WHERE row = 's9'") == [("s9", 90.0)]
+
+
+# --- Mistakes ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("SELECT * FROM $.nothing", "cannot be found"),
+        ("SELECT * FROM $.sales VERSION AS OF 99999999", "no snapshot at 99999999 yet"),
+        ("SELECT * FROM $.sales TIMESTAMP AS OF '2026-01-01'", "not of a time of day"),
+        ("CREATE TABLE $.x (a INT)", "are declared in Python"),
+        ("DROP TABLE $.sales", "are declared in Python"),
+        ("CREATE NAMESPACE $.more", "are repositories"),
+        ("INSERT INTO $.sales SELECT row, name FROM $.products", "amount"),
+    ],
+)
+def test_a_mistake_is_one_sentence(query: Query, text: str, sentence: str) -> None:
+    with pytest.raises(PySparkException, match=sentence) as raised:
+        query(text)
+    assert "Traceback" not in str(raised.value)
+
+
+@pytest.mark.parametrize("wrong", [{"pth": "./x"}, {}])
+def test_a_catalog_with_wrong_settings_names_the_right_ones(
+    spark: SparkSession, catalog: str, wrong: dict[str, str]
+) -> None:
+    catalog = f"wrong{next(_numbers)}"
+    spark.conf.set(f"spark.sql.catalog.{catalog}", "io.percola.spark.PercolaCatalog")
+    for key, value in wrong.items():
+        spark.conf.set(f"spark.sql.catalog.{catalog}.{key}", value)
+    with pytest.raises((AnalysisException, PySparkException), match="path"):
+        spark.sql(f"SELECT * FROM {catalog}.sales").collect()
+
+
+def test_a_builder_keeps_other_jars(catalog: str, tmp_path: Path) -> None:
+    builder = SparkSession.Builder().config("spark.jars", "/other.jar")
+    assert configure(builder, catalogs={"shop": str(tmp_path)}) is builder
+    assert builder._options["spark.jars"] == f"/other.jar,{catalog_jar()}"
+    assert builder._options["spark.sql.catalog.shop.path"] == str(tmp_path)
+
+
+@pytest.mark.parametrize("wrong", ["percola", "my-shop", ""])
+def test_a_name_that_no_catalog_can_have_is_refused(catalog: str, wrong: str) -> None:
+    with pytest.raises(ValueError, match="catalog"):
+        catalog_settings({wrong: "./shop"})
