@@ -11,27 +11,32 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_first_program_of_the_readme_runs_as_shown(tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    program = tmp_path / "first.py"
-    program.write_text(blocks[0])
-    done = subprocess.run(
-        [sys.executable, program.name], cwd=tmp_path, capture_output=True, text=True, timeout=180
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    # Two texts, so two groups; which of a.org and b.org came first is a matter of chance.
-    urls = sorted(line.split()[0] for line in done.stdout.splitlines())
-    assert urls in (["a.org", "c.org"], ["b.org", "c.org"])
-
-    shown = subprocess.run(
-        [sys.executable, "-m", "percola.cli", "--repo", "first-repo", "scan", "docs"],
-        cwd=tmp_path,
+def percola(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "percola.cli", *arguments],
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=180,
     )
-    assert shown.returncode == 0, shown.stderr
-    assert all(url in shown.stdout for url in ("a.org", "b.org", "c.org"))
+
+
+def test_the_first_program_of_the_readme_prints_what_it_shows(tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text()
+    [program] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    [output] = re.findall(r"```text\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "first.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "first.py"], cwd=tmp_path, capture_output=True, text=True, timeout=180
+    )
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", output)
+
+    commands = re.findall(r"`percola (--repo \./first-repo (?:scan|history) [^`]+)`", text)
+    assert len(commands) == 2
+    for command in commands:
+        shown = percola(tmp_path, *command.split())
+        assert shown.returncode == 0, shown.stderr
+        assert "same" in shown.stdout
 
 
 def test_the_worker_that_the_readme_shows_runs_the_observer_and_not_the_program(
@@ -42,18 +47,13 @@ def test_the_worker_that_the_readme_shows_runs_the_observer_and_not_the_program(
     program.write_text(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0])
     [words] = re.findall(r"`percola (--repo \./first-repo worker first:\w+)`", text)
 
-    def percola(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "percola.cli", *arguments],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=180,
-        )
-
     subprocess.run([sys.executable, program.name], cwd=tmp_path, check=True, timeout=180)
-    before = json.loads(percola("--repo", "first-repo", "status", "--json").stdout)["last_ts"]
-    done = percola(*words.split(), "--until-idle")
+    before = json.loads(percola(tmp_path, "--repo", "first-repo", "status", "--json").stdout)[
+        "last_ts"
+    ]
+    done = percola(tmp_path, *words.split(), "--until-idle")
     assert (done.returncode, done.stderr) == (0, "") and "docs.contents: cluster" in done.stdout
-    after = json.loads(percola("--repo", "first-repo", "status", "--json").stdout)["last_ts"]
+    after = json.loads(percola(tmp_path, "--repo", "first-repo", "status", "--json").stdout)[
+        "last_ts"
+    ]
     assert after == before, "it has written nothing again"
