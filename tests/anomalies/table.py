@@ -1,9 +1,9 @@
-"""Plays every anomaly on every store, and writes what came of it into `docs/anomalies.md`.
+"""Run every anomaly on every store, and write the outcomes into `docs/anomalies.md`.
 
 python -m tests.anomalies.table          writes the table
 python -m tests.anomalies.table --print  prints it
 
-The rest of the page is written by hand; the table stands between two marks.
+The rest of the page is written by hand; the table is between two markers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ HEADS: Final = [
         for kind, one_step in GROUNDS
     ),
     "How to close it",
-    "Played in",
+    "Script",
 ]
 
 # From the weakest isolation that forbids it to the strongest.
@@ -61,7 +61,7 @@ def scripts() -> Iterator[tuple[ModuleType, Script]]:
 
 
 def verdicts(module: ModuleType, play: Play) -> list[Verdict]:
-    """What a script shows on each ground, in the order of GROUNDS."""
+    """The outcomes of a script on each ground, in the order of GROUNDS."""
     shown = []
     for kind, one_step in GROUNDS:
         with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
@@ -74,11 +74,11 @@ def table() -> str:
     """The table, in Markdown."""
     lines = [f"| {' | '.join(HEADS)} |", f"|{'---|' * len(HEADS)}"]
     for module, script in scripts():
-        shown = [one.value for one in verdicts(module, script.play)]
-        shown = [f"**{one}**" if one == Verdict.HAPPENED.value else one for one in shown]
+        shown = [verdict.value for verdict in verdicts(module, script.play)]
+        shown = [f"**{value}**" if value == Verdict.HAPPENED.value else value for value in shown]
         closing = script.closing
         if script.closed is not None:
-            after = sorted({one.value for one in verdicts(module, script.closed)})
+            after = sorted({verdict.value for verdict in verdicts(module, script.closed)})
             closing += f": {' or '.join(after)}"
         file = f"`{Path(str(module.__file__)).name}`"
         name = f"{script.name} ({script.code})" if script.name != script.code else script.name
@@ -87,8 +87,8 @@ def table() -> str:
 
 
 def in_page(text: str) -> str:
-    """The table that stands in the page now; AssertionError if its marks are not there."""
-    assert BEGIN in text and END in text, f"{PAGE} has no place for the table: {BEGIN} … {END}"
+    """The table in the page; AssertionError if its markers are missing."""
+    assert BEGIN in text and END in text, f"{PAGE} has no markers for the table: {BEGIN} … {END}"
     return text.partition(BEGIN)[2].partition(END)[0].strip()
 
 

@@ -30,7 +30,7 @@ def play(repo: Repository) -> Verdict:
 
 
 SCRIPTS = [
-    Script("G1a", "Aborted read", "Bob sees what Ann wrote, and Ann rolls back.", play),
+    Script("G1a", "Aborted read", "Bob reads what Ann wrote, and Ann rolls back.", play),
 ]
 
 

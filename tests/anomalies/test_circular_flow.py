@@ -25,7 +25,12 @@ def play(repo: Repository) -> Verdict:
 
 
 SCRIPTS = [
-    Script("G1c", "Circular information flow", "Ann sees what Bob wrote, and Bob what Ann.", play)
+    Script(
+        "G1c",
+        "Circular information flow",
+        "Ann reads what Bob wrote, and Bob what Ann wrote.",
+        play,
+    )
 ]
 
 

@@ -71,7 +71,7 @@ SCRIPTS = [
     Script(
         "G0",
         "Dirty write",
-        "Ann's and Bob's writes of two cells are mixed: one cell is Ann's, the other Bob's.",
+        "Writes of two cells interleave: one cell has Ann's value, the other Bob's.",
         play,
     )
 ]

@@ -32,7 +32,7 @@ SCRIPTS = [
     Script(
         "G1b",
         "Intermediate read",
-        "Bob sees a value that Ann wrote over before she committed.",
+        "Bob reads a value that Ann overwrote before she committed.",
         play,
     )
 ]

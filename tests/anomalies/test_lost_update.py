@@ -94,7 +94,7 @@ SCRIPTS = [
     Script(
         "P4",
         "Lost update",
-        "Both read a cell, both write it, both commit: one of the writes is as if never made.",
+        "Both read a cell, write it and commit: one of the writes is lost.",
         play,
     )
 ]

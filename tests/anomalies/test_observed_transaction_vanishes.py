@@ -36,7 +36,7 @@ SCRIPTS = [
     Script(
         "OTV",
         "Observed transaction vanishes",
-        "Carol sees Ann's commit in one cell, and in the next one it is not there any more.",
+        "Carol reads Ann's write in one cell, and an older value in the next.",
         play,
     )
 ]

@@ -88,7 +88,7 @@ SCRIPTS = [
     Script(
         "P3",
         "Phantom",
-        "Ann scans a range twice, and rows have come or gone in between.",
+        "Ann scans a range twice, and rows have appeared or disappeared in between.",
         play,
     )
 ]

@@ -69,13 +69,13 @@ SCRIPTS = [
     Script(
         "PMP",
         "Predicate-many-preceders",
-        "Ann asks the same question of a table twice, Bob adds a row, and the answers differ.",
+        "Ann scans twice with one predicate, Bob adds a matching row, and the results differ.",
         play_reads,
     ),
     Script(
         "PMP, write",
         "Predicate-many-preceders of a write",
-        "Ann deletes what matches a condition while Bob changes what matches it.",
+        "Ann deletes the rows that match a predicate while Bob changes which rows match.",
         play_writes,
     ),
 ]

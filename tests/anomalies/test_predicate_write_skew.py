@@ -59,10 +59,10 @@ SCRIPTS = [
     Script(
         "G2",
         "Write skew over a condition",
-        "Each adds a row that the other's scan did not find, and both decided by their scans.",
+        "Each scans and then adds a row that the other's scan did not see.",
         play,
         play_guarded,
-        "`get_for_update` of one cell that stands for the condition",
+        "`get_for_update` of one cell that represents the predicate",
     )
 ]
 

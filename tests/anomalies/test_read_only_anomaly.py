@@ -55,10 +55,10 @@ SCRIPTS = [
     Script(
         "Fekete",
         "Read-only anomaly",
-        "A reader sees a state that no order of the two writers passes through.",
+        "A reader sees a state that no serial order of the two writers produces.",
         play,
         play_closed,
-        "`get_for_update` of the cells that a writer decides by",
+        "`get_for_update` of the cells that a writer's decision depends on",
     )
 ]
 

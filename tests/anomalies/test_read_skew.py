@@ -144,13 +144,13 @@ SCRIPTS = [
     Script(
         "G-single, condition",
         "Read skew by a condition",
-        "Ann scans for rows, Bob changes them, and Ann reads one of what she found anew.",
+        "Ann scans for rows, Bob changes them, and Ann reads one of them again.",
         play_condition,
     ),
     Script(
         "G-single, write",
         "Read skew by a write",
-        "Ann reads one cell, Bob changes two, and Ann writes over the other one.",
+        "Ann reads one cell, Bob changes two, and Ann overwrites the other one.",
         play_write,
     ),
 ]

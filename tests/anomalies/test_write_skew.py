@@ -138,7 +138,7 @@ SCRIPTS = [
     Script(
         "G2-item",
         "Write skew",
-        "Each reads what the other writes, and both commit: a rule across two cells is broken.",
+        "Each reads what the other writes, and both commit: an invariant of two cells is broken.",
         play,
         play_for_update,
         "`get_for_update` of the cell that was only read",

@@ -1,8 +1,7 @@
-"""What an anomaly's script says of itself, and what playing it shows.
+"""Scripts of anomalies, and their verdicts.
 
-A script is a function that plays an anomaly with two or three transactions and looks at what came
-of it; it returns what it saw, not what it hoped for. `table.py` plays them all on every store and
-writes `docs/anomalies.md` from what they returned.
+A script is a function that attempts an anomaly with two or three transactions and returns the
+verdict. `table.py` runs all scripts on every store and writes `docs/anomalies.md` from them.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ Play = Callable[[Repository], "Verdict"]
 
 
 class Verdict(Enum):
-    """What came of the attempt to bring an anomaly about."""
+    """The outcome of an attempt to cause an anomaly."""
 
     UNSEEN = "prevented: not seen"
     CONFLICT = "prevented: one conflicts"
@@ -27,15 +26,15 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Script:
-    """An anomaly that can be played.
+    """An anomaly that can be attempted.
 
     Attributes:
         code: the field's short name (Adya's, Berenson's or Hermitage's).
-        name: its name in words.
-        what: what it is, in a sentence.
-        play: brings it about, if it can be.
-        closed: the same with the cells named that close it; None if it is prevented anyway.
-        closing: how it is closed, in words.
+        name: its full name.
+        what: one sentence that describes it.
+        play: attempts it.
+        closed: the same with `get_for_update`; None if it is prevented without.
+        closing: how to prevent it.
     """
 
     code: str
@@ -47,7 +46,7 @@ class Script:
 
 
 def commits(transaction: Transaction) -> bool:
-    """Commit; whether that went well or the transaction had to conflict."""
+    """Commit; False if the transaction conflicts."""
     try:
         transaction.commit()
     except ConflictError:

@@ -1,4 +1,4 @@
-"""docs/walkthrough.md is a notebook that runs as it stands there."""
+"""docs/walkthrough.md is a notebook that runs as shown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECONDS = 580
 
 
 def notebook(text: str) -> tuple[str, dict[str, str]]:
-    """The page's Python in its order, and the modules that it has its reader save.
+    """The page's Python in its order, and the modules that it tells its reader to save.
 
     A block whose first line is a comment with a file's name is such a module.
     """
@@ -42,11 +42,11 @@ def test_the_walkthrough_runs_as_it_is_written(tmp_path: Path, java_home: Path) 
         timeout=SECONDS,
     )
     assert done.returncode == 0, done.stderr
-    told = done.stdout
-    assert re.search(r"^worker 0: working on \S+, process \d+; ", told, re.MULTILINE)
-    # c001 has nine orders of a price as before, and one that has become dearer.
+    output = done.stdout
+    assert re.search(r"^worker 0: working on \S+, process \d+; ", output, re.MULTILINE)
+    # c001 has nine orders of a price as before, and one with a higher price.
     euros = sum(number % 90 + 10 for number in range(1, 4_000, 400)) - 11 + 1_000
-    assert re.search(rf"\|\s*c001\|\s*{euros}\|\s*10\|", told)
-    assert re.search(r"\|\s*c777\|\s*17\|\s*2\|", told)
-    assert "c777 has spent 12\n" in told
-    assert re.search(r"\|c003\s*\|554\s*\|10\s*\|\[orders, spent\]\s*\|\d+\s*\|", told)
+    assert re.search(rf"\|\s*c001\|\s*{euros}\|\s*10\|", output)
+    assert re.search(r"\|\s*c777\|\s*17\|\s*2\|", output)
+    assert "c777 has spent 12\n" in output
+    assert re.search(r"\|c003\s*\|554\s*\|10\s*\|\[orders, spent\]\s*\|\d+\s*\|", output)
