@@ -211,7 +211,7 @@ def _worker(repo: Repository, observers: Sequence[Observer[Any]]) -> Callable[[]
     runs = Runner(context, group, metrics, options, rng)
     sweep = Sweep(context, group, math.inf, lambda: None)
     sweep.ending = True
-    context.coordination.listen(sweep.note_bell)
+    context.coordination.on_wake(sweep.note_wake_up)
     parts = (context, group, metrics, options, runs, sweep, rng)
     common, apart = Scanner(*parts), Scanner(*parts, apart=True)
 

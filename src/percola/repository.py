@@ -115,7 +115,7 @@ class Repository:
             clock=self._clock,
             columns=columns_of(self.schema),
             ttl_ms=int(lock_ttl_seconds * 1000),
-            ring=coordination.ring,
+            wake=coordination.wake,
             leases=leases_of(coordination),
             caches_reads=caches_reads or prefetches,
             prefetch=Prefetch() if prefetches else None,

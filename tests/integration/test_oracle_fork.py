@@ -110,9 +110,9 @@ from percola.coordination.lock_service.client import LockServiceClient
 lock_service = LockServiceClient([sys.argv[1]], lock_seconds=600)
 
 def attend():
-    bell = threading.Event()
-    lock_service.listen(bell.set)
-    assert bell.wait(30)
+    woken = threading.Event()
+    lock_service.on_wake(woken.set)
+    assert woken.wait(30)
 
 def first():
     attend()
@@ -122,19 +122,19 @@ def first():
 def alone():
     assert lock_service.try_lock("t", b"parent"), "it goes on without the service"
     assert not lock_service.try_lock("t", b"parent")
-    assert not lock_service.is_attended
+    assert not lock_service.has_session
     lock_service.unlock("t", b"parent")
-    lock_service.listen(lambda: None)
-    lock_service.ring()
+    lock_service.on_wake(lambda: None)
+    lock_service.wake()
     lock_service.close()
 
 in_child(first)
 attend()
 assert lock_service.try_lock("t", b"parent")
 in_child(alone)
-assert lock_service.is_attended
+assert lock_service.has_session
 assert not lock_service.try_lock("t", b"parent")
-lock_service.ring()
+lock_service.wake()
 lock_service.close()
 """
 

@@ -152,7 +152,7 @@ _CALLS: Final = {
     lock_wire.ATTEND: lock_wire.AttendRequest("me"),
     lock_wire.TRY_LOCK: lock_wire.LockRequest("me", b"k", 1),
     lock_wire.UNLOCK: lock_wire.UnlockRequest("me", b"k", 1),
-    lock_wire.RING: lock_wire.RingRequest("me"),
+    lock_wire.WAKE: lock_wire.WakeRequest("me"),
 }
 
 
@@ -304,7 +304,7 @@ def attend(channel: Any, session: str) -> Any:
     attending = channel.unary_stream(
         f"/{lock_wire.SERVICE}/{lock_wire.ATTEND}",
         request_serializer=lock_wire.AttendRequest.encode,
-        response_deserializer=lock_wire.Rung.decode,
+        response_deserializer=lock_wire.WakeUp.decode,
     )
     return attending(lock_wire.AttendRequest(session), timeout=SECONDS)
 
@@ -361,7 +361,7 @@ def test_locks_above_the_limit_are_granted_and_not_kept(
     for number in range(12):
         assert greedy.try_lock("t", b"%d" % number), "nobody is kept from a row"
     assert service.service.locks == 5
-    assert greedy.is_attended, "it was not sent away"
+    assert greedy.has_session, "it was not sent away"
     for number in range(12):
         greedy.unlock("t", b"%d" % number)
 
@@ -399,7 +399,7 @@ def test_idle_sessions_at_the_limit_shut_no_process_out_of_the_lock_service(
     client = LockServiceClient([service.address], lock_seconds=PATIENT)
     stack.callback(client.close)
     assert client.try_lock("t", b"r")
-    assert client.is_attended
+    assert client.has_session
     assert (service.service.sessions, service.service.locks) == (10, 2)
     with pytest.raises(grpc.RpcError) as caught:
         next(idle[1])
@@ -439,7 +439,7 @@ def test_the_end_of_a_displaced_stream_does_not_end_a_new_one_of_its_name(
         stack.callback(streams[-1].cancel)
         next(streams[-1])
     # Each is told of by what displaces it, and when gRPC has ended the stream.
-    wait_until(lambda: [one.session for one in ended].count("a") == 2, seconds=10)
+    wait_until(lambda: [one.name for one in ended].count("a") == 2, seconds=10)
     for one in ended:
         drop(one)
     assert lock_on(channel)(lock_wire.LockRequest("a", b"k", 1)).taken

@@ -1,4 +1,4 @@
-"""§2.4 the lock service and the bell with real processes, which are killed, stopped and many.
+"""§2.4 the lock service and wake-ups with real processes, which are killed, stopped and many.
 
 The service stands on a small gRPC server here; `percola oracle` serves it beside the timestamps.
 The name puts this file into the test process that starts no Spark.
@@ -43,8 +43,8 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def mine(server: Server, wait_until: Wait) -> Iterator[LockServiceClient]:
     lock_service = LockServiceClient([server.address], lock_seconds=PATIENT)
-    lock_service.listen(lambda: None)
-    wait_until(lambda: lock_service.is_attended)
+    lock_service.on_wake(lambda: None)
+    wait_until(lambda: lock_service.has_session)
     yield lock_service
     lock_service.close()
 
@@ -107,9 +107,9 @@ def turn(lock_service: LockServiceClient, names: Path, name: str) -> list[bool]:
 
 def take_turns(pipe: Connection, address: str, names: Path) -> list[bool]:
     lock_service = LockServiceClient([address], lock_seconds=PATIENT)
-    heard = threading.Event()
-    lock_service.listen(heard.set)
-    assert heard.wait(30)
+    woken = threading.Event()
+    lock_service.on_wake(woken.set)
+    assert woken.wait(30)
     say(pipe)
     found: list[bool] = []
     while True:
@@ -147,7 +147,7 @@ def test_the_locks_of_a_process_that_answers_nothing_are_dropped_within_seconds(
         assert ask(child, "try_lock", "t", b"s") is True
 
 
-def test_an_idle_process_attends_for_longer_than_the_keep_alive_takes(wait_until: Wait) -> None:
+def test_an_idle_session_outlives_the_keep_alive(wait_until: Wait) -> None:
     """A server that takes a client's pings for abuse ends the connection with the third."""
 
     def channel(address: str) -> Any:
@@ -178,10 +178,10 @@ def test_without_a_service_every_row_is_to_be_had_and_that_is_known_quickly() ->
     assert not alone.try_lock("t", b"first"), "the threads of a process keep apart all the same"
     alone.unlock("t", b"first")
     assert alone.try_lock("t", b"first")
-    heard = threading.Event()
-    alone.listen(heard.set)
-    alone.ring()
-    assert heard.is_set()
+    woken = threading.Event()
+    alone.on_wake(woken.set)
+    alone.wake()
+    assert woken.is_set()
     assert seconds(alone.close) < 5
 
 
@@ -192,19 +192,19 @@ def test_a_service_that_hangs_costs_one_time_out_a_second_and_is_found_again(
         address = service.hear()
         mine = LockServiceClient([address])
         other = LockServiceClient([address], lock_seconds=PATIENT)
-        mine.listen(lambda: None)
-        wait_until(lambda: mine.is_attended)
+        mine.on_wake(lambda: None)
+        wait_until(lambda: mine.has_session)
         assert other.try_lock("t", b"r")
         wait_until(lambda: not mine.try_lock("t", b"r") or mine.unlock("t", b"r"))
         service.signal(signal.SIGSTOP)
-        wait_until(lambda: mine.is_attended)
+        wait_until(lambda: mine.has_session)
         assert seconds(lambda: mine.try_lock("t", b"s")) < SLOW
         assert seconds(lambda: [mine.try_lock("t", b"%d" % n) for n in range(200)]) < SLOW
         assert seconds(lambda: [mine.unlock("t", b"%d" % n) for n in range(200)]) < SLOW
-        assert seconds(lambda: [mine.ring() for _ in range(10_000)]) < SLOW
+        assert seconds(lambda: [mine.wake() for _ in range(10_000)]) < SLOW
         service.signal(signal.SIGCONT)
-        wait_until(lambda: mine.is_attended)
-        wait_until(lambda: other.is_attended)
+        wait_until(lambda: mine.has_session)
+        wait_until(lambda: other.has_session)
         # Whatever was asked while it hung, no row stays locked for good.
         wait_until(lambda: other.try_lock("t", b"s"))
         for lock_service in (mine, other):
@@ -225,8 +225,8 @@ def test_a_service_that_hangs_only_in_locking_costs_one_time_out_a_second(
     monkeypatch.setattr(LockServiceServer, "_try_lock", hang)
     with Server(threads=50) as server:
         hasty = LockServiceClient([server.address])
-        hasty.listen(lambda: None)
-        wait_until(lambda: hasty.is_attended)
+        hasty.on_wake(lambda: None)
+        wait_until(lambda: hasty.has_session)
         began = time.monotonic()
         pause = threading.Event()
         for number in range(300):
@@ -247,12 +247,12 @@ def test_a_service_that_is_killed_and_started_again_is_attended_to_again(
         other = LockServiceClient([address], lock_seconds=PATIENT)
         assert mine.try_lock("t", b"r") and not other.try_lock("t", b"r")
         first.kill()
-        wait_until(lambda: not (mine.is_attended or other.is_attended))
+        wait_until(lambda: not (mine.has_session or other.has_session))
         assert other.try_lock("t", b"r"), "its loss forgets the locks"
         other.unlock("t", b"r")
         with Child(serve, address) as second:
             assert second.hear() == address
-            wait_until(lambda: mine.is_attended and other.is_attended)
+            wait_until(lambda: mine.has_session and other.has_session)
             assert other.try_lock("t", b"s")
             wait_until(lambda: not mine.try_lock("t", b"s") or mine.unlock("t", b"s"))
         mine.close()
@@ -266,47 +266,47 @@ def test_everybody_moves_to_the_process_that_holds_the_lease(wait_until: Wait) -
             LockServiceClient([a.address, b.address], lock_seconds=PATIENT)
             for a, b in ((one, two), (two, one))
         ]
-        bells = [threading.Event() for _ in clients]
-        for lock_service, bell in zip(clients, bells, strict=True):
-            lock_service.listen(bell.set)
+        wake_ups = [threading.Event() for _ in clients]
+        for lock_service, wake_up in zip(clients, wake_ups, strict=True):
+            lock_service.on_wake(wake_up.set)
         wait_until(lambda: one.service.sessions == 2)
         assert clients[0].try_lock("t", b"r")
         assert not clients[1].try_lock("t", b"r")
         one.holds, two.holds = False, True
         wait_until(lambda: two.service.sessions == 2)
         assert one.service.sessions == one.service.locks == 0
-        wait_until(lambda: all(lock_service.is_attended for lock_service in clients))
-        for bell in bells:
-            bell.clear()
-        clients[0].ring()
-        assert all(bell.wait(10) for bell in bells)
+        wait_until(lambda: all(lock_service.has_session for lock_service in clients))
+        for wake_up in wake_ups:
+            wake_up.clear()
+        clients[0].wake()
+        assert all(wake_up.wait(10) for wake_up in wake_ups)
         for lock_service in clients:
             lock_service.close()
 
 
-# --- The bell -----------------------------------------------------------------------------
+# --- Wake-ups -----------------------------------------------------------------------------
 
 
-def test_the_bell_is_heard_here_without_a_round_trip_and_elsewhere_at_once(
+def test_a_wake_up_arrives_here_without_a_round_trip_and_elsewhere_at_once(
     server: Server, mine: LockServiceClient
 ) -> None:
     here: list[float] = []
-    mine.listen(lambda: here.append(time.monotonic()))
+    mine.on_wake(lambda: here.append(time.monotonic()))
     with Child(live, server.address) as child:
         assert ask(child, "listen") is True
         waits = []
         for _ in range(20):
-            assert ask(child, "await bell") == "waiting"
+            assert ask(child, "await wake-up") == "waiting"
             del here[:]
-            rung = time.monotonic()
-            mine.ring()
-            assert len(here) == 1, "before ring() has returned"
-            waits.append(child.hear() - rung)
+            sent = time.monotonic()
+            mine.wake()
+            assert len(here) == 1, "before wake() has returned"
+            waits.append(child.hear() - sent)
         # Both clocks are the machine's. Usually it is a few milliseconds.
         assert max(waits) < 20
         assert sorted(waits)[len(waits) // 2] < 0.3
         del here[:]
-        child.tell(("ring",))
+        child.tell(("wake",))
         assert child.hear() is None
         wait_for = threading.Event()
         for _ in range(1000):
@@ -316,7 +316,7 @@ def test_the_bell_is_heard_here_without_a_round_trip_and_elsewhere_at_once(
         assert len(here) == 1
 
 
-def test_many_rings_are_a_few_calls_and_never_more_than_one_at_a_time(
+def test_many_wake_ups_are_a_few_calls_and_never_more_than_one_at_a_time(
     server: Server, mine: LockServiceClient, wait_until: Wait, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[float] = []
@@ -329,7 +329,7 @@ def test_many_rings_are_a_few_calls_and_never_more_than_one_at_a_time(
 
         def call(*arguments: Any, **options: Any) -> Any:
             nonlocal under_way
-            if name != wire.RING:
+            if name != wire.WAKE:
                 return real(*arguments, **options)
             under_way += 1
             at_once.append(under_way)
@@ -342,29 +342,31 @@ def test_many_rings_are_a_few_calls_and_never_more_than_one_at_a_time(
         return call
 
     monkeypatch.setattr(mine._connection, "_method", counted)
-    began, rings = time.monotonic(), 0
+    began, wake_ups = time.monotonic(), 0
     pause = threading.Event()
     while (took := time.monotonic() - began) < 1:
-        mine.ring()
-        rings += 1
+        mine.wake()
+        wake_ups += 1
         pause.wait(0.0005)
-    rung = len(calls)
-    assert rings > 2 * rung
-    assert rung <= 2 + took / 0.01, "ten milliseconds lie between two"
+    made = len(calls)
+    assert wake_ups > 2 * made
+    assert made <= 2 + took / 0.01, "ten milliseconds lie between two"
     wait_until(lambda: len(calls) >= 1)
     last = time.monotonic()
-    mine.ring()
-    wait_until(lambda: calls[-1] >= last, what="a ring for what was rung last")
+    mine.wake()
+    wait_until(lambda: calls[-1] >= last, what="a call for the last wake-up")
     assert set(at_once) == {1}
 
 
-def test_a_process_that_only_rings_does_not_attend(server: Server, mine: LockServiceClient) -> None:
-    heard = threading.Event()
-    mine.listen(heard.set)
-    heard.clear()
+def test_a_process_that_only_sends_wake_ups_opens_no_session(
+    server: Server, mine: LockServiceClient
+) -> None:
+    woken = threading.Event()
+    mine.on_wake(woken.set)
+    woken.clear()
     loader = LockServiceClient([server.address])
-    loader.ring()
-    assert heard.wait(10)
+    loader.wake()
+    assert woken.wait(10)
     assert server.service.sessions == 1
     loader.close()
 
@@ -375,7 +377,7 @@ def test_a_process_that_only_rings_does_not_attend(server: Server, mine: LockSer
 def test_a_thousand_that_attend_take_no_thread_from_other_calls(wait_until: Wait) -> None:
     with Server(threads=4) as server:
         with contextlib.ExitStack() as stack:
-            heard = [0] * 1000
+            woken = [0] * 1000
             streams = []
             for first in range(0, 1000, 100):
                 channel = stack.enter_context(
@@ -386,7 +388,7 @@ def test_a_thousand_that_attend_take_no_thread_from_other_calls(wait_until: Wait
                 attend = channel.unary_stream(
                     f"/{wire.SERVICE}/{wire.ATTEND}",
                     request_serializer=wire.AttendRequest.encode,
-                    response_deserializer=wire.Rung.decode,
+                    response_deserializer=wire.WakeUp.decode,
                 )
                 streams += [
                     attend(wire.AttendRequest(f"s{number}")) for number in range(first, first + 100)
@@ -396,12 +398,12 @@ def test_a_thousand_that_attend_take_no_thread_from_other_calls(wait_until: Wait
             slowest = max(seconds(lambda n=n: one.try_lock("t", b"%d" % n)) for n in range(200))
             assert server.service.locks == 200
             assert slowest < PATIENT / 2
-            one.ring()
+            one.wake()
             for number, stream in enumerate(streams):
-                # The first of them says that it is attended to, the second is the ring.
+                # The first reports that the session is open, the second is the wake-up.
                 next(stream), next(stream)
-                heard[number] += 1
-            assert heard == [1] * 1000
+                woken[number] += 1
+            assert woken == [1] * 1000
             assert threading.active_count() < 200, "the streams have no threads here"
             one.close()
             for stream in streams:
@@ -419,7 +421,7 @@ def test_a_client_without_the_token_goes_on_without_the_service(wait_until: Wait
         friend = LockServiceClient([server.address], metadata=shown, lock_seconds=PATIENT)
         assert friend.try_lock("t", b"r")
         assert stranger.try_lock("t", b"r")
-        assert friend.is_attended and not stranger.is_attended
-        stranger.ring()
+        assert friend.has_session and not stranger.has_session
+        stranger.wake()
         for lock_service in (stranger, friend):
             assert seconds(lock_service.close) < 5

@@ -52,7 +52,7 @@ def worker_process(folder: Path, commit: str, what: str, rescan: float) -> Progr
 def test_a_commit_wakes_a_worker_in_another_process_within_milliseconds(
     repo: Repository, folder: Path, commit: str, wait_until: Callable[..., object]
 ) -> None:
-    """With the safety net at 60 seconds, only the bell can be so quick."""
+    """With the safety net at 60 seconds, only a wake-up can be so quick."""
     with worker_process(folder, commit, "tally", 60) as worker:
         worker.expect("ready")
         write(repo, "warm-up 0")

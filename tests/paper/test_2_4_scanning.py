@@ -70,7 +70,7 @@ class Stage:
         context, rng = self.repo.context, random.Random(seed)
         runs = Runner(context, mine, metrics, options, rng)
         sweep = Sweep(context, mine, 1e9, lambda: None)
-        context.coordination.listen(sweep.note_bell)
+        context.coordination.on_wake(sweep.note_wake_up)
         self.scanner = Scanner(context, mine, metrics, options, runs, sweep, rng)
 
     def look(self) -> list[str]:
@@ -120,7 +120,7 @@ def test_n6_what_an_observer_notifies_is_where_its_scanner_looks_next(stage: Sta
     assert stage.ran == ["a", "a!"]
 
 
-def test_a_bell_that_another_process_rings_is_followed_by_a_look_everywhere(
+def test_a_wake_up_of_another_process_is_followed_by_a_scan_of_all_tables(
     ground: Ground, stage: Stage
 ) -> None:
     stage.look()
@@ -136,12 +136,12 @@ def test_what_nobody_rang_for_is_found_when_it_is_time_to_look_everywhere(
 ) -> None:
     stage.look()
     assert stage.wait == pytest.approx(1.0)
-    ring, stage.repo.context.coordination.ring = stage.repo.context.coordination.ring, print  # type: ignore[method-assign]
+    wake, stage.repo.context.coordination.wake = stage.repo.context.coordination.wake, print  # type: ignore[method-assign]
     try:
         with ground.repo(TABLES).transaction() as t:
             t.set(target, "a", "x")
     finally:
-        stage.repo.context.coordination.ring = ring  # type: ignore[method-assign]
+        stage.repo.context.coordination.wake = wake  # type: ignore[method-assign]
     stage.clock.now += 0.9
     with stage.repo.transaction() as t:
         t.notify(stale, "b")

@@ -110,7 +110,7 @@ def test_n6_finding_and_running_three_dirty_rows_costs_the_same_in_a_table_of_an
     assert large["most tablets"] <= 16
 
 
-# --- The bell, and the safety net -------------------------------------------------------
+# --- Wake-ups, and the safety net -------------------------------------------------------
 
 
 def test_a_local_commit_wakes_a_local_worker_at_once(
@@ -133,13 +133,13 @@ def test_a_local_commit_wakes_a_local_worker_at_once(
 
 
 class Mute(MemoryCoordination):
-    """A bell that nobody hears."""
+    """Its wake-ups are lost."""
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         pass
 
 
-def test_scanning_makes_up_for_a_bell_that_nobody_heard(
+def test_scanning_makes_up_for_a_lost_wake_up(
     ground: Ground, wait_until: Callable[..., object]
 ) -> None:
     repo = ground.repo(TABLES, coordination=Mute())

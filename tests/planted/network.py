@@ -69,7 +69,7 @@ PLANTED = [
         file="src/percola/oracle/server.py",
         old="    *SERVER_OPTIONS,\n",
         new="",
-        tests=[f"{_LOCK_SERVICE}test_an_idle_process_attends_for_longer_than_the_keep_alive_takes"],
+        tests=[f"{_LOCK_SERVICE}test_an_idle_session_outlives_the_keep_alive"],
     ),
     Planted(
         "lock-service-refuses-above-its-limit",
@@ -83,8 +83,8 @@ PLANTED = [
         "lock-service-forgets-by-name",
         "The end of a displaced stream ends the session that has its name by then.",
         file="src/percola/coordination/lock_service/server.py",
-        old="if self._attending.get(one.session) is not one:",
-        new="if one.session not in self._attending:",
+        old="if self._sessions.get(session.name) is not session:",
+        new="if session.name not in self._sessions:",
         tests=[f"{_LIMITS}test_the_end_of_a_displaced_stream_does_not_end_a_new_one_of_its_name"],
     ),
     Planted(

@@ -23,7 +23,7 @@ SLOW = {
     "joins-a-sent-call",
     "keeps-row-lock",
     "locks-go-early",
-    "nobody-rings",
+    "no-wake-up",
     "notifies-later",
     "one-step-draws-early",
     "prewrite-passes-rollback-record",

@@ -74,20 +74,20 @@ def hear_forever(pipe: Connection) -> None:
 def live(pipe: Connection, address: str) -> None:
     """A process that does what it is told, and answers."""
     lock_service = LockServiceClient([address], lock_seconds=PATIENT)
-    heard = threading.Event()
+    woken = threading.Event()
     while True:
         word, *arguments = hear(pipe)
         if word == "listen":
-            lock_service.listen(heard.set)
-            # The first ring says that it is attended to.
-            say(pipe, heard.wait(30))
-            heard.clear()
-        elif word == "await bell":
+            lock_service.on_wake(woken.set)
+            # The first wake-up reports that the session is open.
+            say(pipe, woken.wait(30))
+            woken.clear()
+        elif word == "await wake-up":
             say(pipe, "waiting")
-            heard.wait(30)
-            say(pipe, time.monotonic() if heard.is_set() else None)
-            heard.clear()
+            woken.wait(30)
+            say(pipe, time.monotonic() if woken.is_set() else None)
+            woken.clear()
         elif word == "attended":
-            say(pipe, lock_service.is_attended)
+            say(pipe, lock_service.has_session)
         else:
             say(pipe, getattr(lock_service, word)(*arguments))

@@ -1,4 +1,4 @@
-"""Liveness tokens, row locks, the bell and the observers of processes on one machine."""
+"""Liveness tokens, row locks, wake-ups and the observers of processes on one machine."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def files(folder: Path, kind: str) -> list[str]:
 def live(pipe: Connection, folder: Path) -> None:
     """A process that does what it is told, and answers."""
     coordination = LocalCoordination(folder)
-    heard = threading.Event()
+    woken = threading.Event()
     while True:
         word, *arguments = hear(pipe)
         if word == "listen":
-            coordination.listen(heard.set)
+            coordination.on_wake(woken.set)
             say(pipe)
-        elif word == "await bell":
+        elif word == "await wake-up":
             say(pipe, "waiting")
-            heard.wait(30)
-            say(pipe, time.monotonic() if heard.is_set() else None)
-            heard.clear()
+            woken.wait(30)
+            say(pipe, time.monotonic() if woken.is_set() else None)
+            woken.clear()
         elif word == "token":
             say(pipe, coordination.token)
         elif word == "announce":
@@ -85,7 +85,7 @@ def test_a_token_is_alive_exactly_as_long_as_its_process(
 def test_a_token_is_given_back_on_closing_and_not_taken_again(tmp_path: Path) -> None:
     coordination = LocalCoordination(tmp_path)
     token = coordination.token
-    coordination.listen(lambda: None)
+    coordination.on_wake(lambda: None)
     coordination.close()
     coordination.close()
     assert not coordination.is_alive(token)
@@ -93,7 +93,7 @@ def test_a_token_is_given_back_on_closing_and_not_taken_again(tmp_path: Path) ->
     for use in (lambda: coordination.token, lambda: coordination.try_lock("t", b"r")):
         with pytest.raises(RepositoryClosedError):
             use()
-    coordination.ring()
+    coordination.wake()
 
 
 def tokens_one_after_the_other(pipe: Connection, folder: Path, times: int) -> None:
@@ -249,80 +249,80 @@ def test_row_locks_vanish_with_their_process(mine: LocalCoordination, tmp_path: 
         assert mine.try_lock("t", b"r")
 
 
-# --- The bell ---------------------------------------------------------------------------
+# --- Wake-ups ---------------------------------------------------------------------------
 
 
-def test_the_bell_wakes_listeners_in_this_and_other_processes_at_once(
+def test_a_wake_up_arrives_in_this_and_other_processes_at_once(
     mine: LocalCoordination, tmp_path: Path
 ) -> None:
     here = threading.Event()
-    mine.listen(here.set)
+    mine.on_wake(here.set)
     with Child(live, tmp_path) as child:
         ask(child, "listen")
         waits = []
         for _ in range(20):
-            assert ask(child, "await bell") == "waiting"
-            rung = time.monotonic()
-            mine.ring()
+            assert ask(child, "await wake-up") == "waiting"
+            sent = time.monotonic()
+            mine.wake()
             assert here.wait(1)
             here.clear()
-            waits.append(child.hear() - rung)
+            waits.append(child.hear() - sent)
         # Both clocks are the machine's. Usually it is well below a millisecond.
         assert max(waits) < 1
         assert sorted(waits)[len(waits) // 2] < 0.05
-        child.tell(("ring",))
+        child.tell(("wake",))
         assert here.wait(1)
 
 
 def test_a_listener_that_has_stopped_hears_nothing_and_others_still_do(
     mine: LocalCoordination,
 ) -> None:
-    heard: list[str] = []
-    stop = mine.listen(lambda: heard.append("first"))
-    mine.listen(lambda: heard.append("second"))
+    woken: list[str] = []
+    stop = mine.on_wake(lambda: woken.append("first"))
+    mine.on_wake(lambda: woken.append("second"))
     stop()
     stop()
-    mine.ring()
-    assert heard == ["second"]
+    mine.wake()
+    assert woken == ["second"]
 
 
 def test_whoever_begins_to_listen_is_rung_from_then_on(
     mine: LocalCoordination, tmp_path: Path
 ) -> None:
-    mine.ring()
+    mine.wake()
     with Child(live, tmp_path) as child:
         ask(child, "listen")
-        ask(child, "await bell")
-        mine.ring()
+        ask(child, "await wake-up")
+        mine.wake()
         assert child.hear() is not None
 
 
-def test_the_bell_of_a_listener_that_was_killed_is_cleared_away(
+def test_the_fifo_of_a_process_that_was_killed_is_removed(
     mine: LocalCoordination, tmp_path: Path
 ) -> None:
     with Child(live, tmp_path) as child, Child(live, tmp_path) as other:
         ask(child, "listen")
         ask(other, "listen")
-        mine.ring()
+        mine.wake()
         token = str(ask(child, "token"))
-        assert token in mine._bells
+        assert token in mine._fifos
         child.kill()
-        mine.ring()
-        assert token not in mine._bells
+        mine.wake()
+        assert token not in mine._fifos
         assert files(tmp_path, "wake") == [ask(other, "token")]
         assert token not in files(tmp_path, "live")
-        ask(other, "await bell")
-        mine.ring()
+        ask(other, "await wake-up")
+        mine.wake()
         assert other.hear() is not None
 
 
-def test_a_ring_never_goes_into_a_file_that_has_got_a_closed_bells_descriptor(
+def test_a_wake_up_is_never_written_to_a_file_that_reuses_a_closed_descriptor(
     mine: LocalCoordination, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = tmp_path / "other"
 
     def forget_and_open(token: str) -> None:
-        mine._forget_bell(token)
+        mine._close_fifo(token)
         opened.append(other.open("wb"))
 
     opened: list[BinaryIO] = []
@@ -339,10 +339,10 @@ def test_a_ring_never_goes_into_a_file_that_has_got_a_closed_bells_descriptor(
 
     with Child(live, tmp_path) as child:
         ask(child, "listen")
-        mine.ring()
+        mine.wake()
         token = str(ask(child, "token"))
         monkeypatch.setattr(os, "write", slow_write)
-        mine.ring()
+        mine.wake()
         meanwhile[0].join(10)
         monkeypatch.undo()
         opened[0].close()
@@ -355,15 +355,15 @@ def test_closing_does_not_wait_for_a_listener_that_waits_for_it(
     coordination = LocalCoordination(tmp_path)
     entered = threading.Event()
 
-    def heard() -> None:
+    def woken() -> None:
         entered.set()
-        wait_until(lambda: not coordination._listeners)  # the first thing that closing does
+        wait_until(lambda: not coordination._callbacks)  # the first thing that closing does
         coordination.unlock("t", b"r")
 
-    coordination.listen(heard)
-    # As another process does it, so that the listening thread calls `heard`.
-    with (tmp_path / "wake" / coordination.token).open("wb", buffering=0) as bell:
-        bell.write(b"!")
+    coordination.on_wake(woken)
+    # As another process does it, so that the listening thread calls `woken`.
+    with (tmp_path / "wake" / coordination.token).open("wb", buffering=0) as fifo:
+        fifo.write(b"!")
     assert entered.wait(10)
     closing = threading.Thread(target=coordination.close, daemon=True)
     closing.start()
@@ -371,11 +371,11 @@ def test_closing_does_not_wait_for_a_listener_that_waits_for_it(
     assert not closing.is_alive()
 
 
-def test_the_bell_is_heard_in_a_process_with_very_many_open_files(tmp_path: Path) -> None:
+def test_a_wake_up_arrives_in_a_process_with_very_many_open_files(tmp_path: Path) -> None:
     with Child(listen_among_many_files, tmp_path) as child:
         child.hear()
         coordination = LocalCoordination(tmp_path)
-        coordination.ring()
+        coordination.wake()
         assert child.hear()
         coordination.close()
 
@@ -384,10 +384,10 @@ def listen_among_many_files(pipe: Connection, folder: Path) -> bool:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 4096), most))
     kept = [os.dup(0) for _ in range(1100)]
-    heard = threading.Event()
+    woken = threading.Event()
     coordination = LocalCoordination(folder)
-    coordination.listen(heard.set)
+    coordination.on_wake(woken.set)
     say(pipe, len(kept))
-    answer = heard.wait(30)
+    answer = woken.wait(30)
     coordination.close()
     return answer

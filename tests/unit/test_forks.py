@@ -93,7 +93,7 @@ LOCKS: Mapping[str, Callable[[Any], Any]] = {
     "ChangeCounts._guard": lambda context: context.change_counts._guard,
     "LockResolver._guard": lambda context: context.resolver._guard,
     "LocalCoordination._guard": lambda context: context.coordination._guard,
-    "LeaseFile._guard": lambda context: context.coordination._leases._guard,
+    "ActiveSlots._guard": lambda context: context.coordination._active_slots._guard,
     "Environment._writing": lambda context: context.store._environment._writing,
     "percola.connect.local._local_guard": lambda context: folder._local_guard,
     "percola.observers.worker._announcing": lambda context: worker._announcing,

@@ -1,4 +1,4 @@
-"""Advisory locks and the bell: the service's rules, its messages, and what a process does alone."""
+"""Advisory locks and wake-ups: the service's rules, its messages, and what a process does alone."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ def test_threads_of_a_process_keep_out_of_each_others_way() -> None:
     assert lock_service.try_lock("t", b"r")
 
 
-def test_the_bell_is_heard_by_all_who_listen_until_they_stop() -> None:
+def test_a_wake_up_calls_all_callbacks_until_they_are_removed() -> None:
     lock_service = LockService()
-    heard: list[str] = []
-    stop = lock_service.listen(lambda: heard.append("first"))
-    lock_service.listen(lambda: heard.append("second"))
-    lock_service.ring()
+    woken: list[str] = []
+    stop = lock_service.on_wake(lambda: woken.append("first"))
+    lock_service.on_wake(lambda: woken.append("second"))
+    lock_service.wake()
     stop()
     stop()
-    lock_service.ring()
-    assert heard == ["first", "second", "second"]
+    lock_service.wake()
+    assert woken == ["first", "second", "second"]
     lock_service.close()
-    lock_service.ring()
-    assert len(heard) == 3
+    lock_service.wake()
+    assert len(woken) == 3
     with pytest.raises(RepositoryClosedError):
         lock_service.try_lock("t", b"r")
 
@@ -57,13 +57,13 @@ def test_the_bell_is_heard_by_all_who_listen_until_they_stop() -> None:
 def test_a_child_after_a_fork_has_no_locks_and_no_listeners_of_its_parent() -> None:
     lock_service = LockService()
     assert lock_service.try_lock("t", b"r")
-    heard = threading.Event()
-    lock_service.listen(heard.set)
+    woken = threading.Event()
+    lock_service.on_wake(woken.set)
     child = os.fork()
     if not child:
         try:
-            lock_service.ring()
-            os._exit(0 if lock_service.try_lock("t", b"r") and not heard.is_set() else 1)
+            lock_service.wake()
+            os._exit(0 if lock_service.try_lock("t", b"r") and not woken.is_set() else 1)
         finally:
             os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
@@ -92,7 +92,7 @@ class Call:
         self.sent: list[Any] = []
         self.code: Any = None
         self._ended: list[Callable[[], None]] = []
-        self.rings = threading.Semaphore(0)
+        self.wake_ups = threading.Semaphore(0)
         self.gate = threading.Event()
         self.gate.set()
 
@@ -112,7 +112,7 @@ class Call:
     def send(self, message: Any) -> None:
         self.gate.wait(20)
         self.sent.append(message)
-        self.rings.release()
+        self.wake_ups.release()
 
     def end(self) -> None:
         """The stream breaks."""
@@ -140,9 +140,9 @@ class Service:
         call: Any = Call()
         self.real._unlock(wire.UnlockRequest(session, key, turn), call)
 
-    def ring(self, session: str = "") -> int:
+    def wake(self, session: str = "") -> int:
         call: Any = Call()
-        return self.real._ring(wire.RingRequest(session), call).pause_ms
+        return self.real._wake(wire.WakeRequest(session), call).pause_ms
 
 
 def test_a_lock_belongs_to_one_session_until_it_is_given_back_or_the_stream_breaks() -> None:
@@ -200,7 +200,7 @@ def test_without_the_lease_every_call_is_refused_and_who_attends_is_sent_away(
 ) -> None:
     service = Service()
     call = service.attend("one")
-    assert call.rings.acquire(timeout=60)
+    assert call.wake_ups.acquire(timeout=60)
     assert service.try_lock("one", b"k", 1)
     service.is_held = False
     wait_until(lambda: service.real.sessions == 0)
@@ -211,51 +211,51 @@ def test_without_the_lease_every_call_is_refused_and_who_attends_is_sent_away(
         lambda: service.attend("two"),
         lambda: service.try_lock("one", b"k", 2),
         lambda: service.unlock("one", b"k", 2),
-        service.ring,
+        service.wake,
     ):
         with pytest.raises(RefusedError, match="FAILED_PRECONDITION"):
             ask()
 
 
-def test_a_ring_reaches_everybody_but_the_ringer() -> None:
+def test_a_wake_up_reaches_all_sessions_but_its_sender() -> None:
     service = Service()
     one, two = service.attend("one"), service.attend("two")
     for call in (one, two):
-        assert call.rings.acquire(timeout=60), "the first says that it is attended to"
+        assert call.wake_ups.acquire(timeout=60), "the first reports that the session is open"
     for _ in range(5):
-        service.ring("one")
-        assert two.rings.acquire(timeout=60)
-    service.ring("two")
-    assert one.rings.acquire(timeout=60)
+        service.wake("one")
+        assert two.wake_ups.acquire(timeout=60)
+    service.wake("two")
+    assert one.wake_ups.acquire(timeout=60)
     assert (len(one.sent), len(two.sent)) == (2, 6)
-    service.ring()
-    assert one.rings.acquire(timeout=60) and two.rings.acquire(timeout=60)
+    service.wake()
+    assert one.wake_ups.acquire(timeout=60) and two.wake_ups.acquire(timeout=60)
 
 
-def test_what_rings_while_a_ring_is_sent_goes_into_one_more() -> None:
+def test_wake_ups_while_one_is_sent_become_one_more() -> None:
     service = Service()
     one, two = service.attend("one"), service.attend("two")
     for call in (one, two):
-        assert call.rings.acquire(timeout=60)
+        assert call.wake_ups.acquire(timeout=60)
     one.gate.clear()
     for _ in range(500):
-        service.ring("two")
+        service.wake("two")
     one.gate.set()
-    assert one.rings.acquire(timeout=60)
+    assert one.wake_ups.acquire(timeout=60)
     # Rings are sent in order: when this one has come, all before it have.
-    service.ring("one")
-    assert two.rings.acquire(timeout=60)
+    service.wake("one")
+    assert two.wake_ups.acquire(timeout=60)
     assert 2 <= len(one.sent) <= 3
 
 
 def test_the_more_attend_the_longer_a_ringer_keeps_quiet() -> None:
     service = Service()
-    assert service.ring() == 10
+    assert service.wake() == 10
     calls = [service.attend(f"s{number}") for number in range(50)]
-    assert service.ring() == 50
+    assert service.wake() == 50
     for call in calls:
         call.end()
-    assert service.ring() == 10
+    assert service.wake() == 10
 
 
 def test_the_thread_that_sends_ends_when_nobody_attends(wait_until: WaitUntil) -> None:
@@ -263,7 +263,7 @@ def test_the_thread_that_sends_ends_when_nobody_attends(wait_until: WaitUntil) -
     for _ in range(2):
         call = service.attend("one")
         assert service.real._sender is not None
-        assert call.rings.acquire(timeout=60)
+        assert call.wake_ups.acquire(timeout=60)
         call.end()
         wait_until(lambda: service.real._sender is None)
 
@@ -275,14 +275,14 @@ def test_the_thread_that_sends_ends_when_nobody_attends(wait_until: WaitUntil) -
     "message",
     [
         wire.AttendRequest("abc"),
-        wire.Rung(),
+        wire.WakeUp(),
         wire.LockRequest("ü", b"\0\xff" * 100, 2**63),
         wire.LockReply(True),
         wire.LockReply(False),
         wire.UnlockRequest("s", b"k", 1),
         wire.UnlockReply(),
-        wire.RingRequest(""),
-        wire.RingReply(1000),
+        wire.WakeRequest(""),
+        wire.WakeReply(1000),
     ],
 )
 def test_the_messages_are_those_of_the_proto_file(message: Any) -> None:
@@ -291,7 +291,7 @@ def test_the_messages_are_those_of_the_proto_file(message: Any) -> None:
 
 @given(st.binary(max_size=40))
 def test_bytes_that_are_no_message_are_a_value_error_and_nothing_else(raw: bytes) -> None:
-    for kind in (wire.LockRequest, wire.RingReply, wire.Rung):
+    for kind in (wire.LockRequest, wire.WakeReply, wire.WakeUp):
         try:
             kind.decode(raw)
         except ValueError:
@@ -304,4 +304,4 @@ def test_a_field_of_another_kind_is_refused() -> None:
     with pytest.raises(ValueError, match="not a text"):
         wire.LockRequest.decode(b"\x08\x01")
     with pytest.raises(ValueError, match="not a number"):
-        wire.RingReply.decode(b"\x0a\x01a")
+        wire.WakeReply.decode(b"\x0a\x01a")

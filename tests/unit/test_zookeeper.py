@@ -285,7 +285,7 @@ def test_what_is_read_for_two_seconds_stands_and_what_is_not_read_does_not(
         for ts in words:
             held.note(ts)
             said = ts
-        wish = held.look()
+        wish = held.check()
         if not words:
             assert wish == said, "the same at two looks"
         elif wish:
@@ -334,16 +334,16 @@ def test_where_nobody_listens_every_wait_is_bounded_and_the_error_names_the_addr
         with pytest.raises(RepositoryClosedError):
             use()
     coordination.hold_back(18)
-    coordination.ring()
+    coordination.wake()
     coordination.close()
 
 
 def test_nothing_is_connected_and_no_thread_runs_before_it_is_needed() -> None:
     before = threading.active_count()
     coordination = ZooKeeperCoordination(["127.0.0.1:9"], "/percola/x")
-    coordination.ring()
+    coordination.wake()
     assert coordination.try_lock("t", b"r")
-    stop = coordination.listen(lambda: None)
+    stop = coordination.on_wake(lambda: None)
     assert threading.active_count() == before
     coordination.hold_back(17)
     assert coordination._session._needed_since is None, "a short read needs no session"

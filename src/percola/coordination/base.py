@@ -1,8 +1,8 @@
-"""§2.2 liveness tokens, §2.4 the lightweight lock service, and a bell.
+"""§2.2 liveness tokens, §2.4 the lightweight lock service, and wake-ups for workers.
 
-Nothing here is needed for safety. A token that is lost or lies makes clean-up earlier or
-later, never wrong (rule P8); an advisory lock that is lost makes two workers look at one row;
-a bell that is not heard is made up for by scanning.
+Nothing here is needed for safety. A liveness token that is lost or wrong makes clean-up earlier or
+later, never wrong (rule P8). If an advisory lock is lost, two workers scan one row. Periodic
+scanning makes up for a wake-up that is lost.
 """
 
 from __future__ import annotations
@@ -23,44 +23,44 @@ class Coordination(ABC):
     def is_alive(self, token: str) -> bool:
         """Whether the process that holds the token still runs (§2.2).
 
-        The empty token is that of no one process, and always alive: what carries it lives by
-        being refreshed, whoever does that.
+        The empty token belongs to no single process and is always alive: a lock with it lives for
+        as long as any process refreshes it.
         """
 
     @abstractmethod
     def try_lock(self, table: str, row: bytes) -> bool:
-        """Take the advisory lock of a row for this thread's scan; False if another has it."""
+        """Take the advisory lock of a row for this thread's scan; False if it is taken."""
 
     @abstractmethod
     def unlock(self, table: str, row: bytes) -> None:
-        """Give the advisory lock back."""
+        """Release the advisory lock of a row."""
 
     @abstractmethod
-    def ring(self) -> None:
-        """Tell every worker of the repository that there may be work. Never raises."""
+    def wake(self) -> None:
+        """Wake all workers of the repository: there may be work. Never raises."""
 
     @abstractmethod
-    def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
-        """Call `heard` (from any thread) whenever a worker should look; returns how to stop."""
+    def on_wake(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback`, from any thread, at each wake-up; returns a function that stops it."""
 
     @abstractmethod
     def hold_back(self, ts: int) -> None:
-        """Say that this process still reads at `ts` and later; 0: that it reads nothing.
+        """Publish that this process still reads at `ts` and later; 0: that it reads nothing.
 
-        Garbage collection respects it while the process lives. It is a courtesy: a reader
-        whose word gets lost sees an error, never a wrong answer (rule P12). Never raises.
+        Garbage collection respects it while the process lives. It is best effort: if it is lost,
+        reads below the safe point fail, and never return wrong data. Never raises.
         """
 
     @abstractmethod
     def oldest_held(self) -> int | None:
-        """The oldest timestamp that a live process holds back, this one included, or None."""
+        """The oldest timestamp that a live process, including this one, reads at; or None."""
 
     @abstractmethod
     def announce_observers(self, observers: dict[str, list[str]]) -> None:
         """Publish which observers this process runs, by column.
 
-        Raises ObserverMismatchError if a live process runs others on one of the columns:
-        each would take the other's notifications for answered.
+        Raises ObserverMismatchError if a live process runs other observers on one of the columns:
+        each process would treat the other's notifications as acknowledged.
         """
 
     @abstractmethod
@@ -69,4 +69,4 @@ class Coordination(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give the token back."""
+        """Give up the liveness token."""

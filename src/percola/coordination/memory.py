@@ -20,7 +20,7 @@ class MemoryCoordination(Coordination):
     def _start_afresh(self) -> None:
         self._locked: set[tuple[str, bytes]] = set()
         self._guard = threading.Lock()
-        self._listeners: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[], None]] = []
         self._observers: dict[str, list[str]] = {}
         self._held = 0
 
@@ -42,16 +42,16 @@ class MemoryCoordination(Coordination):
         with self._guard:
             self._locked.discard((table, row))
 
-    def ring(self) -> None:
-        for heard in list(self._listeners):
-            heard()
+    def wake(self) -> None:
+        for callback in list(self._callbacks):
+            callback()
 
-    def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
-        self._listeners.append(heard)
+    def on_wake(self, callback: Callable[[], None]) -> Callable[[], None]:
+        self._callbacks.append(callback)
 
         def stop() -> None:
-            if heard in self._listeners:
-                self._listeners.remove(heard)
+            if callback in self._callbacks:
+                self._callbacks.remove(callback)
 
         return stop
 
@@ -68,4 +68,4 @@ class MemoryCoordination(Coordination):
         return [{"token": self.token, "pid": os.getpid(), "observers": self._observers}]
 
     def close(self) -> None:
-        self._listeners.clear()
+        self._callbacks.clear()

@@ -1,7 +1,7 @@
 """§2.4: the processes of a repository run the same observers on a column.
 
-Each would take the other's notifications for answered: an acknowledgement says that one observer
-has run, and removing a notify entry that all of them have.
+Otherwise each would treat the other's notifications as acknowledged: an acknowledgment records that
+one observer has run, and a notify entry is removed once all of them have.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from percola.errors import ObserverMismatchError
 
 
 def check_agreement(other: dict[str, object], observers: dict[str, list[str]]) -> None:
-    """Hold what a live process runs against what this one is about to run.
+    """Compare the observers of a live process with those that this one is about to run.
 
     Args:
-        other: what the process says of itself, an element of `Coordination.processes`.
+        other: the other process, an element of `Coordination.processes`.
         observers: the names of this process's observers, by column.
 
     Raises ObserverMismatchError if they have a column in common, and not all of its observers.

@@ -66,7 +66,7 @@ class WorkerOptions:
         first_wait: seconds until the second attempt; they double from there.
         longest_wait: seconds that they double up to.
         timeout: seconds after which a running observer is given up and its change dead-lettered.
-        rescan: seconds between scans when no bell rings: the safety net.
+        rescan: seconds between scans without a wake-up: the safety net.
         sweep: seconds between looks for locks that dead processes left on observed columns.
         retention: seconds for which superseded versions stay readable; the worker removes
             older ones (`percola.gc.collector`). Of several workers' the shortest counts. None: it

@@ -22,7 +22,7 @@ do than can be done, beginning anew each time would leave the rest of a tablet t
 
 A table in which nothing was left to do is left out until there is news of it: a commit of this
 process says in which tables it notified somebody (`transactions.change_counts.ChangeCounts`). When
-another process rings, and once a second whatever comes (`WorkerOptions.rescan`), all tables are
+another process wakes it, and once a second in any case (`WorkerOptions.rescan`), all tables are
 looked at.
 
 Columns whose observers may be put off (`Observer.defer`) are left out, but for a pass over them
@@ -38,7 +38,7 @@ stand apart, it has put them before (`percola.store.remote.notify_table`), and n
 for.
 
 Nothing here waits and nothing starts a thread: `Scanner.look` goes round once and says for how long
-there is nothing to do. `percola.observers.worker` calls it from threads, and sleeps to the bell.
+there is nothing to do. `percola.observers.worker` calls it from threads, and sleeps in between.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Scanner:
         # Where nothing was left to do, with which news (of
         # `percola.transactions.change_counts.ChangeCounts`) of the table.
         self._done: dict[tuple[frozenset[Address], str], int] = {}
-        self._rung, self._since = 0, -math.inf
+        self._seen_wake_ups, self._since = 0, -math.inf
         self._seen: dict[str, tuple[bytes, bytes]] = {}  # The first dirty row, and the last.
         self._next_attempt = math.inf  # Seconds until the first of those that this look has met.
         # A batch is of rows that were found together.
@@ -111,7 +111,7 @@ class Scanner:
     def look(self) -> float:
         """Go round once, and run what is dirty; seconds until it is worth looking again.
 
-        0 says that there may be more to do at once; a bell may ring before the time is over.
+        0 says that there may be more to do at once; a wake-up may come before the time is over.
 
         Raises:
             GivenUpError: an observer took too long, and another scanner has taken this one's
@@ -120,11 +120,11 @@ class Scanner:
         """
         clock, rescan = self._context.clock, self._options.rescan
         self._next_attempt = math.inf
-        rung = self._sweep.others_rang()
-        anew = rung != self._rung or clock.monotonic() - self._since >= rescan
+        wake_ups = self._sweep.wake_ups_by_others()
+        anew = wake_ups != self._seen_wake_ups or clock.monotonic() - self._since >= rescan
         if anew:
             self._done.clear()
-            self._rung = rung
+            self._seen_wake_ups = wake_ups
         try:
             if self._apart:
                 found, rest = self._pass_apart()

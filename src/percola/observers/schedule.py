@@ -1,7 +1,7 @@
 """§2.4: what a worker has left to do: all of its scanners share that.
 
 Which columns may wait, and for how long (`Observer.defer`, `Observer.share`); which run apart and
-are this worker's; what the dead owe; whether anything is left at all; and who rang the bell.
+are this worker's; what the dead owe; whether anything is left at all; and other wake-ups.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Sweep:
 
     Args:
         every: seconds between looks for the locks of the dead.
-        ring: called when settling a lock may have put a notify entry.
+        wake: called when settling a lock may have put a notify entry.
     """
 
     def __init__(
@@ -39,12 +39,12 @@ class Sweep:
         context: TransactionContext,
         observers: Observers,
         every: float,
-        ring: Callable[[], None],
+        wake: Callable[[], None],
     ) -> None:
         self._context = context
         self._observers = observers
         self._every = every
-        self._ring = ring
+        self._wake = wake
         self._guard = threading.Lock()
         self._swept = context.clock.monotonic()
         self._deferred = dict.fromkeys(observers.deferred, self._swept)
@@ -52,7 +52,7 @@ class Sweep:
         self._rested: dict[Address, float] = {}
         self._busy: set[object] = set()
         self._claims: set[Address] = set()
-        self._bells = 0
+        self._wake_ups = 0
         self.ending = False
 
     def is_idle(self) -> bool:
@@ -66,14 +66,14 @@ class Sweep:
             lambda: not (self._is_dirty() or self.finish_the_dead() or self._is_dirty())
         )
 
-    def note_bell(self) -> None:
-        """The bell rang, whoever did it."""
+    def note_wake_up(self) -> None:
+        """A wake-up has arrived, from this process or another."""
         with self._guard:
-            self._bells += 1
+            self._wake_ups += 1
 
-    def others_rang(self) -> int:
-        """A number that changes when the bell rings and this process has not told where to look."""
-        return self._bells - self._context.change_counts.told
+    def wake_ups_by_others(self) -> int:
+        """A number that changes with every wake-up of another process."""
+        return self._wake_ups - self._context.change_counts.told
 
     def is_due(self) -> bool:
         """Whether it is time to look for the locks of the dead; true once each time."""
@@ -168,7 +168,7 @@ class Sweep:
             found = True
             settled |= self._context.resolver.try_resolve(cell, start_ts, raw)
         if settled:
-            self._ring()
+            self._wake()
         return found
 
     def _is_dirty(self) -> bool:

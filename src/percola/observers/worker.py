@@ -2,8 +2,8 @@
 
 Each thread has a scanner (`percola.observers.scanner`) that goes round the notify entries, runs the
 observers of what is dirty (`percola.observers.runner`), and says for how long there is nothing to
-do. That long the thread waits for the bell: a commit in this process rings at once, one in another
-process within milliseconds, and a slow scan makes up for what nobody heard.
+do. That long the thread waits for a wake-up: one of a commit in this process arrives at once, of
+another process within milliseconds, and a slow scan makes up for lost ones.
 
 A watch looks for observers that run for longer than they may, and puts fresh threads in the
 place of those that are lost to them.
@@ -53,7 +53,7 @@ class _Shared:
     """What the threads of a worker share, under one condition."""
 
     changed: threading.Condition
-    rings: int = 0
+    wake_ups: int = 0
 
 
 class Worker:
@@ -106,7 +106,7 @@ class Worker:
         self._threads: list[threading.Thread] = []
         self._apart: threading.Thread | None = None
         self._runs = Runner(self._context, self._observers, self.metrics, self._options, self._rng)
-        self._sweep = Sweep(self._context, self._observers, self._options.sweep, self._ring)
+        self._sweep = Sweep(self._context, self._observers, self._options.sweep, self._wake)
         self._guard = threading.Lock()
         self._stopped = threading.Event()
         self._unlisten: Callable[[], None] | None = None
@@ -126,7 +126,7 @@ class Worker:
             warn_of_unobserved(self._context, self._observers)
         _announce(coordination, self._observers.announcement)
         self._announced = True
-        self._unlisten = coordination.listen(self._ring)
+        self._unlisten = coordination.on_wake(self._wake)
         self._stopped.clear()
         threading.Thread(target=self._watch, name="percola-watch", daemon=True).start()
         if self._options.retention is not None:
@@ -196,7 +196,7 @@ class Worker:
             self.start()
             try:
                 while not self._runs.stopping and not (done := finished()):
-                    # Not the bell, which every commit rings: only the end is waited for here.
+                    # Not the wake-up of every commit: only the end is waited for here.
                     self._stopped.wait(_LOOK)
             finally:
                 self.stop()
@@ -247,10 +247,10 @@ class Worker:
             thread.start()
             self._threads.append(thread)
 
-    def _ring(self) -> None:
-        self._sweep.note_bell()
+    def _wake(self) -> None:
+        self._sweep.note_wake_up()
         with self._shared.changed:
-            self._shared.rings += 1
+            self._shared.wake_ups += 1
             self._shared.changed.notify_all()
 
     def _scan_forever(self, apart: bool) -> None:
@@ -266,7 +266,7 @@ class Worker:
             apart=apart,
         )
         while not self._runs.stopping:
-            rings = self._shared.rings
+            wake_ups = self._shared.wake_ups
             try:
                 wait = scanner.look()
             except GivenUpError:
@@ -276,14 +276,14 @@ class Worker:
                 return
             if wait:
                 with self._shared.changed:
-                    if self._shared.rings == rings and not self._runs.stopping:
+                    if self._shared.wake_ups == wake_ups and not self._runs.stopping:
                         self._shared.changed.wait(wait)
 
     def _end_with(self, error: Exception) -> None:
         """Stop the worker; whoever runs or stops it gets the error."""
         self._failure = error
         self._runs.stopping = True
-        self._ring()
+        self._wake()
 
     # --- Watching -----------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ class ChangeCounts:
     """Which tables the commits of this process have notified somebody in; thread-safe.
 
     A scanner that has found nothing in a table need not look again until its count has changed, or
-    another process has rung: a bell that rings is one of ours as often as this was `told`.
+    a wake-up of another process has arrived: as many wake-ups as `told` are our own.
     """
 
     def __init__(self) -> None:

@@ -57,7 +57,7 @@ class TransactionContext:
         caches_reads: whether transactions keep what they read (§2.5).
         prefetch: what past transactions read next (§2.5), where what is read is kept; or None.
         calls: the count of calls to the store, where they are counted; or None.
-        ring: called after a commit that notified somebody, once it is noted in `news`.
+        wake: called after a commit that notified somebody, once it is noted in `news`.
         news: in which tables this process's commits have notified somebody.
         leases: where those that read now stand, for garbage collection to wait for.
         readers: the store's readers of single columns.
@@ -74,7 +74,7 @@ class TransactionContext:
     caches_reads: bool = False
     prefetch: Prefetch | None = None
     calls: StoreCalls | None = None
-    ring: Callable[[], None] = field(default=lambda: None)
+    wake: Callable[[], None] = field(default=lambda: None)
     change_counts: ChangeCounts = field(default_factory=ChangeCounts)
     leases: ActiveSnapshots = field(default_factory=ActiveSnapshots)
     readers: Readers = field(default_factory=Readers)
@@ -82,7 +82,7 @@ class TransactionContext:
     def changed(self, tables: Iterable[str]) -> None:
         """Say, after a commit, that somebody has been notified in these tables."""
         self.change_counts.note(tables)
-        self.ring()
+        self.wake()
 
     def new_cache(self) -> ReadCache:
         """The cache of a transaction that begins now."""

@@ -1,6 +1,6 @@
 """Mutants of §2.4, notifications and observers: N1 … N7.
 
-What a jump away from another scanner saves (N7) and how soon a bell is heard (N6) are measured
+What a jump away from another scanner saves (N7) and how soon a wake-up arrives (N6) are measured
 where time is real: `tests/paper/test_2_4_worker.py`.
 """
 
@@ -22,7 +22,7 @@ from percola.transactions import two_phase
 from percola.transactions.transaction import Transaction
 from percola.transactions.two_phase import TwoPhaseCommit
 from tests.simulation.mutants.mutant import WITH_LOCKS, Collection, Seams
-from tests.simulation.mutants.workloads import APART, Archive, Bell, Diary
+from tests.simulation.mutants.workloads import APART, Archive, Diary, WakeUp
 from tests.simulation.workloads.aside import Aside
 from tests.simulation.workloads.chain import Chain
 from tests.simulation.workloads.collapsing import Collapsing
@@ -341,13 +341,13 @@ def scans_everything(seams: Seams) -> None:
         return found
 
 
-@NOTIFYING.mutant("nobody-rings", "N6", Bell, kinds=(FaultKind.SLOW, FaultKind.PAUSED))
-def nobody_rings(seams: Seams) -> None:
+@NOTIFYING.mutant("no-wake-up", "N6", WakeUp, kinds=(FaultKind.SLOW, FaultKind.PAUSED))
+def no_wake_up(seams: Seams) -> None:
     """A commit wakes no worker: its change waits for the next scan."""
 
     @seams.coordination
     class Silent(SimulatedCoordination):
-        def ring(self) -> None:
+        def wake(self) -> None:
             return
 
 

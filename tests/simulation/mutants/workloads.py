@@ -306,11 +306,11 @@ stamp = letters.column("stamp", str)
 archive = letters.column("archive", str)
 
 
-class Bell(Workload):
-    """Workers that scan next to never: a commit must wake them. No commit dies unheard, and
-    nobody's bell is broken."""
+class WakeUp(Workload):
+    """Workers that scan next to never: a commit must wake them. Every commit sends its
+    wake-up, and every wake-up arrives."""
 
-    name = "bell"
+    name = "wake-up"
     tables = (letters,)
     sizes: ClassVar[Sizes] = {"letters": (1, 3), "clean": (0, 0)}
     options = replace(Workload.options, rescan=1e6, sweep=1e6)
@@ -340,7 +340,7 @@ class Bell(Workload):
                 self.violate(f"{row.key} was not stamped.", (text, row.key), (stamp, row.key))
 
 
-class Archive(Bell):
+class Archive(WakeUp):
     """Few letters among many that were filed long ago: nobody looks at those for work."""
 
     name = "archive"
@@ -356,7 +356,7 @@ class Archive(Bell):
                 )
 
 
-class Diary(Bell):
+class Diary(WakeUp):
     """The observer leaves an entry of its own for each of its runs: two runs for one change do
     not meet in what they write, only in their acknowledgment."""
 

@@ -3,8 +3,8 @@
     leases    one slot of 8 bytes a process: the oldest timestamp that it reads at, or 0
 
 A process owns a slot by a record lock on its first byte, which the kernel frees when the process
-ends, however it ends. The slots are mapped into memory, so saying "I read at 17 now" costs no
-system call, and whoever collects garbage reads them all at once.
+ends, however it ends. The slots are mapped into memory, so publishing a timestamp costs no system
+call, and garbage collection reads all slots at once.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _NONE_LEFT: Final = -2
 
 
 class ActiveSlots:
-    """The leases of one repository's processes; one object a process, made after a fork.
+    """The slots of one repository's processes; one object a process, reopened after a fork.
 
-    Where every slot is taken this process holds nothing back. Raises OSError if the file cannot
+    If every slot is taken, this process publishes nothing. Raises OSError if the file cannot
     be used, or if there is no room for it on the disk.
     """
 
@@ -41,13 +41,13 @@ class ActiveSlots:
             raise
         self._view = memoryview(self._map).cast("Q")
         self._mine = _NONE_YET
-        # Of this process's threads: record locks do not keep them apart, so one that frees a dead
-        # process's slot could free what another one is just taking. Reentrant, for snapshots that
-        # Python's garbage collection ends.
+        # Between this process's threads, which record locks do not exclude: a thread that frees a
+        # dead process's slot could free one that another thread is taking. Reentrant, for snapshots
+        # that Python's garbage collection ends.
         self._guard = threading.RLock()
 
     def hold(self, ts: int) -> None:
-        """Hold `ts` back, in place of what was held before; 0: nothing."""
+        """Publish `ts` in place of the previous timestamp; 0: nothing is read."""
         mine = self._mine
         if mine >= 0:
             self._view[mine] = ts
@@ -79,7 +79,7 @@ class ActiveSlots:
         return oldest
 
     def _free_if_dead(self, slot: int) -> bool:
-        """Whether the owner of a slot has ended; then it is anybody's again."""
+        """Whether the owner of a slot has ended; its slot is then freed."""
         with self._guard:
             if slot == self._mine or not self._try_lock(slot):
                 return False
@@ -88,7 +88,7 @@ class ActiveSlots:
             return True
 
     def close(self, *, forked: bool = False) -> None:
-        """Give the slot back; in the child of a fork, where it is the parent's, leave it."""
+        """Free the slot; in the child of a fork the slot is the parent's and stays."""
         if self._mine >= 0 and not forked:
             self._view[self._mine] = 0
         self._view.release()

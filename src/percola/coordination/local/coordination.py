@@ -2,16 +2,17 @@
 
     live/TOKEN     a file whose owner holds a record lock on it for as long as it runs; the
                    kernel frees the lock when the process ends, however it ends. Its text
-                   says the pid and which observers the process runs.
-    wake/TOKEN     a FIFO of each process that listens; a byte in it rings the bell
+                   has the pid and the observers that the process runs.
+    wake/TOKEN     a FIFO of each process that runs a worker; a byte in it wakes the process
     rows.lock      advisory row locks: a record lock on the byte at hash(row)
-    leases         what each process still reads: `percola.coordination.local.active_slots`
+    leases         what each process still reads: `percola.coordination.local.active_slots`; the
+                   name is older than the module
 
 Record locks (fcntl), not flock: a child does not inherit them, so a fork never keeps a dead
-parent's token alive. They belong to the process, so threads of one process keep out of each
-other's way by a set in memory. Two rows of one hash share a lock: that is harmless, the locks
-are advisory. The paper's lock service is a server; here the kernel already is one, and it
-forgets the locks of the dead by itself.
+parent's token alive. They belong to the process, so the threads of one process exclude each
+other by a set in memory. Two rows of one hash share a lock, which is harmless: the locks are
+advisory. The paper's lock service is a server; here the kernel serves, and it releases the locks
+of dead processes by itself.
 """
 
 from __future__ import annotations
@@ -58,15 +59,15 @@ class LocalCoordination(Coordination):
         self._token: str | None = None
         self._token_fd = -1
         self._rows_fd = -1
-        self._leases: ActiveSlots | None = None
+        self._active_slots: ActiveSlots | None = None
         self._rows: set[tuple[str, bytes]] = set()
         self._observers: dict[str, list[str]] = {}
-        self._listeners: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[], None]] = []
         self._fifo_fd = -1
         self._stop_fds: tuple[int, int] | None = None
         self._listener: threading.Thread | None = None
-        self._bells: dict[str, int] = {}
-        self._bells_seen = -1
+        self._fifos: dict[str, int] = {}
+        self._fifos_seen = -1
 
     # --- Liveness -----------------------------------------------------------------------
 
@@ -80,7 +81,7 @@ class LocalCoordination(Coordination):
                 raise RepositoryClosedError("This repository has been closed; open it again.")
             if self._token is None:
                 token = f"{os.getpid()}-{secrets.token_hex(6)}"
-                # Nobody may see it before it is locked: it would be taken for a dead one's.
+                # Locked before it is visible: without a lock it would look dead.
                 temporary = self._folder / f"live-{token}"
                 with using(temporary):
                     fd = open_file(temporary, exclusive=True)
@@ -111,10 +112,10 @@ class LocalCoordination(Coordination):
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
-        except OSError:  # No descriptors left, say. Its locks still run out of time.
+        except OSError:  # For example no descriptors left. Its locks still expire.
             return True
         try:
-            # A shared lock, so that two who ask at once do not take each other for the owner.
+            # A shared lock, so that two that check at once do not mistake each other for the owner.
             fcntl.lockf(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             return True
@@ -147,7 +148,7 @@ class LocalCoordination(Coordination):
     def announce_observers(self, observers: dict[str, list[str]]) -> None:
         with self._guard:
             mine, rows_fd = self.token, self._open_rows()
-            # One at a time: two that come at once must not overlook each other.
+            # One at a time: two that announce at once must not overlook each other.
             self._lock_announcing(rows_fd)
             try:
                 for other in self.processes():
@@ -203,77 +204,77 @@ class LocalCoordination(Coordination):
                 self._rows.remove((table, row))
                 fcntl.lockf(self._rows_fd, fcntl.LOCK_UN, 1, _byte_of(table, row))
 
-    # --- What is read (P12) ---------------------------------------------------------------
+    # --- Active reads (P12) ---------------------------------------------------------------
 
     def hold_back(self, ts: int) -> None:
-        # Called for nearly every transaction. A process that has lost its lease reads on, and is
-        # told if garbage collection overtook it.
+        # Called for nearly every transaction. A process without a slot continues to read; its reads
+        # fail if garbage collection overtakes them.
         try:
-            (self._leases or self._open_leases()).hold(ts)
+            (self._active_slots or self._open_active_slots()).hold(ts)
         except (OSError, ValueError, RepositoryError):
             return
 
     def oldest_held(self) -> int | None:
-        return (self._leases or self._open_leases()).oldest()
+        return (self._active_slots or self._open_active_slots()).oldest()
 
-    def _open_leases(self) -> ActiveSlots:
+    def _open_active_slots(self) -> ActiveSlots:
         with self._guard:
             if self._closed:
                 raise RepositoryClosedError("This repository has been closed; open it again.")
-            if self._leases is None:
+            if self._active_slots is None:
                 with using(self._folder / "leases"):
-                    self._leases = ActiveSlots(self._folder)
-            return self._leases
+                    self._active_slots = ActiveSlots(self._folder)
+            return self._active_slots
 
-    # --- The bell -----------------------------------------------------------------------
+    # --- Wake-ups -----------------------------------------------------------------------
 
-    def ring(self) -> None:
-        for heard in self._listeners:
-            heard()
+    def wake(self) -> None:
+        for callback in self._callbacks:
+            callback()
         try:
             changed = os.stat(self._folder / "wake").st_mtime_ns
-            if changed != self._bells_seen:
-                self._find_bells(changed)
+            if changed != self._fifos_seen:
+                self._find_fifos(changed)
         except OSError:
             return
         # Under the guard: a descriptor that is closed meanwhile may be another file's by now.
         with self._guard:
-            for token, fd in list(self._bells.items()):
+            for token, fd in list(self._fifos.items()):
                 try:
                     os.write(fd, b"!")
                 except BlockingIOError:
-                    pass  # It has not even looked at the last ring.
+                    pass  # It has not read the wake-ups before this one.
                 except OSError:
-                    self._forget_bell(token)
-                    self.is_alive(token)  # Which clears up behind it, if it is not.
+                    self._close_fifo(token)
+                    self.is_alive(token)  # Removes its files if it is dead.
 
-    def _find_bells(self, changed: int) -> None:
+    def _find_fifos(self, changed: int) -> None:
         with self._guard:
             if self._closed:
                 return
             complete = True
             names = set(os.listdir(self._folder / "wake")) - {self._token}
-            for gone in self._bells.keys() - names:
-                self._forget_bell(gone)
-            for token in names - self._bells.keys():
+            for gone in self._fifos.keys() - names:
+                self._close_fifo(gone)
+            for token in names - self._fifos.keys():
                 path = self._folder / "wake" / token
                 try:
-                    self._bells[token] = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-                except OSError:  # Nobody listens; or we have no descriptors left.
+                    self._fifos[token] = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                except OSError:  # No process reads it; or there are no descriptors left.
                     complete = complete and not self.is_alive(token)
             # The file system's clock is coarse: trust its time only once it is well past.
             settled = time.time_ns() - changed > 100_000_000
-            self._bells_seen = changed if settled and complete else -1
+            self._fifos_seen = changed if settled and complete else -1
 
-    def _forget_bell(self, token: str) -> None:
+    def _close_fifo(self, token: str) -> None:
         with self._guard:
-            fd = self._bells.pop(token, -1)
+            fd = self._fifos.pop(token, -1)
             if fd >= 0:
                 os.close(fd)
 
-    def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
+    def on_wake(self, callback: Callable[[], None]) -> Callable[[], None]:
         with self._guard:
-            self._listeners = [*self._listeners, heard]
+            self._callbacks = [*self._callbacks, callback]
             if self._listener is None:
                 path = self._folder / "wake" / self.token
                 temporary = self._folder / f"wake-{self.token}"
@@ -285,20 +286,20 @@ class LocalCoordination(Coordination):
                     temporary.rename(path)
                 self._stop_fds = os.pipe()
                 self._listener = threading.Thread(
-                    target=self._hear,
+                    target=self._read_wake_ups,
                     args=(self._fifo_fd, *self._stop_fds),
-                    name="percola-bell",
+                    name="percola-wake-ups",
                     daemon=True,
                 )
                 self._listener.start()
 
         def stop() -> None:
             with self._guard:
-                self._listeners = [one for one in self._listeners if one is not heard]
+                self._callbacks = [other for other in self._callbacks if other is not callback]
 
         return stop
 
-    def _hear(self, fifo: int, *stop_fds: int) -> None:
+    def _read_wake_ups(self, fifo: int, *stop_fds: int) -> None:
         stop = stop_fds[0]
         # Not select(), which takes no descriptor above 1023.
         poll = select.poll()
@@ -310,8 +311,8 @@ class LocalCoordination(Coordination):
                 break
             with contextlib.suppress(BlockingIOError):
                 os.read(fifo, 4096)
-            for heard in self._listeners:
-                heard()
+            for callback in self._callbacks:
+                callback()
         for fd in (fifo, *stop_fds):
             os.close(fd)
 
@@ -320,20 +321,20 @@ class LocalCoordination(Coordination):
     def close(self) -> None:
         with self._guard:
             self._closed = True
-            self._listeners = []
+            self._callbacks = []
             listener, self._listener = self._listener, None
             stop_fds, self._stop_fds, self._fifo_fd = self._stop_fds, None, -1
             if stop_fds is not None:
-                # The listening thread closes what it listens to.
+                # The listening thread closes its descriptors.
                 os.write(stop_fds[1], b"!")
-            for token in list(self._bells):
-                self._forget_bell(token)
+            for token in list(self._fifos):
+                self._close_fifo(token)
             rows_fd, self._rows_fd = self._rows_fd, -1
             if rows_fd >= 0:
                 os.close(rows_fd)
-            leases, self._leases = self._leases, None
-            if leases is not None:
-                leases.close()
+            active_slots, self._active_slots = self._active_slots, None
+            if active_slots is not None:
+                active_slots.close()
             mine, self._token = self._token, None
             token_fd, self._token_fd = self._token_fd, -1
             if mine is not None:
@@ -341,7 +342,7 @@ class LocalCoordination(Coordination):
                     with contextlib.suppress(OSError):
                         (self._folder / kind / mine).unlink()
                 os.close(token_fd)
-        # Not under the guard: what the thread calls just now may want it.
+        # Not under the guard: a callback that the thread is running may want it.
         if listener is not None and listener is not threading.current_thread():
             listener.join()
 
@@ -350,14 +351,14 @@ class LocalCoordination(Coordination):
         # another thread was about to close one, its field was emptied before: the number may be
         # another file's by now.
         try:
-            if self._leases is not None:
-                self._leases.close(forked=True)
+            if self._active_slots is not None:
+                self._active_slots.close(forked=True)
             for fd in (
                 self._token_fd,
                 self._rows_fd,
                 *(self._stop_fds or ()),
                 self._fifo_fd,
-                *self._bells.values(),
+                *self._fifos.values(),
             ):
                 if fd >= 0:
                     with contextlib.suppress(OSError):

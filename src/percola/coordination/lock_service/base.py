@@ -1,4 +1,4 @@
-"""§2.4 advisory row locks and the bell among the threads of one process.
+"""§2.4 advisory row locks and wake-ups among the threads of one process.
 
 `percola.coordination.lock_service.client` extends both to other processes.
 """
@@ -13,9 +13,9 @@ from percola.platform import fork_safety as forks
 
 
 class LockService:
-    """Who works on which row, and a bell. Nothing of it is needed for safety.
+    """Advisory row locks and wake-ups; neither is needed for safety.
 
-    Safe to use from many threads. A child after a fork begins with no locks and no listeners.
+    Safe to use from many threads. A child after a fork begins with no locks and no callbacks.
     """
 
     def __init__(self) -> None:
@@ -24,10 +24,10 @@ class LockService:
         forks.at_fork(self._start_afresh)
 
     def _start_afresh(self) -> None:
-        """Forget what was copied by a fork: it is the parent's."""
+        """Discard the parent's state that a fork has copied."""
         self._guard = threading.Lock()
         self._rows: set[tuple[str, bytes]] = set()
-        self._listeners: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[], None]] = []
 
     def try_lock(self, table: str, row: bytes) -> bool:
         """Take the lock of a row; False if another thread or process has it.
@@ -43,30 +43,30 @@ class LockService:
             return True
 
     def unlock(self, table: str, row: bytes) -> None:
-        """Give the lock of a row back; harmless if it is not held."""
+        """Release the lock of a row; no effect if it is not held."""
         with self._guard:
             self._rows.discard((table, row))
 
-    def ring(self) -> None:
-        """Ring the bell. Never raises, and waits for nothing but the listeners of this process."""
-        for heard in self._listeners:
-            heard()
+    def wake(self) -> None:
+        """Wake all workers. Never raises; waits for the callbacks of this process only."""
+        for callback in self._callbacks:
+            callback()
 
-    def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
-        """Call `heard`, from any thread, when the bell rings; returns how to stop."""
+    def on_wake(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback`, from any thread, at each wake-up; returns a function that stops it."""
         with self._guard:
-            # A new list each time: it is gone through without the guard.
-            self._listeners = [*self._listeners, heard]
+            # A new list each time: `wake` iterates without the guard.
+            self._callbacks = [*self._callbacks, callback]
 
         def stop() -> None:
             with self._guard:
-                self._listeners = [one for one in self._listeners if one is not heard]
+                self._callbacks = [other for other in self._callbacks if other is not callback]
 
         return stop
 
     def close(self) -> None:
-        """Give everything back. Idempotent."""
+        """Release all locks and remove all callbacks. Idempotent."""
         with self._guard:
             self._closed = True
             self._rows = set()
-            self._listeners = []
+            self._callbacks = []

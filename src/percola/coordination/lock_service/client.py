@@ -1,13 +1,16 @@
-"""§2.4 "a lightweight lock service" as a client: advisory locks and a bell between processes.
+"""§2.4 "a lightweight lock service", client side: advisory locks and wake-ups between processes.
 
-    attending      a thread reads one stream: who attends hears the bell, and keeps its locks
-    try_lock       first among the threads of this process, then one call; no answer means yes
-    unlock         a call that nobody waits for
-    ring           the listeners here at once; a thread tells the service, one call at a time
+    session     a thread reads one stream. While it is open, the process receives wake-ups and keeps
+                its locks
+    try_lock    first among the threads of this process, then one call; no answer counts as taken
+                by this process
+    unlock      a call in the background
+    wake        calls the callbacks of this process at once; a thread notifies the service, with
+                one call at a time
 
-Without the service everything goes on: rows are locked against the threads of this process only,
-and the bells of others are not heard; scanning makes up for both. A service that did not answer is
-left alone for a second, so that its loss does not slow scanning.
+Everything continues without the service: rows are then locked against the threads of this process
+only, and wake-ups of other processes do not arrive; scanning makes up for both. A service that did
+not answer is not called again for a second, so that its loss does not slow scanning.
 """
 
 from __future__ import annotations
@@ -26,46 +29,46 @@ from percola.coordination.lock_service.base import LockService
 from percola.coordination.lock_service.wire import (
     ATTEND,
     CHANNEL_OPTIONS,
-    RING,
     SERVICE,
     TRY_LOCK,
     UNLOCK,
+    WAKE,
     AttendRequest,
     LockReply,
     LockRequest,
-    RingReply,
-    RingRequest,
-    Rung,
     UnlockReply,
     UnlockRequest,
+    WakeReply,
+    WakeRequest,
+    WakeUp,
 )
 from percola.errors import UsageError
 from percola.platform.fork_safety import GRPC
 
 LOCK_SECONDS: Final = 0.3
 
-_GONE: Final = 1.0
-"""Seconds for which a service that did not answer is not asked again."""
-_RING_SECONDS: Final = 1.0
+_BACK_OFF: Final = 1.0
+"""Seconds for which a service that did not answer is not called again."""
+_WAKE_SECONDS: Final = 1.0
 _UNLOCK_SECONDS: Final = 2.0
 _ATTEND_SECONDS: Final = 3.0
 _JOIN: Final = 2.0
 
 
 def open_channel(address: str) -> Any:
-    """A channel in the clear."""
+    """A channel without TLS."""
     return grpc.insecure_channel(address, options=list(CHANNEL_OPTIONS))
 
 
 class LockServiceClient(LockService):
-    """Advisory locks and the bell of a repository, served beside its oracle.
+    """Advisory locks and wake-ups of a repository, served beside its oracle.
 
-    Connects when it is first used. A child of a process that has used gRPC goes on without the
+    Connects when it is first used. A child of a process that has used gRPC continues without the
     service (`percola.platform.fork_safety`).
 
     Args:
-        addresses: `host:port` of each of the repository's oracle processes; the one that holds the
-            lease is found among them.
+        addresses: `host:port` of each of the repository's oracle processes; the client finds the
+            lease holder among them.
         channel: makes a channel to an address; by default without TLS. Pass
             `percola.coordination.lock_service.wire.CHANNEL_OPTIONS` to a channel of your own:
             without them a machine that has disappeared is noticed late.
@@ -91,24 +94,24 @@ class LockServiceClient(LockService):
         self.lock_seconds = lock_seconds
         self.metadata = list(metadata) if metadata else None
         self.channel = channel
-        # What a fork has copied belongs to the parent: it is neither used nor closed.
+        # Those that a fork has copied belong to the parent: they are neither used nor closed.
         self._connections: list[_Connection] = []
         super().__init__()
 
     def _start_afresh(self) -> None:
         super()._start_afresh()
         self._turns: dict[tuple[str, bytes], int] = {}
-        connection = _Connection(self, self._hear)
+        connection = _Connection(self, self._run_callbacks)
         self._connections.append(connection)
         self._connection = connection
 
-    def _hear(self) -> None:
-        super().ring()
+    def _run_callbacks(self) -> None:
+        super().wake()
 
     @property
-    def is_attended(self) -> bool:
-        """Whether the service knows of this process just now."""
-        return self._connection.is_attended
+    def has_session(self) -> bool:
+        """Whether this process has a session with the service now."""
+        return self._connection.has_session
 
     def try_lock(self, table: str, row: bytes) -> bool:
         if not super().try_lock(table, row):
@@ -129,13 +132,13 @@ class LockServiceClient(LockService):
         if turn:
             self._connection.unlock(_key(table, row), turn)
 
-    def ring(self) -> None:
-        super().ring()
-        self._connection.ring()
+    def wake(self) -> None:
+        super().wake()
+        self._connection.wake()
 
-    def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
-        stop = super().listen(heard)
-        self._connection.attend()
+    def on_wake(self, callback: Callable[[], None]) -> Callable[[], None]:
+        stop = super().on_wake(callback)
+        self._connection.open_session()
         return stop
 
     def close(self) -> None:
@@ -143,76 +146,76 @@ class LockServiceClient(LockService):
         self._connection.close()
 
 
-class _Attended(NamedTuple):
-    """The one stream that is open, and where."""
+class _Session(NamedTuple):
+    """The session of the stream that is open, and its server."""
 
     address: str
-    session: str
+    name: str
 
 
 class _Connection:
-    """A process's connections, its stream and its pending ring."""
+    """A process's channels, its stream and its pending wake-up."""
 
-    def __init__(self, client: LockServiceClient, hear: Callable[[], None]) -> None:
+    def __init__(self, client: LockServiceClient, on_wake: Callable[[], None]) -> None:
         self._client = client
-        self._hear = hear
+        self._on_wake = on_wake
         self._changed = threading.Condition(threading.Lock())
         self._channels: dict[str, Any] = {}
         self._turns = itertools.count(1)
-        self._attended: _Attended | None = None
+        self._session: _Session | None = None
         self._stream: Any = None
         self._began = 0.0
         self._is_beginning = True
-        self._gone_until = 0.0
-        self._rung = threading.Event()
+        self._silent_until = 0.0
+        self._wake_due = threading.Event()
         self._closing = threading.Event()
-        self._attending: threading.Thread | None = None
-        self._ringing: threading.Thread | None = None
+        self._reader: threading.Thread | None = None
+        self._waker: threading.Thread | None = None
         if GRPC.is_barred:
             self._is_beginning = False
             self._closing.set()
 
     @property
-    def is_attended(self) -> bool:
-        return self._attended is not None
+    def has_session(self) -> bool:
+        return self._session is not None
 
-    # --- Attending ----------------------------------------------------------------------
+    # --- The session --------------------------------------------------------------------
 
-    def attend(self) -> None:
-        """Begin to attend, in the background."""
-        if self._attending is None:
+    def open_session(self) -> None:
+        """Open a session in the background, and reopen it when it ends."""
+        if self._reader is None:
             with self._changed:
-                if self._attending is None and not self._closing.is_set():
+                if self._reader is None and not self._closing.is_set():
                     self._began = time.monotonic()
-                    self._attending = _start(self._attend_forever, "percola-bell")
+                    self._reader = _start(self._keep_session, "percola-wake-ups")
 
-    def _attend_forever(self) -> None:
+    def _keep_session(self) -> None:
         addresses = self._client.addresses
         for attempt in itertools.count(1):
             if self._closing.is_set():
                 return
-            attended = _Attended(addresses[attempt % len(addresses)], secrets.token_hex(8))
-            served = self._attend_once(attended)
+            session = _Session(addresses[attempt % len(addresses)], secrets.token_hex(8))
+            served = self._read_stream(session)
             if attempt == len(addresses):
                 with self._changed:
                     self._is_beginning = False
                     self._changed.notify_all()
-            # Where it was served, it is asked again elsewhere at once; then a moment later.
+            # After a session that was served, the next address is tried at once.
             if not served and attempt % len(addresses) == 0:
                 self._closing.wait(0.2)
 
-    def _attend_once(self, attended: _Attended) -> bool:
-        """Attend at one address until the stream breaks; whether it was attended to at all."""
+    def _read_stream(self, session: _Session) -> bool:
+        """Read a session's stream until it breaks; whether the service accepted the session."""
         served = False
         late = threading.Timer(_ATTEND_SECONDS, lambda: stream.cancel())
         late.daemon = True
         try:
-            attend = self._channel(attended.address).unary_stream(
+            attend = self._channel(session.address).unary_stream(
                 f"/{SERVICE}/{ATTEND}",
                 request_serializer=AttendRequest.encode,
-                response_deserializer=Rung.decode,
+                response_deserializer=WakeUp.decode,
             )
-            stream = attend(AttendRequest(attended.session), metadata=self._client.metadata)
+            stream = attend(AttendRequest(session.name), metadata=self._client.metadata)
             late.start()
             for _ in stream:
                 if not served:
@@ -222,44 +225,44 @@ class _Connection:
                         if self._closing.is_set():
                             stream.cancel()
                             break
-                        self._attended, self._stream = attended, stream
+                        self._session, self._stream = session, stream
                         self._is_beginning = False
                         self._changed.notify_all()
-                # Also the first time: bells that rang meanwhile were not heard.
-                self._hear()
+                # Also for the first message: wake-ups before the session did not arrive.
+                self._on_wake()
         except (grpc.RpcError, ValueError):
             pass  # ValueError: another thread has closed the channel.
         finally:
             late.cancel()
             with self._changed:
-                self._attended = self._stream = None
+                self._session = self._stream = None
         return served
 
-    def _find(self) -> _Attended | None:
-        """Where to ask; None if nobody is known, or the one that is did not answer just now."""
-        attended = self._attended
-        if attended is None:
-            self.attend()
+    def _usable_session(self) -> _Session | None:
+        """The session to use; None if there is none, or if its server has just not answered."""
+        session = self._session
+        if session is None:
+            self.open_session()
             with self._changed:
                 # Only in the beginning: later it is known whether the service is there.
                 until = self._began + self._client.lock_seconds
-                while self._attended is None and self._is_beginning:
+                while self._session is None and self._is_beginning:
                     if (left := until - time.monotonic()) <= 0:
                         return None
                     self._changed.wait(left)
-                attended = self._attended
-        return None if time.monotonic() < self._gone_until else attended
+                session = self._session
+        return None if time.monotonic() < self._silent_until else session
 
-    def _lose(self, attended: _Attended) -> None:
-        """A call came to nothing: give the stream up, and with it what the service holds for it.
+    def _give_up(self, session: _Session) -> None:
+        """A call has failed: end the session, and with it the locks that the service holds for it.
 
-        Else a lock that it gave without our hearing of it would stay.
+        Otherwise a lock would stay that the service granted in an answer that was lost.
         """
         with self._changed:
-            if self._attended != attended:
+            if self._session != session:
                 return
-            stream, self._attended, self._stream = self._stream, None, None
-            self._gone_until = time.monotonic() + _GONE
+            stream, self._session, self._stream = self._stream, None, None
+            self._silent_until = time.monotonic() + _BACK_OFF
         stream.cancel()
 
     # --- Locks --------------------------------------------------------------------------
@@ -267,74 +270,74 @@ class _Connection:
     def try_lock(self, key: bytes) -> int:
         """The turn in which the lock was taken; 0 if another process has it."""
         turn = next(self._turns)
-        attended = self._find()
-        if attended is None:
+        session = self._usable_session()
+        if session is None:
             return turn
-        request = LockRequest(attended.session, key, turn)
+        request = LockRequest(session.name, key, turn)
         try:
-            method = self._method(attended.address, TRY_LOCK, LockReply)
+            method = self._method(session.address, TRY_LOCK, LockReply)
             reply = method(
                 request, timeout=self._client.lock_seconds, metadata=self._client.metadata
             )
         except BaseException as error:
-            # Also if it was interrupted: the service may have given the lock.
-            self._lose(attended)
+            # Also after an interrupt: the service may have granted the lock.
+            self._give_up(session)
             if isinstance(error, (grpc.RpcError, ValueError)):
                 return turn
             raise
         return turn if reply.taken else 0
 
     def unlock(self, key: bytes, turn: int) -> None:
-        """Give a lock back, in the background."""
-        attended = self._attended
-        if attended is None:
+        """Release a lock, in the background."""
+        session = self._session
+        if session is None:
             return
-        request = UnlockRequest(attended.session, key, turn)
+        request = UnlockRequest(session.name, key, turn)
         try:
-            method = self._method(attended.address, UNLOCK, UnlockReply)
-            given = method.future(request, timeout=_UNLOCK_SECONDS, metadata=self._client.metadata)
+            method = self._method(session.address, UNLOCK, UnlockReply)
+            reply = method.future(request, timeout=_UNLOCK_SECONDS, metadata=self._client.metadata)
         except ValueError:
             return
 
         def done(call: Any) -> None:
             if call.code() is not grpc.StatusCode.OK:
-                self._lose(attended)
+                self._give_up(session)
 
-        given.add_done_callback(done)
+        reply.add_done_callback(done)
 
-    # --- The bell -----------------------------------------------------------------------
+    # --- Wake-ups -----------------------------------------------------------------------
 
-    def ring(self) -> None:
-        """Tell the others, in the background; what is rung meanwhile goes into one ring."""
-        self._rung.set()
-        if self._ringing is None:
+    def wake(self) -> None:
+        """Wake the other processes, in the background; wake-ups meanwhile are sent as one."""
+        self._wake_due.set()
+        if self._waker is None:
             with self._changed:
-                if self._ringing is None and not self._closing.is_set():
+                if self._waker is None and not self._closing.is_set():
                     try:
-                        self._ringing = _start(self._ring_forever, "percola-ring")
+                        self._waker = _start(self._send_wake_ups, "percola-wake")
                     except RuntimeError:
-                        return  # No thread can be had: nobody else hears it.
+                        return  # No thread can be started: other processes are not woken.
 
-    def _ring_forever(self) -> None:
+    def _send_wake_ups(self) -> None:
         at = 0
         while True:
-            self._rung.wait()
+            self._wake_due.wait()
             if self._closing.is_set():
                 return
-            self._rung.clear()
-            pause = _GONE
+            self._wake_due.clear()
+            pause = _BACK_OFF
             for _ in self._client.addresses:
-                attended = self._attended
-                address = attended.address if attended else self._client.addresses[at]
-                request = RingRequest(attended.session if attended else "")
+                session = self._session
+                address = session.address if session else self._client.addresses[at]
+                request = WakeRequest(session.name if session else "")
                 try:
-                    method = self._method(address, RING, RingReply)
-                    reply = method(request, timeout=_RING_SECONDS, metadata=self._client.metadata)
+                    method = self._method(address, WAKE, WakeReply)
+                    reply = method(request, timeout=_WAKE_SECONDS, metadata=self._client.metadata)
                     pause = reply.pause_ms / 1000
                     break
                 except (grpc.RpcError, ValueError):
-                    if attended:
-                        self._lose(attended)
+                    if session:
+                        self._give_up(session)
                     at = (at + 1) % len(self._client.addresses)
             if self._closing.wait(pause):
                 return
@@ -366,12 +369,12 @@ class _Connection:
             self._changed.notify_all()
             channels, self._channels = self._channels, {}
             stream = self._stream
-        self._rung.set()
+        self._wake_due.set()
         if stream is not None:
             stream.cancel()
         for channel in channels.values():
             channel.close()
-        for thread in (self._attending, self._ringing):
+        for thread in (self._reader, self._waker):
             if thread is not None and thread is not threading.current_thread():
                 thread.join(_JOIN)
 

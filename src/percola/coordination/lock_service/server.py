@@ -1,16 +1,16 @@
 """§2.4 "a lightweight lock service": advisory locks in memory, beside the oracle.
 
-    Attend(session)   one stream for each process that attends: rings are sent on it, and its
+    Attend(session)   one stream for each session: wake-ups are sent on it, and the session's
                       locks live as long as it does
     TryLock, Unlock   a lock is (session, turn), by key
-    Ring              marks every stream but the ringer's; one thread sends what is marked
+    Ring              marks every session but the sender's; one thread sends the wake-ups
 
 Only the oracle process that holds the lease serves it, so that all processes ask the same one. When
-that changes its streams are ended and its locks forgotten: they are advisory.
+the lease moves, the sessions are ended and the locks dropped: they are advisory.
 
-A stream takes no thread of the server's pool. Sending rings takes at most a tenth of the time of
-one thread, and every ringer is told for how long to keep quiet, which is longer the more processes
-there are: the timestamps that the same process hands out are more urgent than bells.
+A stream takes no thread of the server's pool. Sending wake-ups takes at most a tenth of the time of
+one thread, and each reply tells the sender how long to pause, which grows with the number of
+sessions: the timestamps that the same process hands out are more urgent than wake-ups.
 """
 
 from __future__ import annotations
@@ -25,56 +25,56 @@ import grpc
 
 from percola.coordination.lock_service.wire import (
     ATTEND,
-    RING,
     SERVICE,
     TRY_LOCK,
     UNLOCK,
+    WAKE,
     AttendRequest,
     LockReply,
     LockRequest,
-    RingReply,
-    RingRequest,
-    Rung,
     UnlockReply,
     UnlockRequest,
+    WakeReply,
+    WakeRequest,
+    WakeUp,
 )
 
 log = logging.getLogger("percola.oracle")
 
-_LOOK: Final = 0.5
-"""Seconds between looks whether the lease is still held, and so the longest that rings wait."""
-_SHARE: Final = 9
-"""Sending rests for so many times as long as it took."""
-_QUIET_MS: Final = 10
+_LEASE_CHECK: Final = 0.5
+"""Seconds between checks that the lease is still held; wake-ups wait no longer than this."""
+_REST_FACTOR: Final = 9
+"""The thread that sends rests for this many times as long as sending took."""
+_PAUSE_MS: Final = 10
 _SESSIONS: Final = 2000
-"""Processes that may attend at a time."""
+"""The most sessions at a time."""
 _SETTLED: Final = 10.0
-"""Seconds for which a session that was not used keeps its place: without, more processes than there
-are places would displace each other without end."""
+"""Seconds for which an unused session cannot be displaced: without this, more processes than
+`_SESSIONS` would displace each other without end."""
 _NAME_BYTES: Final = 64
-"""The longest name of a session. Percola's are of 16 bytes, and its keys too."""
+"""The longest name of a session. Percola's names and keys have 16 bytes."""
 _KEY_BYTES: Final = 64
 _SESSION_LOCKS: Final = 5000
 _LOCKS: Final = 200_000
 """Locks of all sessions: about 70 MB."""
-_RUNG: Final = Rung()
+_WAKE_UP: Final = WakeUp()
 
-_NOT_HERE: Final = "This oracle process does not hold the lease: its lock service is at rest."
-_GONE: Final = "This session is not attended to, or not any more: attend anew."
-_FULL: Final = f"It serves {_SESSIONS} sessions, which is as many as it can."
+_NOT_HERE: Final = "This oracle process does not hold the lease: its lock service is not active."
+_NO_SESSION: Final = "There is no such session, or it has ended: open a new one."
+_FULL: Final = f"This lock service has {_SESSIONS} sessions, which is its limit."
 
 
-class _Attendance:
-    """A process that attends."""
+class _Session:
+    """A client's session."""
 
     def __init__(
-        self, session: str, send: Callable[[Rung | None], None], context: grpc.ServicerContext
+        self, name: str, send: Callable[[WakeUp | None], None], context: grpc.ServicerContext
     ) -> None:
-        self.session = session
+        self.name = name
         self.send = send
         self.context = context
         self.keys: set[bytes] = set()
-        self.due = True  # The first ring says that it is attended to.
+        self.due = True  # The first wake-up reports that the session is open.
         self.used = time.monotonic()
 
 
@@ -84,11 +84,11 @@ class _Held(NamedTuple):
 
 
 class LockServiceServer:
-    """The locks and the bell of one oracle process.
+    """The locks and wake-ups of one oracle process.
 
     Args:
-        holds: whether this process holds the oracle's lease; asked with every call.
-        admit: ends a call (`context.abort`) that may not be made.
+        holds: whether this process holds the oracle's lease; called for every request.
+        admit: aborts a call (`context.abort`) that is not authorized.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class LockServiceServer:
         self._holds = holds
         self._admit = admit
         self._changed = threading.Condition(threading.Lock())
-        self._attending: dict[str, _Attendance] = {}
+        self._sessions: dict[str, _Session] = {}
         self._locks: dict[bytes, _Held] = {}
         self._sender: threading.Thread | None = None
 
@@ -111,134 +111,134 @@ class LockServiceServer:
                 ATTEND: grpc.unary_stream_rpc_method_handler(
                     _NonBlocking(self._attend),
                     request_deserializer=AttendRequest.decode,
-                    response_serializer=Rung.encode,
+                    response_serializer=WakeUp.encode,
                 ),
                 TRY_LOCK: _method(self._try_lock, LockRequest, LockReply),
                 UNLOCK: _method(self._unlock, UnlockRequest, UnlockReply),
-                RING: _method(self._ring, RingRequest, RingReply),
+                WAKE: _method(self._wake, WakeRequest, WakeReply),
             },
         )
 
     @property
     def sessions(self) -> int:
-        """How many processes attend."""
-        return len(self._attending)
+        """How many sessions are open."""
+        return len(self._sessions)
 
     @property
     def locks(self) -> int:
         """How many locks are held."""
         return len(self._locks)
 
-    # --- Attending ----------------------------------------------------------------------
+    # --- Sessions -----------------------------------------------------------------------
 
     def _attend(
         self,
         request: AttendRequest,
         context: grpc.ServicerContext,
-        send: Callable[[Rung | None], None],
+        send: Callable[[WakeUp | None], None],
     ) -> None:
         self._check(context)
-        session, one = request.session, _Attendance(request.session, send, context)
-        if not session or len(session.encode()) > _NAME_BYTES:
+        name, session = request.session, _Session(request.session, send, context)
+        if not name or len(name.encode()) > _NAME_BYTES:
             why = f"A session has a name of 1 to {_NAME_BYTES} bytes."
             _abort(context, grpc.StatusCode.INVALID_ARGUMENT, why)
-        displaced: _Attendance | None = None
+        displaced: _Session | None = None
         with self._changed:
-            is_taken = session in self._attending
-            is_full = not is_taken and len(self._attending) >= _SESSIONS
+            is_taken = name in self._sessions
+            is_full = not is_taken and len(self._sessions) >= _SESSIONS
             if is_full:
-                displaced = min(self._attending.values(), key=lambda other: other.used)
-                is_full = one.used - displaced.used < _SETTLED
+                displaced = min(self._sessions.values(), key=lambda other: other.used)
+                is_full = session.used - displaced.used < _SETTLED
             if not (is_taken or is_full):
                 if displaced is not None:
                     self._forget(displaced)
-                self._attending[session] = one
+                self._sessions[name] = session
                 if self._sender is None:
                     self._sender = threading.Thread(
-                        target=self._send_rings, name="oracle-bell", daemon=True
+                        target=self._send_wake_ups, name="oracle-wake-ups", daemon=True
                     )
                     self._sender.start()
                 self._changed.notify_all()
         if is_taken:
-            _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "A session has a name of its own.")
+            _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "This session is open already.")
         if is_full:
             _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, _FULL)
         if displaced is not None:
             self._end(displaced, grpc.StatusCode.RESOURCE_EXHAUSTED, _FULL)
-        if not context.add_callback(lambda: self._drop(one)):
-            self._drop(one)
+        if not context.add_callback(lambda: self._drop(session)):
+            self._drop(session)
 
-    def _drop(self, one: _Attendance) -> None:
-        """A stream has ended: forget its locks."""
+    def _drop(self, session: _Session) -> None:
+        """A stream has ended: drop its locks."""
         with self._changed:
-            self._forget(one)
+            self._forget(session)
 
-    def _forget(self, one: _Attendance) -> None:
+    def _forget(self, session: _Session) -> None:
         # By identity: another stream may have the name by now.
-        if self._attending.get(one.session) is not one:
+        if self._sessions.get(session.name) is not session:
             return
-        del self._attending[one.session]
-        for key in one.keys:
+        del self._sessions[session.name]
+        for key in session.keys:
             held = self._locks.get(key)
-            if held is not None and held.session == one.session:
+            if held is not None and held.session == session.name:
                 del self._locks[key]
 
-    # --- The bell -----------------------------------------------------------------------
+    # --- Wake-ups -----------------------------------------------------------------------
 
-    def _ring(self, request: RingRequest, context: grpc.ServicerContext) -> RingReply:
+    def _wake(self, request: WakeRequest, context: grpc.ServicerContext) -> WakeReply:
         self._check(context)
         with self._changed:
-            for session, one in self._attending.items():
-                if session != request.session:
-                    one.due = True
+            for name, session in self._sessions.items():
+                if name != request.session:
+                    session.due = True
                 else:
-                    one.used = time.monotonic()
+                    session.used = time.monotonic()
             self._changed.notify_all()
-            return RingReply(max(_QUIET_MS, len(self._attending)))
+            return WakeReply(max(_PAUSE_MS, len(self._sessions)))
 
-    def _send_rings(self) -> None:
-        """Send what is marked, for as long as anybody attends."""
+    def _send_wake_ups(self) -> None:
+        """Send the wake-ups that are due, for as long as there are sessions."""
         rest = threading.Event()
         while True:
             with self._changed:
                 due = self._take_due()
                 if not due:
-                    self._changed.wait(_LOOK)
+                    self._changed.wait(_LEASE_CHECK)
                     due = self._take_due()
-                if not self._attending:
+                if not self._sessions:
                     self._sender = None
                     return
             if not self._holds():
                 self._end_all()
                 continue
             began = time.monotonic()
-            for one in due:
+            for session in due:
                 try:
-                    one.send(_RUNG)
+                    session.send(_WAKE_UP)
                 except Exception:
-                    log.exception("a ring could not be sent")
-                    self._drop(one)
-            rest.wait(min(_LOOK, _SHARE * (time.monotonic() - began)))
+                    log.exception("a wake-up could not be sent")
+                    self._drop(session)
+            rest.wait(min(_LEASE_CHECK, _REST_FACTOR * (time.monotonic() - began)))
 
-    def _take_due(self) -> list[_Attendance]:
-        due = [one for one in self._attending.values() if one.due]
-        for one in due:
-            one.due = False
+    def _take_due(self) -> list[_Session]:
+        due = [session for session in self._sessions.values() if session.due]
+        for session in due:
+            session.due = False
         return due
 
     def _end_all(self) -> None:
-        """Send everybody elsewhere."""
+        """End all sessions, so that their clients find the lease holder."""
         with self._changed:
-            ended = list(self._attending.values())
-        for one in ended:
-            self._end(one, grpc.StatusCode.FAILED_PRECONDITION, _NOT_HERE)
+            ended = list(self._sessions.values())
+        for session in ended:
+            self._end(session, grpc.StatusCode.FAILED_PRECONDITION, _NOT_HERE)
 
-    def _end(self, one: _Attendance, code: grpc.StatusCode, why: str) -> None:
-        self._drop(one)
-        one.context.set_code(code)
-        one.context.set_details(why)
+    def _end(self, session: _Session, code: grpc.StatusCode, why: str) -> None:
+        self._drop(session)
+        session.context.set_code(code)
+        session.context.set_details(why)
         try:
-            one.send(None)
+            session.send(None)
         except Exception:
             log.exception("a stream could not be ended")
 
@@ -250,17 +250,17 @@ class LockServiceServer:
             why = f"The key of a lock has at most {_KEY_BYTES} bytes."
             _abort(context, grpc.StatusCode.INVALID_ARGUMENT, why)
         with self._changed:
-            one = self._attending.get(request.session)
+            session = self._sessions.get(request.session)
             held = self._locks.get(request.key)
             taken = held is None or held.session == request.session
-            if one is not None:
-                one.used = time.monotonic()
-                fits = len(one.keys) < _SESSION_LOCKS and len(self._locks) < _LOCKS
+            if session is not None:
+                session.used = time.monotonic()
+                fits = len(session.keys) < _SESSION_LOCKS and len(self._locks) < _LOCKS
                 if taken and (fits or held is not None):
-                    self._locks[request.key] = _Held(one.session, request.turn)
-                    one.keys.add(request.key)
-        if one is None:
-            _abort(context, grpc.StatusCode.FAILED_PRECONDITION, _GONE)
+                    self._locks[request.key] = _Held(session.name, request.turn)
+                    session.keys.add(request.key)
+        if session is None:
+            _abort(context, grpc.StatusCode.FAILED_PRECONDITION, _NO_SESSION)
         return LockReply(taken)
 
     def _unlock(self, request: UnlockRequest, context: grpc.ServicerContext) -> UnlockReply:
@@ -268,7 +268,7 @@ class LockServiceServer:
         with self._changed:
             if self._locks.get(request.key) == _Held(request.session, request.turn):
                 del self._locks[request.key]
-                self._attending[request.session].keys.discard(request.key)
+                self._sessions[request.session].keys.discard(request.key)
         return UnlockReply()
 
     def _check(self, context: grpc.ServicerContext) -> None:
@@ -278,7 +278,7 @@ class LockServiceServer:
 
 
 class _NonBlocking:
-    """Marks a handler as one that returns at once and sends later, as gRPC's health service does.
+    """Marks a handler that returns at once and sends later, as gRPC's health service does.
 
     Such a stream stays open without a thread of the server's pool.
     """

@@ -1,4 +1,4 @@
-"""§2.4 on the wire: what the lock service and its clients say to each other, and names.
+"""§2.4 on the wire: the messages of the lock service, and the names of its methods.
 
 The messages of `lock_service.proto`, written by hand as those of the oracle are
 (`percola.oracle.messages` says why).
@@ -12,24 +12,24 @@ from typing import Final
 from percola.platform.protobuf import Fields, data, number, text
 
 SERVICE: Final = "percola.Advice"
-"""The lock service's former name stays on the wire, as do its methods': processes of both versions
-run side by side while a cluster is upgraded."""
+"""The names on the wire are the former ones, so that processes of both versions can run side by
+side during a rolling upgrade."""
 ATTEND: Final = "Attend"
 TRY_LOCK: Final = "TryLock"
 UNLOCK: Final = "Unlock"
-RING: Final = "Ring"
+WAKE: Final = "Ring"
 
 SERVER_OPTIONS: Final = (
-    # A process on a machine that is gone closes nothing: after two such times without an answer
-    # its locks are dropped. Which of the last two counts depends on gRPC's version.
+    # A machine that has disappeared closes no connection: after two such intervals without an
+    # answer its locks are dropped. Which of the last two counts depends on gRPC's version.
     ("grpc.keepalive_time_ms", 3_000),
     ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.http2.ping_timeout_ms", 3_000),
     ("grpc.http2.max_pings_without_data", 0),
-    # Clients look after their server in the same way; by default that counts as abuse.
+    # Clients ping their server in the same way; by default gRPC treats that as abuse.
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
 )
-"""What a server of this service has to be given as gRPC's options."""
+"""gRPC options that a server of this service needs."""
 
 CHANNEL_OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 5_000),
@@ -40,12 +40,12 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.min_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 )
-"""What channels to such a server should be given. A server without its options ends them."""
+"""gRPC options for channels to such a server. A server without its options closes them."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttendRequest:
-    """Begins to attend as `session`, which is made up for this one call."""
+    """Opens the session `session`, a random name for this one call."""
 
     session: str
 
@@ -60,15 +60,15 @@ class AttendRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
-    """The bell has rung; the first one says that the session is attended to."""
+class WakeUp:
+    """A wake-up; the first one reports that the session is open."""
 
     def encode(self) -> bytes:
         """As it is sent."""
         return b""
 
     @classmethod
-    def decode(cls, raw: bytes) -> Rung:
+    def decode(cls, raw: bytes) -> WakeUp:
         """The inverse of `encode`; ValueError for other bytes."""
         Fields(raw)
         return cls()
@@ -76,7 +76,7 @@ class Rung:
 
 @dataclass(frozen=True, slots=True)
 class LockRequest:
-    """Asks for the lock of `key`; `turn` goes up with everything that the session asks for."""
+    """Asks for the lock of `key`; `turn` increases with every request of the session."""
 
     session: str
     key: bytes
@@ -111,7 +111,7 @@ class LockReply:
 
 @dataclass(frozen=True, slots=True)
 class UnlockRequest:
-    """Gives back the lock that was asked for in `turn`, unless it was taken again since."""
+    """Releases the lock that was requested in `turn`, unless it was taken again since."""
 
     session: str
     key: bytes
@@ -130,7 +130,7 @@ class UnlockRequest:
 
 @dataclass(frozen=True, slots=True)
 class UnlockReply:
-    """It has been given back, if it was held."""
+    """The lock is released, if it was held."""
 
     def encode(self) -> bytes:
         """As it is sent."""
@@ -144,8 +144,8 @@ class UnlockReply:
 
 
 @dataclass(frozen=True, slots=True)
-class RingRequest:
-    """Rings the bell for all sessions but this one; empty: for all."""
+class WakeRequest:
+    """Wakes all sessions but this one; empty: all."""
 
     session: str
 
@@ -154,14 +154,14 @@ class RingRequest:
         return text(1, self.session)
 
     @classmethod
-    def decode(cls, raw: bytes) -> RingRequest:
+    def decode(cls, raw: bytes) -> WakeRequest:
         """The inverse of `encode`; ValueError for other bytes."""
         return cls(Fields(raw).text(1))
 
 
 @dataclass(frozen=True, slots=True)
-class RingReply:
-    """For how many milliseconds the process should not ring again."""
+class WakeReply:
+    """For how many milliseconds the process should not send another wake-up."""
 
     pause_ms: int
 
@@ -170,6 +170,6 @@ class RingReply:
         return number(1, self.pause_ms)
 
     @classmethod
-    def decode(cls, raw: bytes) -> RingReply:
+    def decode(cls, raw: bytes) -> WakeReply:
         """The inverse of `encode`; ValueError for other bytes."""
         return cls(Fields(raw).number(1))

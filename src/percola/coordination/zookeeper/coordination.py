@@ -1,13 +1,13 @@
-"""§2.2, §2.4: coordination between machines: ZooKeeper in the place of Chubby.
+"""§2.2, §2.4: coordination between machines, with ZooKeeper in the role of Chubby.
 
     liveness tokens      ephemeral nodes of one session a process; see `session`
-    what is read (P12)   ROOT/held/TS-NAME: ephemeral, of processes that have read at TS for a while
-    row locks, the bell  served beside the oracle (`percola.coordination.lock_service`): in
-                         ZooKeeper every lock and every ring would be a write on most servers
+    active reads (P12)   ROOT/held/TS-NAME: ephemeral, of processes that have read at TS for a while
+    row locks, wake-ups  served beside the oracle (`percola.coordination.lock_service`): in
+                         ZooKeeper every one of them would be a write on most servers
 
-`is_alive` remembers for a second what it was told. While ZooKeeper does not answer, whoever is not
-known to be dead counts as alive (rule P8): locks of the dead are then settled when their time to
-live is over.
+`is_alive` caches an answer for a second. While ZooKeeper does not answer, a process that is not
+known to be dead counts as alive (rule P8): locks of dead processes are then resolved when their
+time to live has passed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ SESSION_SECONDS: Final = 10.0
 REQUEST_SECONDS: Final = 2.0
 PATIENCE_SECONDS: Final = 10.0
 
-_REMEMBERED_SECONDS: Final = 1.0
-_REMEMBERED: Final = 4096
+_CACHE_SECONDS: Final = 1.0
+_CACHED: Final = 4096
 _HOST: Final = re.compile(r"(?:\[[0-9a-fA-F:]+\]|[^:/\s,\[\]]+):([0-9]{1,5})")
 
 
@@ -43,21 +43,21 @@ class ZooKeeperCoordination(Coordination):
 
     Args:
         hosts: `host:port` of the ensemble's servers.
-        root: the node under which everything of the repository stands, `/percola/NAME`; it is made
-            if it is missing. All processes of a repository name the same.
-        lock_service: advisory locks and the bell; closed with this. Without it they reach no
-            further than this process.
-        session_seconds: after how long without a sign of life ZooKeeper counts a process as dead.
-            Has to be within what its servers allow, by default 2 to 20 of their ticks.
-        request_seconds: how long a single question may take.
+        root: the node under which all nodes of the repository are, `/percola/NAME`; it is created
+            if it is missing, and is the same for all processes of a repository.
+        lock_service: advisory locks and wake-ups; closed with this. Without it they are limited
+            to this process.
+        session_seconds: after how long without a heartbeat ZooKeeper treats a process as dead.
+            Must be within what its servers allow, by default 2 to 20 of their ticks.
+        request_seconds: how long a single request may take.
         patience_seconds: for how long to wait for the first connection, and for a new token in
             place of one that was lost, before it is an error.
-        auth: (scheme, credential), such as ("digest", "user:password"): what is made is then for
-            those only who show the same.
+        auth: (scheme, credential), such as ("digest", "user:password"): nodes are then accessible
+            only with the same credential.
 
-    `token` raises StoreError while there is none that is known to live: nothing can be committed
-    then. `processes`, `oldest_held` and `announce_observers` raise it while ZooKeeper cannot be
-    asked. Raises UsageError for arguments that cannot work.
+    `token` raises StoreError while no token is known to be alive: nothing can be committed then.
+    `processes`, `oldest_held` and `announce_observers` raise it while ZooKeeper cannot be reached.
+    Raises UsageError for arguments that cannot work.
     """
 
     def __init__(
@@ -110,14 +110,14 @@ class ZooKeeperCoordination(Coordination):
         known = self._known.get(token)
         if known is not None and time.monotonic() < known[1]:
             return known[0]
-        answer = self._ask_whether_alive(token)
-        if len(self._known) >= _REMEMBERED:
+        answer = self._query_alive(token)
+        if len(self._known) >= _CACHED:
             self._known = {}
-        self._known[token] = (answer, time.monotonic() + _REMEMBERED_SECONDS)
+        self._known[token] = (answer, time.monotonic() + _CACHE_SECONDS)
         return answer
 
-    def _ask_whether_alive(self, token: str) -> bool:
-        # A token names one node; what else a lock may carry was never one of ours.
+    def _query_alive(self, token: str) -> bool:
+        # A token names one node; any other text in a lock is not a token of ours.
         if "/" in token or "\0" in token or token in (".", ".."):
             return False
         try:
@@ -134,10 +134,10 @@ class ZooKeeperCoordination(Coordination):
     def announce_observers(self, observers: dict[str, list[str]]) -> None:
         self._session.announce(observers)
 
-    # --- What is read (P12) ---------------------------------------------------------------
+    # --- Active reads (P12) ---------------------------------------------------------------
 
     def hold_back(self, ts: int) -> None:
-        # Called for nearly every transaction: it only notes it down.
+        # Called for nearly every transaction, so it only records the timestamp.
         self._held.note(ts)
         with contextlib.suppress(RepositoryError, RuntimeError):
             self._session.start(connect=False)
@@ -147,7 +147,7 @@ class ZooKeeperCoordination(Coordination):
         stamps = [_stamp(name) for name in connection.children(self._settings.path("held"))]
         return min([ts for ts in (*stamps, self._held.ts) if ts], default=None)
 
-    # --- Advisory row locks, the bell -----------------------------------------------------
+    # --- Advisory row locks, wake-ups -----------------------------------------------------
 
     def try_lock(self, table: str, row: bytes) -> bool:
         return self._lock_service.try_lock(table, row)
@@ -155,11 +155,11 @@ class ZooKeeperCoordination(Coordination):
     def unlock(self, table: str, row: bytes) -> None:
         self._lock_service.unlock(table, row)
 
-    def ring(self) -> None:
-        self._lock_service.ring()
+    def wake(self) -> None:
+        self._lock_service.wake()
 
-    def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
-        return self._lock_service.listen(heard)
+    def on_wake(self, callback: Callable[[], None]) -> Callable[[], None]:
+        return self._lock_service.on_wake(callback)
 
     # --- The end --------------------------------------------------------------------------
 
@@ -179,66 +179,66 @@ class ZooKeeperCoordination(Coordination):
 
 
 class Held:
-    """What this process reads at, and what of that stands in ZooKeeper.
+    """The oldest timestamp that this process reads at, and its node in ZooKeeper.
 
-    It is looked at once a second, and what is the same at two looks is published: what is shorter
-    never costs a write. What stands there stays for one look more when something else is read:
-    that may have been read for just as long, and is published at the next look if it still is.
+    It is checked once a second. A timestamp that is the same at two checks is published: shorter
+    reads never cost a write. When the timestamp changes, the published one stays for one more
+    check: the new one may have been read for just as long, and is then published at that check.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._name = f"{os.getpid()}-{secrets.token_hex(6)}"
-        # A new tuple for every word, so that the same timestamp again is not taken for the old one.
-        self._said: tuple[int] = (0,)
-        self._seen: tuple[int] = self._said
-        self._looked = 0.0
-        self._wish = 0
-        # What may stand there, and whether it is known to.
-        self._standing: dict[int, bool] = {}
+        # A new tuple for each call, so that the same timestamp noted again counts as a new one.
+        self._noted: tuple[int] = (0,)
+        self._seen: tuple[int] = self._noted
+        self._checked = 0.0
+        self._wanted = 0
+        # The timestamps that may have a node, and whether the node is known to exist.
+        self._published: dict[int, bool] = {}
         self._generation = 0
 
     @property
     def ts(self) -> int:
         """The oldest timestamp that is read at; 0 for none."""
-        return self._said[0]
+        return self._noted[0]
 
     def note(self, ts: int) -> None:
-        """From now on `ts` is the oldest; 0: nothing is read."""
-        self._said = (ts,)
+        """Set the oldest timestamp to `ts`; 0: nothing is read."""
+        self._noted = (ts,)
 
-    def look(self) -> int:
-        """What should stand in ZooKeeper, 0 for nothing. To be called once a second."""
-        said, seen = self._said, self._seen
-        self._seen = said
-        if said is seen:
-            self._wish = said[0]
-        elif not (said[0] and seen[0] == self._wish):
-            self._wish = 0
-        return self._wish
+    def check(self) -> int:
+        """The timestamp to publish in ZooKeeper, 0 for none. To be called once a second."""
+        noted, seen = self._noted, self._seen
+        self._seen = noted
+        if noted is seen:
+            self._wanted = noted[0]
+        elif not (noted[0] and seen[0] == self._wanted):
+            self._wanted = 0
+        return self._wanted
 
     def publish(self, session: Session) -> bool:
-        """Write what has to be written; whether that needs a connection which is not there."""
+        """Create and delete nodes as needed; returns whether that needs a connection."""
         now = time.monotonic()
-        if now - self._looked >= TURN_SECONDS * 0.9:
-            self._looked = now
-            self.look()
+        if now - self._checked >= TURN_SECONDS * 0.9:
+            self._checked = now
+            self.check()
         if session.generation != self._generation:
             self._generation = session.generation
-            # All of it is gone, but for what was written in the very moment of the change.
-            self._standing = dict.fromkeys(self._standing, False)
-        wish, connection = self._wish, session.connection
-        if self._standing == ({wish: True} if wish else {}):
+            # All nodes are gone, except those written at the moment of the change.
+            self._published = dict.fromkeys(self._published, False)
+        wanted, connection = self._wanted, session.connection
+        if self._published == ({wanted: True} if wanted else {}):
             return False
         if not connection.is_connected:
             return True
-        if wish and not self._standing.get(wish):
-            self._standing[wish] = False
-            connection.create(self._path(wish))
-            self._standing[wish] = True
-        for old in [ts for ts in self._standing if ts != wish]:
+        if wanted and not self._published.get(wanted):
+            self._published[wanted] = False
+            connection.create(self._path(wanted))
+            self._published[wanted] = True
+        for old in [ts for ts in self._published if ts != wanted]:
             connection.delete(self._path(old))
-            del self._standing[old]
+            del self._published[old]
         return False
 
     def _path(self, ts: int) -> str:

@@ -157,13 +157,13 @@ class SimulatedWorker:
         self._metrics = metrics
         context = repo.context
         self.runs = Runner(context, self._observers, metrics, options, process.rng)
-        self._sweep = Sweep(context, self._observers, options.sweep, self._ring)
-        self._rings = 0
+        self._sweep = Sweep(context, self._observers, options.sweep, self._wake)
+        self._wake_ups = 0
         self._waiting: list[Task] = []
 
     def start(self) -> None:
         """Start its scanners and its watch."""
-        self._repo.context.coordination.listen(self._ring)
+        self._repo.context.coordination.on_wake(self._wake)
         for _ in range(self._options.threads):
             self._process.schedule.start(self._process, self._scan)
         self._process.schedule.start(self._process, self._watch)
@@ -171,11 +171,11 @@ class SimulatedWorker:
     def stop(self) -> None:
         """Let what is running finish, and run no more."""
         self.runs.stopping = True
-        self._ring()
+        self._wake()
 
-    def _ring(self) -> None:
-        self._sweep.note_bell()
-        self._rings += 1
+    def _wake(self) -> None:
+        self._sweep.note_wake_up()
+        self._wake_ups += 1
         waiting, self._waiting = self._waiting, []
         for task in waiting:
             self._process.schedule.wake(task, _WAKING * self._process.rng.random())
@@ -193,7 +193,7 @@ class SimulatedWorker:
             rng,
         )
         while not self.runs.stopping:
-            rings = self._rings
+            wake_ups = self._wake_ups
             try:
                 wait = scanner.look()
             except GivenUpError:
@@ -202,7 +202,7 @@ class SimulatedWorker:
                 process.world.tell(process.name, "notes", f"ends, for the store fails: {error}")
                 process.die()
                 return
-            if wait and self._rings == rings and not self.runs.stopping:
+            if wait and self._wake_ups == wake_ups and not self.runs.stopping:
                 self._wait(wait)
 
     def _wait(self, seconds: float) -> None:

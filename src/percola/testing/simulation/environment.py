@@ -61,7 +61,7 @@ class SimulatedOracle(Oracle):
 
 
 class SimulatedCoordination(Coordination):
-    """Liveness, row locks and the bell, as one process sees them."""
+    """Liveness, row locks and wake-ups, as one process sees them."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -91,17 +91,17 @@ class SimulatedCoordination(Coordination):
         if self._world.row_locks.get((table, row)) is self._process:
             del self._world.row_locks[table, row]
 
-    def ring(self) -> None:
-        fault = self._process.call(Call.RING)
+    def wake(self) -> None:
+        fault = self._process.call(Call.WAKE)
         if fault is None:
-            for listeners in self._world.listeners.values():
-                for heard in listeners:
-                    heard()
+            for callbacks in self._world.callbacks.values():
+                for callback in callbacks:
+                    callback()
 
-    def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
-        listeners = self._world.listeners.setdefault(self._process, [])
-        listeners.append(heard)
-        return lambda: listeners.remove(heard) if heard in listeners else None
+    def on_wake(self, callback: Callable[[], None]) -> Callable[[], None]:
+        callbacks = self._world.callbacks.setdefault(self._process, [])
+        callbacks.append(callback)
+        return lambda: callbacks.remove(callback) if callback in callbacks else None
 
     def hold_back(self, ts: int) -> None:
         # Not a point at which others go on: a snapshot that nobody needs any more says it from

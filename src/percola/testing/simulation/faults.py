@@ -47,8 +47,8 @@ class FaultKind(Enum):
     """The process's wall clock jumps either way, its monotonic clock ahead."""
     TABLET_SPLIT = "tablet-split"
     """A table is cut into tablets elsewhere."""
-    BELL_UNHEARD = "bell-unheard"
-    """A commit rings, and nobody hears it."""
+    WAKE_UP_LOST = "wake-up-lost"
+    """A commit's wake-up reaches no worker."""
 
 
 class Call(Enum):
@@ -59,7 +59,7 @@ class Call(Enum):
     READ = "read"
     ORACLE = "oracle"
     COORDINATION = "coordination"
-    RING = "ring"
+    WAKE = "wake"
 
 
 _ANYWHERE: Final = (
@@ -84,7 +84,7 @@ POSSIBLE: Final[dict[Call, frozenset[FaultKind]]] = {
     Call.READ: frozenset(_ANYWHERE),
     Call.ORACLE: frozenset(_ANYWHERE),
     Call.COORDINATION: frozenset(_ANYWHERE),
-    Call.RING: frozenset((FaultKind.BELL_UNHEARD,)),
+    Call.WAKE: frozenset((FaultKind.WAKE_UP_LOST,)),
 }
 """What can go wrong with each kind of call."""
 

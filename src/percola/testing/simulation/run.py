@@ -283,7 +283,7 @@ class Simulation:
         sweep: Sweep | None = None
         if has_observers:
             observers = Observers(self._workload.observers())
-            sweep = Sweep(context, observers, 0.0, context.coordination.ring)
+            sweep = Sweep(context, observers, 0.0, context.coordination.wake)
 
         def settle() -> None:
             while True:

@@ -31,7 +31,7 @@ _WORDS: Final[dict[FaultKind, str]] = {
     FaultKind.TOKEN_LOST: "loses its liveness token and lives on",
     FaultKind.CLOCK_JUMP: "has its clocks jump",
     FaultKind.TABLET_SPLIT: "sees a table cut into other tablets",
-    FaultKind.BELL_UNHEARD: "rings, and nobody hears it",
+    FaultKind.WAKE_UP_LOST: "sends a wake-up, which is lost",
 }
 
 

@@ -1,6 +1,6 @@
 """The world that simulated processes share, and the processes.
 
-    World      one memory store, the set of live tokens, the row locks, the bells, the tablets;
+    World      one memory store, the set of live tokens, the row locks, the wake-ups, the tablets;
                the schedule, the faults, and the trace of what happened
     Process    a name, a token, clocks of its own, its numbered calls, and a life that can end
 
@@ -102,7 +102,7 @@ class World:
         self.alive: set[str] = set()
         self.row_locks: dict[tuple[str, bytes], Process] = {}
         self.leases: dict[str, int] = {}
-        self.listeners: dict[Process, list[Callable[[], None]]] = {}
+        self.callbacks: dict[Process, list[Callable[[], None]]] = {}
         self.splits: dict[str, list[Tablet]] = {}
         self.trace: list[Event] = []
         self.counts: Counter[str] = Counter()
@@ -239,7 +239,7 @@ class Process(Mortal):
         if self.is_dead:
             return
         self.is_dead = True
-        self.world.listeners.pop(self, None)
+        self.world.callbacks.pop(self, None)
         self.schedule.end(self)
         self.schedule.at(seen_after, self._lose_token)
         self.on_death(self)
