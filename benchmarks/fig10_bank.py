@@ -91,7 +91,7 @@ def _be_impatient(seconds: float) -> None:
 
     def oracle(*arguments: Any, **options: Any) -> Any:
         made = open_oracle(*arguments, **options)
-        made.request_seconds, made.patience_seconds = seconds / 4, seconds
+        made.request_seconds, made.timeout_seconds = seconds / 4, seconds
         return made
 
     open_store, open_oracle = network.open_store, network._oracle

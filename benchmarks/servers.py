@@ -89,7 +89,7 @@ class OracleProcess:
     def hands_out(self) -> bool:
         """Whether it hands out timestamps now, and is not on standby."""
         oracle = NetworkOracle(
-            [self.address], patience_seconds=0.05, request_seconds=2.0, **credentials()
+            [self.address], timeout_seconds=0.05, request_seconds=2.0, **credentials()
         )
         try:
             oracle.timestamp()

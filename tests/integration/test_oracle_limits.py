@@ -18,7 +18,7 @@ from typing import Any, Final
 import grpc
 import pytest
 from children import Child, say
-from lock_service import PATIENT
+from lock_service import LOCK_SECONDS
 from lock_service import Server as LockServer
 
 import percola.coordination.lock_service.server as lock_server
@@ -188,7 +188,7 @@ def test_idle_streams_at_the_limit_shut_no_client_out(
     server: OracleServer, stack: contextlib.ExitStack
 ) -> None:
     idle = Idle(stack, server.address, STREAMS)
-    client = NetworkOracle([server.address], patience_seconds=SECONDS)
+    client = NetworkOracle([server.address], timeout_seconds=SECONDS)
     stack.callback(client.close)
     assert client.timestamp() == STREAMS + 1
     assert client.calls == 1, "at once, not after a refusal"
@@ -201,7 +201,7 @@ def test_idle_streams_at_the_limit_shut_no_client_out(
 def test_the_stream_that_makes_place_is_the_one_that_was_used_least_recently(
     server: OracleServer, stack: contextlib.ExitStack, wait_until: WaitUntil
 ) -> None:
-    client = NetworkOracle([server.address], patience_seconds=SECONDS)
+    client = NetworkOracle([server.address], timeout_seconds=SECONDS)
     stack.callback(client.close)
     client.timestamp()
     idle = Idle(stack, server.address, STREAMS - 1)
@@ -215,7 +215,7 @@ def test_the_stream_that_makes_place_is_the_one_that_was_used_least_recently(
 def test_more_processes_than_there_are_streams_are_all_served(
     server: OracleServer, stack: contextlib.ExitStack
 ) -> None:
-    clients = [Separate([server.address], patience_seconds=SECONDS) for _ in range(3 * STREAMS)]
+    clients = [Separate([server.address], timeout_seconds=SECONDS) for _ in range(3 * STREAMS)]
     for client in clients:
         stack.callback(client.close)
     drawn = [client.timestamp() for _ in range(2) for client in clients]
@@ -228,7 +228,7 @@ def test_hundreds_of_processes_at_one_address_keep_a_stream_each(
 ) -> None:
     server = stack.enter_context(OracleServer(MemoryStore(), HERE))
     wait_until(lambda: server.ranges.holds)
-    clients = [Separate([server.address], patience_seconds=SECONDS) for _ in range(300)]
+    clients = [Separate([server.address], timeout_seconds=SECONDS) for _ in range(300)]
     for client in clients:
         stack.callback(client.close)
     for _ in range(2):
@@ -251,7 +251,7 @@ def test_one_connection_cannot_take_all_streams(
         stack.callback(one.cancel)
     wait_until(lambda: len(server._streams) >= 256)
     # Another connection's client comes after whatever is still on its way of the first.
-    client = Separate([server.address], patience_seconds=SECONDS)
+    client = Separate([server.address], timeout_seconds=SECONDS)
     stack.callback(client.close)
     assert client.timestamp() == 1
     assert len(server._streams) == 257
@@ -356,7 +356,7 @@ def test_locks_above_the_limit_are_granted_and_not_kept(
 ) -> None:
     monkeypatch.setattr(lock_server, limit, 5)
     service = stack.enter_context(LockServer())
-    greedy = LockServiceClient([service.address], lock_seconds=PATIENT)
+    greedy = LockServiceClient([service.address], lock_seconds=LOCK_SECONDS)
     stack.callback(greedy.close)
     for number in range(12):
         assert greedy.try_lock("t", b"%d" % number), "nobody is kept from a row"
@@ -372,8 +372,8 @@ def test_a_session_at_its_limit_leaves_locks_to_others(
     monkeypatch.setattr(lock_server, "_SESSION_LOCKS", 5)
     service = stack.enter_context(LockServer())
     greedy, other = (
-        LockServiceClient([service.address], lock_seconds=PATIENT),
-        LockServiceClient([service.address], lock_seconds=PATIENT),
+        LockServiceClient([service.address], lock_seconds=LOCK_SECONDS),
+        LockServiceClient([service.address], lock_seconds=LOCK_SECONDS),
     )
     for one in (greedy, other):
         stack.callback(one.close)
@@ -396,7 +396,7 @@ def test_idle_sessions_at_the_limit_shut_no_process_out_of_the_lock_service(
         stack.callback(idle[-1].cancel)
         next(idle[-1])
     assert lock_on(channel)(lock_wire.LockRequest("idle-0", b"k", 1)).taken
-    client = LockServiceClient([service.address], lock_seconds=PATIENT)
+    client = LockServiceClient([service.address], lock_seconds=LOCK_SECONDS)
     stack.callback(client.close)
     assert client.try_lock("t", b"r")
     assert client.has_session

@@ -18,7 +18,7 @@ from typing import Any, Final
 import grpc
 import pytest
 from children import Child, hear, say
-from lock_service import PATIENT, Server, live, serve
+from lock_service import LOCK_SECONDS, Server, live, serve
 
 from percola.coordination.lock_service import wire
 from percola.coordination.lock_service.client import LockServiceClient
@@ -42,7 +42,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def mine(server: Server, wait_until: Wait) -> Iterator[LockServiceClient]:
-    lock_service = LockServiceClient([server.address], lock_seconds=PATIENT)
+    lock_service = LockServiceClient([server.address], lock_seconds=LOCK_SECONDS)
     lock_service.on_wake(lambda: None)
     wait_until(lambda: lock_service.has_session)
     yield lock_service
@@ -106,7 +106,7 @@ def turn(lock_service: LockServiceClient, names: Path, name: str) -> list[bool]:
 
 
 def take_turns(pipe: Connection, address: str, names: Path) -> list[bool]:
-    lock_service = LockServiceClient([address], lock_seconds=PATIENT)
+    lock_service = LockServiceClient([address], lock_seconds=LOCK_SECONDS)
     woken = threading.Event()
     lock_service.on_wake(woken.set)
     assert woken.wait(30)
@@ -156,7 +156,7 @@ def test_an_idle_session_outlives_the_keep_alive(wait_until: Wait) -> None:
 
     with OracleServer(MemoryStore(), "127.0.0.1:0") as server:
         wait_until(lambda: server.ranges.holds)
-        idle = LockServiceClient([server.address], channel=channel, lock_seconds=PATIENT)
+        idle = LockServiceClient([server.address], channel=channel, lock_seconds=LOCK_SECONDS)
         assert idle.try_lock("t", b"r")
         broken = 0
         end = time.monotonic() + 8
@@ -191,7 +191,7 @@ def test_a_service_that_hangs_costs_one_time_out_a_second_and_is_found_again(
     with Child(serve) as service:
         address = service.hear()
         mine = LockServiceClient([address])
-        other = LockServiceClient([address], lock_seconds=PATIENT)
+        other = LockServiceClient([address], lock_seconds=LOCK_SECONDS)
         mine.on_wake(lambda: None)
         wait_until(lambda: mine.has_session)
         assert other.try_lock("t", b"r")
@@ -243,8 +243,8 @@ def test_a_service_that_is_killed_and_started_again_is_attended_to_again(
 ) -> None:
     with Child(serve) as first:
         address = first.hear()
-        mine = LockServiceClient([address], lock_seconds=PATIENT)
-        other = LockServiceClient([address], lock_seconds=PATIENT)
+        mine = LockServiceClient([address], lock_seconds=LOCK_SECONDS)
+        other = LockServiceClient([address], lock_seconds=LOCK_SECONDS)
         assert mine.try_lock("t", b"r") and not other.try_lock("t", b"r")
         first.kill()
         wait_until(lambda: not (mine.has_session or other.has_session))
@@ -263,7 +263,7 @@ def test_everybody_moves_to_the_process_that_holds_the_lease(wait_until: Wait) -
     with Server() as one, Server() as two:
         two.holds = False
         clients = [
-            LockServiceClient([a.address, b.address], lock_seconds=PATIENT)
+            LockServiceClient([a.address, b.address], lock_seconds=LOCK_SECONDS)
             for a, b in ((one, two), (two, one))
         ]
         wake_ups = [threading.Event() for _ in clients]
@@ -394,10 +394,10 @@ def test_a_thousand_that_attend_take_no_thread_from_other_calls(wait_until: Wait
                     attend(wire.AttendRequest(f"s{number}")) for number in range(first, first + 100)
                 ]
             wait_until(lambda: server.service.sessions == 1000)
-            one = LockServiceClient([server.address], lock_seconds=PATIENT)
+            one = LockServiceClient([server.address], lock_seconds=LOCK_SECONDS)
             slowest = max(seconds(lambda n=n: one.try_lock("t", b"%d" % n)) for n in range(200))
             assert server.service.locks == 200
-            assert slowest < PATIENT / 2
+            assert slowest < LOCK_SECONDS / 2
             one.wake()
             for number, stream in enumerate(streams):
                 # The first reports that the session is open, the second is the wake-up.
@@ -418,7 +418,7 @@ def test_a_client_without_the_token_goes_on_without_the_service(wait_until: Wait
     with Server(token="s3cret") as server:
         shown = [("authorization", "Bearer s3cret")]
         stranger = LockServiceClient([server.address])
-        friend = LockServiceClient([server.address], metadata=shown, lock_seconds=PATIENT)
+        friend = LockServiceClient([server.address], metadata=shown, lock_seconds=LOCK_SECONDS)
         assert friend.try_lock("t", b"r")
         assert stranger.try_lock("t", b"r")
         assert friend.has_session and not stranger.has_session

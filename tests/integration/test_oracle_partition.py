@@ -34,7 +34,7 @@ class Drawing:
         self.longest = 0.0
         self._number = number
         self._oracle = NetworkOracle(
-            addresses, patience_seconds=2.0, request_seconds=0.5, **credentials()
+            addresses, timeout_seconds=2.0, request_seconds=0.5, **credentials()
         )
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._draw)

@@ -275,7 +275,7 @@ def test_oracles_on_an_emptied_store_hand_out_nothing_and_say_so(wait_until: Wai
         store = BigtableStore(mortal.place(), request_seconds=1.0, patience_seconds=1.0)
         with OracleServer(store, "127.0.0.1:0", lease=LEASE) as server:
             wait_until(lambda: server.ranges.holds)
-            oracle = NetworkOracle([server.address], patience_seconds=1.0)
+            oracle = NetworkOracle([server.address], timeout_seconds=1.0)
             assert oracle.timestamp() == 1
             mortal.kill()
             mortal.start()

@@ -31,11 +31,11 @@ Wait = Callable[..., Any]
 
 SESSION: Final = 3.0
 REQUEST: Final = 3.0
-PATIENCE: Final = 5.0
+TIMEOUT: Final = 5.0
 GONE: Final = SESSION + 2 * TICK_SECONDS + 1.0
 """Seconds after which a dead process's token has to be seen to be gone: sessions end at ticks, and
 answers are remembered for a second."""
-BOUND: Final = SESSION + PATIENCE + REQUEST + 2.0
+BOUND: Final = SESSION + TIMEOUT + REQUEST + 2.0
 """Seconds after which every call has to have an answer, whatever has become of ZooKeeper."""
 
 ROOT: Final = "/percola/test"
@@ -50,7 +50,7 @@ def coordination_at(address: str, **options: Any) -> ZooKeeperCoordination:
         options.pop("root", ROOT),
         session_seconds=options.pop("session_seconds", SESSION),
         request_seconds=REQUEST,
-        patience_seconds=PATIENCE,
+        timeout_seconds=TIMEOUT,
         **options,
     )
 

@@ -86,7 +86,7 @@ def open_bank(folder: Path, address: str) -> Repository:
         "/percola/bank",
         session_seconds=SECONDS,
         request_seconds=SECONDS,
-        patience_seconds=SECONDS,
+        timeout_seconds=SECONDS,
     )
 
     def close() -> None:

@@ -149,7 +149,7 @@ def test_an_interrupted_sender_lets_the_others_join_another_call(
 
 
 def test_where_nobody_listens_it_is_one_error_that_names_every_address() -> None:
-    oracle = NetworkOracle(["127.0.0.1:9", "127.0.0.1:10"], patience_seconds=0.3)
+    oracle = NetworkOracle(["127.0.0.1:9", "127.0.0.1:10"], timeout_seconds=0.3)
     with pytest.raises(StoreError, match=r"127.0.0.1:9: .*127.0.0.1:10: .*'percola oracle'"):
         oracle.timestamp()
     with pytest.raises(StoreError, match=r"No oracle handed out a timestamp for 0.3 s"):
@@ -157,7 +157,7 @@ def test_where_nobody_listens_it_is_one_error_that_names_every_address() -> None
 
 
 def test_every_thread_of_a_call_that_failed_gets_an_error_of_its_own() -> None:
-    oracle = NetworkOracle(["127.0.0.1:9"], patience_seconds=0.3)
+    oracle = NetworkOracle(["127.0.0.1:9"], timeout_seconds=0.3)
     errors: list[BaseException] = []
 
     def draw() -> None:
@@ -226,7 +226,7 @@ def test_an_oracle_that_goes_backwards_is_found_out(wait_until: WaitUntil) -> No
         {"addresses": ["h:0"]},
         {"addresses": ["h:x"]},
         {"addresses": "h:1"},
-        {"addresses": ["h:1"], "patience_seconds": 0},
+        {"addresses": ["h:1"], "timeout_seconds": 0},
     ],
 )
 def test_a_client_refuses_options_that_cannot_work(options: dict[str, Any]) -> None:
@@ -330,7 +330,7 @@ def test_with_tls_both_sides_can_be_made_to_show_who_they_are(
             {"roots": read("client.pem"), "certificate": shown},
             {},
         ):
-            bad: Any = NetworkOracle([server.address], patience_seconds=0.3, **wrong)
+            bad: Any = NetworkOracle([server.address], timeout_seconds=0.3, **wrong)
             with pytest.raises(StoreError, match="No oracle"):
                 bad.timestamp()
             bad.close()

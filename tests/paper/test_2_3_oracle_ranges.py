@@ -126,7 +126,7 @@ def test_a_thread_waits_for_the_next_range_and_gets_it(store: MemoryStore, hand:
     oracle = leader(store, hand, size=4)
     assert oracle.draw(4) == 1
     got: list[int | Refused] = []
-    thread = threading.Thread(target=lambda: got.append(oracle.draw(4, patience=20)))
+    thread = threading.Thread(target=lambda: got.append(oracle.draw(4, timeout=20)))
     oracle.wake.clear()
     thread.start()
     assert oracle.wake.wait(20)
@@ -400,7 +400,7 @@ class HandsOutBeforeItIsWritten(Ranges):
 class StepsDownTooLate(Ranges):
     """Goes on handing out while the record is released."""
 
-    def release(self, patience: float = 5.0) -> None:
+    def release(self, timeout: float = 5.0) -> None:
         found = self._found
         if found is not None and self._plan is None and self._holds:
             record = found._replace(version=found.version + 1, limit=self._next - 1, holder="")

@@ -47,7 +47,7 @@ def test_p1_an_answer_that_comes_too_late_is_nobodys(
     server: OracleServer, monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil
 ) -> None:
     held = Held(server, monkeypatch)
-    oracle = NetworkOracle([server.address], request_seconds=0.2, patience_seconds=DEADLINE)
+    oracle = NetworkOracle([server.address], request_seconds=0.2, timeout_seconds=DEADLINE)
     # It asks once more when the first answer is overdue.
     drawn = in_thread(oracle.timestamp)
     for _ in range(2):

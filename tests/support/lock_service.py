@@ -19,7 +19,7 @@ from percola.coordination.lock_service import wire
 from percola.coordination.lock_service.client import LockServiceClient
 from percola.coordination.lock_service.server import LockServiceServer
 
-PATIENT: Final = 10.0
+LOCK_SECONDS: Final = 10.0
 """Seconds that `try_lock` waits where a test is about locks, and not about what it does without a
 service: the machine may be busy."""
 
@@ -73,7 +73,7 @@ def hear_forever(pipe: Connection) -> None:
 
 def live(pipe: Connection, address: str) -> None:
     """A process that does what it is told, and answers."""
-    lock_service = LockServiceClient([address], lock_seconds=PATIENT)
+    lock_service = LockServiceClient([address], lock_seconds=LOCK_SECONDS)
     woken = threading.Event()
     while True:
         word, *arguments = hear(pipe)

@@ -40,10 +40,10 @@ class Held:
         self.go = threading.Semaphore(0)
         draw = server.ranges.draw
 
-        def held(count: int, patience: float = 0.0) -> Any:
+        def held(count: int, timeout: float = 0.0) -> Any:
             self.counts.append(count)
             self.came.release()
             assert self.go.acquire(timeout=DEADLINE)
-            return draw(count, patience)
+            return draw(count, timeout)
 
         monkeypatch.setattr(server.ranges, "draw", held)

@@ -234,10 +234,10 @@ class Network:
 
     def __init__(self) -> None:
         nowhere = ["127.0.0.1:1"]
-        self.oracle = NetworkOracle(nowhere, patience_seconds=0.2, request_seconds=0.1)
+        self.oracle = NetworkOracle(nowhere, timeout_seconds=0.2, request_seconds=0.1)
         self.lock_service = LockServiceClient(nowhere, lock_seconds=0.1)
         self.zookeeper = ZooKeeperCoordination(
-            nowhere, "/percola/x", request_seconds=0.1, patience_seconds=0.2
+            nowhere, "/percola/x", request_seconds=0.1, timeout_seconds=0.2
         )
         place = bigtable_calls.Place("p", "i", emulator=nowhere[0])
         self.bigtable = BigtableStore(place, request_seconds=0.1, patience_seconds=0.2)

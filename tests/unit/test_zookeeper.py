@@ -40,7 +40,7 @@ SETTINGS = Settings(("127.0.0.1:9",), "/percola/test", 10.0, 0.2, 0.2, None)
         ({"root": "/percola/../x"}, "/percola/NAME"),
         ({"session_seconds": 0}, "above 0"),
         ({"request_seconds": 0}, "above 0"),
-        ({"patience_seconds": -1}, "above 0"),
+        ({"timeout_seconds": -1}, "above 0"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused(wrong: dict[str, Any], words: str) -> None:
@@ -309,7 +309,7 @@ def test_where_nobody_listens_every_wait_is_bounded_and_the_error_names_the_addr
         ["127.0.0.1:9", "no.such.host.invalid:2181"],
         "/percola/x",
         request_seconds=0.2,
-        patience_seconds=0.3,
+        timeout_seconds=0.3,
     )
     uses: list[Callable[[], object]] = [
         lambda: coordination.token,

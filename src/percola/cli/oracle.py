@@ -118,8 +118,8 @@ def oracle(
         token = network.one_line(network.read_file(token_file, "--token-file"), "--token-file")
     check_access(listen, token, tls)
     # To make a table takes a busy store longer than a lease lasts.
-    with contextlib.closing(network.open_store(address)) as patient:
-        patient.create_tables([ORACLE_TABLE])
+    with contextlib.closing(network.open_store(address)) as creating:
+        creating.create_tables([ORACLE_TABLE])
     # A call that hangs keeps the lease from being renewed: it is given up early.
     store = network.open_store(address, request_seconds=min(60, lease / 3), patience_seconds=lease)
     try:

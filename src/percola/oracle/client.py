@@ -25,7 +25,7 @@ from percola.oracle.messages import TOKEN_HEADER, DrawReply
 from percola.oracle.stream import Conversation, LostError
 from percola.platform.fork_safety import GRPC, at_fork, keep_inherited, new_random
 
-PATIENCE_SECONDS: Final = 30.0
+TIMEOUT_SECONDS: Final = 30.0
 REQUEST_SECONDS: Final = 2.0
 
 _OPTIONS: Final = [
@@ -52,7 +52,7 @@ class NetworkOracle(Oracle):
 
     Args:
         addresses: `host:port` of each of the repository's oracle processes.
-        patience_seconds: for how long to ask in vain before it is an error. Should be well above
+        timeout_seconds: for how long to ask in vain before it is an error. Should be well above
             the oracles' lease, which is how long a take-over lasts.
         request_seconds: after how long a call counts as lost and the next address is asked.
         token: what the oracles want to be shown; empty: nothing.
@@ -61,7 +61,7 @@ class NetworkOracle(Oracle):
         certificate: (chain, key) in PEM to show, where the oracles want one.
         source: the identity that the oracles must have; empty: that of whichever answers first.
 
-    `timestamp` and `read_timestamp` raise StoreError if no oracle answers for `patience_seconds`
+    `timestamp` and `read_timestamp` raise StoreError if no oracle answers for `timeout_seconds`
     (twice that if other threads' call has to be waited for), or at once if one refuses the token,
     is the oracle of another repository, or went backwards.
     """
@@ -70,7 +70,7 @@ class NetworkOracle(Oracle):
         self,
         addresses: Sequence[str],
         *,
-        patience_seconds: float = PATIENCE_SECONDS,
+        timeout_seconds: float = TIMEOUT_SECONDS,
         request_seconds: float = REQUEST_SECONDS,
         token: str = "",
         roots: bytes | None = None,
@@ -83,10 +83,10 @@ class NetworkOracle(Oracle):
                 raise UsageError(f"An oracle's address is HOST:PORT, not {address!r}.")
         if not addresses or isinstance(addresses, str):
             raise UsageError("Name the address of at least one oracle, in a list.")
-        if patience_seconds <= 0 or request_seconds <= 0:
+        if timeout_seconds <= 0 or request_seconds <= 0:
             raise UsageError("The seconds to wait for an oracle must be above 0.")
         self.addresses = tuple(addresses)
-        self.patience_seconds = patience_seconds
+        self.timeout_seconds = timeout_seconds
         self.request_seconds = request_seconds
         self.source = source
         """The identity of the source that answered."""
@@ -201,7 +201,7 @@ class _Line:
                 batch, sends = self._open, False
                 if batch is None:
                     sends = True
-                    deadline = time.monotonic() + self._oracle.patience_seconds
+                    deadline = time.monotonic() + self._oracle.timeout_seconds
                     batch = self._open = _Batch(self._newest, deadline)
                     self._newest = batch
                 place = batch.count
@@ -292,7 +292,7 @@ class _Line:
             if left <= 0:
                 told = "; ".join(f"{one}: {why}" for one, why in failed.items())
                 raise StoreError(
-                    f"No oracle handed out a timestamp for {oracle.patience_seconds:g} s "
+                    f"No oracle handed out a timestamp for {oracle.timeout_seconds:g} s "
                     f"({told}). Is 'percola oracle' running there?"
                 ) from trouble
             self._at = (self._at + 1) % len(oracle.addresses)

@@ -148,15 +148,15 @@ class Ranges:
 
     # --- Handing out --------------------------------------------------------------------
 
-    def draw(self, count: int, patience: float = 0.0) -> int | Refused:
+    def draw(self, count: int, timeout: float = 0.0) -> int | Refused:
         """Hand out `count` timestamps, of which this is the first; or say why not.
 
-        Waits up to `patience` seconds for the next range, or for the lease to be renewed.
+        Waits up to `timeout` seconds for the next range, or for the lease to be renewed.
         Raises UsageError for more than `size` of them, or none.
         """
         if not 1 <= count <= self.size:
             raise UsageError(f"From 1 to {self.size} timestamps can be drawn at once, not {count}.")
-        until = time.monotonic() + patience
+        until = time.monotonic() + timeout
         with self._changed:
             while True:
                 refused = self._refusal()
@@ -310,10 +310,10 @@ class Ranges:
         due = self._since + found.lease_ms / 1000 * RATE if found and found.holder else now
         return min(lease / 6, _LOOK_SECONDS, max(lease / 100, due - now))
 
-    def release(self, patience: float = 5.0) -> None:
+    def release(self, timeout: float = 5.0) -> None:
         """Hand out nothing any more, and let a successor begin at once. Idempotent.
 
-        Waits up to `patience` seconds for a `step` under way. Raises StoreError if the store
+        Waits up to `timeout` seconds for a `step` under way. Raises StoreError if the store
         fails: then a successor waits for the lease to end.
         """
         with self._changed:
@@ -322,8 +322,8 @@ class Ranges:
             self._stopped = True
             self._changed.notify_all()
         self.wake.set()
-        if not self._stepping.acquire(timeout=patience):
-            raise StoreError(f"The store did not answer for {patience:g} s.")
+        if not self._stepping.acquire(timeout=timeout):
+            raise StoreError(f"The store did not answer for {timeout:g} s.")
         try:
             if self._plan is not None:
                 self._look()

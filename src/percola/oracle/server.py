@@ -67,7 +67,7 @@ _QUEUE: Final = 1000
 """Calls that may wait for a thread; more are refused."""
 _FILES: Final = 65_536
 """Open files of a serving process, as far as the system permits: one for each connection."""
-_PATIENCE: Final = 1.0
+_DRAW_TIMEOUT: Final = 1.0
 """Seconds that a request waits for the next range."""
 _GRACE: Final = 2.0
 _OPTIONS: Final = [
@@ -326,7 +326,7 @@ class OracleServer:
             self.metrics.lasts.inc()
             return DrawReply(last, 0, self.ranges.source)
         count = min(count, self.ranges.size)
-        first = self.ranges.draw(count, _PATIENCE)
+        first = self.ranges.draw(count, _DRAW_TIMEOUT)
         if isinstance(first, Refused):
             self._refuse(context, first)
         self.metrics.draws.inc()

@@ -62,7 +62,7 @@ class Settings:
     root: str
     session_seconds: float
     request_seconds: float
-    patience_seconds: float
+    timeout_seconds: float
     auth: tuple[str, str] | None
 
     def path(self, *names: str) -> str:
@@ -294,7 +294,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """The driver's threads, with a bound on each TCP connect, as in ZooKeeper's Java client.
 
     The driver itself waits for a whole session time-out on a server whose machine is off, and so
-    spends all of `patience_seconds` on it while the others of the ensemble serve.
+    spends all of `timeout_seconds` on it while the others of the ensemble serve.
     """
 
     def __init__(self, connect_seconds: float) -> None:

@@ -29,7 +29,7 @@ from percola.platform import fork_safety as forks
 
 SESSION_SECONDS: Final = 10.0
 REQUEST_SECONDS: Final = 2.0
-PATIENCE_SECONDS: Final = 10.0
+TIMEOUT_SECONDS: Final = 10.0
 
 _CACHE_SECONDS: Final = 1.0
 _CACHED: Final = 4096
@@ -50,7 +50,7 @@ class ZooKeeperCoordination(Coordination):
         session_seconds: after how long without a heartbeat ZooKeeper treats a process as dead.
             Must be within what its servers allow, by default 2 to 20 of their ticks.
         request_seconds: how long a single request may take.
-        patience_seconds: for how long to wait for the first connection, and for a new token in
+        timeout_seconds: for how long to wait for the first connection, and for a new token in
             place of one that was lost, before it is an error.
         auth: (scheme, credential), such as ("digest", "user:password"): nodes are then accessible
             only with the same credential.
@@ -68,7 +68,7 @@ class ZooKeeperCoordination(Coordination):
         lock_service: LockService | None = None,
         session_seconds: float = SESSION_SECONDS,
         request_seconds: float = REQUEST_SECONDS,
-        patience_seconds: float = PATIENCE_SECONDS,
+        timeout_seconds: float = TIMEOUT_SECONDS,
         auth: tuple[str, str] | None = None,
     ) -> None:
         if not hosts or isinstance(hosts, str):
@@ -83,10 +83,10 @@ class ZooKeeperCoordination(Coordination):
                 f"The root of a repository in ZooKeeper is a path such as /percola/NAME, not "
                 f"{root!r}."
             )
-        if not min(session_seconds, request_seconds, patience_seconds) > 0:
+        if not min(session_seconds, request_seconds, timeout_seconds) > 0:
             raise UsageError("The seconds to wait for ZooKeeper must be above 0.")
         self._settings = Settings(
-            tuple(hosts), root, session_seconds, request_seconds, patience_seconds, auth
+            tuple(hosts), root, session_seconds, request_seconds, timeout_seconds, auth
         )
         self._lock_service = lock_service or LockService()
         self._closed = False

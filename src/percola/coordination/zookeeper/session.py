@@ -100,7 +100,7 @@ class Session:
     def token(self) -> str:
         """The liveness token; waits a while for the first one, and for one in place of a lost one.
 
-        Raises StoreError if there is none for `patience_seconds`, or at once if none can be had.
+        Raises StoreError if there is none for `timeout_seconds`, or at once if none can be had.
         """
         good = self.good_token
         if good is not None:
@@ -114,7 +114,7 @@ class Session:
                 if self._closed:
                     raise _closed()
                 since = self._without_since if self._token is None else self._until
-                left = since + self._settings.patience_seconds - time.monotonic()
+                left = since + self._settings.timeout_seconds - time.monotonic()
                 if left <= 0:
                     break
                 self._changed.wait(left)
@@ -157,7 +157,7 @@ class Session:
 
     def connected(self) -> Connection:
         """The connection, once there is one; StoreError if there is none."""
-        if self.await_connection(self._settings.patience_seconds):
+        if self.await_connection(self._settings.timeout_seconds):
             return self.connection
         if why := self._why_none():
             raise StoreError(why)

@@ -92,7 +92,7 @@ _BURST: Final = 0.4
 """How likely one fault is followed by another within few calls: what breaks a protocol is seldom
 one fault alone."""
 
-_PATIENCE: Final = 60
+_FAULT_CALLS: Final = 60
 """Calls for which a fault waits for one that it can happen to."""
 
 _RATES: Final = (0.0, 0.01, 0.03, 0.08, 0.15)
@@ -191,7 +191,7 @@ class Lot:
             return None
         if fault.kind not in POSSIBLE[call]:
             # It waits for a call that it can happen to, but not for ever.
-            if number - fault.call > _PATIENCE:
+            if number - fault.call > _FAULT_CALLS:
                 self._draw(number)
             return None
         fault = fault._replace(call=number)
