@@ -1,4 +1,4 @@
-"""HBase with servers that hang or die, and regions that split and move, both ways to write."""
+"""HBase with servers that hang or die, and regions that split and move."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from hbase import HBase, either_way, mortal, region_servers, repository
+from hbase import HBase, mortal, region_servers, repository
 from hbase_admin import Admin
 from row_locks import ABSENT, CELL, COLUMN, LOCK_IT, lock_all
 from stores import DEADLINE, in_thread
@@ -31,7 +31,7 @@ from percola.testing.histories.recorder import RecordedTransaction, Recorder
 from percola.testing.histories.timestamps import check
 from percola.testing.histories.violations import explain
 
-__all__ = ["either_way", "mortal"]
+__all__ = ["mortal"]
 
 WaitUntil = Callable[..., object]
 
@@ -44,9 +44,9 @@ def locks(store: Store) -> list[int]:
 
 
 def test_a_region_that_splits_amid_batches_costs_no_row_and_no_unknown_outcome(
-    either_way: HBase, wait_until: WaitUntil
+    hbase: HBase, wait_until: WaitUntil
 ) -> None:
-    store = either_way.store()
+    store = hbase.store()
     store.create_tables(["t"])
     assert all(lock_all(store, b"0/", 500))
     admin, stop = Admin(store), threading.Event()
@@ -221,8 +221,6 @@ def test_a_server_that_hangs_costs_a_write_its_deadline_and_no_more(mortal: HBas
     assert locks(patient) == [5]
 
 
-# The other way has its server killed under the bank below.
-@pytest.mark.parametrize("mortal", [True], indirect=True, ids=["coprocessor"])
 def test_a_server_killed_amid_batches_leaves_every_row_whole_and_its_regions_come_back(
     mortal: HBase, wait_until: WaitUntil
 ) -> None:
@@ -341,11 +339,9 @@ class Losses:
         return send()
 
 
-# The other way has its bank in `test_store_hbase_bank`.
 @pytest.mark.timeout(
     900
 )  # It waits for locks whose owner is alive, and as long as a session lasts.
-@pytest.mark.parametrize("mortal", [False], indirect=True, ids=["states"])
 def test_a_bank_is_whole_while_regions_move_and_split_a_server_is_killed_and_replies_are_lost(
     mortal: HBase, wait_until: WaitUntil
 ) -> None:

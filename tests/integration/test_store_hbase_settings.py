@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,10 +16,10 @@ from percola.errors import OutcomeUnknownError, StoreError, UnknownTableError
 from percola.store.base import Condition, Delete, RowMutation
 from percola.store.hbase.client import Place
 from percola.store.hbase.jvm import java_class
-from percola.store.hbase.schema import ALL_FAMILIES
+from percola.store.hbase.schema import ALL_FAMILIES, ENDPOINT
 from percola.store.hbase.store import HBaseStore
 from percola.store.hbase.wire import LOCK
-from percola.store.hbase.write_mode import ENDPOINT
+from percola.store.remote.shared_row import SHARED_TABLE
 from percola.testing.conformance.fixtures import lock, written
 
 CLIENT = "org.apache.hadoop.hbase.client."
@@ -45,6 +46,17 @@ def make_table(
         getattr(table, setter)(value)
     admin = calls.client().connection.getAdmin()
     admin.createTable(table.build())
+    admin.close()
+
+
+def alter(store: HBaseStore, table: str, change: Callable[[Any], Any]) -> None:
+    """Change the settings of a table, as in HBase's shell."""
+    calls = store._calls
+    admin = calls.client().connection.getAdmin()
+    builder = java_class(CLIENT + "TableDescriptorBuilder")
+    changed = builder.newBuilder(admin.getDescriptor(calls.name(table)))
+    change(changed)
+    admin.modifyTable(changed.build())
     admin.close()
 
 
@@ -88,6 +100,29 @@ def test_a_table_without_the_coprocessor_is_refused_and_writes_nothing(hbase: HB
         store.mutate([RowMutation("t", b"r", [ABSENT], [lock(b"c", 5)])])
     assert not isinstance(caught.value, OutcomeUnknownError)
     assert store.scan_kind(Kind.LOCK, "t") == ([], None)
+
+
+def test_servers_that_forbid_coprocessors_are_refused_with_what_to_allow(hbase: HBase) -> None:
+    before = hbase.store()
+    before.create_tables(["t"])
+    for table in (SHARED_TABLE, "t"):
+        # As `hbase.coprocessor.user.enabled` in hbase-site.xml does for all tables.
+        alter(before, table, lambda one: one.setValue("hbase.coprocessor.user.enabled", "false"))
+    with pytest.raises(StoreError, match=r"allow it.*hbase\.coprocessor\.user\.enabled"):
+        hbase.store(before.place.namespace).create_tables(["t"])
+    with pytest.raises(StoreError, match=r"hbase\.coprocessor\.user\.enabled") as caught:
+        before.mutate([RowMutation("t", b"r", [ABSENT], [lock(b"c", 5)])])
+    assert not isinstance(caught.value, OutcomeUnknownError)
+
+
+@pytest.mark.parametrize("table", [SHARED_TABLE, "t"])
+def test_tables_written_without_coprocessors_are_refused(hbase: HBase, table: str) -> None:
+    before = hbase.store()
+    before.create_tables(["t"])
+    family = java_class(CLIENT + "ColumnFamilyDescriptorBuilder").of("s")
+    alter(before, table, lambda one: one.removeCoprocessor(ENDPOINT).setColumnFamily(family))
+    with pytest.raises(StoreError, match="no longer supported: back the repository up"):
+        hbase.store(before.place.namespace).create_tables(["t"])
 
 
 def test_a_table_that_may_lose_what_was_committed_is_refused(hbase: HBase) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 import network_claims
-from hbase import HBase, either_way, repository
+from hbase import HBase, repository
 from row_locks import CELL, COLUMN, LOCK_IT, lock_all
 from stores import DEADLINE, in_thread
 
@@ -19,8 +19,6 @@ from percola.cells import Cell, Kind
 from percola.store.base import Condition, Delete, Put, RowMutation
 from percola.store.hbase.jvm import java_class
 from percola.testing.conformance.fixtures import written
-
-__all__ = ["either_way"]
 
 WaitUntil = Callable[..., object]
 
@@ -122,10 +120,10 @@ def test_a_fork_before_the_first_use_is_fine_and_one_after_it_is_an_error_at_onc
 
 
 def test_whoever_is_at_work_when_the_store_is_closed_gets_an_error_of_ours(
-    either_way: HBase, wait_until: WaitUntil
+    hbase: HBase, wait_until: WaitUntil
 ) -> None:
     network_claims.whoever_is_at_work_when_it_is_closed_gets_an_error_of_ours(
-        lambda: either_way.store(patience_seconds=2.0), wait_until
+        lambda: hbase.store(patience_seconds=2.0), wait_until
     )
 
 

@@ -46,7 +46,6 @@ from percola.store.hbase.wire import LOCK, LOCK_AT, Ask, Change
 from percola.store.hbase.writes import Writing
 from percola.store.memory import MemoryStore
 from percola.store.remote import shared_row
-from percola.store.remote.shared_row import SHARED_TABLE
 from percola.testing.conformance.fixtures import Ground as Claims
 
 ROOT: Final = Path(__file__).parents[2]
@@ -56,12 +55,6 @@ REGION_SERVERS: Final = 3
 _CUTS_OF_CLAIMS: Final = (b"1", b"2")
 _CUTS_OF_THE_PROTOCOL: Final = (b"b", b"x")
 """Its rows are `a` and `b` mostly, then `x`."""
-
-WAYS: Final = (
-    pytest.param(True, id="coprocessor"),
-    pytest.param(False, id="states"),
-)
-"""The two ways in which tables are written."""
 
 _SESSION: Final = 15
 """Long enough for a busy machine; as long, tests wait until the others miss a server."""
@@ -89,22 +82,19 @@ class HBase:
     """A cluster that runs, and stores in it.
 
     Args:
-        coprocessors: False: the stores' tables are made to do without them.
         steady: nobody ends a process of it. If one has ended all the same, each test that is left
             says so at once, instead of waiting for it.
     """
 
-    def __init__(
-        self, cluster: Cluster, *, coprocessors: bool = True, steady: bool = False
-    ) -> None:
-        self.cluster, self.coprocessors, self.steady = cluster, coprocessors, steady
+    def __init__(self, cluster: Cluster, *, steady: bool = False) -> None:
+        self.cluster, self.steady = cluster, steady
 
     def place(self, namespace: str = "") -> Place:
         """A namespace of this name; without a name one that nobody else has."""
         if self.steady:
             self.cluster.check()
         namespace = namespace or f"test_{os.getpid()}_{next(_namespaces)}"
-        return Place(self.cluster.quorum, namespace, self.coprocessors)
+        return Place(self.cluster.quorum, namespace)
 
     def store(
         self, namespace: str = "", *, cuts: Sequence[bytes] = (), **options: Any
@@ -129,7 +119,6 @@ class CutStore(HBaseStore):
         self._cuts = cuts
 
     def create_tables(self, names: Iterable[str]) -> None:
-        # It decides about coprocessors.
         super().create_tables([])
         wanted = list(names)
         for name in wanted:
@@ -139,7 +128,7 @@ class CutStore(HBaseStore):
 
     def _make(self, name: str) -> None:
         calls = self._calls
-        table = hbase_settings._descriptor(calls.name(name), calls.checked[SHARED_TABLE])
+        table = hbase_settings._descriptor(calls.name(name))
         admin = calls.client().connection.getAdmin()
         try:
             admin.createTable(table, jpype.JArray(jpype.JArray(jpype.JByte))(self._cuts))
@@ -211,14 +200,14 @@ def running_cluster(
         yield cluster
 
 
-@pytest.fixture(params=WAYS)
-def mortal(hbase: HBase, request: pytest.FixtureRequest) -> Iterator[HBase]:
+@pytest.fixture
+def mortal(hbase: HBase) -> Iterator[HBase]:
     """The session's cluster, for tests that stop, kill and start region servers of it.
 
-    Once for tables with the coprocessor and once for those without it. Afterwards all servers run.
+    Afterwards all servers run.
     """
     cluster = hbase.cluster
-    yield HBase(cluster, coprocessors=request.param)
+    yield HBase(cluster)
     for name in region_servers(cluster):
         server = cluster.process(name)
         if not server.runs:
@@ -231,12 +220,6 @@ def mortal(hbase: HBase, request: pytest.FixtureRequest) -> Iterator[HBase]:
 def region_servers(cluster: Cluster) -> list[str]:
     """The names of a cluster's region servers, whether they run or not."""
     return [name for name in cluster.names if name.startswith("regionserver")]
-
-
-@pytest.fixture(params=WAYS)
-def either_way(hbase: HBase, request: pytest.FixtureRequest) -> HBase:
-    """The session's cluster, once for tables with the coprocessor and once for those without it."""
-    return HBase(hbase.cluster, coprocessors=request.param, steady=True)
 
 
 class InHBase(Claims):

@@ -32,7 +32,6 @@ from percola.store.bigtable.store import BigtableStore
 from percola.store.counting import CountedStore, StoreCalls
 from percola.store.hbase import client as hbase_calls
 from percola.store.hbase import jvm as hbase_jvm
-from percola.store.hbase.executor import Threads
 from percola.store.hbase.store import HBaseStore
 from percola.store.memory import MemoryStore
 
@@ -286,14 +285,6 @@ def test_a_child_is_answered_by_network_stores_though_a_thread_held_a_lock_when_
     one = Network()
     with held_by_a_thread(NETWORK_LOCKS[name](one)):
         assert in_child(one.use) == "goes on"
-
-
-def test_a_child_does_not_wait_for_its_parents_threads_that_call_hbase(wait_until: Wait) -> None:
-    threads = Threads()
-    assert threads.at_once([int, int]) == [0, 0]
-    wait_until(lambda: threads._pool._idle_semaphore._value == 1, what="the thread to be idle")
-    assert in_child(lambda: threads.at_once([int, int])) == "[0, 0]"
-    threads.close()
 
 
 def test_what_a_library_that_does_not_survive_a_fork_has_made_is_refused_in_all_descendants() -> (

@@ -49,8 +49,6 @@ from percola.testing.conformance.fixtures import lock, written
             Place("a:2182,b.example:2181,10.0.0.3:2183", "my_ns"),
         ),
         ("hbase://zk-1/p?oracle=h:7070&zookeeper=z:2181", Place("zk-1:2181", "p")),
-        ("hbase://a/p?coprocessors=forbidden", Place("a:2181", "p", coprocessors=False)),
-        ("hbase://a/p?oracle=h:1&coprocessors=forbidden", Place("a:2181", "p", False)),
     ],
 )
 def test_an_address_names_the_quorum_and_a_namespace(address: str, place: Place) -> None:
@@ -72,9 +70,7 @@ def test_an_address_names_the_quorum_and_a_namespace(address: str, place: Place)
         ("hbase://a/hbase", "its own"),
         ("hbase://a/ns?x=1", "unknown option 'x'"),
         ("hbase://a/ns?zzz", "unknown option 'zzz'"),
-        ("hbase://a/ns?coprocessors=forbidden&x=1", "unknown option 'x'"),
-        ("hbase://a/ns?coprocessors=no", "coprocessors=no in .* it is forbidden, or left out"),
-        ("hbase://a/ns?coprocessors=", "coprocessors= in .* it is forbidden, or left out"),
+        ("hbase://a/ns?coprocessors=forbidden", "no longer supported: leave it out"),
         ("hbase://a/ns#f", "not the address"),
     ],
 )

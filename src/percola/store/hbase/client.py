@@ -32,7 +32,6 @@ from percola.errors import (
 )
 from percola.platform import fork_safety as forks
 from percola.store.hbase.errors import Failure, Meaning
-from percola.store.hbase.executor import Threads
 from percola.store.hbase.jvm import (
     CONF,
     JavaObject,
@@ -57,12 +56,10 @@ class Place(NamedTuple):
     Attributes:
         quorum: HOST:PORT of each of HBase's ZooKeeper servers, with commas between them.
         namespace: HBase's namespace that holds the repository's tables.
-        coprocessors: False if the address says that its tables must do without (`hbase_ways`).
     """
 
     quorum: str
     namespace: str
-    coprocessors: bool = True
 
     def table(self, table: str) -> str:
         """The full name of a table of ours in HBase."""
@@ -87,16 +84,12 @@ class Client:
         self.arrays = java_class("java.util.Arrays")
         self.table_name = java_class(hbase + "TableName")
         self.scan = java_class(hbase + "client.Scan")
-        self.protobuf = java_class(hbase + "shaded.protobuf.ProtobufUtil")
         self.call = java_class(hbase + "client.RegionCoprocessorServiceExec")
         changing = hbase + "protobuf.generated.MultiRowMutationProtos$"
         self.rows_request = java_class(changing + "MutateRowsRequest")
         self.change_rows = _endpoint_method()
         compare = java_class(hbase + "CompareOperator")
         no_value = java_class(hbase + "filter.BinaryComparator")(b"")
-        self.mutation = java_class(hbase + "shaded.protobuf.generated.ClientProtos$MutationProto")
-        self.row_mutations = java_class(hbase + "client.RowMutations")
-        self.check_and_mutate = java_class(hbase + "client.CheckAndMutate")
         self.has_value = java_class(hbase + "filter.ValueFilter")(compare.NOT_EQUAL, no_value)
         settings = _settings(place, request_seconds, patience_seconds)
         self.chains = Chains(
@@ -171,9 +164,6 @@ class Calls:
         self.patience_seconds = patience_seconds
         self.made: Counter[str] = Counter()
         """How many calls were made, by their name."""
-        self.checked: dict[str, bool] = {}
-        """Which tables are written without the coprocessor, of those that are known."""
-        self.threads = Threads()
         self._closed = False
         self._start_afresh()
         forks.at_fork(self._leave_parent)
@@ -226,7 +216,6 @@ class Calls:
         if client is not None:
             start()
             client.connection.close()
-            self.threads.close()
 
     def name(self, table: str) -> JavaObject:
         """A table's name as Java wants it."""
@@ -360,9 +349,7 @@ class Calls:
             "UnknownProtocolException": (
                 "Its servers do not run the coprocessor MultiRowMutationEndpoint, which comes with "
                 "HBase: see that hbase.coprocessor.enabled and hbase.coprocessor.user.enabled are "
-                "not false in their hbase-site.xml, and that the table names the coprocessor. "
-                "Where they are forbidden, add coprocessors=forbidden to the address. If that "
-                "was done meanwhile, open the repository again."
+                "not false in their hbase-site.xml, and that the table names the coprocessor."
             ),
             "RequestTooBigException": (
                 "Write less in one row at once, or raise hbase.ipc.max.request.size."

@@ -5,12 +5,13 @@ each kind of entry: families have files of their own, so that looking for notifi
 costs what there is of them and not what the table holds (rule N6).
 
     versions        all of them, for ever: timestamps are logical, and which version may go is for
-                    Percola to say. Of locks one: see `hbase_wire`
+                    Percola to say. Of locks one: see `wire`
     deletes         NEW_VERSION_BEHAVIOR: a delete hides what was put before it. As HBase does
                     it otherwise, it also hides what is put after it at the same timestamp, until a
                     major compaction: a failure that is noted again, a rollback record again
-    coprocessor     MultiRowMutationEndpoint, which HBase brings: see `hbase_writing`; or none, and
-                    a family of states instead: see `hbase_ways`
+    coprocessor     MultiRowMutationEndpoint, which is part of HBase: see `writes`. Servers on which
+                    coprocessors are forbidden create such a table without an error and do not
+                    load the endpoint, so it is called once before a repository is used
     bloom filters   by row. With filters by column, ROWCOL, region servers of HBase 2.6 go round for
                     ever in a read of several columns up to a timestamp, once a file was written:
                     the read never ends, tries of it take one handler after the other, and
@@ -22,7 +23,7 @@ A table that exists with other settings is refused where they would break the pr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final
 
@@ -32,63 +33,67 @@ from percola.errors import StoreError
 from percola.store.hbase.client import Calls, Tries
 from percola.store.hbase.errors import Failure
 from percola.store.hbase.jvm import JavaObject, java_class
-from percola.store.hbase.wire import CHANGES, FAMILIES, LOCK, STATE
-from percola.store.hbase.write_mode import (
-    ENDPOINT,
-    change_over,
-    endpoint_runs,
-    forbidden,
-    has_states,
-    otherwise,
-    running,
+from percola.store.hbase.wire import (
+    CHANGES,
+    FAMILIES,
+    LOCK,
+    LOCK_AT,
+    Change,
+    conditions,
+    lock_check,
+    mutations,
 )
 from percola.store.remote.shared_row import SHARED_TABLE
 
 ALL_FAMILIES: Final = (*FAMILIES.values(), CHANGES)
-"""What every table has; one that is written without the coprocessor has states besides."""
+"""The column families of every table."""
+
+ENDPOINT: Final = "org.apache.hadoop.hbase.coprocessor.MultiRowMutationEndpoint"
 
 _PACKAGE: Final = "org.apache.hadoop.hbase."
 _FOREVER: Final = 2**31 - 1
-_REPLACED: Final = (LOCK, STATE)
-"""What stands there is replaced, and never deleted."""
+_STATE: Final = b"s"
+"""The family of a mode without coprocessors, which is no longer supported."""
+_COLUMN: Final = b"endpoint"
 _OLDEST: Final = (2, 5)
 
 
 def create_tables(calls: Calls, names: Iterable[str]) -> None:
-    """Make sure that the tables exist as they must be; StoreError in words if they cannot.
-
-    The first of a repository is `SHARED_TABLE`: the others are written in the way that it is.
-    """
+    """Create the tables that do not exist; StoreError if one cannot be used."""
     client = calls.client()
     admin = client.connection.getAdmin()
     try:
         for name in names:
-            checked = calls.checked.get(SHARED_TABLE, not calls.place.coprocessors)
-            _create(calls, admin, name, checked)
-            calls.checked[name] = _check_way(calls, admin, name)
+            _create(calls, admin, name)
+            what = f"reading the settings of the table {name!r}"
+            found = _ask(calls, what, partial(admin.getDescriptor, calls.name(name)))
+            check_table(calls.place.table(name), found)
+            if name == SHARED_TABLE and not _endpoint_runs(calls, name):
+                raise StoreError(
+                    f"{calls.place} does not run the coprocessor MultiRowMutationEndpoint, which "
+                    f"is part of HBase and which the table {calls.place.table(name)!r} names: "
+                    "allow it, by setting neither hbase.coprocessor.enabled nor "
+                    "hbase.coprocessor.user.enabled to false in the hbase-site.xml of its servers."
+                )
     finally:
         admin.close()
 
 
-def _check_way(calls: Calls, admin: JavaObject, name: str) -> bool:
-    """Refuse a table that must not be written; whether it is written without the coprocessor."""
-    full, what = calls.place.table(name), f"looking at the table {name!r}"
-    look = partial(_ask, calls, what, partial(admin.getDescriptor, calls.name(name)))
-    found = look()
-    checked = has_states(full, found)
-    if not checked and not calls.place.coprocessors:
-        _check_families(full, found, ALL_FAMILIES)
-        if endpoint_runs(calls, name):
-            raise running(full)
-        change_over(calls, admin, name, _without_endpoint(found))
-        found = look()
-        checked = has_states(full, found)
-    if checked is not calls.checked.get(SHARED_TABLE, checked):
-        raise otherwise(full, checked=checked)
-    check_table(full, found)
-    if name == SHARED_TABLE and not checked and not endpoint_runs(calls, name):
-        raise forbidden(calls, full)
-    return checked
+def _endpoint_runs(calls: Calls, table: str) -> bool:
+    """Whether the servers have loaded the coprocessor for a table; nothing is written."""
+    row = b"\0"
+    # These conditions never hold: no cell both has a lock and has none.
+    never = conditions(row, [lock_check(_COLUMN, 1), lock_check(_COLUMN, None)])
+    request = never + mutations(row, [Change(LOCK, _COLUMN, LOCK_AT, b"")])
+    tries = Tries(calls, f"calling the coprocessor of the table {table!r}", table)
+    while True:
+        try:
+            calls.change(table, row, request)
+            return True
+        except jpype.JException as error:
+            if any(one.endswith(".UnknownProtocolException") for one in Failure.of(error).names):
+                return False
+            tries.failed(error)
 
 
 def check_version(calls: Calls) -> None:
@@ -117,7 +122,7 @@ def exists(calls: Calls, name: str) -> bool:
         admin.close()
 
 
-def _create(calls: Calls, admin: JavaObject, name: str, checked: bool) -> None:
+def _create(calls: Calls, admin: JavaObject, name: str) -> None:
     """Create the table if it does not exist, and wait until it can be used."""
     table = calls.name(name)
     what = f"creating the table {name!r}"
@@ -125,7 +130,7 @@ def _create(calls: Calls, admin: JavaObject, name: str, checked: bool) -> None:
     while True:
         try:
             if not admin.tableExists(table):
-                admin.createTable(_descriptor(table, checked))
+                admin.createTable(_descriptor(table))
             if admin.isTableAvailable(table):
                 return
             if not tries.wait():
@@ -169,38 +174,35 @@ def _ask(calls: Calls, what: str, ask: Callable[[], Any]) -> Any:
             tries.failed(error)
 
 
-def _descriptor(table: JavaObject, checked: bool) -> JavaObject:
+def _descriptor(table: JavaObject) -> JavaObject:
     builder = java_class(_PACKAGE + "client.TableDescriptorBuilder").newBuilder(table)
-    for family in (*ALL_FAMILIES, STATE) if checked else ALL_FAMILIES:
+    for family in ALL_FAMILIES:
         builder.setColumnFamily(_family(family))
-    if not checked:
-        builder.setCoprocessor(ENDPOINT)
-    return builder.build()
-
-
-def _without_endpoint(table: JavaObject) -> JavaObject:
-    """A table's descriptor with states instead of the coprocessor."""
-    builder = java_class(_PACKAGE + "client.TableDescriptorBuilder").newBuilder(table)
-    if table.hasCoprocessor(ENDPOINT):
-        builder.removeCoprocessor(ENDPOINT)
-    builder.setColumnFamily(_family(STATE))
+    builder.setCoprocessor(ENDPOINT)
     return builder.build()
 
 
 def _family(family: bytes) -> JavaObject:
     made = java_class(_PACKAGE + "client.ColumnFamilyDescriptorBuilder").newBuilder(family)
-    made.setMaxVersions(1 if family in _REPLACED else _FOREVER)
+    made.setMaxVersions(1 if family == LOCK else _FOREVER)
     made.setTimeToLive(_FOREVER)
-    made.setNewVersionBehavior(family not in _REPLACED)
+    made.setNewVersionBehavior(family != LOCK)
     made.setBloomFilterType(java_class(_PACKAGE + "regionserver.BloomType").ROW)
-    made.setInMemory(family in _REPLACED)
+    made.setInMemory(family == LOCK)
     return made.build()
 
 
 def check_table(name: str, table: JavaObject) -> None:
     """Refuse a table's settings that would break the protocol: StoreError."""
-    checked = has_states(name, table)
-    if not checked and not table.hasCoprocessor(ENDPOINT):
+    if table.hasColumnFamily(_STATE):
+        raise StoreError(
+            f"The HBase table {name!r} was made for writing without coprocessors (it has the "
+            f"column family {_STATE.decode()!r}), which is no longer supported: back the "
+            "repository up with the version of Percola that wrote it ('percola backup'), and "
+            "restore it into another namespace, on servers that run the coprocessor "
+            "MultiRowMutationEndpoint."
+        )
+    if not table.hasCoprocessor(ENDPOINT):
         raise StoreError(
             f"The HBase table {name!r} does not run the coprocessor that Percola's conditional "
             f"changes need. Add it in 'hbase shell': alter '{name}', METHOD => 'table_att', "
@@ -213,13 +215,9 @@ def check_table(name: str, table: JavaObject) -> None:
             f"lost with a server. Change it in 'hbase shell': alter '{name}', DURABILITY => "
             "'USE_DEFAULT'"
         )
-    _check_families(name, table, (*ALL_FAMILIES, STATE) if checked else ALL_FAMILIES)
-
-
-def _check_families(name: str, table: JavaObject, families: Sequence[bytes]) -> None:
     by_column = [
         one.decode()
-        for one in families
+        for one in ALL_FAMILIES
         if (found := table.getColumnFamily(one)) is not None
         and str(found.getBloomFilterType()) == "ROWCOL"
     ]
@@ -230,7 +228,7 @@ def _check_families(name: str, table: JavaObject, families: Sequence[bytes]) -> 
             f"hang HBase's region servers. Change it in 'hbase shell': alter '{name}', {altered}; "
             f"and then: major_compact '{name}'"
         )
-    for family in families:
+    for family in ALL_FAMILIES:
         found = table.getColumnFamily(family)
         letter = family.decode()
         if found is None:
@@ -238,13 +236,13 @@ def _check_families(name: str, table: JavaObject, families: Sequence[bytes]) -> 
                 f"The HBase table {name!r} has no column family {letter!r}, so it is not one that "
                 "Percola made. Name another namespace in the address."
             )
-        versions = 1 if family in _REPLACED else _FOREVER
+        versions = 1 if family == LOCK else _FOREVER
         settings = {
             "VERSIONS": (int(found.getMaxVersions()), versions),
             "MIN_VERSIONS": (int(found.getMinVersions()), 0),
             "TTL": (int(found.getTimeToLive()), _FOREVER),
             "KEEP_DELETED_CELLS": (str(found.getKeepDeletedCells()), "FALSE"),
-            "NEW_VERSION_BEHAVIOR": (bool(found.isNewVersionBehavior()), family not in _REPLACED),
+            "NEW_VERSION_BEHAVIOR": (bool(found.isNewVersionBehavior()), family != LOCK),
         }
         for setting, (value, needed) in settings.items():
             if value != needed:

@@ -1,25 +1,23 @@
 """§2.1: the store contract on HBase: Bigtable's design, on servers of one's own.
 
 Rows are rows, kinds are column families. All conditions and changes of a row are one request to a
-coprocessor that HBase brings, and rows of one region are tried as one; where coprocessors are
-forbidden it takes two calls. A row is read from one view of it: nothing of the protocol needs more.
-What stands in the other files:
+coprocessor that is part of HBase, and rows of one region are tried as one. A row is read from one
+view of it: nothing of the protocol needs more.
 
-    hbase_jvm            Java in this process: jars, forks, threads
-    hbase_wire           requests and answers as bytes; what stands where
-    hbase_calls          the connection, deadlines, tries, words for failures
-    hbase_chains         several calls of Java made as one
-    hbase_threads        several calls at a time
-    hbase_failures       what a failure says about a call
-    hbase_kerberos       whether there is a ticket, and words for what fails about it
-    hbase_plans          what a mutation checks and changes, in HBase's terms
-    hbase_writing        mutations, put together by region
-    hbase_checked_rows   mutations where coprocessors are forbidden
-    hbase_ways           which of the two ways a table is written
-    hbase_reading        cells, scans
-    hbase_shared         the safe point, and which tables keep a feed
-    hbase_feeds          the feed
-    hbase_settings       tables, families, what is refused
+The other modules:
+
+    jvm                  Java in this process: jars, forks, threads
+    wire                 requests and answers as bytes; what stands where
+    client               the connection, deadlines, tries, words for failures
+    method_handles       several calls of Java made as one
+    errors               what a failure says about a call
+    kerberos             whether there is a ticket, and words for what fails about it
+    mutations            what a mutation checks and changes, in HBase's terms
+    writes               mutations, put together by region
+    reads                cells, scans
+    shared_row           the safe point, and which tables keep a feed
+    feed                 the feed
+    schema               tables, families, what is refused
 
 `latest_arrival`: how late a call that was given up may still take effect. HBase has no condition
 on the time of day that could fence one off, so it is a bound on each leg. What is in the kernel's
@@ -65,7 +63,6 @@ from percola.store.hbase.reads import Reading, StoredRow
 from percola.store.hbase.schema import check_version, create_tables, exists
 from percola.store.hbase.shared_row import Shared
 from percola.store.hbase.wire import FAMILIES, Ask
-from percola.store.hbase.write_mode import FORBIDDEN, OPTION
 from percola.store.hbase.writes import Writing
 from percola.store.remote.shared_row import SHARED_TABLE
 
@@ -321,10 +318,7 @@ class HBaseStore(Store):
 _ADDRESS: Final = re.compile(r"hbase://([^/?#]*)/([^/?#]*)/?(?:\?([^#]*))?")
 _HOST: Final = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?::([0-9]{1,5}))?")
 _NAMESPACE: Final = re.compile(r"[A-Za-z0-9_]+")
-_SHAPE: Final = (
-    "'hbase://host:port/namespace' or 'hbase://host,host,host/namespace', and behind it "
-    f"'?{OPTION}={FORBIDDEN}' where they are"
-)
+_SHAPE: Final = "'hbase://host:port/namespace' or 'hbase://host,host,host/namespace'"
 _PORT: Final = 2181
 _OTHERS: Final = frozenset(("oracle", "zookeeper"))
 
@@ -353,18 +347,17 @@ def place_of(address: str) -> Place:
             f"digits and underscores, and not 'hbase', which is its own. {_SHAPE}."
         )
     options = dict(parse_qsl(query, keep_blank_values=True))
-    coprocessors = options.pop(OPTION, None)
-    if coprocessors not in (None, FORBIDDEN):
+    if "coprocessors" in options:
         raise UsageError(
-            f"{OPTION}={coprocessors} in {address!r} is not one of its values: it is {FORBIDDEN}, "
-            "or left out."
+            f"The option 'coprocessors' in {address!r} is no longer supported: leave it out, and "
+            "allow the coprocessor MultiRowMutationEndpoint on the servers."
         )
     unknown = sorted(options.keys() - _OTHERS)
-    if unknown or (query and not options and not coprocessors):
+    if unknown or (query and not options):
         raise UsageError(
             f"{address!r} has an unknown option {(unknown or [query])[0]!r}: {_SHAPE}."
         )
-    return Place(",".join(servers), namespace, coprocessors is None)
+    return Place(",".join(servers), namespace)
 
 
 def open_hbase(
@@ -373,7 +366,7 @@ def open_hbase(
     request_seconds: float = REQUEST_SECONDS,
     patience_seconds: float = PATIENCE_SECONDS,
 ) -> HBaseStore:
-    """The store at `hbase://quorum-host[:port][,host…]/namespace[?coprocessors=forbidden]`.
+    """The store at `hbase://quorum-host[:port][,host…]/namespace`.
 
     Nothing is asked of a server yet, and Java does not start: `create_tables` does, and refuses
     settings that will not do. Raises UsageError for a malformed address.

@@ -12,7 +12,6 @@ each in one call; and whatever comes back comes as one block of cells.
     notify    n       commit_ts  1, then the value
     failed    f       commit_ts  1, then the value
     changes   c       commit_ts  1: what a feed lists
-    state     s       always 1   changes with the row: see `hbase_checked_rows`
 
 A Percola column is a qualifier of the family. No value but that of a lock that is gone is empty,
 for HBase's checks take an empty value for none.
@@ -45,17 +44,11 @@ FAMILIES: Final[dict[Kind, bytes]] = {
 CHANGES: Final = b"c"
 """The family in which a table that keeps a feed lists what was put and deleted."""
 
-STATE: Final = b"s"
-"""The family and the column of a row's state, in tables that do without the coprocessor."""
-
 MAX_STORED_TS: Final = 2**63 - 2
 """The highest timestamp that fits in HBase: the next one means "now"."""
 
 LOCK_AT: Final = 1
 """Where every lock stands."""
-
-STATE_AT: Final = 1
-"""Where every state stands."""
 
 _FULL: Final = b"\1"
 _TS: Final = struct.Struct(">Q")

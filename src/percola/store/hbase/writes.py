@@ -10,11 +10,8 @@ and changes any number of rows of one region, all or nothing. So
                           nothing has happened, and each row gets a request of its own
     regions               together, one call a server
 
-What must be looked at first (`hbase_plans`) goes by itself, and that the locks are still as they
+What must be looked at first (`mutations`) goes by itself, and that the locks are still as they
 were becomes a condition.
-
-A table that is to do without the coprocessor is another matter, for all that write to it:
-`hbase_checked_rows`. Which way a table is written is a property of the table (`hbase_ways`).
 
 No write is sent again unless it is certain that it was not applied.
 """
@@ -29,7 +26,6 @@ from typing import Any, Final, NoReturn
 import jpype
 
 from percola.errors import OutcomeUnknownError, StoreError, UnknownTableError
-from percola.store.hbase.cas_rows import CheckedRows
 from percola.store.hbase.client import Calls, Tries
 from percola.store.hbase.errors import Failure, Meaning
 from percola.store.hbase.mutations import (
@@ -43,7 +39,6 @@ from percola.store.hbase.mutations import (
     seen,
 )
 from percola.store.hbase.wire import get, rows_of
-from percola.store.hbase.write_mode import is_checked
 
 _ROWS: Final = 64
 _BYTES: Final = 1024 * 1024
@@ -70,8 +65,6 @@ class Writing:
         """Apply all; whether the conditions held. Raises what `Store.mutate` does."""
         self._plans = plans
         self._results = [True] * len(plans)
-        # Before anything is sent.
-        checked = {one: is_checked(self._calls, one) for one in {one.table for one in plans}}
         for wave in _waves(plans):
             by_table: dict[str, list[int]] = {}
             for at in wave:
@@ -79,10 +72,7 @@ class Writing:
             for table, places in by_table.items():
                 if self._failures:
                     break
-                if checked[table]:
-                    self._compare_and_set(table, places)
-                else:
-                    self._ask_endpoint(table, places)
+                self._ask_endpoint(table, places)
             if self._failures:
                 # One whose outcome is unknown first: the caller has to look then.
                 unknown = [one for one in self._failures if isinstance(one, OutcomeUnknownError)]
@@ -96,19 +86,6 @@ class Writing:
         raise OutcomeUnknownError(
             f"{error} Some rows of the batch may have been changed."
         ) from error
-
-    def _compare_and_set(self, table: str, places: list[int]) -> None:
-        """Change rows of a table that is written without the coprocessor."""
-        rows = CheckedRows(self._calls, table, [self._plans[at] for at in places])
-        try:
-            results = rows.apply()
-        except StoreError as error:
-            self._ended(error)
-        self._failures += [self._failed(one, table) for one in rows.failures]
-        for at, result in zip(places, results, strict=True):
-            self._results[at] = result
-
-    # --- By the coprocessor -------------------------------------------------------------
 
     def _ask_endpoint(self, table: str, places: list[int]) -> None:
         for at in places:
