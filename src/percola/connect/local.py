@@ -26,6 +26,7 @@ from percola.errors import (
 from percola.platform import fork_safety as forks
 from percola.platform.files import PRIVATE_FOLDER, is_full, make_folder, no_room, restrict
 from percola.store.base import OneStepStore
+from percola.store.lmdb.store import LmdbStore
 
 FORMAT: Final = 1
 _DESCRIPTION: Final = "percola.json"
@@ -69,9 +70,6 @@ class LocalFolder:
 
     @classmethod
     def open(cls, folder: Path, durability: str | None, *, create: bool) -> LocalFolder:
-        # LMDB is imported only where it is used: `import percola` stays light.
-        from percola.store.lmdb.store import LmdbStore
-
         with _local_guard:
             description = _describe(folder, durability, create=create)
             real = folder.resolve()
