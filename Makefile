@@ -5,7 +5,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test check simulate mutants crash fuzz anomalies corpus cluster bench lock clean venv
+.PHONY: help setup demo test test-all check simulate mutants crash fuzz anomalies corpus cluster bench lock clean venv
 MAKEFLAGS += --no-print-directory
 
 PYTHON ?=
@@ -15,9 +15,10 @@ CORPUS ?= corpus
 WITHOUT ?=
 export PYTHON
 BIN := .venv/bin
+PARALLEL := -n 3 --no-loadscope-reorder
 
 help:
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
 setup: venv ## install everything into .venv; Java, a C compiler, Chromium, emulators where possible
 	@scripts/java.sh install || true
@@ -31,8 +32,11 @@ demo: venv ## see real pages go from a crawl into a search index that follows a 
 	@scripts/java.sh install
 	@JAVA_HOME="$$(scripts/java.sh home)" $(BIN)/python -m webindex.cli.demo $(ARGS)
 
-test: setup ## run every test; WITHOUT="bigtable browser hbase java javac kerberos networks root systemd" leaves out what it names
-	@$(BIN)/python -m pytest --without "$(WITHOUT)" $(or $(ARGS),-n 3 --no-loadscope-reorder)
+test: setup ## run the tests but the long ones; WITHOUT="bigtable browser hbase java javac kerberos networks root systemd" leaves out what it names
+	@$(BIN)/python -m pytest -m "not long" --durations=10 --without "$(WITHOUT)" $(or $(ARGS),$(PARALLEL))
+
+test-all: setup ## run every test, also the long ones; takes ARGS and WITHOUT as test does
+	@$(BIN)/python -m pytest --durations=10 --without "$(WITHOUT)" $(or $(ARGS),$(PARALLEL))
 
 check: venv ## lint, format and types
 	@status=0; \

@@ -76,6 +76,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     without = config.getoption("--without")
     needs.leave_out(without)
+    config.addinivalue_line("markers", "long: runs in `make test-all`, not in `make test`")
+    config.pluginmanager.register(needs.LongTests(config))
     is_worker = hasattr(config, "workerinput")
     if not is_worker:
         config.pluginmanager.register(AtOnce(config))

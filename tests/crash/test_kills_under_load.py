@@ -11,7 +11,7 @@ from tests.crash.load import run_load
 from tests.crash.processes import Nursery
 
 
-@pytest.mark.parametrize("durability", ["full", "relaxed"])
+@pytest.mark.parametrize("durability", ["full", pytest.param("relaxed", marks=pytest.mark.long)])
 def test_random_kills_lose_nothing_that_was_acknowledged(
     nursery: Nursery, scratch: Path, durability: str
 ) -> None:

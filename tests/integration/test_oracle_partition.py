@@ -65,6 +65,7 @@ def stack() -> Iterator[ExitStack]:
         yield held
 
 
+@pytest.mark.long
 def test_a_leader_cut_off_from_the_store_and_not_from_clients_repeats_nothing_and_never_goes_down(
     stack: ExitStack, token: None, wait_until: WaitUntil
 ) -> None:

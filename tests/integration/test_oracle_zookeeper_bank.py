@@ -10,6 +10,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 from children import Child, hear, say
 from zookeeper import ZooKeeper
 
@@ -27,6 +28,7 @@ accounts = Table("accounts")
 balance = accounts.column("balance", int)
 
 
+@pytest.mark.long
 def test_money_is_neither_made_nor_lost_while_zookeeper_is_killed_and_restarted(
     tmp_path: Path, java_home: Path, wait_until: Wait
 ) -> None:

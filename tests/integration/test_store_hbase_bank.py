@@ -21,6 +21,7 @@ from percola.devcluster.settings import SMALL_HEAP
 WaitUntil = Callable[..., Any]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)  # HBase's start, and waits as long as sessions last.
 def test_money_is_neither_made_nor_lost_while_servers_of_every_kind_are_killed(
     tmp_path: Path, wait_until: WaitUntil

@@ -66,6 +66,7 @@ def keep_with_a_ticket(
     return str(caught.value), keep(pipe, variables, place)
 
 
+@pytest.mark.long
 def test_with_a_keytab_or_a_ticket_all_works_and_who_has_neither_or_no_permission_is_told(
     tmp_path: Path, java_home: Path, wait_until: Callable[..., Any]
 ) -> None:

@@ -77,6 +77,7 @@ def open_bank(
     return stack.enter_context(bank)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)  # HBase's start, and waits as long as sessions last.
 def test_a_client_that_is_cut_off_waits_fails_in_words_and_tears_nothing(
     stack: ExitStack, network: Network, cluster: Cluster, tmp_path: Path, wait_until: WaitUntil
@@ -115,6 +116,7 @@ def test_a_client_that_is_cut_off_waits_fails_in_words_and_tears_nothing(
     assert verdict.broken() == []
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_region_server_that_is_cut_off_is_replaced_and_what_it_still_thinks_changes_nothing(
     stack: ExitStack,

@@ -59,6 +59,22 @@ MORE: Final = (
 """For a store that is quick: these say less of it."""
 
 
+SMOKE: Final = frozenset(
+    {
+        "anomalies.test_dirty_write",
+        "anomalies.test_lost_update",
+        "anomalies.test_read_skew",
+        "paper.test_2_2_locks",
+        "paper.test_2_2_lost_replies",
+        "paper.test_2_2_transactions",
+        "paper.test_2_4_apart",
+        "paper.test_2_4_notifications",
+        "paper.test_2_4_observers",
+        "paper.test_feed",
+    }
+)
+"""What `make test` runs of the protocol on each store; `make test-all` runs the rest."""
+
 Marked = TypeVar("Marked", bound=Callable[..., Any])
 
 
@@ -80,9 +96,10 @@ def protocol(more: Iterable[str] = ()) -> dict[str, type]:
     found = {}
     for name in names:
         module = importlib.import_module(name)
-        found["Test_" + name.rpartition(".")[2].removeprefix("test_")] = borrow(
-            module, _on_the_ground(module), repo=repo_of(module)
-        )
+        made = borrow(module, _on_the_ground(module), repo=repo_of(module))
+        if name.removeprefix("tests.") not in SMOKE:
+            made = pytest.mark.long(made)
+        found["Test_" + name.rpartition(".")[2].removeprefix("test_")] = made
     return found
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import pytest
 
@@ -101,3 +101,29 @@ class NotRun:
             named = " ".join(one for one in [*self._left_out, *unasked] if one)
             hint = f': make test WITHOUT="{named}" runs the others.' if named else "."
             terminalreporter.line(f"So this run has failed{hint}", red=True)
+
+
+class LongTests:
+    """Counts the tests marked `long` that were deselected and reports the number at the end."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._number = 0
+
+    def pytest_deselected(self, items: list[pytest.Item]) -> None:
+        self._number += sum(item.get_closest_marker("long") is not None for item in items)
+
+    def pytest_sessionfinish(self) -> None:
+        if (output := getattr(self._config, "workeroutput", None)) is not None:
+            output["long"] = self._number
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        # Each worker collects, and deselects, all tests.
+        self._number = max(self._number, getattr(node, "workeroutput", {}).get("long", 0))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._number:
+            terminalreporter.ensure_newline()
+            terminalreporter.line(f"{self._number} long tests not run: make test-all runs them")

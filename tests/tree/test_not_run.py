@@ -65,6 +65,18 @@ def test_ctrl_c_reaches_the_test():
     raise AssertionError
 """
 
+_LONG: Final = """
+import pytest
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [1, 2])
+def test_long(number):
+    assert False
+
+def test_short():
+    pass
+"""
+
 BOTH: Final = pytest.mark.parametrize(
     "options", [(), ("-n", "1")], ids=["one process", "several processes"]
 )
@@ -134,6 +146,18 @@ def test_no_skip_of_another_kind_hides(tmp_path: Path, options: tuple[str, ...])
     assert any(line.endswith("test_some.py: no use") for line in lines)
 
 
+@BOTH
+def test_long_tests_that_are_deselected_are_counted(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    status, lines = run(tmp_path, _LONG, *options, "-m", "not long")
+    assert status == pytest.ExitCode.OK
+    assert lines[-2] == "2 long tests not run: make test-all runs them"
+    status, lines = run(tmp_path, _LONG, *options)
+    assert status == pytest.ExitCode.TESTS_FAILED
+    assert not any("not run" in line for line in lines)
+
+
 def test_a_name_that_stands_for_nothing_is_refused(tmp_path: Path) -> None:
     status, lines = run(tmp_path, _LACKS, "--without", "hbse")
     assert status == pytest.ExitCode.USAGE_ERROR
@@ -148,7 +172,9 @@ def test_every_name_is_documented() -> None:
         r"^\| `([a-z]+)` \| ", (ROOT / "tests" / "README.md").read_text(), re.MULTILINE
     )
     assert table == [*NEEDS]
-    assert "make test WITHOUT= ||" in (ROOT / ".ci" / "run").read_text(), "CI leaves nothing out"
+    assert "make test-all WITHOUT= ||" in (ROOT / ".ci" / "run").read_text(), (
+        "CI leaves nothing out"
+    )
 
 
 @BOTH
