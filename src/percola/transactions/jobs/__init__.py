@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from percola.transactions.jobs.attempt import Attempt, RowWrites
+from percola.transactions.jobs.attempt import Attempt, Part, RowWrites
 from percola.transactions.jobs.coordinator import (
     PATIENCE,
     TTL_SECONDS,
@@ -19,7 +19,6 @@ from percola.transactions.jobs.job_row import (
     RowLockedError,
     SupersededError,
 )
-from percola.transactions.jobs.legs import Part
 
 __all__ = [
     "JOBS",

@@ -56,7 +56,7 @@ from percola.cells import Cell, Kind, Op, decode_lock
 from percola.errors import RolledBackError, StoreError
 from percola.repository import Repository
 from percola.store.base import Condition, Delete, Put, RowMutation
-from percola.transactions.jobs.attempt import Attempt
+from percola.transactions.jobs.attempt import Attempt, Part
 from percola.transactions.jobs.job_row import (
     ABORTED,
     COMMITTED,
@@ -70,7 +70,6 @@ from percola.transactions.jobs.job_row import (
     Seat,
     State,
 )
-from percola.transactions.jobs.legs import Part
 from percola.transactions.lock_resolver import Fate, commit_changes, settling_changes
 from percola.transactions.read_cache import BATCH_ROWS, batches
 from percola.transactions.snapshot import TransactionContext

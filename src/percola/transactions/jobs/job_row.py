@@ -4,7 +4,7 @@ A joint transaction (`percola.transactions.jobs.coordinator`) has one row in the
 `percola-jobs`, which is named after it:
 
     state                              {"run": 17, "is": "running"}, later "committed" or "aborted"
-    marker:RUN/PARTITION/ATTEMPT/LEG   the primary of one leg of an attempt (`jobs.legs`)
+    marker:RUN/PARTITION/ATTEMPT/LEG   the primary of one leg of an attempt (`jobs.attempt`)
     seat:RUN/PARTITION                 held by the one attempt that has written the whole partition
 
 Markers and seats are lock-only cells: they are locked, and committed without a value, so garbage
