@@ -36,13 +36,19 @@ def emulator_of_spark() -> Iterator[Emulator | None]:
 
 
 @pytest.fixture(scope="session")
-def spark(java_home: Path, emulator_of_spark: Emulator | None) -> Iterator[SparkSession]:
+def spark(
+    java_home: Path,
+    emulator_of_spark: Emulator | None,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[SparkSession]:
     """A local session with two cores, whose JVM ends with the tests."""
     with pytest.MonkeyPatch.context() as patch:
         if emulator_of_spark is not None:
             patch.setenv("BIGTABLE_EMULATOR_HOST", emulator_of_spark.address)
         # PySpark's own daemon is what the sessions have that tests start for themselves.
         config = QUICK_JAVA | {"spark.python.daemon.module": "webindex.workers.daemon"}
+        # SQL creates the folder of its default database, otherwise in the working directory.
+        config["spark.sql.warehouse.dir"] = str(tmp_path_factory.mktemp("warehouse"))
         with contextlib.suppress(CatalogJarMissingError):  # The catalog's tests report it.
             config |= catalog_settings({})
         with spark_session("local[2]", app="tests", config=config) as session:

@@ -121,7 +121,7 @@ def test_tables_written_without_coprocessors_are_refused(hbase: HBase, table: st
     before.create_tables(["t"])
     family = java_class(CLIENT + "ColumnFamilyDescriptorBuilder").of("s")
     alter(before, table, lambda one: one.removeCoprocessor(ENDPOINT).setColumnFamily(family))
-    with pytest.raises(StoreError, match="no longer supported: back the repository up"):
+    with pytest.raises(StoreError, match="no longer supported: go on with the version"):
         hbase.store(before.place.namespace).create_tables(["t"])
 
 

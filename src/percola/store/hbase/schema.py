@@ -197,10 +197,9 @@ def check_table(name: str, table: JavaObject) -> None:
     if table.hasColumnFamily(_STATE):
         raise StoreError(
             f"The HBase table {name!r} was made for writing without coprocessors (it has the "
-            f"column family {_STATE.decode()!r}), which is no longer supported: back the "
-            "repository up with the version of Percola that wrote it ('percola backup'), and "
-            "restore it into another namespace, on servers that run the coprocessor "
-            "MultiRowMutationEndpoint."
+            f"column family {_STATE.decode()!r}), which is no longer supported: go on with the "
+            "version of Percola that wrote it, or load the data into another namespace, on servers "
+            "that run the coprocessor MultiRowMutationEndpoint."
         )
     if not table.hasCoprocessor(ENDPOINT):
         raise StoreError(
