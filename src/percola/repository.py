@@ -28,8 +28,8 @@ from percola.cells import Cell, Kind, Op, decode_write
 from percola.clock import Clock
 from percola.codecs import V
 from percola.connect.address import is_memory, network_address
-from percola.connect.cluster import NetworkPlace
-from percola.connect.local import LocalFolder, folder_of
+from percola.connect.cluster import NetworkConnection
+from percola.connect.local import LocalConnection, folder_of
 from percola.coordination.base import Coordination
 from percola.coordination.memory import MemoryCoordination
 from percola.errors import (
@@ -404,29 +404,29 @@ def open(
             raise ConflictingOptionsError(
                 f"The durability of {network.store} is the store's own: leave the option out."
             )
-        place = NetworkPlace.open(network)
+        connection = NetworkConnection.open(network)
         try:
-            if not (create and tables) and not has_schema(place.store):
+            if not (create and tables) and not has_schema(connection.store):
                 raise NotARepositoryError(
                     f"There is no repository at {network.store} yet. Create one with 'percola "
                     f"--repo {text} init', or name another place."
                 )
             return Repository(
                 text,
-                CountedStore(place.store, StoreCalls()),
-                place.oracle,
-                place.coordination,
+                CountedStore(connection.store, StoreCalls()),
+                connection.oracle,
+                connection.coordination,
                 tables,
                 lock_ttl_seconds=lock_ttl_seconds,
                 lock_wait_seconds=lock_wait_seconds,
                 prefetches=True,
-                close=place.release,
+                close=connection.release,
             )
         except BaseException:
-            place.release()
+            connection.release()
             raise
     folder = folder_of(text)
-    local = LocalFolder.open(folder, durability, create=create and bool(tables))
+    local = LocalConnection.open(folder, durability, create=create and bool(tables))
     try:
         return Repository(
             str(folder),
@@ -455,10 +455,10 @@ def create(address: str | os.PathLike[str], *, durability: str | None = None) ->
             raise ConflictingOptionsError(
                 f"The durability of {network.store} is the store's own: leave the option out."
             )
-        place = NetworkPlace.open(network)
+        connection = NetworkConnection.open(network)
         try:
-            create_schema(place.store)
+            create_schema(connection.store)
         finally:
-            place.release()
+            connection.release()
         return
-    LocalFolder.open(folder_of(os.fspath(address)), durability, create=True).release()
+    LocalConnection.open(folder_of(os.fspath(address)), durability, create=True).release()

@@ -16,8 +16,7 @@ from forked import held_by_a_thread, in_child
 import percola
 from percola import Repository, Table, Worker
 from percola.cells import Cell
-from percola.connect import cluster as network
-from percola.connect import local as folder
+from percola.connect import shared
 from percola.coordination.lock_service.client import LockServiceClient
 from percola.coordination.memory import MemoryCoordination
 from percola.coordination.zookeeper.coordination import ZooKeeperCoordination
@@ -94,7 +93,8 @@ LOCKS: Mapping[str, Callable[[Any], Any]] = {
     "LocalCoordination._guard": lambda context: context.coordination._guard,
     "ActiveSlots._guard": lambda context: context.coordination._active_slots._guard,
     "Environment._writing": lambda context: context.store._environment._writing,
-    "percola.connect.local._local_guard": lambda context: folder._local_guard,
+    "_Registry._guard": lambda context: shared._registry._guard,
+    "_Slot.lock": lambda context: next(iter(shared._registry._slots.values())).lock,
     "percola.observers.worker._announcing": lambda context: worker._announcing,
 }
 
@@ -273,7 +273,6 @@ NETWORK_LOCKS: Mapping[str, Callable[[Network], Any]] = {
     "Shared._guard": lambda one: one.hbase._shared._guard,
     "hbase Calls._guard": lambda one: one.hbase._calls._guard,
     "percola.store.hbase.jvm._guard": lambda one: hbase_jvm._guard,
-    "percola.connect.cluster._guard": lambda one: network._guard,
 }
 
 

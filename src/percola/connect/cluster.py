@@ -22,18 +22,17 @@ What is secret is not in the address, which is printed and logged, but in the en
 from __future__ import annotations
 
 import os
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from percola import extras
 from percola.connect.address import NetworkAddress
+from percola.connect.shared import Connection, acquire
 from percola.coordination.base import Coordination
 from percola.errors import NotARepositoryError, PercolaError, UnknownTableError, UsageError
 from percola.oracle.base import Oracle
 from percola.oracle.record import newest
-from percola.platform import fork_safety as forks
 from percola.store.base import Store
 
 if TYPE_CHECKING:
@@ -45,58 +44,33 @@ LOGIN_FILE: Final = "PERCOLA_ZOOKEEPER_LOGIN_FILE"
 
 
 @dataclass
-class NetworkPlace:
-    """What a process has open of a repository: once, however often it is opened there.
-
-    One session of ZooKeeper and one pending call to the oracle a process: so they are shared.
-    """
+class NetworkConnection(Connection):
+    """What a process has open of a repository on a network store."""
 
     address: NetworkAddress
     store: Store
     oracle: Oracle
     coordination: Coordination
-    users: int = 1
 
     @classmethod
-    def open(cls, address: NetworkAddress) -> NetworkPlace:
-        """Open it, or what this process has open of it already.
+    def open(cls, address: NetworkAddress) -> NetworkConnection:
+        """Open it, or share what this process has open.
 
         Raises UsageError for an address that lacks something or names it wrongly,
-        NotARepositoryError where no oracle has ever run, StoreError for what does not answer.
+        NotARepositoryError where no oracle has ever run, StoreError for a server that does not
+        answer.
         """
-        with _guard:
-            known = _places.get(address.text)
-            if known is not None:
-                known.users += 1
-                return known
-            known = _places[address.text] = _open(address)
-            return known
+        return acquire(address.text, lambda: _open(address))
 
-    def release(self) -> None:
-        """Say that one user has ended; the last one closes everything."""
-        with _guard:
-            self.users -= 1
-            if self.users:
-                return
-            if _places.get(self.address.text) is self:
-                del _places[self.address.text]
+    @property
+    def key(self) -> str:
+        return self.address.text
+
+    def close(self) -> None:
         close(self.coordination, self.oracle, self.store)
 
 
-_places: dict[str, NetworkPlace] = {}
-_guard = threading.RLock()
-
-
-def _start_afresh() -> None:
-    # What stands in the dictionary stays, and so do its users: they have copies in the child.
-    global _guard
-    _guard = threading.RLock()
-
-
-forks.at_fork(_start_afresh)
-
-
-def _open(address: NetworkAddress) -> NetworkPlace:
+def _open(address: NetworkAddress) -> NetworkConnection:
     if not address.oracles:
         raise UsageError(
             f"{address.text!r} does not say where its oracle is. Start one with 'percola oracle "
@@ -118,7 +92,7 @@ def _open(address: NetworkAddress) -> NetworkPlace:
     except BaseException:
         close(*opened)
         raise
-    return NetworkPlace(address, store, oracle, coordination)
+    return NetworkConnection(address, store, oracle, coordination)
 
 
 def open_store(

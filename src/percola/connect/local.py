@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from percola.connect.shared import Connection, acquire
 from percola.coordination.local.coordination import LocalCoordination
 from percola.errors import (
     ConflictingOptionsError,
@@ -23,7 +23,6 @@ from percola.errors import (
     RepositoryError,
     RepositoryVersionError,
 )
-from percola.platform import fork_safety as forks
 from percola.platform.files import PRIVATE_FOLDER, is_full, make_folder, no_room, restrict
 from percola.store.base import OneStepStore
 from percola.store.lmdb.store import LmdbStore
@@ -47,70 +46,54 @@ def folder_of(address: str) -> Path:
 
 
 @dataclass
-class LocalFolder:
-    """An LMDB repository's store and coordination: one a process, however often it is opened.
-
-    LMDB forbids a second environment on one file in a process, and the kernel's record locks
-    could not tell two tokens of one process apart.
-    """
+class LocalConnection(Connection):
+    """What a process has open of an LMDB repository."""
 
     folder: Path
     durability: str
     store: OneStepStore
     coordination: LocalCoordination
-    users: int = 1
-
-    def release(self) -> None:
-        with _local_guard:
-            self.users -= 1
-            if self.users == 0:
-                _locals.pop(self.folder, None)
-                self.coordination.close()
-                self.store.close()
 
     @classmethod
-    def open(cls, folder: Path, durability: str | None, *, create: bool) -> LocalFolder:
-        with _local_guard:
-            description = _describe(folder, durability, create=create)
-            real = folder.resolve()
-            durability = durability or description["durability"]
-            known = _locals.get(real)
-            if known is not None:
-                if known.durability != durability:
-                    raise ConflictingOptionsError(
-                        f"The repository {folder} is open in this process with durability "
-                        f"{known.durability!r}; it cannot be opened with {durability!r} as well."
-                    )
-                known.users += 1
-                return known
-            try:
-                if not (real / "store").is_dir():
-                    make_folder(real / "store")
-                    sync_folder(real)
-                coordination = LocalCoordination(real)
-            except OSError as error:
-                if is_full(error):
-                    raise no_room(folder) from error
-                raise RepositoryError(
-                    f"The repository {folder} cannot be used: {error.strerror}."
-                ) from error
-            store = LmdbStore(real / "store", durability=durability)
-            known = cls(real, durability, store, coordination)
-            _locals[real] = known
-            return known
+    def open(cls, folder: Path, durability: str | None, *, create: bool) -> LocalConnection:
+        """Open it, or share what this process has open."""
+
+        def check(known: LocalConnection) -> None:
+            wanted = durability or _describe(folder, durability, create=create)["durability"]
+            if known.durability != wanted:
+                raise ConflictingOptionsError(
+                    f"The repository {folder} is open in this process with durability "
+                    f"{known.durability!r}; it cannot be opened with {wanted!r} as well."
+                )
+
+        return acquire(folder.resolve(), lambda: _open(folder, durability, create=create), check)
+
+    @property
+    def key(self) -> Path:
+        return self.folder
+
+    def close(self) -> None:
+        self.coordination.close()
+        self.store.close()
 
 
-_locals: dict[Path, LocalFolder] = {}
-_local_guard = threading.RLock()
-
-
-def _start_afresh() -> None:
-    # What stands in the dictionary stays, and so do its users: they have copies in the child.
-    global _local_guard
-    _local_guard = threading.RLock()
-
-
-forks.at_fork(_start_afresh)
+def _open(folder: Path, durability: str | None, *, create: bool) -> LocalConnection:
+    description = _describe(folder, durability, create=create)
+    real = folder.resolve()
+    durability = durability or description["durability"]
+    try:
+        if not (real / "store").is_dir():
+            make_folder(real / "store")
+            sync_folder(real)
+        coordination = LocalCoordination(real)
+    except OSError as error:
+        if is_full(error):
+            raise no_room(folder) from error
+        raise RepositoryError(
+            f"The repository {folder} cannot be used: {error.strerror}."
+        ) from error
+    store = LmdbStore(real / "store", durability=durability)
+    return LocalConnection(real, durability, store, coordination)
 
 
 def _describe(folder: Path, durability: str | None, *, create: bool) -> dict[str, Any]:

@@ -26,7 +26,7 @@ anything else does. Nothing is checked later: a read or a commit does not ask fo
     readers of single columns                    made anew; by this, inherited snapshots are known
     change counts, call counts, habits of reads  empty
     fates and ages of locks (`LockResolver`)     forgotten, and looked up again
-    open folders and network places              stay, with their users; only their lock is new
+    open repositories (`percola.connect.shared`)  stay, with their users; only their locks are new
     random states                                seeded anew, or both would retry in step
     a worker                                     is as before its start: its threads are gone
     an oracle's service                          gRPC's: refused
