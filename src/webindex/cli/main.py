@@ -233,7 +233,7 @@ def run_worker(repo: str, threads: int) -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     work_here(repo, threads=threads)
     # Everything is closed. A thread that still waits while Python exits would keep native modules
-    # alive, which they report on standard error: under load, a Ctrl-C ended in a page of such lines.
+    # alive, which report that on standard error: under load, a Ctrl-C printed a page of such lines.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
