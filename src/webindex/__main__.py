@@ -1,6 +1,6 @@
 """The entry point of the command `webindex`, and of `python -m webindex`.
 
-It imports nothing that only the extra brings: without the extra it says how to install it.
+It imports nothing from the extra `webindex`: without the extra it reports how to install it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; one sentence and exit status 1 where a package is missing."""
+    """Run the command line; print one sentence and exit with status 1 if a package is missing."""
     try:
         from webindex.cli.main import cli
 

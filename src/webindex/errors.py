@@ -1,15 +1,15 @@
-"""The errors of the web index that are not a module's own business."""
+"""Errors of the web index that do not belong to one module."""
 
 from __future__ import annotations
 
 
 class WebindexError(Exception):
-    """The root of the errors below; a message is a sentence that helps."""
+    """The base class of the errors below."""
 
 
 class WorkingError(WebindexError):
-    """The worker processes could not do their work."""
+    """The worker processes could not run or stopped early."""
 
 
 class LoadError(WebindexError):
-    """A load could not be begun, or ended early."""
+    """A load could not start, or ended early."""

@@ -1,4 +1,4 @@
-"""Keeps everybody away from an index that a rebuild has not finished."""
+"""Prevents use of an index whose rebuild has not finished."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ REBUILD_ROW: Final = "rebuild"
 
 
 class RebuildError(WebindexError):
-    """A rebuild could not begin or ended early, or its index is not whole yet."""
+    """A rebuild could not start or ended early, or its index is incomplete."""
 
 
 def refuse_half_built(repo: Repository) -> None:
-    """Raise RebuildError if the index is being rebuilt, or a rebuild was ended half-way.
+    """Raise RebuildError if the index is being rebuilt, or a rebuild was interrupted.
 
-    Whoever is about to load or to work calls this once, after opening the repository.
+    Loaders and workers call this once, after opening the repository.
     """
     with repo.snapshot() as snapshot:
         state = rebuild_under_way(snapshot)
     if state is None:
         return
-    # By its liveness token: it may run on another machine, and a number may be another process's.
+    # By its liveness token: it may run on another machine, and process ids are reused.
     by = state.get("token")
     if state["state"] == "running" and by and repo.context.coordination.is_alive(by):
         raise RebuildError(
@@ -39,6 +39,6 @@ def refuse_half_built(repo: Repository) -> None:
 
 
 def rebuild_under_way(snapshot: Snapshot) -> dict[str, Any] | None:
-    """What the journal says of a rebuild that has not come to its end; None if there is none."""
+    """The journal's report of an unfinished rebuild; None if there is none."""
     state: dict[str, Any] | None = snapshot.get(tables.report, REBUILD_ROW)
     return state if state is not None and state["state"] != "done" else None

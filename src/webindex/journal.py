@@ -1,9 +1,9 @@
-"""The journal: what loads, ranks and exports report about themselves, and how long that is kept.
+"""The journal: reports of loads, rank runs and exports, and how long they are kept.
 
-Every export notifies `journal.trim` (`keep`), and one observer removes what is too old of every
-kind: loads and ranks are followed by exports if they change anything. It starts where it stopped
-the last time: what was deleted leaves versions behind until garbage collection takes them, and a
-scan from the first row would pass over them.
+Every export notifies `journal.trim` (`keep`), and one observer removes old reports of every
+kind: loads and rank runs are followed by exports if they change anything. It resumes where it
+stopped last: deleted reports leave versions behind until garbage collection removes them, and a
+scan from the first row would read over them.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def keep(t: Transaction, kind: str, ts: int, report: dict[str, Any]) -> None:
 
 @observer(tables.trim_due, defer=TRIM_SECONDS)
 def trim(t: Transaction, row: str) -> None:
-    """Remove reports that are too many or too old, some at a time."""
+    """Remove reports that exceed the limit or are too old, a bounded number at a time."""
     for kind in (EXPORT, *KEPT):
         if _trim(t, kind) == STEP:
             t.notify(tables.trim_due, row)
 
 
 def _trim(t: Transaction, kind: str) -> int:
-    """Remove reports of a kind; how many."""
+    """Remove reports of one kind; return how many."""
     start = t.get(tables.trimmed, kind) or f"{kind}/"
     rows = t.scan(tables.journal, start=start, end=f"{kind}0", columns=[tables.report])
     found = ((row.key, row[tables.report]) for row in rows)
@@ -72,7 +72,7 @@ def _trim(t: Transaction, kind: str) -> int:
 
 
 def counts_of(report: dict[str, Any]) -> dict[str, int]:
-    """What a summary adds up of the reports of loads, or of the total of older ones."""
+    """The counts that a summary adds up, of one load's report or of the total of older loads."""
     rejected = report.get("rejected", 0)
     loaded = report.get("loaded", report)
     return {

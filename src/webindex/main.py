@@ -1,4 +1,4 @@
-"""The name by which `percola worker webindex.main:observers` finds the observers."""
+"""The module that `percola worker webindex.main:observers` loads the observers from."""
 
 from webindex.cli.main import cli, observers
 

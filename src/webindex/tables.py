@@ -1,97 +1,97 @@
-"""The tables of the web index, in prose first.
+"""The tables of the web index, described before the code that declares them.
 
-A page is known by its normalised URL. Its row in `pages` is `page_row(url)` (the SURT behind
-two hex digits of a hash, so that no tablet runs hot); where a page stands as a column or inside
-a value, `page_id(url)` is its short name. A page is *live* while its newest capture is a page to
-be read: status 2xx and no redirect by its markup. Only live pages have a fingerprint.
+A page is identified by its normalised URL. Its row in `pages` is `page_row(url)` (the SURT after
+two hex digits of a hash, so that no tablet becomes a hot spot); in columns and values,
+`page_id(url)` is its short name. A page is *live* while its newest capture can be read: status 2xx
+and no redirect by its markup. Only live pages have a fingerprint.
 
-pages, one row a page that was captured:
-    capture       what the page is: URL, date, status, headers, where it stands in its WARC file,
-                  and when it was loaded. The newest capture, or one that was made of a newer
+pages, one row for each captured page:
+    capture       what the page is: URL, date, status, headers, its position in its WARC file,
+                  and when it was loaded. The newest capture, or one built from a newer
                   revisit and its `original`: {url, date, file}; see `webindex.load.revisits`.
                   Observed: a new capture is parsed.
     body          its bytes, compressed with zlib
     revisited     {seen, reports}: when a crawler last saw the page unchanged, and at most 4
                   reports of revisits newer than the newest capture
-    unresolved    how many of these, newer than what the page is, have no known original
+    unresolved    how many reports newer than `capture` have no known original
     earlier       captures older than `capture`, at most 4, each of another payload, by KEY; more
                   while revisits refer to them
     earlier_body:KEY  their bytes, compressed with zlib
-    settle        weak: reports of this page, or what they may refer to, have changed
-    offer         weak: older captures of this page have come that revisits may refer to
-    text          the visible text, as the parser found it
-    fingerprint   what puts the page into a cluster and shows it: text hash, heading, title,
-                  language, whether it may be indexed. Deleted when the page is not live.
-    sketch        the words by which near-duplicates are told (`fingerprints.Sketch`); none of a
-                  page that is too short for that
-    links         the links it has: [URL, anchors, rel] each. Observed.
-    inverted      the links that stand in `inlinks` now
-    pointer       the page that it names in its place: a redirect's target, or the canonical page
-                  that a live page declares: {kind, url}
-    resolved      the live page that the pointer leads to in the end: {kind, url, hops, plain}
+    settle        weak: reports of this page, or captures they may refer to, have changed
+    offer         weak: older captures of this page were loaded that revisits may refer to
+    text          the visible text, as extracted by the parser
+    fingerprint   what clusters and displays the page: text hash, heading, title, language,
+                  whether it may be indexed. Deleted when the page is not live.
+    sketch        the words used to detect near-duplicates (`fingerprints.Sketch`); absent for a
+                  page that is too short
+    links         its outgoing links: [URL, anchors, rel] each. Observed.
+    inverted      the links that are currently entered in `inlinks`
+    pointer       the page that it names as its replacement: a redirect's target, or the canonical
+                  page that a live page declares: {kind, url}
+    resolved      the live page at the end of the pointer's chain: {kind, url, hops, plain}
     rank          PageRank, 1 being the mean of all pages: {value, run}, the run being the
                   timestamp of the snapshot that it was computed from
     joined        the cluster of a live page, and the keys that put it there:
                   {cluster, content, target}
-    resolve       weak: the pointer, or what stands on its way, has changed
+    resolve       weak: the pointer, or a page along its chain, has changed
     join          weak: the fingerprint or the resolved target has changed
 
 payloads, rows `KEY/ID`: which pages have a payload, KEY being a hash of its digest:
     held          the URL of the page ID: its `capture` or one of `earlier` has this payload
 
-waiting, rows `KEY/ID`: pages with a revisit of a payload, or of a capture of another page: then
-KEY is `at-` and the id of that page. Rows `KEY` say that there are such:
+waiting, rows `KEY/ID`: pages with a revisit that refers to a payload, or to a capture of another
+page: then KEY is `at-` and the id of that page. Rows `KEY` record that such rows exist:
     for           on a row `KEY/ID`, the URL of the page ID
-    wanted        on a row `KEY`: somebody has waited under this key
-    wake          weak: a capture has come that pages may wait for; on a row `KEY/ID`, those after
-                  it have still to be told
+    wanted        on a row `KEY`: some page has waited under this key
+    wake          weak: a capture was loaded that pages may wait for; on a row `KEY/ID`, the rows
+                  after it have still to be notified
 
-A capture of another page is found by its payload in the first row of `payloads`, and a page that
-waits by going through `waiting` in steps: no cell grows with the number of pages that share a
+The first row of a payload in `payloads` leads to a capture of another page. `waiting` is scanned
+in steps to find the pages that wait: no cell grows with the number of pages that share a
 payload, and loaders of the same payload never write the same cell. Bodies of earlier captures
-belong to their page and are not counted references: a page whose revisit refers to another page
+belong to their page and are not reference-counted: a page whose revisit refers to another page
 gets a copy of the body, so it does not depend on what that page keeps. On LMDB a capture costs a
 row of 360 bytes in `payloads`; each of at most 4 earlier captures 7 KB with its body, which is
 3.4 KB when compressed.
 
-aliases, one row a page that another one points to, captured or not, named as in `pages`:
+aliases, one row for each page that another page points to, captured or not, named as in `pages`:
     from:ID       a page whose pointer names this one: {url, kind}
-    via:ID        a page whose pointer leads here in the end: {url, kind}
+    via:ID        a page whose pointer chain ends here: {url, kind}
     changed       weak: whether this page is live, or where it points, has changed
 
-inlinks, one row a page that is linked to, captured or not, named as in `pages`:
+inlinks, one row for each page that is linked to, captured or not, named as in `pages`:
     source:ID     a page that links here: its URL, its anchors and the rel of the link
-    tally         what the links that vouch for the page come to, if it is live or a redirect:
+    tally         totals of the links that vouch for the page, if it is live or a redirect:
                   {links, anchors: {text: count}}
     changed       weak: the in-links of this page have changed
 
-keys, what live pages have in common (§3.1), one row a value:
+keys, what live pages have in common (§3.1), one row for each value:
     near/HEADING/HASH
                   a content, which is a title and a text: `owner`, the cluster of all pages that
-                  have it, how many they are, and the content that leads it; `sketch`, theirs
-    text/HASH     `owner`, in the same way, for pages too short to be compared but byte by byte
+                  have it, their number, and the content that leads it; `sketch`, its sketch
+    text/HASH     `owner`, in the same way, for pages so short that only their bytes are compared
     band/HEADING/N/WORDS
                   `near`: the contents with this heading that have these words in the Nth places
                   of their sketches, 16 bytes each, in order
 
-clusters, one row a set of live pages that are one document to a reader, named at random:
+clusters, one row for each set of live pages that are one document to a reader; names are random:
     member:ID     a page of the cluster: its keys, and what a document shows of it
-    version       never written, but locked by whoever changes the set of members
+    version       never written, but locked by each transaction that changes the set of members
     changed       weak: members, their in-links, aliases or ranks have changed
     document      what the search index shows of the cluster; deleted when it shows nothing
 
-hosts, rows `HOST/BB`, one for each first byte of a page id, so that pages do not meet there:
+hosts, rows `HOST/BB`, one for each first byte of a page id, so that pages rarely conflict there:
     live          how many pages of the host are live, and how many of them may be indexed
 
 outbox, rows `WINDOW/CLUSTER/EPOCH`: documents that have changed and are not in the search index
 yet; see `webindex.observers.outbox`.
     entry         when the captures that caused it were loaded
-    ready         weak, on the rows `WINDOW`: there is something to export there
+    ready         weak, on the rows `WINDOW`: the window has entries to export
 
 ranks, rows `00` to `ff`, one for each first byte of a page id:
-    run           the newest run of the PageRank job: it alone may write ranks of these pages
+    run           the newest run of the PageRank job: only this run may write ranks of these pages
 
-journal, rows `KIND/TIMESTAMP`: what jobs and exports report about themselves, for the summary; see
+journal, rows `KIND/TIMESTAMP`: reports of jobs and exports, for the summary; see
 `webindex.journal` for how many are kept.
     report        one dictionary; on the row `load`, the total of the loads that are not kept
     trimmed       on a row `KIND`: below which row everything was removed
@@ -165,7 +165,7 @@ ranks: Final = Table("ranks")
 rank_run: Final = ranks.column("run", int)
 
 BATCH: Final = 64
-"""Rows that one transaction answers, of an observer whose runs are small."""
+"""Rows processed by one transaction of an observer whose runs are small."""
 
 journal: Final = Table("journal")
 report: Final = journal.column("report", JSON)
@@ -187,4 +187,4 @@ SCHEMA: Final = [
 ]
 
 ADDED: Final = frozenset({"payloads", "waiting"})
-"""Tables that repositories of earlier versions do not have: they are added when one is opened."""
+"""Tables that repositories of earlier versions lack; opening a repository adds them."""

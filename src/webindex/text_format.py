@@ -1,4 +1,4 @@
-"""How numbers, moments and crawled text are written for people."""
+"""Formatting of numbers, timestamps and crawled text for display."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def count(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def apart(one: float, other: float) -> tuple[str, str]:
-    """Two different numbers with as many digits as it takes to see which is greater."""
+    """Two different numbers with enough digits to see which is greater."""
     for digits in range(3, 17):
         found = f"{one:.{digits}g}", f"{other:.{digits}g}"
         if found[0] != found[1]:
@@ -30,12 +30,12 @@ def apart(one: float, other: float) -> tuple[str, str]:
 
 
 def moment(milliseconds: int) -> str:
-    """A moment given in milliseconds since the epoch, in UTC."""
+    """A timestamp in milliseconds since the epoch, formatted in UTC."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def date(text: str) -> str:
-    """A WARC date to the minute; as it is if it is not one."""
+    """A WARC date to the minute; unchanged if it cannot be parsed."""
     try:
         return datetime.fromisoformat(text).astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
     except ValueError:
@@ -43,5 +43,5 @@ def date(text: str) -> str:
 
 
 def harmless(text: str) -> str:
-    """Text whose every character is seen, and which cannot turn what stands beside it."""
+    """Text with every invisible character made visible; it cannot reorder the text around it."""
     return _HARMFUL.sub("\ufffd", text)

@@ -1,24 +1,25 @@
-"""§3.1: clusters of pages that are one document to a reader, kept while pages come, change and go.
+"""§3.1: clusters of pages that are one document to a reader, maintained as pages change.
 
-A cluster is a connected component (`webindex.observers.components`). `join` keeps that so, one page
-at a time, and reads no more than it must:
+A cluster is a connected component (`webindex.observers.components`). `join` maintains them one page
+at a time, and reads only what it needs:
 
     the page's keys are new     the rows of its keys name the clusters that they belong to; these
-                                become one, the smaller moving into the larger
-    the page's keys changed     of its old cluster alone, the components are computed anew: the
-    or the page is gone         largest keeps the name, every other one becomes a cluster of its
-                                own; then as above, with what is left of it around the page
+                                are merged, the smaller moving into the larger
+    the page's keys changed     the components of its old cluster alone are recomputed: the
+    or the page is gone         largest keeps the name, every other one becomes a new cluster;
+                                then as above, with the rest of the component around the page
     a content came or went      other contents may get another leader (`observers.leaders`): their
                                 pages leave their clusters and enter others in the same way
 
 Under snapshot isolation two transactions that write different cells do not conflict, and two
-pages of one text that come at the same moment would each found a cluster, having seen none
-(write skew). So whoever joins or leaves writes cells that the other one writes too:
+pages of one text that arrive at the same moment would each found a cluster, having seen none
+(write skew). So transactions that join or leave related clusters write a common cell:
 
     keys.owner          one cell for all pages with a content: its cluster, and their number
     keys.near           one cell for all contents that agree in a band: two near ones share one
     pages.joined        that of a canonical page is locked by every page that names it
-    clusters.version    locked by whoever adds to, takes from, splits or merges a cluster
+    clusters.version    locked by every transaction that adds to, removes from, splits or merges a
+                        cluster
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ Member = dict[str, Any]
 
 
 def _read_ahead(t: Snapshot, rows: Sequence[str]) -> None:
-    """Read what `join` reads for these pages, for all of them together, step by step."""
+    """Prefetch what `join` reads for these pages, in batches."""
     own = (tables.capture, tables.fingerprint, tables.sketch, tables.joined, tables.resolved)
     t.get_many((column, row) for row in rows for column in own)
     cells: list[tuple[Column[str, Any], str]] = []
@@ -92,7 +93,7 @@ def _read_ahead(t: Snapshot, rows: Sequence[str]) -> None:
 
 @observer(tables.join_due, batch=tables.BATCH, ahead=_read_ahead)
 def join(t: Transaction, row: str) -> None:
-    """Bring a page's membership, and with it the clusters around it, to what its keys are now."""
+    """Update a page's membership, and the clusters around it, to match its current keys."""
     found = t.get(tables.capture, row)
     if found is None:
         return
@@ -131,9 +132,9 @@ def join(t: Transaction, row: str) -> None:
 def _change_content(
     t: Transaction, row: str, was: Member | None, now: Member | None
 ) -> dict[str, str]:
-    """Count the page out of the content that it had, and find who leads the one that it has.
+    """Count the page out of its old content, and find the leader of its new one.
 
-    Returns the new leader of each content that gets another one; the page's own is written into
+    Returns the new leader of each content whose leader changes; the page's own is written into
     `now`, but not counted in yet.
     """
     gone, come = (None if one is None else str(one["content"]) for one in (was, now))
@@ -154,7 +155,7 @@ def _change_content(
     if gone is not None:
         _release(t, gone)
     if now is not None:
-        # Where the old content led the new one, that has another leader now.
+        # If the old content led the new one, the new one has another leader now.
         now["leader"] = led.get(now["content"], now["leader"])
     return led
 
@@ -170,7 +171,7 @@ def _member(t: Snapshot, row: str, url: str) -> Member | None:
         "language": known["language"],
         "indexable": known["indexable"],
         "content": content_key(known),
-        # Until it is known who leads it.
+        # Until its leader is known.
         "leader": content_key(known),
         "target": target_of(url, t.get(tables.resolved, row)),
         "loaded_ms": known["loaded_ms"],
@@ -182,7 +183,7 @@ def _same_keys(standing: Mapping[str, Any], now: Member) -> bool:
 
 
 def _show(t: Transaction, cluster: str, page: str, now: Member) -> None:
-    """Write what a document shows of a page that stays where it is."""
+    """Write what a document shows of a page that stays in its cluster."""
     cell = tables.member[page]
     was = t.get(cell, cluster)
     if was is not None:
@@ -197,9 +198,9 @@ def _show(t: Transaction, cluster: str, page: str, now: Member) -> None:
 def _enter(
     t: Transaction, change: _Change, page: str, now: Member, *, changed: bool = True
 ) -> None:
-    """Join the page, and what is in its cluster already, with all clusters that it has keys of.
+    """Merge the page's current cluster with all clusters that share a key with the page.
 
-    `changed` says that its content key is not counted yet.
+    `changed` means that its content key is not counted yet.
     """
     around = _around(t, now, t.get_for_update)
     own = change.cluster_of(page)
@@ -222,7 +223,8 @@ Get = Callable[[Column[str, Any], str], Any]
 def _around(t: Snapshot, now: Member, get_target: Get) -> set[str]:
     """The clusters of other pages that have an edge to this one.
 
-    `get_target` reads what its target has joined, and locks that if its caller joins it as well.
+    `get_target` reads the cluster that the target has joined, and locks that cell if its caller
+    joins it as well.
     """
     found: set[str] = set()
     for content in {now["content"], now["leader"]}:
@@ -234,7 +236,7 @@ def _around(t: Snapshot, now: Member, get_target: Get) -> set[str]:
         if joined is not None:
             found.add(joined["cluster"])
     for one in _copies(t, now):
-        # Only once it has joined with that target: until then it has yet to come by itself.
+        # Only once it has joined with that target: before that, its own `join` will merge them.
         joined = t.get(tables.joined, page_row(one["url"]))
         if joined is not None and joined["target"] == now["url"]:
             found.add(joined["cluster"])
@@ -242,7 +244,7 @@ def _around(t: Snapshot, now: Member, get_target: Get) -> set[str]:
 
 
 def _copies(t: Snapshot, now: Member) -> list[Mapping[str, Any]]:
-    """The pages that name this one as their canonical page: {url, kind} each."""
+    """The pages that name this one as their canonical page, as {url, kind}."""
     leading = t.get_row(tables.aliases, page_row(now["url"]), [tables.leads_here])
     found = leading.family(tables.leads_here).values()
     return [one for one in found if one["kind"] == "canonical"]
@@ -260,7 +262,7 @@ def _claim(t: Transaction, now: Member, cluster: str) -> None:
 
 
 def _release(t: Transaction, content: str) -> None:
-    """Count one page less with a content."""
+    """Count one page fewer with a content."""
     owner = t.get(tables.owner, content)
     assert owner is not None, content
     if owner["pages"] > 1:
@@ -273,9 +275,9 @@ def _release(t: Transaction, content: str) -> None:
 
 
 class _Change:
-    """What one run makes of the clusters that it touches; members are written at its end.
+    """The changes that one run makes to clusters; members are written at its end.
 
-    A cluster that a page is only added to is locked, but not read: it may have thousands.
+    A cluster that a page is only added to is locked but not read: it may have thousands of members.
     """
 
     def __init__(self, t: Transaction) -> None:
@@ -286,7 +288,7 @@ class _Change:
         self._loaded: set[str] = set()
 
     def load(self, cluster: str) -> Mapping[str, Member]:
-        """The members of a cluster, which is locked."""
+        """Lock a cluster and return its members."""
         if cluster not in self._loaded:
             self._t.get_for_update(tables.version, cluster)
             row = self._t.get_row(tables.clusters, cluster, [tables.member])
@@ -299,11 +301,11 @@ class _Change:
         return self._after[cluster]
 
     def cluster_of(self, page: str) -> str | None:
-        """The cluster that a page is in by now, of those that were loaded."""
+        """The current cluster of a page, among the clusters that were loaded."""
         return self._cluster_of.get(page)
 
     def create(self) -> str:
-        """The name of a new cluster, without members yet; no other transaction can know it."""
+        """A name for a new cluster without members; no other transaction can know it."""
         # Random: all runs of a batch have one start_ts, and a page may found two clusters in it.
         cluster = token_hex(12)
         self._before[cluster] = {}
@@ -312,7 +314,7 @@ class _Change:
         return cluster
 
     def put(self, cluster: str, page: str, member: Member | None) -> None:
-        """Add a page to a cluster or change it there; take it out for None."""
+        """Add a page to a cluster or update it there; None removes it."""
         if cluster not in self._after:
             self._t.get_for_update(tables.version, cluster)
             self._before[cluster] = {}
@@ -327,7 +329,7 @@ class _Change:
         self._t.set(tables.joined, page_row(member["url"]), {"cluster": cluster, **keys})
 
     def lead(self, led: Mapping[str, str]) -> set[str]:
-        """Write who leads contents now, at them and at their pages; the clusters of these."""
+        """Write new leaders to contents and their pages; return the clusters of these contents."""
         touched: dict[str, set[str]] = {}
         for content, leader in led.items():
             owner = self._t.get(tables.owner, content)
@@ -341,7 +343,7 @@ class _Change:
         return set(touched)
 
     def follow(self, led: Mapping[str, str]) -> None:
-        """Move the contents that have got another leader into its cluster."""
+        """Move the contents whose leader changed into that leader's cluster."""
         for content, leader in led.items():
             both = [self._t.get(tables.owner, one) for one in (content, leader)]
             clusters = {owner["cluster"] for owner in both if owner is not None}
@@ -349,12 +351,12 @@ class _Change:
                 self.merge(clusters)
 
     def split(self, cluster: str) -> None:
-        """Make a cluster of its own of every component but the largest."""
+        """Make every component but the largest a cluster of its own."""
         for part in partition(self._after[cluster])[1:]:
             self._move(part, cluster, self.create())
 
     def merge(self, clusters: Collection[str]) -> str:
-        """Move the members of all clusters into the largest; its name."""
+        """Move the members of all clusters into the largest; return its name."""
         sizes = {cluster: len(self.load(cluster)) for cluster in clusters}
         into = min(sizes, key=lambda cluster: (-sizes[cluster], cluster))
         for cluster in sizes.keys() - {into}:
@@ -368,15 +370,15 @@ class _Change:
             member = self._after[cluster].pop(page)
             self.put(into, page, member)
             contents.add(member["content"])
-        # At once: the rest of the run asks the keys who is where. A key of another cluster is
-        # that of the page that changes, which has not been counted there yet.
+        # Immediately: the rest of the run finds clusters through the keys. A key of another cluster
+        # is that of the page that changes, which has not been counted there yet.
         for content in contents:
             owner = t.get(tables.owner, content)
             if owner is not None and owner["cluster"] == cluster:
                 t.set(tables.owner, content, {**owner, "cluster": into})
 
     def write(self) -> None:
-        """Write the members, and have the documents of all clusters that changed made anew."""
+        """Write the members, and notify the clusters that changed to reassemble their documents."""
         t = self._t
         for cluster, after in self._after.items():
             before = self._before[cluster]

@@ -6,15 +6,15 @@ Two live pages are joined by an edge if
     their contents are near         one of them leads the other: see below
     one leads to the other          by a `rel=canonical` that counts
 
-and a cluster is a connected component. So it does not depend on the order in which pages came,
-which a rule such as "join the first cluster that fits" would: what a batch computation finds,
-the observers find as well.
+and a cluster is a connected component. So it does not depend on the order in which pages arrived,
+as it would with a rule such as "join the first cluster that fits": the observers find the same
+clusters as a batch computation.
 
-Being near (`fingerprints.Sketch.is_near`, between contents that share a band) is no equivalence:
-a chain of small edits ends at a text of its own. So contents are joined to their *leaders* only,
-which makes groups of texts that are all near one: in the order of their keys, a content is a
-leader unless one before it is and is near; then the first such leads it. A text is never joined
-to another one by way of a third that only resembles its neighbour.
+Being near (`fingerprints.Sketch.is_near`, between contents that share a band) is no equivalence
+relation: a chain of small edits ends at a different text. So contents are joined to their
+*leaders* only, which makes groups of texts that are all near one text: in the order of their keys,
+a content is a leader unless an earlier leader is near to it; then the first such leads it. A text
+is never joined to another one through a third that only resembles its neighbour.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ PACKED: Final = 16
 
 
 def content_key(fingerprint: Mapping[str, Any]) -> str:
-    """The row of `keys` that a page stands for with its text."""
+    """The row of `keys` for a page's text."""
     heading, text = fingerprint["heading"], fingerprint["hash"]
     return f"{SHORT}{text}" if heading is None else f"{LONG}{heading}/{text.partition(':')[2]}"
 
 
 def band_rows(content: str, sketch: Sketch) -> list[str]:
-    """The rows of `keys` in which contents meet that may be near: those of one heading."""
+    """The rows of `keys`, all of one heading, that list contents which may be near."""
     heading = content.split("/")[1]
     return [f"band/{heading}/{band}" for band in sketch.bands]
 
 
 def packed_key(content: str) -> bytes:
-    """A content as its bands list it: the bytes are in the order of the keys."""
+    """A content as its bands list it; the order of the bytes is the order of the keys."""
     return bytes.fromhex(content.rpartition("/")[2])
 
 
@@ -64,7 +64,7 @@ def partition(members: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     """The connected components of some pages, the largest first.
 
     Args:
-        members: by page id, as in `clusters.member`: `url`, `leader` and `target` are looked at.
+        members: by page id, as in `clusters.member`: `url`, `leader` and `target` are used.
             A target that is not among them joins nothing.
     """
     above = {page: page for page in members}

@@ -1,11 +1,11 @@
-"""§3.1: what a cluster comes to: one document, under its canonical page, with all links to it.
+"""§3.1: the document of a cluster: shown under its canonical page, with all links to it.
 
-A document is made of cells of several rows: the cluster's members, and of each member the text,
-the rank, the redirects that lead to it, and the tallies of the links to all of these. Whoever
-changes one of them says so to the cluster (`clusters.changed`, a weak notification: a hundred
-changes are answered by one run). To know which cluster that is, `tell` reads the page's
-membership, and locks it: had the page moved to another cluster meanwhile, that cluster's run
-might have read the cell before it was changed, and nobody would look again.
+A document is assembled from cells of several rows: the cluster's members, and of each member the
+text, the rank, the redirects that lead to it, and the tallies of the links to all of these. A
+transaction that changes one of them notifies the cluster (`clusters.changed`, a weak notification:
+one run handles a hundred changes). To find the cluster, `tell` reads the page's membership, and
+locks it: if the page were moved to another cluster concurrently, that cluster's run might have read
+the cell before it was changed, and the change would be missed.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _FEW: Final = 50
 
 
 def tell(t: Transaction, row: str) -> None:
-    """Have the document of a page's cluster made anew, because something of the page has changed.
+    """Notify a page's cluster that its document must be reassembled, because the page has changed.
 
-    For a redirect, it is the cluster of the page that it leads to.
+    For a redirect, this is the cluster of the page that it leads to.
     """
     joined = t.get_for_update(tables.joined, row)
     if joined is None:
@@ -45,7 +45,7 @@ def tell(t: Transaction, row: str) -> None:
 
 
 def _read_ahead(t: Snapshot, clusters: Sequence[str]) -> None:
-    """Read what `assemble` reads for these clusters, for all of them together, step by step."""
+    """Prefetch what `assemble` reads for these clusters, in batches."""
     t.get_many((tables.document, cluster) for cluster in clusters)
     found = t.get_rows(tables.clusters, clusters, [tables.member])
     families = [one.family(tables.member) for one in found]
@@ -69,9 +69,9 @@ def _read_ahead(t: Snapshot, clusters: Sequence[str]) -> None:
 
 @observer(tables.cluster_changed, batch=tables.BATCH, ahead=_read_ahead)
 def assemble(t: Transaction, cluster: str) -> None:
-    """Make the cluster's serving document, and hand it to the exporter if it has changed."""
-    # For update, also where nothing is to be written: a slower run that read an older snapshot,
-    # in which something had changed, must not put that back.
+    """Assemble the cluster's serving document, and enter it in the outbox if it has changed."""
+    # For update, even where nothing is written: a slower run that read an older snapshot must not
+    # restore an outdated document.
     before = t.get_for_update(tables.document, cluster)
     members = t.get_row(tables.clusters, cluster, [tables.member]).family(tables.member)
     after = assemble_document(t, members)
@@ -97,7 +97,7 @@ def assemble(t: Transaction, cluster: str) -> None:
 
 
 def assemble_document(t: Transaction, members: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the search index should show of a cluster with these members; None for nothing."""
+    """The document to show for a cluster with these members; None if there is nothing to show."""
     rows = {page: page_row(one["url"]) for page, one in members.items()}
     ranks = _ranks(t, members)
     canonical = elect(members, ranks)
@@ -127,7 +127,7 @@ def _ranks(t: Snapshot, members: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _redirects(aliases: Iterable[Row[str]]) -> set[str]:
-    """The URLs that are sent to pages, of which these are the rows of `aliases`."""
+    """The URLs that redirect to the pages whose `aliases` rows are given."""
     return {
         one["url"]
         for row in aliases
@@ -139,7 +139,7 @@ def _redirects(aliases: Iterable[Row[str]]) -> set[str]:
 def _links_to(
     t: Transaction, rows: Mapping[str, str], inside: set[str]
 ) -> tuple[int, Counter[str]]:
-    """Links from outside of a cluster to any URL of it, and their anchors with counts."""
+    """Count links from outside a cluster to any URL of it, and their anchors."""
     links = 0
     anchors: Counter[str] = Counter()
     for tally in t.get_many((tables.tally, page_row(url)) for url in inside):
@@ -148,7 +148,7 @@ def _links_to(
             anchors.update(tally["anchors"])
     if len(inside) > 1:
         # Links inside the cluster are the page's own: they recommend nothing. Some may not have
-        # been counted yet; once they are, the document is made anew.
+        # been counted yet; once they are, the document is reassembled.
         for standing in t.get_many((tables.inverted, row) for row in rows.values()):
             for url, words, rel in standing or []:
                 if rel == "follow" and url in inside:

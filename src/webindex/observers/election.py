@@ -1,9 +1,9 @@
-"""§3.1: which page of a cluster stands for it, the canonical page.
+"""§3.1: which page of a cluster is its canonical page.
 
 Of the pages that may be indexed, the one with the highest PageRank; where ranks are equal or
-were never computed, https goes before http, the shorter URL before the longer, and the first in
-the alphabet before the others. No two pages are equal in that order, so the winner does not
-depend on who looks, or when.
+were never computed, https goes before http, then the shorter URL before the longer, then the first
+in alphabetical order. No two pages are equal in that order, so the winner depends neither on which
+transaction computes it nor on when.
 """
 
 from __future__ import annotations
@@ -32,6 +32,6 @@ def elect(
 
 
 def election_order(one: Mapping[str, Any], rank: float) -> tuple[float, bool, int, str]:
-    """Members that may be indexed sort by this: the canonical page comes first."""
+    """Sort key of members that may be indexed: the canonical page comes first."""
     url = one["url"]
     return -rank, not url.startswith("https:"), len(url), url

@@ -1,8 +1,8 @@
-"""§3: the end of the chain: changed documents go to the search index, in batches.
+"""§3: the end of the chain: changed documents are exported to the search index, in batches.
 
-The outbox says which clusters have changed since they were last exported. One run takes as many
-as a durable write of the search index is worth, so that a trickle is exported at once, and a bulk
-load by the hundreds.
+The outbox lists the clusters that have changed since they were last exported. One run takes as
+many as justify a durable write of the search index: a trickle is exported at once, and a bulk load
+by the hundreds.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ more than a second beside a load; with 1, they wait for what workers get of the 
 def export_to(index: ServingIndex) -> Observer[str]:
     """The last observer of the chain, for one search index.
 
-    It empties the outbox in batches: one durable write of the search index for all documents
-    that have changed since the last one. Writing the index is no part of the transaction, but
-    it is idempotent by cluster and epoch: a crash in between only makes it happen again.
+    It drains the outbox in batches: one durable write of the search index for all documents
+    that have changed since the last one. Writing the index is not part of the transaction, but
+    it is idempotent by cluster and epoch: a crash in between only repeats the write.
     """
-    # The last entry taken of a window of which there is more, by window. A hint: if the run did
-    # not commit, or another process has gone on, what stands before it is found as well.
+    # By window, the last entry taken, for windows with more entries. A hint: if the run did not
+    # commit, or another process went further, entries before it are found as well.
     reached: dict[str, str] = {}
 
     @observer(tables.outbox_ready, name="export", share=EXPORT_SHARE, apart=True)
@@ -79,7 +79,7 @@ def export_to(index: ServingIndex) -> Observer[str]:
 
 
 def serving_document(cluster: str, shown: Mapping[str, Any]) -> ServingDocument:
-    """The document as the search index takes it."""
+    """The document in the form that the search index takes."""
     return ServingDocument(
         cluster=cluster,
         epoch=shown["epoch"],

@@ -1,15 +1,15 @@
-"""§3.1: contents that are nearly the same, kept in groups while contents come and go.
+"""§3.1: contents that are nearly the same, kept in groups as contents come and go.
 
 A content is a title and a text; many pages may have it. In the order of their keys, a content is a
-leader unless one before it is and is near; then the first such leads it
-(`webindex.observers.components` says why). So who leads a content depends on the ones before it
-only, and when one comes or goes, what has to be decided anew is found from there on: the contents
-near to it, and of those that begin or cease to be leaders the ones near to them, each once. Mostly
-that is none.
+leader unless an earlier leader is near to it; then the first such leads it
+(`webindex.observers.components` explains why). So a content's leader depends only on the contents
+before it. When one comes or goes, the decisions to repeat are found from there on: the contents
+near to it, and the contents near to those that become or cease to be leaders, each once. Usually
+there are none.
 
 Two transactions that decide about contents that are near conflict. Contents that are near share a
 band, `keys.near`, one cell with all contents in it, and a transaction that adds a
-content, takes one out, or gives it another leader writes or locks all of its bands.
+content, removes one, or changes its leader writes or locks all of its bands.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ def bands_of(content: str, sketch: bytes | None) -> list[tuple[Column[str, Any],
 
 
 def leader_of_new(t: Snapshot, content: str, sketch: bytes | None) -> str:
-    """Who would lead a content, of those that are there: reads what `replace` will read first."""
+    """The leader that a new content would get; reads what `replace` will read first."""
     return content if sketch is None else _Deciding(t).leader(content, sketch)
 
 
 def replace(
     t: Transaction, gone: str | None, come: str | None, sketch: bytes | None
 ) -> dict[str, str]:
-    """Take a content out whose last page has gone, add one that gets its first, or both.
+    """Remove a content whose last page has gone, add one that gets its first page, or both.
 
-    Writes the bands and `keys.sketch`; leaves `keys.owner` to the caller, but for what it reads
-    there: the row of `gone` must be as before.
+    Writes the bands and `keys.sketch`; leaves `keys.owner` to the caller, except for reading it:
+    the row of `gone` must be as before.
 
     Returns:
-        The new leader of each content that gets another one, `come` among them.
+        The new leader of each content whose leader changes, `come` among them.
     """
     deciding = _Deciding(t)
     due: list[str] = []
@@ -77,7 +77,7 @@ def replace(
 
 
 def _list(t: Transaction, content: str, sketch: bytes, *, there: bool) -> None:
-    """Add a content to its bands, or take it out."""
+    """Add a content to its bands, or remove it."""
     one = packed_key(content)
     cells = bands_of(content, sketch)
     for (column, row), stored in zip(cells, t.get_many(cells), strict=True):
@@ -92,7 +92,7 @@ def _list(t: Transaction, content: str, sketch: bytes, *, there: bool) -> None:
 
 
 def _place(listed: bytes, one: bytes) -> int:
-    """Where a content stands, or would stand, in a band."""
+    """The position at which a band lists, or would list, a content."""
     low, high = 0, len(listed) // PACKED
     while low < high:
         middle = (low + high) // 2
@@ -104,14 +104,14 @@ def _place(listed: bytes, one: bytes) -> int:
 
 
 class _Deciding:
-    """Decides anew who leads whom, from the smallest content that is due upwards."""
+    """Recomputes leaders, from the smallest affected content upwards."""
 
     def __init__(self, t: Snapshot) -> None:
         self._t = t
         self._changed: dict[str, str] = {}
 
     def led_by(self, content: str) -> str | None:
-        """The leader of a content by now; None for one that has just come."""
+        """The current leader of a content; None for one that has just been added."""
         if content in self._changed:
             return self._changed[content]
         owner = self._t.get(tables.owner, content)
@@ -137,7 +137,7 @@ class _Deciding:
                 for column, row in bands_of(content, packed):
                     self._t.get_for_update(column, row)
             if content in (before, after):
-                # It has begun or ceased to lead: what comes after it may have to follow.
+                # It has become or ceased to be a leader: contents after it may be affected.
                 for one in self._concerned(content, packed, begins=after == content):
                     if one not in waiting:
                         waiting.add(one)
@@ -145,7 +145,7 @@ class _Deciding:
         return self._changed
 
     def leader(self, content: str, packed: bytes) -> str:
-        """The first leader before a content that is near to it; else the content itself."""
+        """The first earlier leader that is near to a content; otherwise the content itself."""
         for chunk in _chunks(self._listed(content, packed, before=True)):
             self._t.get_many((tables.owner, one) for one in chunk)
             for one in chunk:

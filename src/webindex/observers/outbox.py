@@ -1,15 +1,15 @@
-"""§3: the outbox: documents that have changed, until the exporter has brought them to search.
+"""§3: the outbox: changed documents that are not in the search index yet.
 
-    0000000012/c1f0…/00000000000000049200     entry: changed at timestamp 49,200
-    ─ window ─ cluster ──── epoch ───────
+    0000000000000012/c1f0…/00000000000000049200     entry: changed at timestamp 49,200
+    ──── window ──── cluster ──── epoch ───────
 
-Whatever passes through a queue leaves versions behind until garbage collection takes them, and a
-scan reads over them. So the queue is cut into windows of time, by the timestamp of the change: a
-window's first entries and its last are never many timestamps apart, the exporter looks only into
-windows that were notified, and what has been exported long ago lies in others.
+Entries that pass through a queue leave versions behind until garbage collection removes them, and a
+scan reads over them. So the queue is divided into windows of time, by the timestamp of the change:
+a window's first and last entries are never many timestamps apart, the exporter scans only
+windows that were notified, and entries exported long ago are in other windows.
 
-A transaction that commits late enters its documents into the window that it began in, and
-notifies that one: nothing is left behind in a window because others have gone on.
+A transaction that commits late enters its documents into the window in which it started, and
+notifies that one: no entry is left behind because other transactions went on to later windows.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from webindex import tables
 __all__ = ["Entry", "Waiting", "enter", "entries", "window_of"]
 
 WINDOW: Final = 4096
-"""Timestamps a window."""
+"""Timestamps in one window."""
 
 
 class Entry(NamedTuple):
-    """Where an entry stands: the cluster that changed, and the timestamp at which it did."""
+    """The key of an entry: the cluster that changed, and the timestamp of the change."""
 
     key: str
     cluster: str
@@ -44,12 +44,12 @@ class Waiting(NamedTuple):
 
 
 def window_of(ts: int) -> str:
-    """The row whose notification says that there is something to export of a window."""
+    """The row of a timestamp's window; a notification there means that it has entries."""
     return f"{ts // WINDOW:016}"
 
 
 def enter(t: Transaction, cluster: str, loaded_ms: Iterable[int] = ()) -> None:
-    """Enter a cluster whose document changes in this transaction, and tell the exporter."""
+    """Enter a cluster whose document changes in this transaction, and notify the exporter."""
     window = window_of(t.start_ts)
     value: dict[str, Any] = {"loaded_ms": list(loaded_ms)}
     t.set(tables.entry, f"{window}/{cluster}/{t.start_ts:020}", value)
@@ -59,11 +59,11 @@ def enter(t: Transaction, cluster: str, loaded_ms: Iterable[int] = ()) -> None:
 def entries(
     now: Snapshot, window: str, cluster: str | None = None, *, after: str = ""
 ) -> Iterator[Waiting]:
-    """What waits in a window, of one cluster or of all.
+    """The entries of a window, of one cluster or of all.
 
-    With `after`, the key of an entry, in order from there on, and then from the beginning: the
-    entries before it have been deleted, but for those that came later, and a scan passes over
-    each deleted one.
+    With `after`, the key of an entry, they come in order from there on, and then from the
+    beginning: the entries before it have been deleted, except those added later, and a scan reads
+    over each deleted one.
     """
     prefix = f"{window}/" if cluster is None else f"{window}/{cluster}/"
     scan = functools.partial(now.scan, tables.outbox, columns=[tables.entry])

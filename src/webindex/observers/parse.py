@@ -7,20 +7,22 @@
                                                          search ◀── export ◀── (ready) ────┘
 
 Arrows in parentheses are weak notifications: many pages may change one target or one cluster at
-once without a conflict, and one run answers them all. Each observer writes only what differs
-from what is there, so a chain ends where nothing changes: a page that was crawled again with the
-same text causes no work below `parse`.
+once without a conflict, and one run handles them all. Each observer writes only cells whose value
+changes, so a chain ends where nothing changes: a page that was crawled again with the same text
+causes no work after `parse`.
 
-Here stands what a page says of itself, and the links between pages. What a page is when a crawler
-wrote only that it is like another capture is found in `webindex.load.settling`. Which page is
-another's redirect or copy is found in `webindex.observers.redirects`, which pages are one document
-in `webindex.observers.clustering`, what that shows in `webindex.observers.documents`, and how it
-gets to the search index in `webindex.observers.export`.
+This module parses pages and inverts the links between them. `webindex.load.settling` resolves
+revisits, pages for which a crawler recorded only that they are like another capture.
+`webindex.observers.redirects` resolves redirects and canonical pages,
+`webindex.observers.clustering` finds the pages that are one document,
+`webindex.observers.documents` assembles it, and `webindex.observers.export` writes it to the search
+index.
 
-Why `count` is an observer of its own: ten thousand pages may link to one, and each of them
-writes a cell of its own there, side by side. One run then counts them for all, however many have
-changed; a document needs the result only. Links to a page that is neither live nor a redirect
-are not counted before it becomes one: most links of a crawl that has just begun lead there.
+Why `count` is a separate observer: ten thousand pages may link to one, and each of them
+writes its own cell there, concurrently. One run then counts all of them, however many have
+changed; a document needs only the result. Links to a page that is neither live nor a redirect
+are not counted before it becomes one: most links of a crawl that has just started lead to such
+pages.
 """
 
 from __future__ import annotations
@@ -43,18 +45,18 @@ from webindex.page.urls import page_id, page_row
 __all__ = ["COUNT_SECONDS", "count", "invert", "parse"]
 
 COUNT_SECONDS: Final = 300.0
-"""While pages are waiting to be parsed, links are counted this seldom: a bulk load changes those
-of a popular page thousands of times, each count reads them all, and each that differs makes and
-exports a document. At 28,000 pages a round of it is worth twenty seconds of two cores."""
+"""While pages wait to be parsed, links are counted at most this often: a bulk load changes those
+of a popular page thousands of times, each count reads them all, and each new result assembles and
+exports a document. At 28,000 pages one round costs twenty seconds of two cores."""
 
 
 @observer(tables.capture, batch=tables.BATCH, ahead=read_ahead)
 def parse(t: Transaction, row: str) -> None:
-    """Parse a new capture: text, links, and what the page is known by."""
+    """Parse a new capture: text, links, and the keys by which the page is compared."""
     found = t.get(tables.capture, row)
     if found is None:
         return
-    # Of several captures that were loaded before it is parsed, only the newest stands there.
+    # Of several captures loaded before this run, only the newest is stored there.
     earlier = t.get(tables.earlier, row) or {}
     offer_captures(t, [one for one in (found, *earlier.values()) if not is_synthetic(one)])
     page = None
@@ -78,7 +80,7 @@ def parse(t: Transaction, row: str) -> None:
         "language": page.language,
         "indexable": not page.noindex,
     }
-    # Short pages are known by their bytes, which another charset turns into another text.
+    # Short pages are compared by their bytes, which another charset decodes to another text.
     if (
         before is None
         or {**before, "loaded_ms": 0} != {**known, "loaded_ms": 0}
@@ -100,7 +102,7 @@ def parse(t: Transaction, row: str) -> None:
 
 
 def _withdraw(t: Transaction, row: str) -> None:
-    """The page is gone, or has become a redirect: it leaves its cluster, its links are undone."""
+    """Withdraw a page that is gone or redirects: remove it from its cluster, and its links."""
     t.notify(tables.join_due, row)
     for column in (tables.fingerprint, tables.text, tables.sketch, tables.links, tables.rank):
         if t.get(column, row) is not None:
@@ -109,7 +111,7 @@ def _withdraw(t: Transaction, row: str) -> None:
 
 @observer(tables.links, batch=tables.BATCH)
 def invert(t: Transaction, row: str) -> None:
-    """Bring the targets' in-links to what the page's links are now."""
+    """Update the targets' in-links to match the page's current links."""
     wanted = {url: (anchors, rel) for url, anchors, rel in t.get(tables.links, row) or []}
     standing = {url: (anchors, rel) for url, anchors, rel in t.get(tables.inverted, row) or []}
     if wanted == standing:
@@ -145,7 +147,7 @@ def _read_ahead(t: Snapshot, rows: Sequence[str]) -> None:
 
 @observer(tables.inlinks_changed, batch=tables.BATCH, defer=COUNT_SECONDS, ahead=_read_ahead)
 def count(t: Transaction, row: str) -> None:
-    """Count the links that vouch for a page, and what they say."""
+    """Count the links that vouch for a page, and their anchor texts."""
     links = 0
     anchors: Counter[str] = Counter()
     if is_counted(t, row):

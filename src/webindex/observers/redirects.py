@@ -1,19 +1,19 @@
-"""Pages that name another one in their place: redirects, and `rel=canonical`.
+"""Pages that name another page as their replacement: redirects, and `rel=canonical`.
 
-    parse ──▶ pointer, from:ID at its target ──(resolve)──▶ resolved, via:ID at the end of the way
+    parse ──▶ pointer, from:ID at its target ──(resolve)──▶ resolved, via:ID at the end of the chain
                                                   ▲                            │
-                 (changed) of what is pointed to ─┴────────────(changed)───────┘
+                 (changed) of the pointer target ─┴────────────(changed)───────┘
 
-Where a pointer leads depends on other pages: a target may go, come back, or redirect further.
-`resolve` looks only one page ahead, at what stands in the row of the pointer's target: whether
-it is live, what it points to, and what that was resolved to. Whoever changes one of these cells
-notifies `aliases.changed` of that row in the same transaction, and `follow` passes it on to all
-that point there. A page is registered at its target (`from:ID`) before it is resolved for the
-first time, in an earlier transaction. So of a change there and a look from here, whichever comes
-last sees the other, and a chain of redirects settles from its end to its beginning.
+Where a pointer leads depends on other pages: a target may disappear, return, or redirect further.
+`resolve` reads only one page ahead, the row of the pointer's target: whether it is live, what it
+points to, and what that was resolved to. A transaction that changes one of these cells also
+notifies `aliases.changed` of that row, and `follow` passes the notification on to all pages that
+point there. A page is registered at its target (`from:ID`) before it is resolved for the
+first time, in an earlier transaction. So of a change to the target and a resolution of the pointer,
+the later one sees the other, and a chain of redirects settles from its end to its beginning.
 
-Redirects in a circle lead nowhere. While one closes, its pages hand an old answer round, each
-time with one hop more, and drop it at `MAX_HOPS`.
+Redirects in a circle lead nowhere. While a circle closes, its pages pass an outdated answer round,
+each time with one more hop, and drop it at `MAX_HOPS`.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ Pointer = Mapping[str, Any]
 def point(
     t: Transaction, row: str, url: str, after: Pointer | None, *, was_live: bool, live: bool
 ) -> None:
-    """Register what a page points to now, and tell whoever points to it what it has become.
+    """Register what a page points to now, and notify the pages that point to it of its state.
 
-    Called by `parse`: `live` is what the page is from now on.
+    Called by `parse`: `live` is the page's new state.
     """
     before = t.get(tables.pointer, row)
     if before != after:
@@ -58,7 +58,7 @@ def point(
 
 
 def is_counted(t: Snapshot, row: str) -> bool:
-    """Whether links to a page count for anything: it is live, or sends its readers elsewhere."""
+    """Whether links to a page count: it is live, or redirects its readers."""
     return t.get(tables.fingerprint, row) is not None or _redirects(t.get(tables.pointer, row))
 
 
@@ -68,7 +68,7 @@ def _redirects(pointer: Pointer | None) -> bool:
 
 @observer(tables.aliases_changed, batch=tables.BATCH)
 def follow(t: Transaction, row: str) -> None:
-    """Have all pages that point to this one look again where that leads."""
+    """Have all pages that point to this one resolved again."""
     pointing = t.get_row(tables.aliases, row, [tables.points_here]).family(tables.points_here)
     for one in pointing.values():
         t.notify(tables.resolve_due, page_row(one["url"]))
@@ -124,11 +124,11 @@ def _resolve(t: Transaction, url: str, pointer: Pointer | None) -> dict[str, Any
 
 
 def end_of(url: str, resolved: Pointer | None) -> str | None:
-    """The page at which another one is entered as leading there (`aliases.via`), if at any.
+    """The page under which another one is entered in `aliases.via`; None if there is none.
 
     A redirect counts wherever it leads. A canonical page counts if it declares no other one
-    itself, and somebody registered both under the same domain: nobody can give away the pages
-    of others, or take them.
+    itself, and both are in the same registrable domain: the owner of one domain cannot give away or
+    take over the pages of another.
     """
     if resolved is None:
         return None
@@ -141,7 +141,7 @@ def end_of(url: str, resolved: Pointer | None) -> str | None:
 
 
 def target_of(url: str, resolved: Pointer | None) -> str | None:
-    """The page that a live page says it is a copy of: an edge of its cluster."""
+    """The page that a live page declares itself a copy of: an edge of its cluster."""
     if resolved is None or resolved["kind"] != "canonical":
         return None
     return end_of(url, resolved)
