@@ -1,9 +1,9 @@
-"""§2.4, §3: the Spark jobs of the web index. The paper's are MapReduces.
+"""§2.4, §3: the Spark job that loads a crawl; the paper uses MapReduces.
 
-`load` feeds a crawl into the repository. The driver cuts the WARC files into parts; each task
-reads the captures of one and runs loader transactions over them, in its own process. Nothing is
-coordinated between tasks: the newest capture of a page wins in whatever order they come, and one
-that is there already changes nothing. So a task may be run again, or twice at a time, at will.
+`load` feeds a crawl into the repository. The driver splits the WARC files; each task
+reads the captures of one part and runs loader transactions over them, in its own process. Tasks
+need no coordination: the newest capture of a page wins in whatever order they arrive, and a
+capture that is already loaded changes nothing. So a task may be repeated, or run twice at a time.
 """
 
 from __future__ import annotations
@@ -57,27 +57,27 @@ def load(
     progress: Show | None = None,
     quiet: bool = False,
 ) -> LoadReport:
-    """Load the captures of WARC files into the repository, which is made if it is not there.
+    """Load the captures of WARC files into the repository, which is created if it does not exist.
 
-    Nothing is loaded unless all files are WARC files. What cannot be used inside of them is
-    counted, and the rest is loaded. To load something again, or to go on with a load that ended
-    early, is the same call once more. The report is kept in the `journal` table.
+    Nothing is loaded unless all files are WARC files. Unusable records inside them are
+    counted, and the rest is loaded. To load files again, or to resume a load that ended
+    early, repeat the call. The report is kept in the `journal` table.
 
     Args:
         address: the repository, as for `percola.open`. Every machine that runs tasks must reach
-            it, and the files, at the same place.
+            it, and the files, under the same address and paths.
         files: WARC files, and folders, of which all `.warc` and `.warc.gz` files are taken.
-        spark: the session or context to use; it goes on afterwards. Without it, that of this
-            process is used if there is one, else one is started and ended.
+        spark: the session or context to use; it is left running. Without it, the session of this
+            process is used if there is one, otherwise one is started and stopped.
         master: the Spark master of a session that is started here; `local[*]` by default.
-        part_bytes: how much one task reads; by default such that each core gets a few.
-        max_page_bytes: how much is taken of a page, decoded; what follows is left out.
+        part_bytes: how much one task reads; by default such that each core gets a few parts.
+        max_page_bytes: the limit for the decoded body of a page; the rest is discarded.
         progress: called from this thread several times a second, instead of showing a bar.
         quiet: show nothing.
 
     Raises:
-        NotAWarcError: a file is missing, empty or something else; nothing was loaded.
-        LoadError: the load could not begin, or ended early.
+        NotAWarcError: a file is missing, empty or not a WARC file; nothing was loaded.
+        LoadError: the load could not start, or ended early.
         PercolaError: the repository cannot be opened, or Spark cannot be started.
         KeyboardInterrupt: Ctrl-C; the job is cancelled. What was loaded stays.
     """
@@ -119,9 +119,9 @@ def load(
 
 
 def warc_files(files: Iterable[str | os.PathLike[str]]) -> list[str]:
-    """The WARC files that are meant, each once, as absolute paths.
+    """The WARC files that are named, each once, as absolute paths.
 
-    Raises NotAWarcError if one of them is missing or is no WARC file, LoadError for none at all.
+    Raises NotAWarcError if one of them is missing or is no WARC file, LoadError if there are none.
     """
     found: dict[str, None] = {}
     for path in (os.path.abspath(os.fspath(one)) for one in files):
@@ -147,13 +147,13 @@ def warc_files(files: Iterable[str | os.PathLike[str]]) -> list[str]:
 
 
 def default_part_bytes(total: int, context: SparkContext) -> int:
-    """A few parts for each core, so that none waits long for the last one."""
+    """A part size that gives each core a few parts, so that none waits long for the last one."""
     share = total // (_PARTS_A_CORE * max(1, context.defaultParallelism))
     return min(max(share, SMALLEST_PART), LARGEST_PART)
 
 
 def _prepared(address: str | os.PathLike[str]) -> str:
-    """Make or check the repository; its address as the tasks can use it."""
+    """Create or check the repository; return its address in a form that tasks can use."""
     with with_tables(address) as repo:
         refuse_half_built(repo)
         return reachable(repo)
@@ -165,7 +165,7 @@ def _prepared(address: str | os.PathLike[str]) -> str:
 def _run(
     context: SparkContext, address: str, max_body: int, parts: list[list[Split]], show: Show
 ) -> list[Outcome]:
-    """Run the tasks while this thread shows how far they are, and listens to Ctrl-C."""
+    """Run the tasks while this thread shows progress and handles Ctrl-C."""
     tasks = context.parallelize(parts, len(parts)).mapPartitions(
         partial(run_task, address, max_body)
     )

@@ -1,4 +1,4 @@
-"""Opens the repository of a web index, and refuses one that older code has made."""
+"""Opens the repository of a web index, and refuses one that an incompatible older version made."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["open_repository", "with_tables"]
 
 
 def open_repository(address: str, *, create: bool = False) -> Repository:
-    """Open the repository of a web index; NotARepositoryError where there is none.
+    """Open the repository of a web index; NotARepositoryError if it does not exist.
 
     Only with `create` are the tables of a web index added to a repository that has others.
     """
@@ -41,9 +41,9 @@ def open_repository(address: str, *, create: bool = False) -> Repository:
 
 
 def with_tables(address: str | os.PathLike[str]) -> Repository:
-    """Open a repository, which is made if it is not there, and add the tables of a web index."""
+    """Open a repository, creating it if needed, and add the tables of a web index."""
     try:
-        # Before anything is added to it: afterwards an older one cannot be told.
+        # Before anything is added to it: afterwards an older one cannot be recognised.
         repo = percola.open(address, create=False)
     except NotARepositoryError:
         return percola.open(address, schema=tables.SCHEMA)

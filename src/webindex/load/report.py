@@ -1,4 +1,4 @@
-"""What a load has to say when it is over: counts, and the first records it could not use."""
+"""The report of a load: counts, and the first records that it could not use."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class LoadReport:
     """The outcome of a load.
 
     `written`, `older`, `same` and `unavailable` of `loaded` add up to the captures that were read.
-    They are counted by the run of a task that ended well: if one died half-way (`retried` counts
-    them), what it had written is `same` for the one that took its place.
+    The run of a task that succeeded counts them: if one died half-way (`retried` counts
+    them), what it had written is `same` for the run that replaced it.
 
     Attributes:
         files, bytes: how many WARC files, and their size as stored.
         started_ms: milliseconds since 1970.
-        max_page_bytes: how much was taken of a longer page.
+        max_page_bytes: the limit at which longer pages were cut off.
         seconds: how long it took, Spark's start (`starting_seconds`) included.
-        loaded: what became of the captures and of the reports that pages are unchanged.
+        loaded: the outcome for captures and for reports of unchanged pages.
         rejected: records that could not be used, by reason.
-        skipped: records that say nothing of a page, by their WARC type.
+        skipped: records that do not describe a page, by their WARC type.
         messages: the first of the rejected records: file, offset, reason.
         retried: tasks that were run again because their process or machine was lost.
         error: why the load ended before everything was read; None if it did not.
@@ -56,7 +56,7 @@ class LoadReport:
         return {**asdict(self), "rejected": dict(self.rejected), "skipped": dict(self.skipped)}
 
     def rows(self) -> list[tuple[str, str]]:
-        """The report as lines of a table: a name and what is to be said of it."""
+        """The report as lines of a table, each a name and a value."""
         loaded = self.loaded
         rows = [
             ("Loaded", f"{loaded.written:,} of {self.captures:,} captures, from {_files(self)}"),

@@ -1,18 +1,19 @@
-"""Revisit records: which capture one refers to, and what the page is according to both.
+"""Revisit records: which capture one refers to, and the resulting state of the page.
 
-A crawler that fetches what it has fetched before does not store it again: it writes a *revisit*
+A crawler that fetches an unchanged page again does not store it again: it writes a *revisit*
 record, which refers to its *original*, a capture of any URL and of any time. So a revisit is a
-capture whose body stands elsewhere, and takes part in the order of captures by its own date:
+capture whose body is stored elsewhere, and takes part in the order of captures by its own date:
 
 - The **original** is the capture of `WARC-Refers-To-Target-URI` at `WARC-Refers-To-Date`, unless
   its payload digest differs from that of the revisit; else the capture with that payload digest of
   the page itself, of the page that is referred to, and of the page with the smallest id.
-- The page is what the newest of its captures and its revisits with a known original says. A
-  revisit that says the same as the newest capture changes nothing: the page was seen again.
-- A revisit whose original is not known is unresolved. It counts as soon as the original is there.
+- The newest of the page's captures and its revisits with a known original decides what the page
+  is. A revisit that agrees with the newest capture changes nothing: the page was seen again.
+- A revisit whose original is not known is unresolved. It counts as soon as the original is loaded.
 
-What a revisit itself says is stored as a *report* (`report_of`). A 304 without a reference, and one
-without a digest and a reference, name no original: they only tell when the page was seen.
+The content of a revisit record is stored as a *report* (`report_of`). A 304 without a reference,
+and a revisit without a digest and a reference, name no original: they only show when the page was
+seen.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ Described = Mapping[str, Any]
 
 
 class Found(NamedTuple):
-    """An original: what its page says of it, and the cell that holds its body.
+    """An original: the metadata in its page's row, and the cell that holds its body.
 
     `row` and `key` are the row and the qualifier in the family `earlier_body`; no qualifier means
     `pages.body`, no row an empty body.
@@ -98,25 +99,25 @@ class Found(NamedTuple):
 
 
 def packed(body: bytes) -> bytes:
-    """A body as the repository keeps it."""
+    """A body as the repository stores it."""
     # Against level 6, a fifth less time for 1.6 % more bytes.
     return zlib.compress(body, 4)
 
 
 def date_text(date: datetime) -> str:
-    """A date as captures and reports have it: in UTC, to the microsecond."""
+    """A date as captures and reports store it: in UTC, to the microsecond."""
     return date.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def age(capture: Described) -> tuple[str, ...]:
-    """Of two captures of a page, the one with the larger age counts. Equal ones are the same."""
-    # All that observers read: a server may answer twice in a second, both times with no body.
-    # Captures of earlier versions were described without some of it.
+    """Sort key of a page's captures: the largest key counts. Equal captures are the same."""
+    # All fields that observers read: a server may answer twice in a second, both without a body.
+    # Captures that earlier versions stored lack some of the fields.
     return capture["date"], *(str(capture.get(name)) for name in _COMPARED)
 
 
 def payload_id(digest: str | None) -> str | None:
-    """A payload digest in one spelling: SHA-1 is written in base 32 or in hexadecimal."""
+    """A payload digest in one spelling: SHA-1 may be written in base 32 or in hexadecimal."""
     if digest is None:
         return None
     algorithm, colon, value = digest.strip().partition(":")
@@ -132,7 +133,7 @@ def payload_id(digest: str | None) -> str | None:
 
 
 def report_of(one: Revisit, url: str, file: str) -> dict[str, Any]:
-    """What a revisit says of its page: the value that `pages.revisited` keeps.
+    """The report of a revisit: the value that `pages.revisited` keeps.
 
     `status` is None for a record without HTTP headers of its own: those of its original count.
     """
@@ -163,7 +164,7 @@ def report_of(one: Revisit, url: str, file: str) -> dict[str, Any]:
 
 
 def names_original(report: Described) -> bool:
-    """Whether a report says which capture it refers to."""
+    """Whether a report names the capture that it refers to."""
     return report["payload"] is not None or report["refers"] is not None
 
 
@@ -187,12 +188,12 @@ def _order(report: Described) -> tuple[str, ...]:
 
 
 def is_synthetic(capture: Described) -> bool:
-    """Whether a value of `pages.capture` was made of a revisit and its original."""
+    """Whether a value of `pages.capture` was built from a revisit and its original."""
     return capture.get("original") is not None
 
 
 def as_capture(report: Described, original: Described) -> dict[str, Any]:
-    """What `pages.capture` says of a page whose revisit has this original."""
+    """The value of `pages.capture` for a page whose revisit has this original."""
     own = report["status"] is not None
     headers = {name: (report if own else original).get(name) for name in _HEADERS}
     if headers["content_type"] is None:
@@ -218,12 +219,12 @@ def as_capture(report: Described, original: Described) -> dict[str, Any]:
 
 
 def says_the_same(one: Described, other: Described) -> bool:
-    """Whether two captures of a page differ in nothing but when they were made."""
+    """Whether two captures of a page differ only in their dates."""
     return all(one.get(name) == other.get(name) for name in _COMPARED)
 
 
 def is_report_of(report: Described, capture: Described) -> bool:
-    """Whether a capture of the same page is surely the original of a report."""
+    """Whether a capture of the same page is certainly the original of a report."""
     payload = payload_id(capture.get("payload"))
     if report["payload"] is not None and payload is not None:
         same = report["payload"] == payload
@@ -235,14 +236,14 @@ def is_report_of(report: Described, capture: Described) -> bool:
 def shares(capture: Described) -> str | None:
     """The payload digest by which revisits of other pages find a capture; None if they do not.
 
-    Nobody needs an original for an empty payload, which millions of pages have in common.
+    An empty payload, which millions of pages share, needs no original.
     """
     payload = payload_id(capture.get("payload"))
     return payload if 200 <= capture["status"] < 300 and payload not in EMPTY else None
 
 
 def key_of(payload: str) -> str:
-    """The beginning of rows of `payloads` and `waiting` that are about a payload."""
+    """The prefix of the rows of `payloads` and `waiting` for a payload."""
     return blake2b(payload.encode(), digest_size=16).hexdigest()
 
 
@@ -317,7 +318,7 @@ def captures_of(t: Snapshot, row: str) -> list[Found]:
 def captures_in(
     row: str, capture: Described | None, earlier: Mapping[str, Described] | None
 ) -> list[Found]:
-    """The same from a page's columns that have been read already."""
+    """As `captures_of`, from columns of a page that have been read already."""
     found = [Found(one, row, key) for key, one in (earlier or {}).items()]
     if capture is not None and not is_synthetic(capture):
         found.append(Found(capture, row, None))
@@ -346,7 +347,7 @@ def _has(capture: Described, payload: str) -> bool:
 
 
 def _usable(report: Described, capture: Described) -> bool:
-    """Whether a capture has what a report leaves out: an error page has no body."""
+    """Whether a capture has the body that a report omits: an error page has none."""
     return report["status"] is None or 200 <= capture["status"] < 300
 
 

@@ -1,17 +1,18 @@
-"""Revisits find their originals, in whatever order and by whichever loaders they come.
+"""Resolves revisits to their originals, in whatever order and by whichever loaders they arrive.
 
     load ─▶ (settle) ─▶ capture, body ─▶ parse ─▶ …
               ▲
-              └─ (wake) ◀─ parse, or (offer), of a capture for which somebody waits
+              └─ (wake) ◀─ parse, or (offer), of a capture for which some page waits
 
-A revisit is registered under what it waits for (`waiting`) when it is loaded, and looks for its
-original in a later transaction, `settle`. A capture is entered in `payloads` when it is loaded, and
-looks for those that wait in a later transaction, `parse` or `offer`. So of a revisit and its
-original, whichever comes last sees the other, without a cell that both would have to write: a
+A revisit is registered under what it waits for (`waiting`) when it is loaded, and its original is
+looked up in a later transaction, `settle`. A capture is entered in `payloads` when it is loaded,
+and waiting pages are looked up in a later transaction, `parse` or `offer`. So of a revisit and its
+original, the later one sees the other, without a cell that both would have to write: a
 payload that a million pages share makes no loader wait for another.
 
-`settle` is a function of what is known: it decides anew what the page is. So it does not matter how
-often it runs, and a better original may come later (see `revisits.find` for which is the best).
+`settle` is a function of the known captures and reports: it decides anew what the page is. So it
+does not matter how often it runs, and a better original may be loaded later (see `revisits.find`
+for the order of preference).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ WAKE_STEP: Final = 500
 
 @observer(tables.settle_due, batch=tables.BATCH)
 def settle(t: Transaction, row: str) -> None:
-    """Find what a page is: its newest capture, or a newer revisit whose original is known."""
+    """Decide what a page is: its newest capture, or a newer revisit whose original is known."""
     page = t.get_row(
         tables.pages,
         row,
@@ -89,7 +90,7 @@ def _become(
     current: Mapping[str, Any] | None,
     earlier: Mapping[str, Any],
 ) -> None:
-    """Write what the page is. A capture stands in `earlier` whenever it is not what the page is."""
+    """Write what the page is. A capture that is not the page's state is kept in `earlier`."""
     body = body_at(t, chosen)
     kept = dict(earlier)
     if current is not None and not is_synthetic(current):
@@ -111,21 +112,21 @@ def _become(
 
 @observer(tables.offer_due, batch=tables.BATCH)
 def offer(t: Transaction, row: str) -> None:
-    """Tell those that wait for one of the earlier captures of a page."""
+    """Notify the pages that wait for one of a page's earlier captures."""
     page = t.get_row(tables.pages, row, [tables.capture, tables.earlier])
     own = captures_in(row, page.get(tables.capture), page.get(tables.earlier))
     offer_captures(t, [one.capture for one in own])
 
 
 def offer_captures(t: Transaction, captures: Sequence[Mapping[str, Any]]) -> None:
-    """Tell those that wait for one of these captures of one page."""
+    """Notify the pages that wait for one of these captures of one page."""
     for key in offered_keys(captures):
         if t.get(tables.wanted, key) is not None and _is_first(t, key, captures[0]["url"]):
             t.notify(tables.wake_due, key)
 
 
 def _is_first(t: Transaction, key: str, url: str) -> bool:
-    """Whether this page is the one that is asked for a payload: others tell nothing new."""
+    """Whether lookups of this payload lead to this page: other pages have nothing to offer."""
     if key.startswith("at-"):
         return True
     for holder in t.scan(tables.payloads, prefix=f"{key}/", columns=[tables.held]):
@@ -134,7 +135,7 @@ def _is_first(t: Transaction, key: str, url: str) -> bool:
 
 
 def read_ahead(t: Snapshot, rows: Sequence[str]) -> None:
-    """Read for many pages what `offer_captures` reads for each."""
+    """Prefetch what `offer_captures` reads for each of these pages."""
     found = [one for one in t.get_many((tables.capture, row) for row in rows) if one is not None]
     t.get_many(
         (tables.wanted, key)
@@ -146,7 +147,7 @@ def read_ahead(t: Snapshot, rows: Sequence[str]) -> None:
 
 @observer(tables.wake_due, batch=tables.BATCH)
 def wake(t: Transaction, row: str) -> None:
-    """Have the pages that wait under a key look for their originals, some at a time."""
+    """Notify the pages that wait under a key to settle again, a bounded number at a time."""
     key, _, after = row.partition("/")
     start = f"{key}/{after}\0" if after else f"{key}/"
     pages = t.scan(tables.waiting, start=start, end=f"{key}0", columns=[tables.waits_for])

@@ -1,8 +1,8 @@
-"""What the tasks of the Spark job `load` do: each reads a part of a crawl and writes it.
+"""The tasks of the Spark job `load`: each reads a part of a crawl and writes it.
 
-A task runs in a Python process of Spark's, which may die at any moment: killed, out of memory,
-with its machine. Then Spark runs the task again elsewhere. The loader transactions that had
-committed stay, the same captures are found to be there already, and nothing else is left.
+A task runs in a Python worker process of Spark, which may die at any moment: killed, out of
+memory, or with its machine. Then Spark runs the task again elsewhere. The loader transactions that
+had committed stay, the same captures are found to be loaded already, and nothing else is left.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Part = Sequence[Split]
 
 @dataclass(slots=True)
 class Outcome:
-    """What a task reports of its part. `error` is why it did not read to the end."""
+    """What a task reports about its part. `error` is why it did not read to the end."""
 
     attempt: int = 0
     loaded: Loaded = field(default_factory=Loaded)
@@ -65,14 +65,14 @@ class Outcome:
 
 
 def plan_parts(paths: Iterable[str], part_bytes: int) -> list[list[Split]]:
-    """Cut the files, and put together what is small: about `part_bytes` for each task."""
+    """Split large files and combine small ones: about `part_bytes` for each task."""
     parts: list[list[Split]] = []
     room = 0
     for path in paths:
         file, gzip = open_warc(path)
         with file:
             size = file.seek(0, 2)
-        # In a plain file, a reader steps over all records before its split: not too many of them.
+        # In a plain file, a reader skips all records before its split one by one: limit the splits.
         target = part_bytes if gzip else max(part_bytes, size // _PLAIN_SPLITS)
         for start, end in plan_splits(path, target):
             if end - start > room:
@@ -84,10 +84,10 @@ def plan_parts(paths: Iterable[str], part_bytes: int) -> list[list[Split]]:
 
 
 def run_task(address: str, max_body: int, parts: Iterable[Part]) -> Iterator[Outcome]:
-    """Load parts, in a process of Spark's.
+    """Load parts, in a worker process of Spark.
 
-    What would fail in the same way again (no such repository, no room left, a file that is gone)
-    is an outcome. Everything else is raised: Spark runs the task again, here or elsewhere.
+    Errors that would recur (no such repository, no space left, a missing file) are returned as an
+    outcome. All others are raised: Spark runs the task again, here or elsewhere.
     """
     context = TaskContext.get()
     load = in_transactions(
@@ -96,7 +96,7 @@ def run_task(address: str, max_body: int, parts: Iterable[Part]) -> Iterator[Out
     for part in parts:
         outcome = Outcome(attempt=context.attemptNumber() if context is not None else 0)
         try:
-            # Opened for one part: the process outlives it, and maybe the repository.
+            # Opened for one part: the process outlives the part, and maybe the repository.
             with percola.open(address, schema=tables.SCHEMA, create=False) as repo:
                 pace = Pace(repo)
                 for split in part:
@@ -114,7 +114,7 @@ def run_task(address: str, max_body: int, parts: Iterable[Part]) -> Iterator[Out
 def _records(
     split: Split, max_body: int, outcome: Outcome, pace: Pace
 ) -> Iterator[tuple[str, Capture | Revisit]]:
-    """The records to load, with their file; what is none is told to the outcome."""
+    """The records to load, with their file; rejected ones are added to the outcome."""
     found = 0
     for record in read_captures(
         split.path,
@@ -131,4 +131,4 @@ def _records(
         yield split.path, record
         found += 1
         if found % GROUP == 0:
-            pace.keep()  # A transaction has just taken what was read before.
+            pace.keep()  # A transaction has just written the records read before.

@@ -1,10 +1,10 @@
-"""A bulk load that keeps step with the workers.
+"""Throttles a bulk load to the pace of the workers.
 
-A loader writes pages ten times as fast as workers process them. Were it to run ahead, a page
-that changes meanwhile would wait behind all that it has written. So, while workers are at it,
-a load waits before it writes more, until little is left to do. It costs no time: the workers are
-what everything waits for, and they always find something. Without workers, or if they do not get
-on, the load goes ahead.
+A loader writes pages ten times as fast as workers process them. If it ran ahead, a page
+that changes meanwhile would wait behind everything it has written. So, while workers are active,
+a load pauses before it writes more, until the backlog is small. This costs no time: the workers are
+the bottleneck, and they always have work. Without workers, or if they make no progress, the load
+goes ahead.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _PATIENCE_SECONDS: Final = 5.0
 
 
 class Pace:
-    """Holds a loader back; for one thread."""
+    """Pauses a loader while workers have a backlog; for one thread."""
 
     def __init__(self, repo: Repository) -> None:
         self._repo = repo
-        self._waiting = threading.Event()  # Never set: to wait on.
+        self._waiting = threading.Event()  # Never set: for timed waits.
         self._looked = float("-inf")
         self._workers = False
 
     def keep(self) -> None:
-        """Return once it is time to write more.
+        """Return once the loader may write more.
 
         Raises StoreError if the store cannot be read.
         """
@@ -50,7 +50,7 @@ class Pace:
             elif now - since > _PATIENCE_SECONDS:
                 return
             least = min(least, left)
-            # Counting reads all that is dirty: the more there is, the more seldom.
+            # Counting reads every dirty cell: the more there are, the less often it is done.
             self._waiting.wait(max(_POLL_SECONDS, 10 * (now - began)))
 
     def _backlog(self) -> int:

@@ -1,13 +1,13 @@
 """§2.4's loader: a transaction that writes a crawled page and so starts the chain of observers.
 
-The newest capture of a page wins, whatever order captures come in: dates are compared, and where
-they are equal what was captured, so that any order ends in the same repository. A revisit takes
+The newest capture of a page wins, in whatever order captures arrive: dates are compared, and for
+equal dates the captured content, so that any order ends in the same repository. A revisit takes
 part in that order as soon as the capture that it refers to is known (`webindex.load.revisits`).
 
-All transactions that load something of a page write its `capture`, or lock it: of two loaders of
-one page the second sees what the first has left. What concerns several pages is settled by
-observers (`webindex.load.settling`): a revisit that is not simply a report of the newest capture is
-registered under what it waits for, and a capture that is not parsed is offered to those that wait.
+All transactions that load records of a page write its `capture`, or lock it: of two loaders of
+one page the second sees the result of the first. Effects on several pages are left to
+observers (`webindex.load.settling`): a revisit that does not simply report the newest capture is
+registered under what it waits for, and a capture that is not parsed is offered to waiting pages.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ __all__ = ["Loaded", "age", "describe", "is_conclusive", "last_seen", "load_capt
 
 @dataclass(slots=True)
 class Loaded:
-    """What became of captures and revisits.
+    """Outcome counts of captures and revisits.
 
     Attributes:
-        written: captures that are now what the repository says of their page.
-        older: captures that are older than what is there.
-        same: captures that are there already.
-        bad_urls: captures and revisits whose URL no row can have.
-        unavailable: captures that say nothing of their page: see `is_conclusive`.
+        written: captures that are now the repository's state of their page.
+        older: captures that are older than the stored one.
+        same: captures that are stored already.
+        bad_urls: captures and revisits whose URL cannot be a row.
+        unavailable: captures that say nothing about their page: see `is_conclusive`.
         unchanged: revisits.
-        unresolved: those of them that refer to a capture that was not there when they were
+        unresolved: those of them that refer to a capture that was not known when they were
             loaded: they count as soon as it is.
         cut: captures of which only the beginning of the body was taken.
     """
@@ -84,10 +84,10 @@ class Loaded:
 
 
 def is_conclusive(status: int) -> bool:
-    """Whether a response of this status says something of its page.
+    """Whether a response of this status says something about its page.
 
-    A server that is broken (500 to 599), busy (429) or was kept waiting (408) does not: the page
-    stays what it was.
+    A server error (500 to 599), overload (429) or timeout (408) does not: the page
+    stays as it was.
     """
     return not (500 <= status <= 599 or status in (408, 429))
 
@@ -98,7 +98,7 @@ def load_captures(repo: Repository, records: Sequence[Capture | Revisit], file: 
 
 
 def load_from(t: Transaction, records: Iterable[tuple[str, Capture | Revisit]]) -> Loaded:
-    """Write captures and revisits, each given with the file that it stands in."""
+    """Write captures and revisits, each given with the file that contains it."""
     result = Loaded()
     taken: list[tuple[str, Capture | Revisit, str, str]] = []
     for file, one in records:
@@ -111,7 +111,7 @@ def load_from(t: Transaction, records: Iterable[tuple[str, Capture | Revisit]]) 
             result.bad_urls += 1
             continue
         taken.append((file, one, url, page_row(url)))
-    # What stands there; of two records of a page, the second finds what the first has written.
+    # The stored state; of two records of a page, the second finds what the first has written.
     rows = list(dict.fromkeys(row for _, _, _, row in taken))
     captures = t.get_many((tables.capture, row) for row in rows)
     revisits = t.get_many((tables.revisited, row) for row in rows)
@@ -176,14 +176,14 @@ class _Page:
         self._keep(current, self._t.get(tables.body, self._row) or b"")
 
     def _become(self, new: dict[str, Any], body: bytes) -> None:
-        """Have the page be what a capture says."""
+        """Make a capture the page's state."""
         self._t.set(tables.capture, self._row, new)
         self._t.set(tables.body, self._row, packed(body))
         self._hold(new)
         self._current = new
 
     def _take_earlier(self, new: dict[str, Any], body: bytes, result: Loaded) -> None:
-        """Keep a capture that is older than what the page is, as far as it can be referred to."""
+        """Keep a capture older than the page's state, as far as revisits can refer to it."""
         t, row, current = self._t, self._row, self._current
         assert current is not None
         key = earlier_key(new)
@@ -196,7 +196,7 @@ class _Page:
             return
         if there is not None and age(there) > age(new):
             return
-        # A revisit that is loaded at the same moment must see this one, or be seen here.
+        # A revisit that is loaded concurrently must see this one, or be seen here.
         t.get_for_update(tables.capture, row)
         self._keep(new, packed(body))
         self._limit()
@@ -205,7 +205,7 @@ class _Page:
         self._after_capture()
 
     def _after_capture(self) -> None:
-        """Drop the reports that a capture has overtaken, and look at those that are left."""
+        """Drop the reports that a capture has overtaken, and check the remaining ones."""
         if self._reports:
             newest = self._newest_capture()
             assert newest is not None
@@ -242,7 +242,7 @@ class _Page:
             self._drop(earlier_key(new), held=shares(new) is not None)
 
     def _limit(self) -> None:
-        """Keep the newest only, beside the newest capture of all, and those that are waited for."""
+        """Keep only the newest earlier captures, and those that revisits wait for."""
         current = self._current
         synthetic = current is not None and is_synthetic(current)
         most = MOST_EARLIER + synthetic
@@ -256,14 +256,14 @@ class _Page:
         return next(waiting, None) is not None
 
     def _hold(self, capture: Mapping[str, Any]) -> None:
-        """Enter the page where others look for the payload of this capture."""
+        """Register the page under the payload of this capture."""
         payload = shares(capture)
         if payload is not None:
             holder = f"{key_of(payload)}/{page_id(capture['url'])}"
             self._t.set(tables.held, holder, capture["url"])
 
     def _hold_again(self, capture: Mapping[str, Any]) -> None:
-        """Enter a capture that was loaded before there was a table of payloads."""
+        """Register a capture that was loaded before the table `payloads` existed."""
         payload = shares(capture)
         if payload is None or is_synthetic(capture):
             return
@@ -287,7 +287,7 @@ class _Page:
         kept = newest_reports([*self._reports, report], newest["date"] if newest else "")
         if kept == self._reports or report not in kept:
             return
-        # Two loaders of one page must not both think that they come after the other.
+        # Two loaders of one page must not both assume that they are the later one.
         t.get_for_update(tables.capture, row)
         simple = (
             current is not None
@@ -313,7 +313,7 @@ class _Page:
         return max(self._earlier().values(), key=age, default=None)
 
     def _set_reports(self, kept: Sequence[Mapping[str, Any]]) -> None:
-        """Replace the reports, and wait no more for what dropped ones have waited for."""
+        """Replace the reports, and remove what dropped ones were waiting for."""
         if list(kept) == self._reports:
             return
         left = {key for one in kept for key in waits_at(one)}
@@ -336,7 +336,7 @@ class _Page:
 def reports_in(
     revisited: Mapping[str, Any] | None,
 ) -> tuple[str | None, list[Mapping[str, Any]]]:
-    """When a page was last seen unchanged, and its reports, of a value of `pages.revisited`."""
+    """From a value of `pages.revisited`: when a page was last seen unchanged, and its reports."""
     if revisited is None:
         return None, []
     if "reports" in revisited:
@@ -346,14 +346,14 @@ def reports_in(
 
 
 def _is_newer(current: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Whether what a page is stays what it is. At one moment a capture counts, not a revisit."""
+    """Whether the current state stays. For equal dates a capture counts before a revisit."""
     if is_synthetic(current):
         return bool(current["date"] > new["date"])
     return age(current) > age(new)
 
 
 def _repeats(report: Mapping[str, Any], capture: Mapping[str, Any]) -> bool:
-    """Whether a report says of its page only what the newest capture says."""
+    """Whether a report adds nothing to the newest capture of its page."""
     refers = report["refers"]
     if report["status"] is None and refers is not None and refers[0] != capture["url"]:
         # The headers of that other page count.
@@ -362,12 +362,12 @@ def _repeats(report: Mapping[str, Any], capture: Mapping[str, Any]) -> bool:
 
 
 def describe(one: Capture, url: str, file: str) -> dict[str, Any]:
-    """What the `capture` column says of a capture: what observers read, and where it stands.
+    """The value of the `capture` column: what observers read of a capture, and where it is stored.
 
     `date` is in UTC, to the microsecond. `location` is there for a status 300 to 399 and `refresh`
     below that, several joined by newlines as in `robots`; `link` if the `Link` header names a
-    canonical page; `payload` is the payload digest of the WARC record; `cut` says after how
-    many bytes the body was cut off for being too long. What is not there is None.
+    canonical page; `payload` is the payload digest of the WARC record; `cut` is the number of
+    bytes after which a long body was cut off. What is not there is None.
     """
     link = one.headers.get("link")
     return {
@@ -391,7 +391,7 @@ def describe(one: Capture, url: str, file: str) -> dict[str, Any]:
 
 
 def last_seen(capture: Mapping[str, Any], revisited: Mapping[str, Any] | None) -> str:
-    """When the page was last known to be what the capture says, as `date` of a capture.
+    """When the page was last known to match the capture, as `date` of a capture.
 
     Both arguments are values of the columns of one row.
     """

@@ -1,19 +1,19 @@
-"""Fingerprints of a page's text: what tells that two pages are the same, or nearly the same.
+"""Fingerprints of a page's text: whether two pages are the same, or nearly the same.
 
 `text_hash` decides exact duplicates, `heading` and `Sketch` near-duplicates. A page of fewer than
-`MIN_TOKENS` tokens says too little to be compared by its words: hundreds of unrelated pages read
+`MIN_TOKENS` tokens has too few words to be compared by them: hundreds of unrelated pages read
 "Not found" or "Next Previous". Such a page equals only pages of the very same bytes.
 
-Pages that a program generates from one template share most of their words and still are different
+Pages that a program generates from one template share most of their words but are different
 pages; a mirror of a page has the same title and words but another menu around them. So two pages
-are near-duplicates if all of this holds, whatever other pages their sites have:
+are near-duplicates if all of this holds, regardless of the other pages of their sites:
 
     the same heading          their titles, without dates and version numbers
     no other name             the words that a main heading adds to the title, where both pages
                               have such words
     no other subject          not each of them repeats a word that the other one does not have:
                               generated pages name what they describe more than once
-    no other identifier       not each of them has a name as programs have them that the other one
+    no other identifier       not each of them has a program identifier that the other one
                               does not have, and neither repeats one that the other lacks
     few other words           in one of them hardly any distinct words that the other one lacks,
                               in the other one not many: see `Sketch.is_near`
@@ -40,8 +40,8 @@ MOST_WORDS: Final = 1024
 """Distinct words that a sketch keeps: of a longer list, those with the smallest hashes."""
 
 MOST_RENAMED: Final = 9
-"""If each page has words of its own and one of these is repeated, so many of all words must be
-shared for each that is not: a class that was copied into another package names that throughout."""
+"""If each page has words that the other lacks and one of these is repeated, this many words must be
+shared for each that is not: a class copied into another package names that package throughout."""
 
 FEW_WORDS: Final = 30
 """Pages with fewer distinct words must have the same ones: a list of functions and the list of
@@ -55,29 +55,29 @@ _MONTHS: Final = frozenset(
     jan feb mar apr jun jul aug sep sept oct nov dec monday tuesday wednesday thursday friday
     saturday sunday mon tue wed thu fri sat sun""".split()  # noqa: SIM905
 )
-# Of a title: versions of three parts or behind the word, and years.
+# In a title: versions of three parts or after the word, and years.
 _DATED: Final = re.compile(
     r"\bv?\d+(?:\.\d+){2,}[\w.+~-]*|(?<=version )\d[\w.]*|\b(?:19|20)\d\d(?:-\d\d){0,2}\b"
 )
-# A part of a version, and no name.
+# Part of a version, not a name.
 _PRERELEASE: Final = re.compile(r"(?:v|r|a|b|p|rc|alpha|beta|rev)\d+")
 # Chinese and Japanese are written without spaces: each character counts as a token there.
 _TOKEN = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]|[^\W\u3040-\u9fff]+")
-# In lower case, and a space for each ASCII character that no word has. Bytes that are part of a
-# character in UTF-8 stay as they are.
+# In lower case, and a space for each ASCII character that no word contains. Bytes of multi-byte
+# UTF-8 characters are unchanged.
 _WORDS = bytes(
     byte if byte >= 0x80 else ord(chr(byte).lower()) if re.match(r"\w", chr(byte)) else 0x20
     for byte in range(256)
 )
 
-# The same for ASCII alone, and letters as they are.
+# The same for ASCII alone, without lower-casing.
 _CASED = bytes(byte if re.match(r"\w", chr(byte)) and byte < 0x80 else 0x20 for byte in range(256))
 
 
 class _Hashes(dict[str, int]):
-    """Hashes of words, made when they are asked for: pages share most of their words.
+    """Hashes of words, computed on demand: pages share most of their words.
 
-    The two lowest bits are free. The two bits above say what the word is: a number, or too short
+    The two lowest bits are free. The two bits above classify the word: a number, or too short
     to name anything.
     """
 
@@ -103,7 +103,7 @@ _hashes = _Hashes()
 
 def tokens(text: str) -> list[str]:
     """Return the words of `text` in lower case; each Chinese or Japanese character is a word."""
-    # Most words are ASCII even in texts that are not: those need no regular expression.
+    # Most words are ASCII even in non-ASCII texts: those need no regular expression.
     if text.isascii():
         return text.encode("ascii").translate(_WORDS).decode("ascii").split()
     plain = text.lower().encode("utf-8", "surrogatepass").translate(_WORDS)
@@ -132,14 +132,15 @@ def text_hash(text: str, words: list[str], body: bytes, name: str = "") -> str:
 def heading(title: str) -> str:
     """Return a title in lower case, its dates and versions as `#`: near-duplicates share it.
 
-    What is no letter counts, too: it tells the entries "<" and ">" of an index apart.
+    Other characters than letters count as well: they distinguish the entries "<" and ">" of an
+    index.
     """
     plain = _DATED.sub("#", title.lower())
     return " ".join("#" if word.strip(".,()") in _MONTHS else word for word in plain.split())
 
 
 def own_name(main_heading: str, heading: str) -> str:
-    """Return the words of a page's main heading that its title, as `heading`, does not have."""
+    """Return the words of a page's main heading that are not in its title (`heading`)."""
     known = set(tokens(heading))
     return " ".join(word for word in tokens(main_heading) if word not in known)
 
@@ -151,14 +152,14 @@ def heading_key(heading: str) -> str:
 
 @dataclass(frozen=True)
 class Sketch:
-    """The distinct words of a page, as far as near-duplicates are told by them.
+    """The distinct words of a page, as used to detect near-duplicates.
 
     Attributes:
-        tokens: how many words the text has, repeated ones as well.
+        tokens: how many words the text has, repeated ones included.
         name: a hash of the page's own name beside its title; 0 if it has none.
         titled: whether the title, or that name, is about this very page. A title of which hardly
             a word occurs in the text is the site's: such pages must be more alike.
-        values: the smallest hashes of its words in ascending order, each with what it is.
+        values: the smallest hashes of its words in ascending order, each with its class.
     """
 
     tokens: int
@@ -181,11 +182,11 @@ class Sketch:
 
     @cached_property
     def bands(self) -> list[str]:
-        """Two sketches that are near agree, but for rare cases, in one of these.
+        """Keys of which two sketches that are near share at least one, but for rare cases.
 
-        The words are dealt out to `BANDS` × 2 places by their hashes, and each place has the
-        smallest word that it got (one permutation hashing, Li, Owen and Zhang 2012). Two pages
-        have the same word there as often as the words of both are words of either.
+        The words are distributed to `BANDS` × 2 places by their hashes, and each place keeps its
+        smallest word (one permutation hashing, Li, Owen and Zhang 2012). The probability that two
+        pages have the same word in a place is the fraction of all their words that both have.
         """
         places = BANDS * _ROWS
         smallest = [0xFFFF_FFFF] * places
@@ -204,17 +205,17 @@ class Sketch:
         ]
 
     def is_near(self, other: "Sketch") -> bool:
-        """Whether two pages of the same heading are near-duplicates, seen from either of them.
+        """Whether two pages of the same heading are near-duplicates; symmetric.
 
-        An identifier is never changed by a mirror or an editor of prose. A page that repeats one
+        A mirror or an editor of prose never changes an identifier. A page that repeats one
         which the other lacks describes something else, unless it is long.
 
         The bounds: of one page, one word in fifty and two more may be missing in the other
-        (changed words), but no more than a sixteenth of the distinct ones. What the other one has
-        beside may be a fourth, or 28 words if they share half as many again: a menu that is no
-        navigation to the parser, a banner, a sentence. Under a title that says nothing about the
+        (changed words), but no more than a sixteenth of the distinct ones. The other one may have
+        a fourth more, or 28 words if they share half as many again: a menu that the parser did
+        not recognise as navigation, a banner, a sentence. Under a title that says nothing about the
         page, a sixtieth and a thirtieth, or a fifteenth if nothing was changed.
-        Dates make numbers differ, which count for themselves.
+        Dates make numbers differ; numbers are counted separately.
         """
         if self.name and other.name and self.name != other.name:
             return False
@@ -247,12 +248,12 @@ class Sketch:
         return fewer <= changed and more <= most and numbers <= max(16, words / 8)
 
     def likeness(self, other: "Sketch") -> float:
-        """The share of the words of both pages that each of them has."""
+        """The fraction of the words of both pages that each of them has."""
         mine, its = self._words(other), other._words(self)
         return len(mine.keys() & its.keys()) / max(1, len(mine.keys() | its.keys()))
 
     def _words(self, other: "Sketch") -> dict[int, int]:
-        """Its words up to where both lists are complete."""
+        """Its words up to the value where both lists are complete."""
         last = min(
             (one.values[-1] >> _BITS for one in (self, other) if len(one.values) == MOST_WORDS),
             default=0xFFFF_FFFF,
@@ -261,18 +262,18 @@ class Sketch:
 
 
 def _names(value: int) -> bool:
-    """Whether a word may be what a page is about: it is repeated."""
+    """Whether a word may be the subject of a page: it is repeated."""
     return value & ~_IDENTIFIER & 15 == _REPEATED
 
 
 def _identifiers(text: str) -> set[str]:
-    """The words of a text, in lower case, that are written as programs write names."""
+    """The words of a text, in lower case, that are written like program identifiers."""
     ascii_only = text.encode("ascii", "replace").translate(_CASED).decode("ascii")
     return {word.lower() for word in set(ascii_only.split()) if _is_identifier(word)}
 
 
 def _is_identifier(word: str) -> bool:
-    """Whether a word has letters of both cases mixed, an underscore, or a digit behind a letter."""
+    """Whether a word has letters of both cases mixed, an underscore, or a digit after a letter."""
     if word.isalpha():
         return not (word.islower() or word.istitle() or word.isupper())
     return not word[0].isdigit() and _PRERELEASE.fullmatch(word.lower()) is None

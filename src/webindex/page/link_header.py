@@ -1,9 +1,10 @@
-"""The `Link` header of HTTP: links of a page that stand outside of its markup (RFC 8288).
+"""The `Link` header of HTTP: links of a page outside of its markup (RFC 8288).
 
     Link: <https://example.org/tea>; rel="canonical", </tea?page=2>; rel=next
 
-Read as appendix B of the RFC says, which is defined for any text: what follows the first thing that
-is no link is ignored. A link with an `anchor` parameter is about some other page and left out.
+Parsed according to appendix B of the RFC, which is defined for any text: everything after the first
+part that is no link is ignored. A link with an `anchor` parameter is about another page and left
+out.
 """
 
 import re
@@ -26,12 +27,12 @@ def canonical_of(header: str, url: str) -> str | None:
     """Return the normalised URL that a `Link` header declares canonical for the page `url`.
 
     None if there is none, if several differ, or if it is no URL that can be indexed. Repeated
-    headers are joined by commas. Never raises for a header, whatever is in it.
+    headers are joined by commas. Never raises for a header, whatever it contains.
 
     Raises:
         BadUrlError: `url` is no absolute URL.
     """
-    # Relative ones refer to the page itself: a header knows nothing of <base href>.
+    # Relative URLs refer to the page itself: <base href> does not apply to a header.
     named = {resolve(url, target) for target in _targets(header, "canonical")}
     return named.pop() if len(named) == 1 else None
 
@@ -50,7 +51,7 @@ def _targets(header: str, relation: str) -> Iterator[str]:
             at = one.end()
             quoted, plain = one[2], one[4]
             value = _ESCAPED.sub(r"\1", quoted) if quoted is not None else (plain or "").strip()
-            # A second `rel` counts for nothing (RFC 8288, §3.3).
+            # A second `rel` is ignored (RFC 8288, §3.3).
             parameters.setdefault(one[1].lower(), value)
         if "anchor" not in parameters and relation in parameters.get("rel", "").lower().split():
             yield target[1]

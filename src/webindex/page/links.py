@@ -1,8 +1,8 @@
-"""The links of a page: where they lead, under which words, and whether the author vouches for them.
+"""The links of a page: their targets, their anchor texts, and whether the author vouches for them.
 
-`a` and `area` elements with an `href` count. A link from a page to itself says nothing and is left
-out. Several links to the same page become one with all their distinct anchor texts. The versions of
-a page for readers of other languages, which its head declares, are links as well, without anchors.
+`a` and `area` elements with an `href` count. A link from a page to itself carries no information
+and is left out. Several links to the same page become one with all their distinct anchor texts. The
+versions of a page in other languages, which its head declares, are links as well, without anchors.
 """
 
 from collections.abc import Iterable
@@ -17,12 +17,12 @@ from webindex.page.urls import resolve
 __all__ = ["MAX_ANCHOR", "MAX_ANCHORS", "MAX_LINKS", "Link", "Rel", "extract_links"]
 
 Rel = Literal["follow", "ugc", "sponsored", "nofollow", "alternate"]
-"""What the author says of a link: nothing, written by users, paid for, not vouched for; or that it
-is the same page in another language, which recommends nothing."""
+"""How the author marks a link: not at all, written by users, paid for, not vouched for; or as
+the same page in another language, which recommends nothing."""
 
 MAX_LINKS: Final = 2000
 """Distinct targets kept from one page, in document order; more is a list made for robots.
-Alternates come last: they get what room the links that a reader sees have left."""
+Alternates come last: they use the room that visible links leave."""
 
 MAX_ANCHOR: Final = 100
 """Characters kept of an anchor text."""
@@ -73,7 +73,7 @@ def extract_links(
     """
     found: dict[str, _Target] = {}
     resolved: dict[str, str | None] = {}
-    # On most pages, links into the page itself are many, and the parser skips them fastest.
+    # Most pages have many links into the page itself; the parser skips them fastest.
     for node in tree.css(_ELSEWHERE if base == page_url else _ALL):
         attributes = node.attributes
         href = (attributes.get("href") or "").partition("#")[0]
@@ -112,7 +112,7 @@ def _rel(value: str | None) -> Rel:
 
 
 def _anchor(node: LexborNode, attributes: dict[str, str | None]) -> str:
-    # A space between text nodes: cards made of several blocks would run together without it.
+    # A space between text nodes: without it, the texts of adjacent blocks would run together.
     words = collapse(node.text(separator=" "))
     if not words:
         images = [image.attributes.get("alt") for image in node.css("img[alt]")]

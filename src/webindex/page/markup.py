@@ -1,8 +1,8 @@
 """From the bytes of a page to markup that is safe to parse: charset, NUL characters, hostile tags.
 
-The parsers behind this package survive any markup, but some of their steps take time that grows
-with the square of the nesting depth or of the number of attributes of one tag: a page of one
-megabyte could keep a worker busy for many minutes. So `decode` flattens what is nested deeper than
+The parsers that this package uses accept any markup, but some of their steps take time quadratic
+in the nesting depth or in the number of attributes of one tag: a page of one
+megabyte could keep a worker busy for many minutes. So `decode` flattens elements nested deeper than
 `MAX_DEPTH` (browsers do the same at 512) and drops tags longer than `MAX_TAG`, keeping the text.
 This is meant for broken generators; two megabytes made on purpose can still take some seconds.
 """
@@ -19,7 +19,7 @@ from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
 __all__ = ["MAX_BODY", "MAX_DEPTH", "MAX_TAG", "decode", "decode_xml"]
 
 MAX_BODY: Final = 8 << 20
-"""Bytes of a body that are looked at; what follows is ignored. A load takes less by default."""
+"""Bytes of a body that are parsed; the rest is ignored. A load takes less by default."""
 
 MAX_DEPTH: Final = 1000
 """Nesting depth up to which elements are kept; deeper ones are replaced by their content."""
@@ -80,10 +80,10 @@ def decode(body: bytes, content_type: str | None) -> str:
 
 
 def decode_xml(body: bytes, content_type: str | None) -> str:
-    """Return an XML document as markup that a parser of HTML reads as it is meant.
+    """Return an XML document as markup that an HTML parser reads with the intended meaning.
 
     The charset is that of the `Content-Type` header, else of the XML declaration. Empty elements
-    are closed, and what stands in CDATA sections is text.
+    are closed, and the content of CDATA sections becomes text.
     """
     if _CHARSET.search(content_type or "") is None:
         declared = _XML_ENCODING.match(body[:200])
@@ -99,7 +99,7 @@ def _closed(tag: re.Match[str]) -> str:
 
 
 def _text(body: bytes, codec: str) -> str:
-    """Decode as far as there are whole characters: a page may be cut off within its last one."""
+    """Decode up to the last whole character: a page may be cut off within its last one."""
     return codecs.getincrementaldecoder(codec)("replace").decode(body)
 
 

@@ -1,13 +1,13 @@
-"""What the index knows of a page from its bytes alone: text, title, language, links, directives.
+"""Parses a page's bytes into text, title, language, links and directives.
 
-`parse` is a pure function and never fails on a body, however broken: the web sends everything.
+`parse` is a pure function and never fails on a body, however malformed.
 
     page = parse(body, "https://example.org/", "text/html; charset=utf-8")
     page.title, page.text, page.language, page.links, page.text_hash
 
-The steps are in modules of their own: bytes to markup (`markup`), links (`links`), duplicate keys
-(`fingerprints`). What a directive leads to (dropping a page, following a canonical link) is decided
-by the observers; here it is only read. `parse_capture` does the same for a row of the repository.
+The steps are in separate modules: bytes to markup (`markup`), links (`links`), duplicate keys
+(`fingerprints`). Observers act on directives (drop a page, follow a canonical link); here they are
+only read. `parse_capture` does the same for a row of the repository.
 """
 
 import re
@@ -34,7 +34,7 @@ MAX_TITLE: Final = 300
 """Characters kept of a title."""
 
 MAX_REFRESH_SECONDS: Final = 10.0
-"""A refresh that waits longer is no redirect but a page that shows itself anew."""
+"""A refresh with a longer delay is not a redirect but a page that reloads."""
 
 _LANGUAGE_SAMPLE = 8_000
 _XML_TYPES = frozenset({"application/xhtml+xml", "application/xml", "text/xml"})
@@ -62,7 +62,7 @@ _AROUND_NAME = re.compile(
     r"(?:^|[^a-z])(?:nav|navbar|navpath|navrow|navigation|tabs|menu|sidebar|breadcrumbs?|footer"
     r"|header|banner|toc|search|skip)\d*(?![a-z])|(?:^|[^a-zA-Z])(?:top|bottom|sub|fixed|main|side)Nav"
 )
-# Directives of X-Robots-Tag that have a value; any other word before a colon is a robot's name.
+# X-Robots-Tag directives that take a value; any other word before a colon is a robot's name.
 _VALUED = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})
 
 
@@ -75,11 +75,11 @@ class Page:
     """From ``<title>``, else the first ``<h1>``; at most `MAX_TITLE` characters, maybe empty."""
 
     text: str
-    """The visible main text in one line, without navigation as far as that can be told."""
+    """The visible main text in one line, without navigation as far as it can be recognised."""
 
     language: str | None
-    """ISO 639 code (``de``): detected, else as the page declares it, else its `Content-Language`
-    header; None if none of them says it."""
+    """ISO 639 code (``de``): detected, else declared by the page, else by its `Content-Language`
+    header; None if there is none of these."""
 
     noindex: bool
     nofollow: bool
@@ -96,7 +96,7 @@ class Page:
     """See `fingerprints.text_hash`."""
 
     heading: str | None
-    """See `fingerprints.heading`; None for a page that is compared by its bytes."""
+    """See `fingerprints.heading`; None for a page that is compared by its bytes alone."""
 
     sketch: fingerprints.Sketch | None
     """See `fingerprints.Sketch`; None for such a page."""
@@ -114,18 +114,19 @@ def parse(
     """Parse the body of a response, decoded from its transfer and content encodings.
 
     Args:
-        body: at most `markup.MAX_BODY` bytes are looked at, except for the hash of the bytes.
+        body: at most `markup.MAX_BODY` bytes are used, except for the hash of the bytes.
         url: absolute URL of the page; normalised here.
-        content_type: value of the `Content-Type` header. Without one the bytes decide. HTML, XML
-            and plain text are read; any other type gives a page without text and links.
+        content_type: value of the `Content-Type` header. Without one the type is guessed from the
+            bytes. HTML, XML and plain text are read; any other type gives a page without text and
+            links.
         x_robots_tag: value of the `X-Robots-Tag` header; several headers joined by newlines (or
             commas, as long as none of them names a robot).
         link_header: value of the `Link` header, several joined by commas: see `link_header`.
-        content_language: value of the `Content-Language` header; several languages say nothing.
+        content_language: value of the `Content-Language` header; ignored if it lists several.
         refresh_header: value of the `Refresh` header; several joined by newlines.
 
     Raises:
-        BadUrlError: `url` is not an absolute http or https URL. Nothing else.
+        BadUrlError: `url` is not an absolute http or https URL. Nothing else is raised.
     """
     url = normalise(url)
     noindex, nofollow = _header_directives(x_robots_tag or "")
@@ -141,7 +142,7 @@ def parse(
         )
 
     markup = (decode_xml if kind in _XML_TYPES else decode)(body, content_type)
-    # Without mutation events parsing takes a fifth of the time; nothing here listens to them.
+    # Without mutation events parsing takes a fifth of the time; nothing here needs them.
     tree = LexborHTMLParser(markup, options=LexborDocumentOptions.WO_EVENTS)
     head = tree.head
     metas = _children(head, "meta")
@@ -178,9 +179,9 @@ def parse(
 
 
 def parse_capture(capture: Mapping[str, Any], body: bytes) -> Page:
-    """Parse what a row of the repository holds: `pages.capture`, and its body, decompressed.
+    """Parse a page as the repository stores it: `pages.capture`, and its decompressed body.
 
-    Whoever needs the page of a capture calls this, so that all read the same headers.
+    All code that parses a stored capture calls this, so that the same headers are used everywhere.
     """
     return parse(
         body,
@@ -207,7 +208,7 @@ def _page(
     links: tuple[Link, ...] = (),
     own: tuple[str, str] | None = None,
 ) -> Page:
-    """`own` is what the page is compared by, its main heading and its text, if not `text`."""
+    """Assemble the page; `own` is the main heading and text to compare, if not `text`."""
     main_heading, compared = own or ("", text)
     words = fingerprints.tokens(compared)
     heading = fingerprints.heading(title)
@@ -238,7 +239,7 @@ def _media_type(body: bytes, content_type: str | None) -> str:
 
 def _main_text(markup: str) -> str:
     tree = HTMLTree.parse(markup)
-    # With formatting, neighbouring blocks and table cells stay apart; collapsing comes after.
+    # With formatting, adjacent blocks and table cells stay separate; whitespace is collapsed later.
     main = collapse(
         extract_plain_text(
             tree, preserve_formatting=True, main_content=True, list_bullets=False, alt_texts=False
@@ -246,18 +247,18 @@ def _main_text(markup: str) -> str:
     )
     if len(fingerprints.tokens(main[: 20 * fingerprints.MIN_TOKENS])) >= fingerprints.MIN_TOKENS:
         return main
-    # An index or a table of contents is all links, which the heuristics take for navigation.
+    # An index or a table of contents consists of links, which the heuristics take for navigation.
     return collapse(
         extract_plain_text(tree, preserve_formatting=True, list_bullets=False, alt_texts=False)
     )
 
 
 def _own_text(tree: LexborHTMLParser) -> tuple[str, str]:
-    """The main heading and the text of a page without what its site puts around it.
+    """The main heading and the text of a page without its site's frame.
 
-    Unlike `_main_text`, each element is judged by itself, by its tag and by the names that authors
+    Unlike `_main_text`, each element is judged on its own, by its tag and by the names that authors
     give to such elements, and never by the rest of the page: so the text is the same where another
-    site shows it with another menu. Takes these elements out of the tree.
+    site shows it with another menu. Removes these elements from the tree.
     """
     for node in tree.css(_AROUND):
         node.decompose()
@@ -265,7 +266,7 @@ def _own_text(tree: LexborHTMLParser) -> tuple[str, str]:
         node
         for node in tree.css(_NAMED)
         if _AROUND_NAME.search(" ".join(filter(None, map(node.attributes.get, ("class", "id")))))
-        # A name such as "with-sidebar" may be that of a frame around everything.
+        # A name such as "with-sidebar" may belong to an element around the whole page.
         and node.css_first("main, article, [role=main], h1") is None
     ]
     first = tree.css_first("h1, .title")
@@ -291,7 +292,7 @@ def _base(tree: LexborHTMLParser, url: str) -> str:
 
 
 def _children(head: LexborNode | None, tag: str) -> list[dict[str, str | None]]:
-    """Attributes of the head's own children: a body may hold what visitors wrote."""
+    """Attributes of the head's own children: a body may contain text by visitors."""
     if head is None:
         return []
     found = []
@@ -317,14 +318,14 @@ def _canonical(
 
 
 def _alternates(relations: list[dict[str, str | None]], base: str) -> list[str]:
-    """The same content for readers of other languages (`hreflang`): links, no duplicates."""
+    """Versions of the page in other languages (`hreflang`): links, no duplicates."""
     declared = [a for a in relations if a.get("hreflang") and "alternate" in _relation(a)]
     found = (resolve(base, a["href"] or "") for a in declared)
     return [target for target in found if target is not None]
 
 
 def _refresh(said: Iterable[tuple[str, str]], url: str) -> str | None:
-    """Where the first refresh leads that can be read; each with what it is relative to."""
+    """The target of the first readable refresh; each comes with the URL it is relative to."""
     for content, base in said:
         match = _REFRESH.match(content)
         if match is None:
@@ -337,7 +338,7 @@ def _refresh(said: Iterable[tuple[str, str]], url: str) -> str | None:
 
 
 def _header_directives(header: str) -> tuple[bool, bool]:
-    """Whether an X-Robots-Tag says noindex and nofollow to every robot."""
+    """Whether an X-Robots-Tag tells every robot noindex and nofollow."""
     said: set[str] = set()
     for line in header.splitlines():
         for_all = True
@@ -345,7 +346,7 @@ def _header_directives(header: str) -> tuple[bool, bool]:
             name, colon, directive = part.partition(":")
             name = name.strip().lower()
             if colon and name not in _VALUED:
-                # A robot's name holds for the rest of the line.
+                # A robot's name applies to the rest of the line.
                 for_all = name == "*"
                 name = directive.strip().lower()
             if for_all:

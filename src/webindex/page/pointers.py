@@ -1,12 +1,12 @@
-"""Which page a page names in its place, and whether it is a page to be read itself.
+"""Which page a page names as its replacement, and whether it can be read itself.
 
 A page points to another one in two ways. A *redirect* sends every visitor there: by its status and
-`Location`, or by a refresh (`Page.refresh`). A *canonical* page is named by one that can be read
-itself, as the address under which it would rather be known. A redirect may lead anywhere; who is
-canonical only the owner of a domain can say, for its own pages.
+`Location`, or by a refresh (`Page.refresh`). A *canonical* page is named by a page that can be read
+itself, as its preferred address. A redirect may lead anywhere; a canonical page must be in the
+registrable domain of the page that names it.
 
-Everything here is a pure function of one capture. Where a pointer leads in the end, through other
-redirects, is for the observers to find out: they follow at most `MAX_HOPS` of them.
+Everything here is a pure function of one capture. Observers find where a pointer leads in the end,
+through other redirects: they follow at most `MAX_HOPS` of them.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ Kind = Literal["redirect", "canonical"]
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """The page that another one names in its place: `url` is normalised and never its own."""
+    """The replacement that a page names: `url` is normalised and never the page's own."""
 
     kind: Kind
     url: str
@@ -54,9 +54,9 @@ def pointer_of(
         status: of the response, 200 to 999.
         location: value of the `Location` header: relative or absolute, with or without a
             fragment, repeated headers joined by newlines. One that is malformed, contradicts
-            itself or leads to another scheme points nowhere, as does one back to the page itself.
+            itself or leads to another scheme points nowhere, and so does one to the page itself.
         refresh: normalised target of a refresh (`Page.refresh`).
-        canonical: normalised canonical URL (`Page.canonical`), on whichever host; one outside the
+        canonical: normalised canonical URL (`Page.canonical`), on any host; one outside the
             page's own registrable domain is no pointer.
 
     Raises:
@@ -77,10 +77,10 @@ def pointer_of(
 
 
 def pointer_of_capture(capture: Mapping[str, Any], page: Page | None) -> dict[str, str] | None:
-    """Return the value of `pages.pointer`, or None if there is to be none.
+    """Return the value of `pages.pointer`, or None if the page has no pointer.
 
-    `capture` is the value of `pages.capture`; `page` is what `parse` made of its body, and is
-    only looked at for a status 200 to 299.
+    `capture` is the value of `pages.capture`; `page` is its parsed body, used only for a status
+    200 to 299.
     """
     pointer = pointer_of(
         capture["url"],
@@ -93,7 +93,7 @@ def pointer_of_capture(capture: Mapping[str, Any], page: Page | None) -> dict[st
 
 
 def is_live(capture: Mapping[str, Any], page: Page | None) -> bool:
-    """Whether the page is there to be read: status 200 to 299, and it sends nobody elsewhere."""
+    """Whether the page can be read: status 200 to 299, and no redirect."""
     return 200 <= capture["status"] < 300 and page is not None and page.refresh is None
 
 

@@ -1,4 +1,4 @@
-"""Cleaning of text that came out of markup, shared by titles, anchors and main text."""
+"""Cleaning of text extracted from markup, shared by titles, anchors and main text."""
 
 import re
 

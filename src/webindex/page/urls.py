@@ -1,21 +1,21 @@
-"""One spelling for each URL, and the repository rows and ids made from it.
+"""URL normalisation, and the repository rows and ids derived from URLs.
 
-Parsing follows the WHATWG standard (ada), so a URL means here what it means in a browser. On top
-of that, `normalise` removes what does not change the page:
+Parsing follows the WHATWG standard (ada), so a URL means here what it means in a browser. In
+addition, `normalise` removes what does not change the page:
 
 - the fragment, the default port, credentials, the final dot of the host name, an empty query;
-- parameters that only say where a visitor came from (`TRACKING_PARAMETERS`, `TRACKING_PREFIXES`)
+- parameters that only record where a visitor came from (`TRACKING_PARAMETERS`, `TRACKING_PREFIXES`)
   or which visitor it is (`SESSION_PARAMETERS`); every other parameter stays, in its order;
 - session ids that Java's and Microsoft's servers put into the path of a visitor without cookies,
-  ``;jsessionid=…`` and ``/(S(…))/``: each crawl would find every page under a new URL otherwise;
+  ``;jsessionid=…`` and ``/(S(…))/``: otherwise each crawl would find every page under a new URL;
 - needless percent-escapes: ``%7E`` is ``~``, ``%c3`` is ``%C3`` (RFC 3986 §6.2.2).
 
 International host names become punycode, and paths and queries ASCII: a normalised URL is ASCII.
-``http`` and ``https`` stay two different URLs, as do ``www.`` and the bare domain: sites do serve
-different pages there. Where they serve the same page, clustering brings the two together.
+``http`` and ``https`` stay two different URLs, as do ``www.`` and the bare domain: some sites serve
+different pages there. Where they serve the same page, clustering merges them.
 
-`normalise` and `resolve` accept anything; all other functions want a normalised URL and say so if
-they get something else, because two spellings would silently become two rows.
+`normalise` and `resolve` accept anything; all other functions require a normalised URL and raise
+an error for anything else, because two spellings would silently become two rows.
 """
 
 import re
@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 MAX_URL_BYTES: Final = 8192
-"""Longer URLs are refused, before and after normalisation: crawlers and servers stop there too."""
+"""Longer URLs are refused, before and after normalisation; crawlers and servers do the same."""
 
 MAX_ROW_BYTES: Final = 380
 """Longest row key that `page_row` makes: below the smallest row limit of the supported stores."""
@@ -63,9 +63,9 @@ TRACKING_PARAMETERS: Final = frozenset(
 """Query parameters to drop, compared in lower case."""
 
 SESSION_PARAMETERS: Final = frozenset({"phpsessid", "jsessionid", "oscsid", "zenid"})
-"""Query parameters in which PHP, Java, osCommerce and Zen Cart hand on a session, in lower case.
-Their names mean nothing else anywhere. ``sid``, ``s`` or ``session`` may well be a story, a song
-or a talk at a conference: they stay, and clustering finds the pages to be the same."""
+"""Query parameters in which PHP, Java, osCommerce and Zen Cart pass a session id, in lower case.
+These names have no other use. ``sid``, ``s`` or ``session`` may well be a story, a song
+or a talk at a conference: they stay, and clustering merges pages that are the same."""
 
 _DROPPED: Final = TRACKING_PARAMETERS | SESSION_PARAMETERS
 _HASH_TAIL: Final = 1 + 32
@@ -77,8 +77,8 @@ _NORMALISED = re.compile(
 )
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
 _BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
-# Not after a segment of dots, which would come to mean another folder. Without "%" in it: nothing
-# that is removed may have decided whether the rest's escapes are tidied.
+# Not after a segment of dots, which would then mean another folder. Without "%" in it: removing it
+# must not affect whether the other escapes are normalised.
 _JAVA_SESSION = re.compile(
     r"(?<!/\.)(?<!/\.\.);jsessionid=[a-z0-9_.!:~+-]*(?=[/;]|$)", re.IGNORECASE
 )
@@ -87,11 +87,11 @@ _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012
 
 
 class BadUrlError(ValueError):
-    """The text is no URL that the index can hold; the message says which text and why."""
+    """The text is not a URL that the index can hold; the message gives the text and the reason."""
 
 
 def normalise(url: str) -> str:
-    """Return the one spelling of an absolute http or https URL.
+    """Return the normalised form of an absolute http or https URL.
 
     Idempotent. The result is ASCII and at most `MAX_URL_BYTES` long.
 
@@ -103,10 +103,10 @@ def normalise(url: str) -> str:
 
 
 def resolve(base: str, href: str) -> str | None:
-    """Return the normalised URL that `href` means on the page `base`, or None if it means none.
+    """Return the normalised URL that `href` means on the page `base`, or None.
 
-    `base` is an absolute URL. None stands for every href that leads to no page: other schemes,
-    malformed or over-long ones. The fragment is dropped, so ``#top`` resolves to `base` itself.
+    `base` is an absolute URL. None means that `href` leads to no page: another scheme, malformed
+    or too long. The fragment is dropped, so ``#top`` resolves to `base` itself.
 
     Raises:
         BadUrlError: `base` itself is no absolute URL.
@@ -142,7 +142,7 @@ def page_id(url: str) -> str:
     """Return the id of a normalised URL: 32 hex digits, for column qualifiers and parts of rows.
 
     BLAKE2b, not a faster hash: a hostile page must not be able to construct a URL whose id
-    overwrites the cells of another page.
+    collides with that of another page and overwrites its cells.
 
     Raises:
         BadUrlError: `url` is not in the form that `normalise` returns.
@@ -155,10 +155,10 @@ def page_row(url: str, limit: int = MAX_ROW_BYTES) -> str:
     """Return the row of a page, at most `limit` bytes: ``3f/com,example,www)/path?query``.
 
     The two hex digits are the first of the page's id. They spread neighbouring pages, and so a
-    crawl that works through one site, over 256 places in the table: no tablet runs hot (§3.1
-    loads documents in crawl order). A SURT that does not fit is cut and ends in ``~`` and the
+    crawl that works through one site, over 256 places in the table: no tablet becomes a hot spot
+    (§3.1 loads documents in crawl order). A SURT that does not fit is cut and ends in ``~`` and the
     page's id. Such a row is exactly `limit` bytes long and every other one is shorter, so a long
-    URL cannot meet a short URL that was made to look like its row.
+    URL cannot collide with a short URL crafted to look like its row.
 
     Raises:
         BadUrlError: `url` is not in the form that `normalise` returns.
@@ -183,11 +183,11 @@ def host(url: str) -> str:
 
 
 def registrable_domain(url: str) -> str:
-    """Return the domain under which somebody registered the host: ``example.co.uk``.
+    """Return the domain under which the host was registered: ``example.co.uk``.
 
     Uses the public suffix list that the `publicsuffixlist` package carries (private section
     included, so ``user.github.io`` counts as registered); no network. A host with no registrable
-    domain stands for itself: an IP address, ``localhost``, ``co.uk``.
+    domain is returned unchanged: an IP address, ``localhost``, ``co.uk``.
 
     Raises:
         BadUrlError: `url` is not in the form that `normalise` returns.
@@ -226,14 +226,14 @@ def _clean(parsed: can_ada.URL, given: str) -> str:
     if "%" in path:
         path = _tidy_escapes(path)
     if ";" in path or "(" in path:
-        # In this order: what the first one removes may have hidden the second.
+        # In this order: removing the first may reveal the second.
         path = _ASP_SESSION.sub("", _JAVA_SESSION.sub("", path))
     if "/." in path or "/%2" in path:
         path = _without_dots(path)
     if query:
         query = _without_tracking(query)
         if "%" in query:
-            # Only now a name may read as one of those to drop ("%75tm_source").
+            # Only now may a name match one of those to drop ("%75tm_source").
             query = _without_tracking(_tidy_escapes(query))
     url = f"{scheme}//{name}{':' + port if port else ''}{path}{'?' + query if query else ''}"
     if len(url) > MAX_URL_BYTES:
@@ -251,7 +251,7 @@ def _without_dots(path: str) -> str:
             del kept[-1:]
         elif dots != ".":
             kept.append(segment)
-    # A folder stays one: dots at the end stand for the empty name behind a slash.
+    # A folder stays a folder: dots at the end mean the empty name after a slash.
     if dots in (".", ".."):
         kept.append("")
     return "/" + "/".join(kept)
@@ -278,7 +278,7 @@ def _tidy_escape(match: re.Match[str]) -> str:
 
 
 def _split(url: str) -> tuple[str, str, str | None, str]:
-    """Scheme, host, port if not the default, and what follows the first slash."""
+    """Scheme, host, port if not the default, and the part after the first slash."""
     match = _NORMALISED.fullmatch(url)
     if match is None:
         raise BadUrlError(f"{_show(url)} is not a normalised URL: pass it through normalise first.")
