@@ -1,8 +1,8 @@
-"""The serving side of the web index: what a searching user's query is answered from.
+"""The serving side of the web index: the search index that answers users' queries.
 
-Observers never search it and it is never the truth: it is a copy of the repository's clusters,
-brought up to date by the exporter and rebuilt from the repository when lost. `base` is the
-contract, `query` is what a user may type, `tantivy` keeps the index in a folder.
+Observers never search it and it is never authoritative: it is a copy of the repository's clusters,
+kept up to date by the exporter and rebuilt from the repository when lost. `base` is the
+contract, `query` is the query syntax, `tantivy` keeps the index in a folder.
 """
 
 from webindex.serving.base import (

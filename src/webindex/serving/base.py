@@ -1,6 +1,6 @@
-"""The contract of a serving index: one document a duplicate cluster, newest epoch wins.
+"""The contract of a serving index: one document for each duplicate cluster, newest epoch wins.
 
-An exporter may crash after a batch is durable and before it says so, and two exporters may hold
+An exporter may crash after a batch is durable and before it reports it, and two exporters may hold
 batches of the same cluster in either order. Both are harmless because the state of a cluster is
 the greatest change that was ever applied to it, in the order
 
@@ -9,7 +9,7 @@ the greatest change that was ever applied to it, in the order
 so applying is idempotent, and every order of the same batches ends in the same index. For this
 to hold after a deletion as well, an index remembers the epoch of a deleted cluster: an older
 put that arrives late does not bring the document back. Epochs of one cluster must therefore
-never restart, not even when its row was removed and made anew; a commit timestamp is a good one.
+never restart, not even when its row was removed and recreated; a commit timestamp is a good one.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from typing import Literal, Protocol, Self
 MAX_EPOCH = 2**63 - 1
 MAX_CLUSTER_BYTES = 1_000
 
-# To show hits an index has to hold all the ones before them.
+# To return a slice of the hits an index has to hold all hits before it.
 MAX_LIMIT = 1_000
 MAX_OFFSET = 9_000
 
 Facet = Literal["host", "language"]
-"""What hits can be filtered and counted by."""
+"""The attributes by which hits can be filtered and counted."""
 
 Runner = tuple[tuple[str, bool], ...]
-"""Text in pieces, each with whether it matched the query. Joined, the pieces are the text."""
+"""Text in runs, each with whether it matched the query. Joined, the runs are the text."""
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class ServingError(Exception):
-    """Something about the search index went wrong."""
+    """The base class of the search index's errors."""
 
 
 class NotAnIndexError(ServingError):
-    """The folder holds no search index, or one that this version did not make."""
+    """The folder holds no search index, or one of another version."""
 
 
 class DamagedIndexError(ServingError):
@@ -51,11 +51,11 @@ class DamagedIndexError(ServingError):
 
 
 class BusyIndexError(ServingError):
-    """Another writer held the search index for longer than this one was told to wait."""
+    """Another writer held the search index for longer than the lock timeout."""
 
 
 class IndexReadError(ServingError):
-    """A search or a look-up failed; the index itself may be whole."""
+    """A search or a lookup failed; the index itself may be intact."""
 
 
 class IndexWriteError(ServingError):
@@ -68,7 +68,7 @@ class InvalidDocumentError(ServingError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ServingDocument:
-    """What a user may find: the canonical page of a duplicate cluster.
+    """A searchable document: the canonical page of a duplicate cluster.
 
     Title, text and anchors are kept in Unicode form NFC, so that a word typed with a composed
     accent finds a page that was written with a combining one. Lone surrogates, which have no
@@ -123,7 +123,7 @@ class ServingDocument:
 class SearchHit:
     """One document that matches, with what a page of results shows of it.
 
-    `snippet` is plain text in runs, marked where it matched: whoever shows it escapes it.
+    `snippet` is plain text in runs, with the matches marked; callers that display it escape it.
     """
 
     cluster: str
@@ -142,14 +142,14 @@ class SearchHit:
 
 @dataclass(frozen=True, slots=True)
 class SearchResults:
-    """The asked-for slice of the hits, best first, and how many documents match in all."""
+    """The requested slice of the hits, best first, and how many documents match in all."""
 
     hits: tuple[SearchHit, ...]
     total: int
 
 
 class ServingIndex(Protocol):
-    """Where changed clusters are exported to, and searched.
+    """An index to which changed clusters are exported, and which is searched.
 
     All calls may be made from several threads. Every call but `close` may raise `ServingError`.
     """
@@ -159,12 +159,12 @@ class ServingIndex(Protocol):
     ) -> int:
         """Make one batch durable, all of it or nothing, and return how many clusters changed.
 
-        A put or a delete, `(cluster, epoch)`, that is not newer than what the index holds of
-        its cluster is passed over. Every search that begins after the return sees the batch,
+        A put or a delete, `(cluster, epoch)`, that is not newer than the index's state of
+        its cluster is skipped. Every search that begins after the return sees the batch,
         in any process.
 
         Raises:
-            BusyIndexError: other writers did not let go in time; nothing was applied.
+            BusyIndexError: other writers did not release the index in time; nothing was applied.
             IndexWriteError: the store refused, for example a full disk; nothing was applied.
             InvalidDocumentError: a delete has no usable cluster or epoch.
         """
@@ -179,7 +179,7 @@ class ServingIndex(Protocol):
         host: str | None = None,
         language: str | None = None,
     ) -> SearchResults:
-        """Find documents that hold every word of a query, as `webindex.serving.query` reads it.
+        """Find documents that contain every word of a query, as `webindex.serving.query` parses it.
 
         A query that is the URL of a document, of a duplicate or of an alias finds that first.
         No query is an error: one without a word in it finds nothing.
@@ -198,7 +198,7 @@ class ServingIndex(Protocol):
         host: str | None = None,
         language: str | None = None,
     ) -> list[tuple[str, int]]:
-        """Count what `search` would find by host or by language, the most frequent first.
+        """Count the hits of `search` by host or by language, the most frequent first.
 
         Documents whose language is not known are in no count by language.
         """
@@ -207,8 +207,8 @@ class ServingIndex(Protocol):
     def suggest(self, query: str) -> str | None:
         """Return a query that may have been meant, with words that the index has, or None.
 
-        Only words that no document has are replaced, by the most frequent one that differs in
-        a letter or two. That the new query finds something is not promised.
+        Only words that no document has are replaced, by the most frequent word that differs in
+        a letter or two. The new query does not necessarily find anything.
         """
         ...
 
@@ -225,7 +225,7 @@ class ServingIndex(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the index. Calling it again does nothing."""
+        """Release the index; idempotent."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -258,7 +258,7 @@ def check_change(cluster: str, epoch: int) -> None:
 
 
 def check_page(limit: int, offset: int) -> None:
-    """Raise ValueError unless this slice of the hits may be asked for."""
+    """Raise ValueError unless this slice of the hits may be requested."""
     if not 1 <= limit <= MAX_LIMIT:
         raise ValueError(f"limit must be within 1 to {MAX_LIMIT:,}; it is {limit}.")
     if not 0 <= offset <= MAX_OFFSET:

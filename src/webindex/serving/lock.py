@@ -1,10 +1,10 @@
 """One writer at a time in a folder, among all threads and processes, with a bounded wait.
 
-The locks are `flock`s: the kernel frees them when their process ends, however it ends, so
-a killed writer never locks out the next one. Their files stay where they are.
+The locks are `flock`s: the kernel releases them when their process ends, however it ends, so
+a killed writer never blocks the next one. Their files are never removed.
 
 A child of a fork shares the locks of its parent, and unlocking one there would take it from the
-parent; a child that lives on would keep it from everybody. So the child closes its copies at once.
+parent; a long-lived child would block all other writers. So the child closes its copies at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 from webindex.serving.base import BusyIndexError
 
-# `flock` cannot wait for a limited time, so a waiting writer looks again this often.
+# `flock` has no timeout, so a waiting writer polls at this interval.
 _FIRST_LOOK = 0.001
 _LONGEST_LOOK = 0.02
 
@@ -29,11 +29,11 @@ _RELEASED = -1
 
 
 class WriterLock:
-    """The folder's writer lock, held from the beginning until `release`.
+    """The folder's writer lock, held from construction until `release`.
 
-    Writers pass a turnstile one by one: whoever waits for the lock holds it, so that a writer
-    with batch after batch cannot snatch the lock again between two looks of the one that waits,
-    and one that keeps the lock sees that somebody waits.
+    Writers pass a turnstile one by one, and the writer that waits for the lock holds it: so a
+    writer with batch after batch cannot take the lock again between two polls of the waiting one,
+    and one that keeps the lock can see that another writer waits.
 
     Raises:
         BusyIndexError: others held the lock for `timeout` seconds.
@@ -59,7 +59,7 @@ class WriterLock:
         return False
 
     def release(self) -> None:
-        """Let go; once. In a child of a fork nothing is held."""
+        """Release the lock; call it once. In a child of a fork it does nothing."""
         held, self._held = self._held, _RELEASED
         if held != _RELEASED:
             _unlock(held)
@@ -72,10 +72,10 @@ class WriterLock:
 
 
 class Inherited(Protocol):
-    """What has state that belongs to one process."""
+    """An object with state that belongs to one process."""
 
     def leave_parent(self) -> None:
-        """In the child of a fork: begin afresh, and leave the parent what is its own."""
+        """In the child of a fork: reset, without touching the parent's state."""
 
 
 _inherited: Final[weakref.WeakSet[Inherited]] = weakref.WeakSet()
@@ -128,6 +128,6 @@ def _locked(path: Path, deadline: float, timeout: float) -> int:
 
 
 def _unlock(descriptor: int) -> None:
-    # Closing alone would leave the lock with a child that was forked meanwhile.
+    # Closing alone would leave the lock with a child that was forked in the meantime.
     fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)

@@ -1,14 +1,14 @@
-"""What a user may type into the search box, the same for every serving index.
+"""The query syntax of the search box, the same for every serving index.
 
     linux kernel        both words, anywhere in the document
     "linux kernel"      the two words side by side
     linux -kernel       without the second word
-    linux kern          words that begin with the last one, if no document has it as it is
+    linux kern          words that begin with the last one, if no document contains it as typed
     kernel.org/doc      the page with that URL; then pages with those words
 
 There is no other syntax and there are no errors: stray quotes, colons, brackets and operators
-are what people paste, so they only separate words. A typed word that an index takes for
-several, such as mod_rewrite, std::vector or a run of Chinese, means those side by side.
+come from pasted text and only separate words. A typed word that an index splits into several,
+such as mod_rewrite, std::vector or a run of Chinese, means those words side by side.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import re
 import unicodedata
 from dataclasses import dataclass
 
-# Beyond these a query is no longer a person's; what follows is left out, not refused.
+# Limits beyond what people type; the rest of a longer query is ignored, not refused.
 MAX_CHARACTERS = 500
 MAX_CLAUSES = 32
 
@@ -33,9 +33,9 @@ _CLAUSE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """Words that must stand side by side, or with `excluded`, must not.
+    """Words that must stand side by side or, with `excluded`, must not.
 
-    `quoted` says that they were typed as a phrase.
+    `quoted` means that they were typed as a phrase.
     """
 
     text: str
@@ -44,8 +44,8 @@ class Clause:
 
 
 def parse_query(query: str) -> list[Clause]:
-    """Read a user's query. The texts are in Unicode form NFC and may hold no word at all."""
-    # A lone surrogate, which some clients send, cannot be handed to any index.
+    """Parse a user's query. The texts are in Unicode form NFC and may contain no word at all."""
+    # A lone surrogate, which some clients send, cannot be passed to any index.
     query = query[:MAX_CHARACTERS].encode("utf-8", "replace").decode()
     found = _CLAUSE.finditer(unicodedata.normalize("NFC", query))
     clauses = [
@@ -55,7 +55,7 @@ def parse_query(query: str) -> list[Clause]:
             quoted=match["phrase"] is not None,
         )
         for match in found
-        # Every word is needed anyway, so AND says nothing new; it is not a word to look for.
+        # Every word is required anyway, so AND is redundant; it is not searched for.
         if match["word"] != "AND"
     ]
     return clauses[:MAX_CLAUSES]

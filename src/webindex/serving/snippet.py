@@ -10,11 +10,11 @@ from webindex.serving.base import Runner
 CHARACTERS = 200
 
 Words = Callable[[str], list[str]]
-"""The index's own way to take a text apart into words."""
+"""The index's tokenizer: splits a text into words."""
 
 
 def opening(text: str) -> Runner:
-    """Return how a text begins: what is shown when the query matched elsewhere."""
+    """Return the beginning of a text, shown when the query matched elsewhere."""
     return ((text[:CHARACTERS], False),) if text else ()
 
 
@@ -26,14 +26,14 @@ def mark(
 ) -> Runner:
     """Cut a fragment into runs.
 
-    A search library marks each word of a phrase wherever it stands. In a script that is indexed
+    A search library marks each word of a phrase wherever it occurs. In a script that is indexed
     letter by letter that is nearly every letter, so only whole phrases are kept.
 
     Args:
         fragment: the text to show.
-        places: where words of the query stand in it, as (start, end) in bytes of UTF-8.
+        places: the positions of the query's words in it, as (start, end) in bytes of UTF-8.
         sought: each clause of the query as words.
-        words: takes a text apart as the index does.
+        words: splits a text into words as the index does.
     """
     encoded = fragment.encode()
     places = sorted(set(places))

@@ -1,4 +1,4 @@
-"""Did you mean: a misspelt word of a query, and the word of the index that is nearest to it."""
+"""Spelling suggestions: replaces a misspelt word of a query by the nearest word of the index."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from webindex.serving.query import parse_query
 
 _SHORTEST = 4
-"""Letters of a word that is worth a guess: nearly every shorter one is a letter from another."""
+"""Least length of a word to correct: nearly every shorter word is one letter from another word."""
 
 
 def respell(
@@ -19,8 +19,8 @@ def respell(
     """Replace the words of a query that the index does not know; None if there is nothing to do.
 
     Args:
-        query: as a user typed it. Phrases and words to leave out stay as they are.
-        words: takes a text apart as the index does.
+        query: as a user typed it. Phrases and excluded words are unchanged.
+        words: splits a text into words as the index does.
         known: whether any document has a word.
         begins: words of the index that begin with some letters, with how many documents have them.
     """
@@ -36,7 +36,7 @@ def respell(
 
 
 def nearest(word: str, begins: Callable[[str], list[tuple[str, int]]]) -> str | None:
-    """The word with the fewest differences, of several the most frequent; None if all are far."""
+    """The word with the fewest differences, the most frequent among equals; None if all are far."""
     most = 1 if len(word) < 7 else 2
     # People seldom get the first letter wrong, but they swap the first two.
     found = dict([*begins(word[:2]), *begins(word[1] + word[0]), *begins(word[0])])

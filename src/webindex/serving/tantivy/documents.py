@@ -1,4 +1,4 @@
-"""How a serving document, or the tombstone of a deleted one, lies in a Tantivy index."""
+"""How a serving document, or the tombstone of a deleted one, is stored in a Tantivy index."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ import tantivy
 from webindex.serving.base import ServingDocument
 
 FORMAT: Final = 2
-"""The version of everything in this module. An index of another one is refused, not misread."""
+"""The version of everything in this module. An index of another version is refused."""
 
 MOST_AUTHORITY: Final = 3.0
-"""What the best known page's score is multiplied by."""
+"""The largest factor for a page's score."""
 
 _LONGEST_WORD_BYTES = 80
 
 # The technology of a page is not its subject.
 _EXTENSION = re.compile(r"\.(?:[sx]?html?|php|aspx?|jsp|cgi)(?=$|\?)", re.IGNORECASE)
 
-# `clusters` reads one slice of the index after the other, to hold few of its rows at a time.
+# `clusters` reads the index slice by slice, to hold few of its rows at a time.
 SLICES = 64
 
 # Scripts written without spaces, and Korean, which glues particles to its words, are indexed
-# letter by letter; a query's run of such letters is looked for as a phrase, thus as a substring.
+# letter by letter; a query's run of such letters is searched as a phrase, thus as a substring.
 _UNSPACED = (
     r"\p{Han}\p{Hiragana}\p{Katakana}ー\p{Hangul}\p{Bopomofo}"
     r"\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
@@ -37,7 +37,7 @@ _WORD = rf"[{_UNSPACED}]|[\p{{L}}\p{{M}}\p{{N}}&&[^{_UNSPACED}]]+"
 
 
 def analyzer() -> tantivy.TextAnalyzer:
-    """How texts and queries are taken apart: words in lower case, without accents."""
+    """The analyzer of texts and queries: words in lower case, without accents."""
     return (
         tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(_WORD))
         .filter(tantivy.Filter.remove_long(_LONGEST_WORD_BYTES))
@@ -48,7 +48,7 @@ def analyzer() -> tantivy.TextAnalyzer:
 
 
 def schema() -> tantivy.Schema:
-    """The fields. To change one, or what is put into it, takes another `FORMAT`: users rebuild.
+    """The fields. Changing one, or its content, requires another `FORMAT`: users then rebuild.
 
     Tantivy compares the fields of an index with these: so one of them names the format.
     """
@@ -66,13 +66,13 @@ def schema() -> tantivy.Schema:
     builder.add_text_field("address", tokenizer_name="raw", index_option="basic")
     builder.add_text_field("host", tokenizer_name="raw", index_option="basic")
     builder.add_text_field("language", tokenizer_name="raw", index_option="basic")
-    # What is only shown, as JSON; stored bytes are neither searched nor counted.
+    # Data for display only, as JSON; stored bytes are neither searched nor counted.
     builder.add_bytes_field("shown", stored=True)
     return builder.build()
 
 
 def tombstone(cluster: str, epoch: int) -> tantivy.Document:
-    """Return what keeps the epoch of a deleted cluster."""
+    """Return the document that keeps the epoch of a deleted cluster."""
     stored = tantivy.Document()
     stored.add_text("cluster", cluster)
     stored.add_unsigned("epoch", epoch)
@@ -116,26 +116,26 @@ def to_stored(document: ServingDocument) -> tantivy.Document:
 
 
 def authority(rank: float, inlinks: int) -> float:
-    """What a document's score is multiplied by: 1 for a page that nobody knows, at most 3.
+    """The factor for a document's score: 1 for a page without links, at most 3.
 
         1 + 0.3 · ln(1 + rank), but no more than 3
 
-    PageRank is spread over orders of magnitude, so it is its logarithm that counts: a page of
-    average rank gets 1.2, one of ten times that 1.7. It is bounded, for a page that everyone
-    links to is still not an answer to every query that one of its words occurs in; and it is a
+    PageRank is spread over orders of magnitude, so its logarithm counts: a page of
+    average rank gets 1.2, one of ten times that 1.7. It is bounded, because a page that everyone
+    links to is still not the answer to every query that shares a word with it; and it is a
     factor, not a summand, since the size of BM25's scores depends on how many and how rare the
     words of the query are.
 
-    A page whose rank is not known yet, being new, or before `webindex rank` has ever run, is
-    taken for one with a rank of a tenth of its in-links, and of 10 at most. Once there is a rank,
-    it alone counts: it has the in-links in it already.
+    A page whose rank is not known yet, because it is new or `webindex rank` has never run, is
+    treated as having a rank of a tenth of its in-links, and of 10 at most. Once there is a rank,
+    it alone counts: it includes the in-links already.
     """
     known = rank if rank > 0 else min(10.0, inlinks / 10)
     return min(MOST_AUTHORITY, 1 + 0.3 * math.log1p(known))
 
 
 def url_words(url: str) -> str:
-    """What a URL says: the words of its host, path and query, without what all URLs have."""
+    """The words of a URL's host, path and query, without those that all URLs have."""
     place = url.partition("://")[2] or url
     host, slash, path = place.partition("/")
     labels = [_decoded(label) for label in host.removeprefix("www.").split(".")]

@@ -1,18 +1,18 @@
 """A serving index in a folder: Tantivy, for any number of processes and no server.
 
 A cluster is one Tantivy document, and a deleted cluster a tombstone: a document with a cluster
-and an epoch but without words, so that no search meets it. Tantivy has no upsert, so a change
+and an epoch but without words, so that no search finds it. Tantivy has no upsert, so a change
 is a delete by cluster and an add, made visible together by a commit, which replaces `meta.json`
-in one rename. A writer that dies before leaves files that the next one removes.
+in one rename. A writer that dies before that leaves files that the next one removes.
 
-Batches of one process follow each other through a writer that stays open for as long as they
-come (`webindex.serving.tantivy.writer`), so that none waits for Tantivy's merges.
+Batches of one process go through a writer that stays open while batches arrive
+(`webindex.serving.tantivy.writer`), so that none waits for Tantivy's merges.
 
-Memory: about 120 MB a process that applies batches of 100 pages, 200 MB with batches of 1,000;
+Memory: about 120 MB for a process that applies batches of 100 pages, 200 MB with batches of 1,000;
 with MALLOC_ARENA_MAX=2 in the environment about half, as Tantivy's threads come and go.
 
-Ranking: what the words are worth in each field (`webindex.serving.tantivy.query`), multiplied by
-what the page is worth (`webindex.serving.tantivy.documents.authority`), over all hits and not
+Ranking: the score of the words in each field (`webindex.serving.tantivy.query`), multiplied by
+the page's authority (`webindex.serving.tantivy.documents.authority`), over all hits and not
 only the first ones.
 """
 
@@ -63,26 +63,26 @@ from webindex.serving.tantivy.documents import (
 from webindex.serving.tantivy.query import FIELDS, Asked, Words, build, most_frequent, read
 from webindex.serving.tantivy.writer import KeptWriter
 
-# A snippet is looked for in this much of a text: marking words takes time in proportion to it.
+# Snippets come from this much of a text: marking words takes time in proportion to it.
 _SNIPPET_SOURCE_CHARACTERS = 100_000
-# Of the words that begin as a misspelt one does, so many of the most frequent are compared with it.
+# A misspelt word is compared with this many of the most frequent words that begin like it.
 _SIMILAR_WORDS = 2_000
 
 
 class TantivyIndex(ServingIndex):
-    """The search index in a folder; see `webindex.serving.base.ServingIndex` for its promises.
+    """The search index in a folder; see `webindex.serving.base.ServingIndex` for its guarantees.
 
-    A search looks whether another process has committed (one `stat`) and then sees the newest
-    commit, so that a long-lived web page needs no reload.
+    A search checks whether another process has committed (one `stat`) and then sees the newest
+    commit, so that a long-running web server needs no reload.
 
     Args:
-        folder: where the index is, or is to be.
-        create: make a new index when the folder is absent or empty.
+        folder: the folder of the index.
+        create: create a new index when the folder is absent or empty.
         lock_timeout: seconds that `apply` waits for other writers.
 
     Raises:
-        NotAnIndexError: the folder holds other things, an index that this version did not
-            make, or nothing and `create` is false.
+        NotAnIndexError: the folder holds other things, an index of another version, or nothing
+            and `create` is false.
         DamagedIndexError: the folder's index cannot be read.
     """
 
@@ -108,7 +108,7 @@ class TantivyIndex(ServingIndex):
             self._searcher()
 
     def leave_parent(self) -> None:
-        """Set what belongs to one process; again in the child of a fork."""
+        """Set up the state that belongs to one process; repeated in the child of a fork."""
         self._reloading = threading.Lock()
         self._seen_commit: tuple[int, ...] | None = None
 
@@ -130,8 +130,8 @@ class TantivyIndex(ServingIndex):
         if not newest:
             return 0
         with self._writing(len(newest)), self._kept.batch() as writer:
-            # What is held must be looked up under the lock, or another writer's newer document
-            # could be replaced.
+            # Epochs must be looked up under the lock, or another writer's newer document could be
+            # replaced.
             held = self._held(newest)
             changes = {
                 cluster: tombstone(cluster, epoch)
@@ -216,7 +216,7 @@ class TantivyIndex(ServingIndex):
         host: str | None = None,
         language: str | None = None,
     ) -> list[tuple[str, int]]:
-        # The dictionary of the field is walked: 0.2 ms with 37 hosts, 34 ms with ten thousand.
+        # This walks the dictionary of the field: 0.2 ms with 37 hosts, 34 ms with ten thousand.
         with self._reading("count hits"):
             searcher = self._searcher()
             asked = self._ask(query, searcher)
@@ -305,10 +305,10 @@ class TantivyIndex(ServingIndex):
 
     def _check_empty(self, create: bool) -> None:
         names = os.listdir(self._folder)
-        # Hidden files are locks, and what a process left that was killed while creating.
+        # Hidden files are locks, and leftovers of a process that was killed while creating.
         others = [name for name in names if not name.startswith(".")]
         if "meta.json" in others:
-            return  # Another process made the index just now.
+            return  # Another process has just created the index.
         if others and ".managed.json" in names:
             raise self._damaged("its meta.json is missing")
         if others:
@@ -333,7 +333,8 @@ class TantivyIndex(ServingIndex):
         if self._closed:
             raise ServingError(f"The search index in {self._folder} was closed.")
         with self._reloading:
-            # A commit renames a new file here. Looking before reloading errs on the safe side.
+            # A commit renames a new file here. Checking before reloading is safe: at worst it
+            # reloads once too often.
             state = os.stat(self._folder / "meta.json")
             commit = (state.st_ino, state.st_mtime_ns, state.st_size)
             if commit != self._seen_commit:
@@ -382,7 +383,7 @@ def _commit(
             writer.add_document(document)
         writer.commit()
     finally:
-        # An error's traceback keeps this frame alive, and with it the writer's lock.
+        # A traceback keeps this frame alive, and with it the writer's lock.
         del writer
 
 

@@ -1,16 +1,16 @@
-"""What a user's query means to Tantivy: the words of it in any field, and a URL as itself.
+"""Translates a user's query to Tantivy: its words in any field, and a URL as a URL.
 
-Every clause of the query has to be found in some field, where BM25 says what it is worth. The
+Every clause of the query has to match in some field, scored by BM25. The
 best of the fields counts in full and the others for three tenths, so that a word that is repeated
-in title and anchors is not paid twice over. What a page calls itself says more than its body does.
-Anchors and URLs need no bonus: they are so short that BM25 pays well for a word of theirs.
+in title and anchors is not counted twice. A match in the title weighs more than one in the body.
+Anchors and URLs need no bonus: they are so short that BM25 scores a match in them highly.
 
-A query that looks like a URL is looked for as one first, among canonical URLs, duplicates and
-redirects, with and without `https:`, `www.` and the last slash. What it finds comes before what
-the URL's words find.
+A query that looks like a URL is first searched as a URL, among canonical URLs, duplicates and
+redirects, with and without `https:`, `www.` and the last slash. These hits come before the hits of
+the URL's words.
 
-The last word of a query stands for all words that begin with it if no document has it as it is,
-for then it is more likely unfinished: `postg`. A word that exists is never stretched.
+The last word of a query stands for all words that begin with it if no document contains it as
+typed, because then it is probably unfinished: `postg`. A word that exists is never extended.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from webindex.page.urls import BadUrlError, normalise
 from webindex.serving.query import parse_query
 
 FIELDS: Final = {"title": 3.0, "anchors": 1.0, "text": 1.0, "url": 1.0}
-"""The fields that words are looked for in, and how much a match is worth there."""
+"""The fields in which words are searched, and the weight of a match there."""
 
 _TIE: Final = 0.3
 # Above any sum of word scores: a URL's page comes first.
@@ -35,16 +35,16 @@ _SHORTEST_START: Final = 3
 _WORDS_A_START: Final = 16
 
 Words = Sequence[str]
-"""Words that stand side by side; mostly one."""
+"""Words side by side; usually one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A query as Tantivy's words.
+    """A query in the index's words.
 
     Attributes:
-        sought: for each clause, what may stand for it; every clause has to be found.
-        excluded: clauses of which none may be found.
+        sought: for each clause, its alternatives; every clause has to match.
+        excluded: clauses of which none may match.
         addresses: URLs that the query may be, the likeliest first.
     """
 
@@ -54,7 +54,7 @@ class Asked:
 
     @property
     def phrases(self) -> list[Words]:
-        """Everything that is to be marked where it is found."""
+        """All phrases to mark where they match."""
         return [words for clause in self.sought for words in clause]
 
 
@@ -64,13 +64,13 @@ def read(
     known: Callable[[str], bool],
     begins: Callable[[str, int], list[str]],
 ) -> Asked:
-    """Read a user's query. It asks for nothing if `sought` is empty.
+    """Parse a user's query. It matches nothing if `sought` is empty.
 
     Args:
         query: as it was typed.
-        analyze: takes a text apart as the index does.
+        analyze: splits a text into words as the index does.
         known: whether any document has a word.
-        begins: the most frequent words that begin with some letters, so many at most.
+        begins: the most frequent words that begin with some letters, at most a given number.
     """
     clauses = parse_query(query)
     addresses = _addresses(query)
@@ -114,7 +114,7 @@ def _addresses(query: str) -> list[str]:
 def build(
     schema: tantivy.Schema, asked: Asked, *, host: str | None = None, language: str | None = None
 ) -> Query:
-    """The query for documents that hold what was asked for, within one host and language."""
+    """The Tantivy query for the documents that match, within one host and language."""
     parts = [(Occur.Must, _any([_in_fields(schema, w) for w in clause])) for clause in asked.sought]
     parts += [(Occur.MustNot, _in_fields(schema, words)) for words in asked.excluded]
     if asked.addresses:
@@ -133,7 +133,7 @@ def build(
 
 
 def _any(queries: list[Query]) -> Query:
-    """Documents that one of the queries finds; the best one counts."""
+    """Documents that match one of the queries; the best score counts."""
     return queries[0] if len(queries) == 1 else Query.disjunction_max_query(queries)
 
 
@@ -149,7 +149,7 @@ def _in_fields(schema: tantivy.Schema, words: Words) -> Query:
 
 
 def most_frequent(found: Iterable[tuple[str, int]], most: int) -> list[str]:
-    """The words with the most documents, of words with numbers of documents by field."""
+    """The words with the most documents, from (word, number of documents) of several fields."""
     documents: dict[str, int] = {}
     for word, count in found:
         documents[word] = max(count, documents.get(word, 0))

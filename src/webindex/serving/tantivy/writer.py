@@ -2,18 +2,18 @@
 
 A batch is a segment, and Tantivy merges segments: after every seventh batch or so it rewrites
 most of an index of some thousand documents, for a second or two, in threads of its own. A writer
-that is dropped forgets its merges: 400 small batches then leave 400 segments. One that waits for
-them after each batch keeps the next batch waiting as long. So the writer stays open while batches
-come, merges go on beside them, and what waits for merges is its closing:
+that is dropped discards its merges: 400 small batches then leave 400 segments. One that waits for
+them after each batch delays the next batch by as long. So the writer stays open while batches
+come, merges run concurrently, and only closing waits for them:
 
     a batch ─▶ open, with the folder's lock ─▶ batch, batch, …
-                     ▲                             │ nothing for some seconds, or
+                     ▲                             │ idle for some seconds, or
                      │                             ▼ another writer waits for the lock
-                  closed ◀── wait for merges, let go of the lock
+                  closed ◀── wait for merges, release the lock
 
-A process that dies has lost its unfinished merges, which the next writer begins again, and no
+A process that dies loses its unfinished merges, which the next writer repeats, and no
 batch that was committed. A child of a fork has none of Tantivy's threads, so it leaves the writer
-to its parent and opens one of its own.
+to its parent and opens its own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import tantivy
 from webindex.serving.base import BusyIndexError
 from webindex.serving.lock import WriterLock, at_fork
 
-# Tantivy's least for one thread. More would only make fewer, larger segments of a huge batch.
+# Tantivy's minimum for one thread. More would only give fewer, larger segments for a huge batch.
 _HEAP_BYTES: Final = 15_000_000
 _IDLE_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 0.01
@@ -66,21 +66,21 @@ class KeptWriter:
     def leave_parent(self) -> None:
         """In the child of a fork: the writer is the parent's."""
         if self._writer is not None:
-            # It would wait for threads that are not there: it is never dropped, not even at exit.
+            # Dropping it would wait for threads that do not exist here: keep it, even at exit.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._writer))
-            # Tantivy has a lock of its own, which is shared until every copy is closed.
+            # Tantivy has its own lock, which is shared until every copy is closed.
             _close_copies(self._folder / _TANTIVYS_LOCK)
         self._start_afresh()
 
     @contextmanager
     def batch(self) -> Iterator[Callable[[], tantivy.IndexWriter]]:
-        """Hold the folder's lock for a block, and what opens or hands out the writer.
+        """Hold the folder's lock for a block; yields a function that opens or returns the writer.
 
-        If the block fails, nothing of it that it has not committed is written.
+        If the block fails, its uncommitted changes are discarded.
 
         Raises BusyIndexError if others held the lock for too long; OSError, ValueError.
         """
-        guard = self._guard  # It may be another one at the end, in a child.
+        guard = self._guard  # In a child it may be another one at the end.
         if not guard.acquire(timeout=self._timeout):
             raise BusyIndexError(
                 f"Other threads wrote to the search index in {self._folder} for "
@@ -93,7 +93,7 @@ class KeptWriter:
             try:
                 yield self._opened
             except BaseException:
-                # It is dropped, and with it what it has not committed.
+                # The writer is dropped, and with it its uncommitted changes.
                 self._writer = None
                 self._let_go()
                 raise
@@ -102,12 +102,12 @@ class KeptWriter:
             guard.release()
 
     def close(self) -> None:
-        """Wait for merges, and let go of the folder; idempotent. A later batch opens it again."""
+        """Wait for merges, and release the folder; idempotent. A later batch reopens it."""
         with self._guard:
             self._end()
             keeper, self._keeper = self._keeper, None
         if keeper is not None:
-            # A thread that is still waiting when Python ends holds on to what it should let go.
+            # A thread that still waits when Python exits keeps its resources.
             thread, wake = keeper
             wake.set()
             thread.join()
@@ -120,7 +120,7 @@ class KeptWriter:
     def _end(self) -> None:
         writer, self._writer = self._writer, None
         try:
-            # A merge that fails leaves its batches durable, and the segments to the next one.
+            # If a merge fails its batches stay durable, and the next merge takes the segments.
             if writer is not None:
                 with suppress(ValueError):
                     writer.wait_merging_threads()
@@ -142,7 +142,7 @@ class KeptWriter:
         thread.start()
 
     def _keep(self, lock: WriterLock, wake: threading.Event) -> None:
-        """Close the writer when it has had nothing to do, or somebody else waits for the folder."""
+        """Close the writer when it has been idle, or another writer waits for the folder."""
         while not wake.wait(_LOOK_SECONDS):
             with self._guard:
                 if self._lock is not lock:
@@ -150,14 +150,14 @@ class KeptWriter:
                 try:
                     due = time.monotonic() - self._used > _IDLE_SECONDS or lock.is_awaited()
                 except OSError:
-                    due = True  # The folder is gone, or cannot be used: the next batch says so.
+                    due = True  # The folder is gone, or cannot be used: the next batch fails.
                 if due:
                     self._end()
                     return
 
 
 def _close_copies(path: Path) -> None:
-    """Close the descriptors of a file that somebody else has opened in this process."""
+    """Close descriptors that other code of this process has opened for a file."""
     real = path.resolve()
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):
