@@ -1,20 +1,22 @@
-"""The whole index at one go, computed in Spark, by code that the observers have no part in.
+"""The whole index computed in Spark, by code independent of the observers.
 
-It is the judge of the incremental index (`webindex verify`), and its bulk loader (`webindex
+It checks the incremental index (`webindex verify`), and bulk-loads it (`webindex
 rebuild`), as the index that Caffeine took over was made by MapReduces.
 
-    reading      the repository at one timestamp, and WARC files, as RDDs
-    facts        what a page comes to by itself
-    following    where redirects and canonical links lead
-    partition    which pages belong together: connected components
-    inverting    links seen from their targets
-    whole        all of it: every cell of the index, from captures alone
+    read         the repository at one timestamp as RDDs
+    crawl        the newest state of each page, from WARC files
+    facts        the cells that follow from one page alone
+    redirects    where redirects and canonical links lead
+    components   which pages belong together: connected components
+    inlinks      links grouped by their targets
+    expected     all of it: every cell of the index, from captures alone
+    actual       what the repository and the search index contain
 
     invariants   which cells show which of the twelve invariants
-    comparing    cells that were found against cells that were expected
-    verifying    the job of `webindex verify`, and its `verdict`
-    rebuilding   the job of `webindex rebuild`
+    compare      actual cells compared with expected cells
+    verify       the job of `webindex verify`, and its `verdict`
+    rebuild      the job of `webindex rebuild`, and how it writes (`write`)
 
-Only pure functions of one page are shared with the observers (`pages`, `pointers`, `urls`,
+It shares with the observers only pure functions of one page (`pages`, `pointers`, `urls`,
 `fingerprints`), and the names in `tables`.
 """

@@ -1,4 +1,4 @@
-"""What the repository and the search index hold at the moment that is judged, in parts."""
+"""What the repository and the search index contain at the timestamp that is verified, in parts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FIELDS: Final = frozenset(one.name for one in fields(ServingDocument)) - {"clus
 
 
 def plain_rows(moment: Moment, parts: int) -> RDD[Row]:
-    """Every row without the name of a cluster in it, as far as it is compared."""
+    """Every row that does not name a cluster, as far as it is compared."""
     return moment.spark.sparkContext.union(
         [
             moment.rows("plain", parts),
@@ -37,13 +37,13 @@ def plain_rows(moment: Moment, parts: int) -> RDD[Row]:
 
 
 def naming_rows(moment: Moment, parts: int) -> RDD[tuple[str, Row]]:
-    """Every row that names a cluster, by that name."""
+    """Every row that names a cluster, keyed by that name."""
     named = [moment.rows(selection, parts) for selection in ("joined", "owner", "clusters")]
     return moment.spark.sparkContext.union(named).map(_short).map(mentions)
 
 
 def as_stored(cluster: Row) -> Row:
-    """A cluster that was computed as the repository has it: with its document's text once."""
+    """A computed cluster as the repository stores it: with its document's text once."""
     document = cluster.values.get("document")
     if document is None:
         return cluster
@@ -52,7 +52,7 @@ def as_stored(cluster: Row) -> Row:
 
 
 def _short(found: Found) -> Row:
-    """A row as it was read, with its texts in brief."""
+    """A row as it was read, with its texts abbreviated."""
     values = dict(found.values)
     if "rank" in values:
         values["rank"] = float(values["rank"]["value"])
@@ -64,16 +64,16 @@ def _short(found: Found) -> Row:
     return Row(found.table, found.row, values)
 
 
-# --- What is given, as far as there is something to be said of it -----------------------------
+# --- Inputs, as far as they can be checked ----------------------------------------------------
 
 
 def body_found(page: Facts) -> Keyed:
-    """What the captured bytes are."""
+    """The digest of the captured bytes."""
     return ("pages", page.row), {"body": page.digest}
 
 
 def given_parts(page: Facts) -> Iterator[Keyed]:
-    """The bytes are those of the capture; and only live pages have a rank, whatever it is."""
+    """The bytes match the capture; and only live pages have a rank, of any value."""
     if page.url is not None:
         yield ("pages", page.row), {"body": page.captured}
     if page.live and page.rank is not None:
@@ -86,7 +86,7 @@ def given_parts(page: Facts) -> Iterator[Keyed]:
 def served_rows(
     context: SparkContext, folder: str, listed: list[tuple[str, int]], parts: int
 ) -> RDD[tuple[str, Row]]:
-    """The documents that can be found, `listed` by cluster and epoch, as rows of that cluster."""
+    """The searchable documents, `listed` by cluster and epoch, as rows of that cluster."""
     return context.parallelize(listed, max(1, min(parts, len(listed)))).mapPartitions(
         partial(_look_up, folder)
     )
@@ -112,14 +112,14 @@ def _look_up(folder: str, listed: Iterable[tuple[str, int]]) -> Iterator[tuple[s
 
 
 def expected_epoch(cluster: Row) -> Iterator[Keyed]:
-    """The epoch that search has to have: that of the document in the repository."""
+    """The epoch that search must have: that of the document in the repository."""
     document = cluster.values.get("document")
     if document is not None:
         yield ("search", cluster.row), {"document.version": canonical(document["epoch"])}
 
 
 def to_be_served(cluster: Row) -> Iterator[Keyed]:
-    """What search should show of a cluster that was computed."""
+    """The search document of a computed cluster."""
     document = cluster.values.get("document")
     if document is None:
         return

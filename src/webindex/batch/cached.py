@@ -1,4 +1,4 @@
-"""What a job keeps in Spark's storage, and that it is let go of in the end."""
+"""Frees what a job persisted in Spark's storage."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark import SparkContext
 
 @contextmanager
 def freed(context: SparkContext) -> Iterator[None]:
-    """At the end of the block drop what was persisted in it; a session may go on for long."""
+    """At the end of the block unpersist what was persisted in it; sessions may be long-lived."""
     before = set(_kept(context))
     try:
         yield
@@ -23,7 +23,7 @@ def freed(context: SparkContext) -> Iterator[None]:
 
 
 def _kept(context: SparkContext) -> dict[int, Any]:
-    """What this context keeps, by number; nothing once the JVM is gone."""
+    """The context's persistent RDDs, by number; empty once the JVM is gone."""
     try:
         return dict(context._jsc.getPersistentRDDs())
     except Exception:  # Py4J's errors have no common root but this.

@@ -1,10 +1,10 @@
-"""Cells that were found against cells that were expected, by row.
+"""Compares the cells that were found with those that were expected, by row.
 
-The names of clusters are free, so before anything else those of the repository are paired with
+The names of clusters are arbitrary, so first those of the repository are paired with
 those that were computed: each with the one that it shares the most pages with, and no two with the
-same. If the partitions are equal this is the renaming that makes them so; if a page is astray,
-that page differs, and not its whole cluster. A name that is left over stands for itself, with a
-question mark before it.
+same. If the partitions are equal this is the renaming that makes them so; if a page is in the wrong
+cluster, that page differs, and not its whole cluster. A name without a partner keeps its name, with
+a question mark before it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from webindex.batch.invariants import Difference, invariant_of, parts_of
 from webindex.page.urls import page_row
 
 KEPT: Final = 20
-"""Differences that are described for each invariant: the first ones, by table and row."""
+"""Differences to describe for each invariant: the first ones, by table and row."""
 
 Parts = dict[str, str]
 Keyed = tuple[tuple[str, str], Parts]
@@ -31,7 +31,7 @@ Keyed = tuple[tuple[str, str], Parts]
 
 @dataclass
 class Tally:
-    """Rows that were compared and those that differ, by invariant, and the first differences."""
+    """Rows compared and rows that differ, by invariant, and the first differences."""
 
     compared: Counter[int] = field(default_factory=Counter)
     differing: Counter[int] = field(default_factory=Counter)
@@ -65,7 +65,7 @@ def pair_names(
         .map(lambda one: (one[1], 1))
         .reduceByKey(lambda one, other: one + other, parts)
     )
-    # (found, (-pages, expected)), the best of them, and the other way round.
+    # The best (found, (-pages, expected)), and the same from the other side.
     best: RDD[tuple[str, tuple[int, str]]] = shared.map(
         lambda one: (one[0][0], (-one[1], one[0][1]))
     ).reduceByKey(min, parts)
@@ -76,7 +76,7 @@ def pair_names(
 
 
 def renamed(rows: RDD[tuple[str, Row]], names: RDD[tuple[str, str]], parts: int) -> RDD[Row]:
-    """Rows that name a cluster, given by that name, with the name that it is paired with."""
+    """Rows that name a cluster, keyed by that name, renamed to the paired cluster."""
     return rows.leftOuterJoin(names, parts).map(
         lambda one: _rename(one[1][0], one[1][1] or f"?{one[0]}")
     )
@@ -90,7 +90,7 @@ def _rename(row: Row, name: str) -> Row:
 
 
 def mentions(row: Row) -> tuple[str, Row]:
-    """A row that names a cluster, by that name: its own, or that of its only value."""
+    """A row that names a cluster, keyed by that name: its own, or that of its only value."""
     if row.table in ("clusters", "search"):
         return row.row, row
     [value] = row.values.values()
@@ -98,7 +98,7 @@ def mentions(row: Row) -> tuple[str, Row]:
 
 
 def keyed(row: Row) -> Keyed:
-    """A row by its place, in parts to compare."""
+    """A row keyed by table and row, in the parts to compare."""
     return (row.table, row.row), parts_of(row)
 
 
@@ -137,7 +137,7 @@ def _merged(pieces: Iterable[Parts]) -> Parts:
 
 
 def differences_of(table: str, row: str, found: Parts, expected: Parts) -> Iterator[Difference]:
-    """What is different in a row. Of a cell that is missing, or too many, no fields are told."""
+    """The differences in a row. A missing or surplus cell is one difference, without its fields."""
     for part in sorted(found.keys() | expected.keys()):
         column, dot, _ = part.partition(".")
         if dot and (column in found) != (column in expected):
@@ -148,8 +148,8 @@ def differences_of(table: str, row: str, found: Parts, expected: Parts) -> Itera
 
 
 def _judged(table: str, part: str, found: str | None, expected: str | None) -> int:
-    """The invariant that a difference shows to be broken."""
+    """The invariant that a difference violates."""
     if (table, part) == ("pages", "capture.date") and None not in (found, expected):
-        # An older one: what is newer would be written if it were loaded again.
+        # The stored one is older: the newer one would be written if it were loaded again.
         return 12 if str(found) < str(expected) else 1
     return invariant_of(table, part)

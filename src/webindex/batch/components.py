@@ -1,13 +1,13 @@
 """Which pages belong together: the connected components of the graph of content keys.
 
 All pages of one content are one node, so a thousand identical pages cost as much as one. Edges
-join contents to their leaders, and those of a page and of the page that it says it is a copy of.
+join contents to their leaders, and the content of a page to that of its canonical page.
 
 Components come from large-star and small-star rounds (Kiveris et al., Connected Components in
 MapReduce and Beyond, 2014): each node joins its larger neighbours, then its smaller ones, to the
-smallest node that it knows of. Every round halves the way to the smallest node of a component or
-better, so a chain of sixty near-duplicates takes a handful of them. When a round changes nothing,
-every edge leads from a node to the smallest one of its component.
+smallest node that it knows of. Every round at least halves the distance to the smallest node of a
+component, so a chain of sixty near-duplicates takes a handful of rounds. When a round changes
+nothing, every edge leads from a node to the smallest one of its component.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _MOST_ROUNDS: Final = 200
 
 
 def leaders(contents: RDD[tuple[str, bytes]], parts: int) -> RDD[Edge]:
-    """(content, its leader) of all contents that are given with their sketches.
+    """(content, its leader) of all given contents, from their sketches.
 
-    Only contents of one heading can be near, so those of one heading are looked at together.
+    Only contents of one heading can be near, so each heading is one group.
     """
     return contents.keyBy(_heading).groupByKey(parts).flatMap(lambda one: leaders_among(one[1]))
 
@@ -41,7 +41,7 @@ def _heading(content: tuple[str, bytes]) -> str:
 
 
 def leaders_among(contents: Iterable[tuple[str, bytes]]) -> Iterator[Edge]:
-    """The leader of each of these contents, one after the other in the order of their keys."""
+    """The leader of each of these contents, in the order of their keys."""
     leading: defaultdict[str, list[tuple[str, Sketch]]] = defaultdict(list)
     for content, packed in sorted(contents):
         sketch = Sketch.unpack(packed)
@@ -54,7 +54,7 @@ def leaders_among(contents: Iterable[tuple[str, bytes]]) -> Iterator[Edge]:
 
 
 def smallest_of(edges: RDD[Edge], parts: int) -> RDD[tuple[str, str]]:
-    """For each node of an edge but the smallest of its component: that one."""
+    """For each node of an edge, the smallest node of its component; not for that node itself."""
     known = edges.filter(lambda edge: edge[0] != edge[1]).map(_falling).distinct(parts)
     known = _kept(known)
     sign = _sign(known)
@@ -71,20 +71,20 @@ def smallest_of(edges: RDD[Edge], parts: int) -> RDD[tuple[str, str]]:
 
 def _kept(edges: RDD[Edge]) -> RDD[Edge]:
     edges.persist(StorageLevel.MEMORY_AND_DISK)
-    # Without the past: else each round would drag along the plans of all rounds before it.
+    # Cut the lineage: otherwise each round would carry the plans of all rounds before it.
     edges.localCheckpoint()
     return edges
 
 
 def _sign(edges: RDD[Edge]) -> tuple[int, int]:
-    """How many edges there are, and a sum over them: equal for equal sets."""
+    """The number of edges, and a checksum over them: equal for equal sets."""
     return edges.map(lambda edge: (1, _fingerprint(edge))).fold(
         (0, 0), lambda one, other: (one[0] + other[0], one[1] + other[1])
     )
 
 
 def _fingerprint(edge: Edge) -> int:
-    # Not hash(), which another machine's Python may compute in another way.
+    # Not hash(), which differs between Python processes.
     return int.from_bytes(blake2b("\0".join(edge).encode(), digest_size=8).digest(), "big")
 
 
@@ -102,7 +102,7 @@ def _stars(edges: RDD[Edge], parts: int, star: _Star) -> RDD[Edge]:
 
 
 def _large_star(node: str, neighbours: Iterable[str]) -> Iterator[Edge]:
-    """Larger neighbours are joined to the smallest node around."""
+    """Join larger neighbours to the smallest node around."""
     around = set(neighbours)
     smallest = min(min(around), node)
     for one in around:
@@ -111,7 +111,7 @@ def _large_star(node: str, neighbours: Iterable[str]) -> Iterator[Edge]:
 
 
 def _small_star(node: str, smaller: Iterable[str]) -> Iterator[Edge]:
-    """The node and its smaller neighbours are joined to the smallest of them."""
+    """Join the node and its smaller neighbours to the smallest of them."""
     around = set(smaller)
     smallest = min(around)
     yield node, smallest

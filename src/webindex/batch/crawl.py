@@ -1,9 +1,9 @@
-"""What WARC files say of each page in the end, whatever order they were in.
+"""The final state of each page according to WARC files, independent of their order.
 
 A page is what its newest record says: a capture, or a revisit whose original is in the files. Here
-all captures are at hand at once, so each revisit is joined with all that may be its original, and
-the best is taken; that is the definition, which loaders and observers come to step by step
-(`webindex.load.settling`). Only what a record says, and how that is written down, is shared with
+all captures are available at once, so each revisit is joined with all its possible originals, and
+the best is taken; that is the definition, which loaders and observers reach step by step
+(`webindex.load.settling`). Only the parsing and description of single records is shared with
 them.
 """
 
@@ -27,7 +27,7 @@ _PART_BYTES: Final = 8 << 20
 
 
 class Said(NamedTuple):
-    """One record: a capture, as its column has it, with its body; or the report of a revisit."""
+    """One record: a capture, as its column stores it, with its body; or the report of a revisit."""
 
     capture: dict[str, Any] | None
     body: bytes
@@ -35,7 +35,7 @@ class Said(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What the records of one page say.
+    """The records of one page.
 
     Attributes:
         captures: with their bodies, the newest first; of those of one payload the newest only.
@@ -49,9 +49,9 @@ class Known(NamedTuple):
 
 
 class Newest(NamedTuple):
-    """What there is to be known of a page: values of the columns of its row.
+    """The final state of a page: values of the columns of its row.
 
-    `others` are its captures that are not what the page is, the newest first, with their bodies;
+    `others` are its captures other than its state, the newest first, with their bodies;
     `unresolved` is the number of its reports that are newer than that and have no original.
     """
 
@@ -71,7 +71,7 @@ class Newest(NamedTuple):
 
 
 Candidate = tuple[int, str, dict[str, Any]]
-"""How good an original would be (less is better), the id of its page, and its capture."""
+"""The preference for an original (less is better), the id of its page, and its capture."""
 
 
 def newest(
@@ -83,11 +83,11 @@ def newest(
     max_body: int = MAX_BODY,
     revisited: RDD[tuple[str, dict[str, Any]]] | None = None,
 ) -> RDD[tuple[str, Newest]]:
-    """What each page is by the newest of its records, by row.
+    """The final state of each page, by row.
 
     Bodies are compressed as in the repository, and empty without `bodies`. With `revisited`, by
-    row, those count instead of the revisits in the files, which may not be all of them. What is
-    read is kept in Spark's storage: the caller frees it.
+    row, those reports are used instead of the revisits in the files, which may not be all of them.
+    The input is persisted in Spark's storage: the caller frees it.
     """
     tasks = plan_parts(files, _PART_BYTES)
     said: RDD[tuple[str, Said]] = context.parallelize(tasks, len(tasks)).mapPartitions(
@@ -170,7 +170,7 @@ def _refers(report: Mapping[str, Any]) -> bool:
 
 
 def _asked(page: tuple[str, Known]) -> Iterator[tuple[str, str]]:
-    """(what is looked for, row of the page that looks for it)."""
+    """(key that is looked up, row of the page that looks it up)."""
     row, known = page
     for report in known.reports:
         if report["payload"] is not None:
@@ -180,7 +180,7 @@ def _asked(page: tuple[str, Known]) -> Iterator[tuple[str, str]]:
 
 
 def _offered(page: tuple[str, Known]) -> Iterator[tuple[str, tuple[str, dict[str, Any]]]]:
-    """(what is offered, (id of the page, capture))."""
+    """(key that is offered, (id of the page, capture))."""
     row, known = page
     for capture, _ in known.captures:
         whose = page_id(capture["url"]), capture
@@ -193,12 +193,12 @@ def _offered(page: tuple[str, Known]) -> Iterator[tuple[str, tuple[str, dict[str
 def _answers(
     key: tuple[str, tuple[Iterable[str], Iterable[tuple[str, dict[str, Any]]]]],
 ) -> Iterator[tuple[str, tuple[str, dict[str, Any]]]]:
-    """(row of a page that looks for something, (id of a page, capture of it))."""
+    """(row of a page that looks something up, (id of a page, capture of it))."""
     name, (asking, offered) = key
     rows = list(asking)
     if not rows:
         return
-    # Only one page is asked for a payload, however many have it.
+    # Only one page answers for a payload, however many have it.
     if name.startswith("payload "):
         first = min(offered, key=lambda one: one[0], default=None)
         offers = [] if first is None else [first]
@@ -210,7 +210,7 @@ def _answers(
 
 
 def _rank(report: Mapping[str, Any], whose: str, capture: Mapping[str, Any]) -> int | None:
-    """How good an original a capture would be; None if it is none."""
+    """The preference for a capture as original (less is better); None if it is none."""
     if report["status"] is not None and not 200 <= capture["status"] < 300:
         return None
     payload = payload_id(capture["payload"])
@@ -234,7 +234,7 @@ def _rank(report: Mapping[str, Any], whose: str, capture: Mapping[str, Any]) -> 
 def _decided(
     page: tuple[str, tuple[Iterable[Known], Iterable[tuple[str, dict[str, Any]]]]],
 ) -> Iterator[tuple[str, tuple[Newest, tuple[str, str] | None]]]:
-    """(row, (what the page is, whose capture has its body: (row, digest), if another one))."""
+    """(row, (state of the page, whose capture has its body: (row, digest), if another one))."""
     row, (pages, found) = page
     known = next(iter(pages), None)
     if known is None:

@@ -1,7 +1,7 @@
-"""Values in a form in which they can be compared, carried about and shown: short.
+"""Short forms of values, for comparing, shuffling and displaying them.
 
-Two values are equal if their short forms are; of a long one a digest tells, and its beginning
-says to a reader what it is.
+Two values are equal if their short forms are; the short form of a long value has a digest, and its
+beginning so that a reader recognises it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LONGEST_VALUE: Final = 3000
 _SHOWN: Final = 80
 
 TIMES: Final = frozenset({"loaded_ms", "seen", "epoch", "file", "offset", "length"})
-"""Fields that depend on when and from where something was loaded, and not on what it is."""
+"""Fields that depend on when and from where something was loaded, not on its content."""
 
 
 def brief(text: str, longest: int = LONGEST_TEXT) -> str:
@@ -27,7 +27,7 @@ def brief(text: str, longest: int = LONGEST_TEXT) -> str:
 
 
 def canonical(value: Any) -> str:
-    """A value as JSON, always the same for equal ones; a long one in brief."""
+    """A value as JSON, always the same for equal ones; a long one abbreviated."""
     if isinstance(value, bytes):
         value = value.hex()
     return brief(json.dumps(value, ensure_ascii=False, sort_keys=True), LONGEST_VALUE)

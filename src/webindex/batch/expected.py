@@ -1,12 +1,12 @@
-"""The whole index from captures alone: every cell that does not depend on when it was made.
+"""The whole index from captures alone: every cell that does not depend on when it was written.
 
     facts ─┬─ follow ──────────▶ resolved, via ─▶ target ─┐
            ├─ content, sketch ─▶ keys, leaders ───────────┴▶ components ─▶ clusters, joined
            ├─ links ────────────▶ in-links, tallies, totals by cluster ─┐        │
            └─ rank (given) ──────────────────────── canonical page ─────┴────────┴▶ documents
 
-A cluster is named here after the smallest id of its pages. What the names are in a repository does
-not matter: whoever compares pairs them, whoever writes gives new ones.
+A cluster is named here after the smallest id of its pages. The names in a repository do
+not matter: comparing pairs them, and writing assigns new ones.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAX_ANCHORS: Final = 50
 
 
 class Placed(NamedTuple):
-    """A live page in its cluster: what others need to know of it there."""
+    """A live page in its cluster, with the fields that other steps need."""
 
     cluster: str
     url: str
@@ -63,7 +63,7 @@ class Placed(NamedTuple):
 
 @dataclass(frozen=True)
 class Whole:
-    """The index. Each RDD can be gone through several times; what they share is kept.
+    """The index. Each RDD can be evaluated several times; their common inputs are persisted.
 
     Attributes:
         placed: every live page, with its cluster.
@@ -82,7 +82,7 @@ class Whole:
 def whole_index(facts: RDD[Facts], parts: int) -> Whole:
     """Compute everything that follows from the facts, which should be persisted.
 
-    `parts` is the number of partitions to shuffle into. Some of it is computed at once: walks
+    `parts` is the number of partitions to shuffle into. Some of it is computed at once: redirects
     and components take as many rounds as they need.
     """
     live = facts.filter(lambda page: page.live)
@@ -168,7 +168,7 @@ def _placed(live: RDD[Facts], target: RDD[tuple[str, str]], parts: int) -> RDD[P
         .map(lambda one: (one[1][0].content, one[1][0]._replace(target=one[1][1])))
         .persist(StorageLevel.MEMORY_AND_DISK)
     )
-    # For each content the smallest id of its pages.
+    # For each content, the smallest id of its pages.
     contents: RDD[tuple[str, str]] = pages.mapValues(lambda page: page_id(page.url)).reduceByKey(
         min, parts
     )
@@ -216,7 +216,7 @@ def _unplaced(page: Facts) -> Placed:
 
 
 def _names(one: tuple[str, Placed]) -> Iterator[tuple[str, str]]:
-    """(target, content) of a page that names another one."""
+    """(target, content) of a page that has a canonical page."""
     content, page = one
     if page.target is not None:
         yield page.target, content
@@ -244,7 +244,7 @@ def _owner(counted: tuple[tuple[str, str, str], int]) -> Row:
 
 
 def _contents(placed: RDD[Placed], parts: int) -> RDD[Row]:
-    """What the rows of `keys` have of the texts alone: sketches, and the contents in each band."""
+    """The cells of `keys` that follow from the texts alone: sketches, and the bands' contents."""
     sketches = _sketches(placed.keyBy(lambda page: page.content), parts)
     sketches.persist(StorageLevel.MEMORY_AND_DISK)
     return sketches.context.union(
@@ -288,7 +288,7 @@ def _clusters(
     aliases: RDD[tuple[str, str]] = redirects.mapValues(lambda one: one[0])
     made: RDD[Row] = members.groupWith(aliases, totals).map(_cluster)
     made.persist(StorageLevel.MEMORY_AND_DISK)
-    # The texts travel only once, to the clusters that show them.
+    # The texts are shuffled only once, to the clusters that show them.
     shown: RDD[tuple[str, str]] = made.flatMap(_shown)
     texts: RDD[tuple[str, tuple[str, str]]] = live.map(
         lambda page: (page.name, (page.text, page.served))
@@ -335,7 +335,7 @@ def _shown(cluster: Row) -> Iterator[tuple[str, str]]:
 
 
 def _complete(pieces: Iterable[Row]) -> Row:
-    """A cluster with the text of its document."""
+    """Add the document's text to a cluster."""
     by_table = {piece.table: piece for piece in pieces}
     cluster, texts = by_table["clusters"], by_table.get("texts")
     if texts is None:

@@ -1,4 +1,4 @@
-"""What a page comes to by itself: from its capture and its bytes to its own cells."""
+"""What follows from one page alone: its own cells, from its capture and its bytes."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ class Facts(NamedTuple):
     """A captured page.
 
     Attributes:
-        row: where its capture stands.
+        row: the row of its capture.
         url: its URL; None if the row is not that of a page: then nothing is expected of it.
-        live: whether it is a page to be read. All that follows, but for `pointer`, is only
+        live: whether it can be read. All other attributes below, but for `pointer`, are only
             there if it is.
         text: the visible text.
         served: the same in the form in which the search index keeps it.
         hash: of the text, or of the bytes of a page with little text.
         heading: of its title; None for such a page.
-        sketch: what near-duplicates are told by, as it is stored; None for such a page.
+        sketch: for near-duplicate detection, as it is stored; None for such a page.
         title, language, indexable: what a document shows.
-        links: where it links to.
-        pointer: (kind, URL) of the page that it names in its place.
+        links: its outgoing links.
+        pointer: (kind, URL) of the page that it names as its replacement.
         rank: the value of PageRank that the repository has, or None.
         loaded_ms: when the capture was loaded.
-        digest: of the bytes that stand in the repository.
-        captured: the digest that the capture has; empty if `url` is None.
+        digest: of the bytes that are stored in the repository.
+        captured: the digest that the capture records; empty if `url` is None.
     """
 
     row: str
@@ -65,7 +65,7 @@ class Facts(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The URL of a page that has one."""
+        """The URL; only for a page that has one."""
         assert self.url is not None
         return self.url
 
@@ -73,7 +73,7 @@ class Facts(NamedTuple):
 def facts_of(
     row: str, capture: Mapping[str, Any] | None, body: bytes | None, rank: Mapping[str, Any] | None
 ) -> Facts:
-    """Read one page. `body` is as the repository has it, compressed."""
+    """Parse one page. `body` is compressed, as in the repository."""
     whole = zlib.decompress(body) if body else b""
     digest = blake2b(whole, digest_size=16).hexdigest()
     value = float(rank["value"]) if rank is not None else None
@@ -88,7 +88,7 @@ def facts_of(
             return nothing
     except BadUrlError:
         return nothing
-    # As `load` does; a capture without usable bytes has no page.
+    # As `load` does; a capture without usable bytes is not parsed.
     page = parse_capture(capture, whole) if 200 <= capture["status"] < 300 else None
     pointer = pointer_of_capture(capture, page)
     known = nothing._replace(

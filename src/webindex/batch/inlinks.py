@@ -1,9 +1,9 @@
-"""Links seen from their targets: who links to a page, and what that comes to for its document.
+"""Links grouped by target: who links to a page, and what these links add to its document.
 
-A page's links are carried to their targets together with the cluster that the page is in. At the
-target it is known which cluster that stands for, as a member or as a redirect to one. So a link
-counts for a document if it leads into the cluster and does not come from it: each link is looked
-at once, and no tally is summed up or corrected.
+A page's links are shuffled to their targets together with the cluster that the page is in. The
+target knows the cluster that it represents, as a member or as a redirect to one. So a link
+counts for a document if it leads into the cluster and does not come from it: each link is counted
+once, and no tally is summed up or corrected.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from webindex.page.urls import page_id, page_row
 
 
 class Sent(NamedTuple):
-    """A link on its way to its target."""
+    """A link, keyed for its target."""
 
     source: str
     cluster: str
@@ -45,8 +45,8 @@ class Target(NamedTuple):
     Attributes:
         url: the page.
         links: all links to it.
-        counted: whether they may count for anything: it is live, or a redirect.
-        cluster: the cluster that it stands for, if there is one.
+        counted: whether they may count at all: it is live, or a redirect.
+        cluster: the cluster that it represents, if there is one.
     """
 
     url: str
@@ -118,7 +118,7 @@ def share_of(target: Target) -> Iterator[tuple[str, Total]]:
 
 
 def added(one: Total, other: Total) -> Total:
-    """Two totals together."""
+    """The sum of two totals."""
     return one[0] + other[0], one[1] + other[1]
 
 

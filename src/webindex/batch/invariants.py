@@ -17,11 +17,11 @@
     9   host counters = group-by            hosts: live
     10  search = clusters with a canonical  clusters: document (there or not, all other fields) ·
         page that may be indexed            the search index, epochs included
-    11  at rest nothing is left             outbox, locks, notifications, observers set aside
+    11  at rest nothing is left             outbox, locks, notifications, dead-lettered changes
     12  loading again changes nothing       the WARC files against pages: capture (date)
 
 A cell whose fields belong to several invariants is compared field by field. 1 without `text` and
-`fingerprint`, and 12, take the WARC files themselves; 11 is a matter of the moment. All others
+`fingerprint`, and 12, use the WARC files themselves; 11 concerns the present. All others
 are compared at one timestamp with what follows from the captures that the repository has then.
 """
 
@@ -100,7 +100,7 @@ def invariant_of(table: str, part: str) -> int:
 
 
 def parts_of(row: Row) -> dict[str, str]:
-    """A row in the parts that are compared, in canonical form, without what depends on time."""
+    """A row in the parts that are compared, in canonical form, without time-dependent fields."""
     parts: dict[str, str] = {}
     for column, value in row.values.items():
         if column in _UNORDERED:
@@ -121,7 +121,7 @@ def parts_of(row: Row) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A part of a row that is not as it should be; None where there is, or should be, nothing."""
+    """A part of a row that is not as expected; None means that there is, or should be, nothing."""
 
     invariant: int
     table: str

@@ -1,7 +1,7 @@
-"""The repository at one timestamp: what `spark.read` shows of it, as rows with their values.
+"""The repository at one timestamp: the output of `spark.read`, as rows with decoded values.
 
-Whoever runs the job holds a snapshot there until the job has ended, so that garbage collection
-does not overtake it.
+The caller that runs the job holds a snapshot at that timestamp until the job has ended, so that
+garbage collection does not remove what it reads.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SELECTIONS: Final[dict[str, Columns]] = {
 
 
 class Found(NamedTuple):
-    """A row as the repository has it: values by column name."""
+    """A row of the repository: values by column name."""
 
     table: str
     row: str
@@ -59,7 +59,7 @@ class Found(NamedTuple):
 class Moment:
     """The repository at a timestamp.
 
-    Its RDDs are planned when they are asked for, which opens the repository.
+    Its RDDs are planned when they are requested, which opens the repository.
 
     Attributes:
         spark: the session that reads.
@@ -72,13 +72,13 @@ class Moment:
     at: int
 
     def rows(self, selection: str, parts: int) -> RDD[Found]:
-        """The rows that have one of the columns of a selection, read by some `parts` tasks."""
+        """The rows that have one of the columns of a selection, read by about `parts` tasks."""
         return self._read(SELECTIONS[selection], parts)
 
     def page_facts(self, parts: int, *, short: bool = False) -> RDD[Facts]:
-        """Every row of `pages` that has a capture or a body, parsed anew.
+        """Every row of `pages` that has a capture or a body, parsed again.
 
-        Nothing is read of what observers have written but `rank`, which another job gives them.
+        Of the columns that observers write only `rank` is read, which another job computes.
         With `short`, texts are `brief`: enough to see whether two are equal.
         """
         columns: Columns = [tables.capture, tables.body, tables.rank]
@@ -114,7 +114,7 @@ def _found(
 
 
 def _as_it_is(value: Any) -> Any:
-    # Spark may hand over a bytearray, as which bytes are not compared.
+    # Spark may pass a bytearray, which does not compare as bytes do.
     return bytes(value) if isinstance(value, bytearray) else value
 
 

@@ -1,11 +1,11 @@
-"""The job of `webindex rebuild`: an empty repository is filled with an index computed in Spark.
+"""The job of `webindex rebuild`: fills an empty repository with an index computed in Spark.
 
-The paper's index was seeded in this way by the MapReduces that it took over from, and was kept up
+The paper's index was seeded in this way by the MapReduces that it replaced, and was kept up
 to date by observers from then on.
 
-While the job runs, and if it is killed, the row `rebuild` of the `journal` says that the index is
-half built; `refuse_half_built` keeps everybody else away from it. Nobody looks at an index before
-it is whole, so none of it needs to be in order until then.
+While the job runs, and if it is killed, the row `rebuild` of the `journal` records that the index
+is half built; `refuse_half_built` keeps all others away from it. The index is not read before
+it is complete, so cells may be written in any order.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ _BYTES_A_PART: Final = 2 << 20
 
 @dataclass(slots=True)
 class RebuildReport:
-    """What a rebuild has done.
+    """The report of a rebuild.
 
     Attributes:
-        files, bytes: what was read.
+        files, bytes: the WARC files that were read.
         pages: pages that have a capture.
         clusters: documents that were exported.
         cells: cells that were written.
         started_ms: milliseconds since 1970.
-        max_page_bytes: how much was taken of a longer page.
+        max_page_bytes: the limit at which longer pages were cut off.
         seconds: all of it, Spark's start (`starting_seconds`) included.
         computing_seconds, writing_seconds, acknowledging_seconds, exporting_seconds: its parts.
     """
@@ -123,21 +123,21 @@ def rebuild(
     progress: Show | None = None,
     quiet: bool = False,
 ) -> RebuildReport:
-    """Fill an empty repository, which is made if it is not there, from WARC files.
+    """Fill an empty repository, which is created if it does not exist, from WARC files.
 
-    Afterwards it is as if the files had been loaded and worked off: load more, and work.
+    Afterwards it is as if the files had been loaded and processed: load more, and work.
 
     Args:
-        address: the repository. Every machine that runs tasks must reach it, and the files, at
-            the same place.
+        address: the repository. Every machine that runs tasks must reach it, and the files, under
+            the same address and paths.
         files: WARC files, and folders, of which all `.warc` and `.warc.gz` files are taken.
         spark, master, max_page_bytes, progress, quiet: as for `webindex.load.job.load`.
 
     Raises:
-        NotAWarcError: a file is missing, empty or something else; nothing was written.
+        NotAWarcError: a file is missing, empty or not a WARC file; nothing was written.
         RebuildError: the repository has pages, or workers; nothing was written. Or the job ended
-            early: the repository is half built, and of no use.
-        SparkJobError: the job could not begin.
+            early: the repository is half built, and unusable.
+        SparkJobError: the job could not start.
     """
     paths = warc_files(files)
     report = RebuildReport(
@@ -155,7 +155,7 @@ def rebuild(
             show(Progress("Starting Spark"))
             with running_context(spark, master, "webindex rebuild") as context:
                 report.starting_seconds = time.perf_counter() - began
-                # Only now: until here nothing has been written.
+                # Only now: nothing has been written before.
                 salt = repo.run(lambda t: _begin(t, repo, report))
                 with started_job(context, "webindex rebuild", show) as job, freed(context):
                     try:
@@ -187,7 +187,7 @@ def _refuse_full(repo: Repository) -> None:
 
 
 def _begin(t: Transaction, repo: Repository, report: RebuildReport) -> int:
-    # Of two rebuilds that begin at once, one conflicts, runs again, and sees the other.
+    # Of two rebuilds that start at once, one conflicts, is retried, and sees the other.
     if rebuild_under_way(t) is not None:
         refuse_half_built(repo)
     state = {"state": "running", "token": repo.context.coordination.token, "host": gethostname()}
@@ -215,7 +215,7 @@ class _Build:
         self._parts = min(_PARTS_A_CORE * cores, 1 + report.bytes // _BYTES_A_PART)
 
     def run(self, files: list[str], salt: int) -> None:
-        """Compute everything, write it, and hand it to the search index."""
+        """Compute everything, write it, and export it to the search index."""
         began = time.perf_counter()
         captured = newest(
             self._context,
@@ -258,7 +258,7 @@ class _Build:
         self._report.exporting_seconds = self._since(began)
 
     def _export(self) -> int:
-        """The exporter alone has anything to do."""
+        """Run the exporter; no other observer has anything to do."""
         with open_index(self._repo, create=True) as index:
             Worker(self._repo, [export_to(index)], threads=1, retention=None).run_until_idle()
             return index.count()
@@ -275,7 +275,7 @@ def _facts(page: tuple[str, Newest]) -> Iterator[Facts]:
 
 
 def _captured(page: tuple[str, Newest]) -> Iterator[Row]:
-    """The cells that `load` and `settle` would have written of a page, but for shared rows."""
+    """The cells that `load` and `settle` would have written of a page, except in shared rows."""
     row, found = page
     values: dict[str, Any] = {}
     kept = found.others[

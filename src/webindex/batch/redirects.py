@@ -1,10 +1,11 @@
-"""Where redirects and canonical links lead: all pages walk at once, one hop a round.
+"""Where redirects and canonical links lead: all pages are followed at once, one hop a round.
 
     round 0      P ──▶ where its own pointer leads
-    round n      those that stand on a redirect go on to where that leads, `MAX_HOPS` times
+    round n      those that are at a redirect go on to its target, `MAX_HOPS` times
 
-A walk ends well on a live page that is not its own beginning. Elsewhere it ends in nothing: at a
-page that is gone or was never captured, or after too many hops, as all walks in a circle do.
+A chain resolves if it ends at a live page other than its own beginning. All others lead nowhere:
+those that end at a page that is gone or was never captured, or take too many hops, as all circles
+do.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Led(NamedTuple):
 
     @property
     def counts(self) -> bool:
-        """Whether the page is entered at the end: nobody can give away the pages of others."""
+        """Whether the page is entered at the end: see `observers.redirects.end_of`."""
         return self.kind == "redirect" or (
             self.plain and registrable_domain(self.url) == registrable_domain(self.end)
         )
@@ -55,13 +56,13 @@ class _Walk(NamedTuple):
 
 
 _Sign = tuple[bool, tuple[str, str] | None]
-"""What stands at a page: whether it is live, and its pointer."""
+"""The state of a page: whether it is live, and its pointer."""
 
 _Step = tuple[str, _Walk] | Led
 
 
 def follow(facts: RDD[Facts], parts: int) -> RDD[Led]:
-    """Where the pages that have a pointer come to; those that come to nothing are left out."""
+    """Where the pointers of pages lead; those that lead nowhere are left out."""
     signs: RDD[tuple[str, _Sign]] = (
         facts.filter(lambda page: page.url is not None and (page.live or page.pointer is not None))
         .map(lambda page: (page.name, (page.live, page.pointer)))
@@ -89,7 +90,7 @@ def _begin(page: tuple[str, _Sign]) -> Iterator[tuple[str, _Walk]]:
 def _step(
     place: tuple[str, tuple[Iterable[_Walk], Iterable[_Sign]]],
 ) -> Iterator[_Step]:
-    """All who have come to a page: it is the end, or they go on, or it leads nowhere."""
+    """Advance the chains that have reached a page: each ends there, goes on, or leads nowhere."""
     here, (walks, signs) = place
     for live, pointer in signs:
         for walk in walks:

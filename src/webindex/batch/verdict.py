@@ -1,4 +1,4 @@
-"""What `webindex verify` has found out: for a program, for a table, in sentences."""
+"""The result of `webindex verify`: for a program, for a table, in sentences."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from webindex.batch.invariants import NAMES, Difference
 
 @dataclass
 class Judged:
-    """One invariant: how many rows show it, how many of them do not hold it, and the first.
+    """One invariant: how many rows were compared, how many of them violate it, and the first.
 
     `note` says what could not be compared, or how it was; `checked` is false if nothing was.
     """
@@ -24,22 +24,22 @@ class Judged:
 
     @property
     def name(self) -> str:
-        """What the invariant says."""
+        """The statement of the invariant."""
         return NAMES[self.invariant]
 
 
 @dataclass
 class Verdict:
-    """The outcome of a comparison of the repository with a computation from scratch.
+    """The result of comparing the repository with a computation from scratch.
 
     Attributes:
         address: the repository.
         at: the timestamp that was compared.
-        pages, live, clusters: how much there was: captured pages, live ones, their clusters.
+        pages, live, clusters: the numbers of captured pages, live pages and their clusters.
         seconds: how long it took, Spark's start (`starting_seconds`) included.
         judged: the twelve invariants, in order.
-        unfinished: why the repository is not at rest, in sentences; empty if it is. Then there
-            may be any number of differences that work alone will settle.
+        unfinished: why the repository is not at rest, in sentences; empty if it is. If it is not,
+            there may be any number of differences that the workers will resolve.
     """
 
     address: str
@@ -75,7 +75,7 @@ class Verdict:
         return said
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as plain values."""
+        """The verdict as plain values."""
         return {
             "holds": self.holds,
             "repository": self.address,

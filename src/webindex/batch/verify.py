@@ -1,9 +1,9 @@
-"""The job of `webindex verify`: the repository against a computation from scratch.
+"""The job of `webindex verify`: compares the repository with a computation from scratch.
 
 Both are taken at one timestamp, at which the driver holds a snapshot until the end. From the
-repository's own captures everything else is computed anew, then all rows of all tables are
-compared; `invariants` says what each of them shows. Work may go on meanwhile: it is not seen, but
-for invariant 11 and the search index, which have no past.
+repository's own captures everything else is computed again, then all rows of all tables are
+compared; `invariants` says what each of them shows. Work may go on meanwhile: it is not seen,
+except by invariant 11 and the search index, which keep no old versions.
 """
 
 from __future__ import annotations
@@ -69,26 +69,26 @@ def verify(
     progress: Show | None = None,
     quiet: bool = False,
 ) -> Verdict:
-    """Compare everything that the repository holds with what follows from its captures.
+    """Compare the whole repository with what follows from its captures.
 
     Args:
-        address: the repository. Every machine that runs tasks must reach it at the same place.
-        spark: the session or context to use; it goes on afterwards. Without it, that of this
-            process is used if there is one, else one is started and ended.
+        address: the repository. Every machine that runs tasks must reach it under this address.
+        spark: the session or context to use; it is left running. Without it, the session of this
+            process is used if there is one, otherwise one is started and stopped.
         master: the Spark master of a session that is started here; `local[*]` by default.
-        at: the timestamp to compare; now by default. Of an earlier one the search index is not
-            compared: it has no past.
+        at: the timestamp to compare; now by default. For an earlier one the search index is not
+            compared: it keeps no old versions.
         crawl: the WARC files, and folders of them, that were loaded: the captures and revisits
             of the repository are compared with theirs. By default the files that the captures
-            themselves name, if they are all still there.
+            themselves name, if all of them still exist.
         progress: called several times a second, instead of showing a bar.
         quiet: show nothing.
 
     Raises:
         NotARepositoryError: there is no web index at `address`.
-        SnapshotTooOldError: garbage collection has removed what there was at `at`.
-        NotAWarcError: one of the files of the crawl is missing or something else.
-        SparkJobError: the job could not begin, or Spark gave up on it.
+        SnapshotTooOldError: garbage collection has removed versions at `at`.
+        NotAWarcError: one of the files of the crawl is missing or not a WARC file.
+        SparkJobError: the job could not start, or Spark gave up on it.
     """
     files = warc_files(given) if (given := list(crawl)) else []
     began = time.perf_counter()
@@ -130,7 +130,7 @@ class _Comparison:
         facts.persist(StorageLevel.DISK_ONLY)
         step = Progress("Parsing every page anew", 0, facts.getNumPartitions())
         self._verdict.pages = self._job.run(step, facts.count)
-        # Few parts for few pages: handing out a task costs more than to do it.
+        # Few parts for few pages: scheduling a task would cost more than running it.
         enough = 1 + self._verdict.pages // _PAGES_A_PART
         self._parts = min(enough, _PARTS_A_CORE * self._cores)
         facts = facts.coalesce(self._parts)
@@ -178,7 +178,7 @@ class _Comparison:
         there: list[RDD[Keyed]],
         wanted: list[RDD[Keyed]],
     ) -> None:
-        """Rows that name clusters, with the names that were computed; and the search index."""
+        """Compare rows that name clusters, under the computed names; and the search index."""
         naming.persist(StorageLevel.MEMORY_AND_DISK)
         joined = naming.filter(lambda one: "joined" in one[1].values).map(
             lambda one: (one[1].row, one[0])
@@ -205,7 +205,7 @@ class _Comparison:
         there: list[RDD[Keyed]],
         wanted: list[RDD[Keyed]],
     ) -> None:
-        """Captures against those of the WARC files."""
+        """Compare captures with those of the WARC files."""
         captured.persist(StorageLevel.MEMORY_AND_DISK)
         given = bool(files)
         if not given:
@@ -244,7 +244,7 @@ class _Comparison:
 
 
 def _page_bytes(repo: Repository) -> int:
-    """How much the newest load, or the rebuild, has taken of long pages."""
+    """The page size limit of the newest load, or of the rebuild."""
     with repo.snapshot() as now:
         reports = [now.get(tables.report, REBUILD_ROW)]
         reports += [row[tables.report] for row in now.scan(tables.journal, prefix="load/")]
@@ -257,7 +257,7 @@ def _is_cluster(row: Row) -> bool:
 
 
 def _file_of(page: Found) -> Iterator[str]:
-    """The files of all captures that are kept of a page, and of those that it is made of."""
+    """The files of all captures that are kept of a page, and of the originals that it uses."""
     captures = list((page.values.get("earlier") or {}).values())
     if "capture" in page.values:
         captures.append(page.values["capture"])
@@ -283,9 +283,10 @@ def _columns(page: Newest) -> dict[str, Any]:
 
 
 def _captured(revisits: bool, page: tuple[str, dict[str, Any]]) -> Keyed:
-    """What is to be known of a capture: not how its record was digested, which may vary.
+    """The comparable parts of a capture.
 
-    Nor which of several captures of the same payload a revisit was resolved with.
+    They exclude how its record was digested, which may vary, and which of several captures of the
+    same payload a revisit was resolved with.
     """
     row, values = page
     shown: dict[str, Any] = {n: values[n] for n in ("capture", "unresolved") if n in values}

@@ -1,12 +1,12 @@
-"""Writes an index that was computed into a repository that is empty, by transactions in tasks.
+"""Writes a computed index into an empty repository, by transactions in tasks.
 
 A chunk of rows is one transaction. No two tasks write the same cell, so nothing conflicts, and a
-task that Spark runs again writes the same once more. Documents get the epoch that an observer
+task that Spark runs again repeats the same writes. Documents get the epoch that an observer
 would give them, the timestamp of the transaction, and an entry in the outbox.
 
-Writing observed columns makes their cells dirty, and rightly so: nobody has seen them. But all
-that observers would make of them is there already. So `acknowledge` runs observers of the same
-names on the same columns that do nothing, which is to say that everything has been seen.
+Writing observed columns makes their cells dirty, as it should: no observer has seen them. But all
+that observers would write is there already. So `acknowledge` runs observers of the same
+names on the same columns that do nothing, which acknowledges all changes.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from webindex.workers.processes import build_observers, open_index
 _TABLES: Final = {table.name: table for table in tables.SCHEMA}
 _ROWS: Final = 400
 _BYTES: Final = 4 << 20
-"""Bounds of what one transaction writes: far more than a loader's, for nobody else is here."""
+"""Bounds of one transaction's writes: far more than a loader's, as there are no other clients."""
 
 _THREADS: Final = 3
 
 
 def writes(address: str, salt: int) -> Callable[[Iterable[Row]], Iterator[int]]:
-    """What `mapPartitions` needs to write rows: the number of cells of each transaction.
+    """The function for `mapPartitions` that writes rows; it yields the cells per transaction.
 
-    `salt` makes the names of clusters: no other ones in this repository will ever have it.
+    `salt` makes the names of clusters unique in this repository.
     """
     return in_transactions(
         partial(_write, salt), address, schema=tables.SCHEMA, chunk_rows=_ROWS, chunk_bytes=_BYTES
@@ -63,7 +63,7 @@ def _column(table: str, name: str) -> Column[str, Any]:
 
 
 def named(row: Row, salt: int) -> tuple[str, dict[str, Any]]:
-    """A row's key and values, with the names of clusters as the repository will know them."""
+    """A row's key and values, with the cluster names of the repository."""
     if row.table == "clusters":
         return cluster_name(row.row, salt), row.values
     values = dict(row.values)
@@ -77,7 +77,7 @@ def named(row: Row, salt: int) -> tuple[str, dict[str, Any]]:
 
 
 def cluster_name(page: str, salt: int) -> str:
-    """The name of a cluster, made of the id of one of its pages."""
+    """The name of a cluster, derived from the id of one of its pages."""
     return f"{page[:16]}{salt:x}"
 
 
@@ -85,7 +85,7 @@ def cluster_name(page: str, salt: int) -> str:
 
 
 def acknowledge(address: str, numbers: Iterable[int]) -> Iterator[int]:
-    """Say, in a process of Spark's, that the observers have seen everything; how often it was said.
+    """Acknowledge all changes for the observers, in a Spark worker; yields how many.
 
     The exporter's column is left dirty: it alone has something to do.
     """
@@ -105,4 +105,4 @@ def acknowledge(address: str, numbers: Iterable[int]) -> Iterator[int]:
 
 
 def _nothing(t: Transaction, row: Any) -> None:
-    """All that this observer would do has been done."""
+    """Do nothing: all that this observer would do has been done."""

@@ -1,19 +1,22 @@
-"""A page for people: search, a page's story, and a live view of the pipeline.
+"""The web site: search, the report of a page, and a live view of the pipeline.
 
-    app            routes, templates, what is sent with every answer
-    guard          who may ask, and for how much: host, method, the repository still there
-    searching      /        what a search shows
-                   /page    a page's story, which `webindex.reports` tells
+    app            routes, templates, response headers
+    guard          which requests are answered: host, method, whether the repository still exists
+    searching      /        the search results
+                   /page    the report of a page, computed by `webindex.reports`
     neighbourhood           the links around a page as a small drawing
-    live           /live    the pipeline, sampled from the repository; exports: how fast it was
-    shown                   what templates put out, and how URLs and time spans are written
-    command                 `webindex serve`
+    live           /live    the pipeline, sampled from the repository
+    exports                 the throughput and latency of exports
+    shown                   formatting of template output, URLs and time spans
+
+`webindex.cli.site` is the command `webindex serve`.
 
 Everything that it shows comes from the repository and the search index, so it is right whichever
-processes load and work. It reads only. To show more of a page, add a field to `story.Story` and
-a section to its template; to plot more, add a field to `live.Sample` and a plot to `live.js`.
+processes load and work. It only reads. To show more of a page, add a field to
+`reports.page.Story` and a section to its template; to plot more, add a field to `live.Sample` and a
+plot to `live.js`.
 
-What was crawled is hostile. Templates escape everything, control characters and those that turn
-the direction of writing never reach the browser (`wording.harmless` is applied to every string
-that a template puts out), and the content security policy forbids every script but ours.
+Crawled text is hostile. Templates escape everything, control characters and those that change
+the direction of writing never reach the browser (`text_format.harmless` is applied to every string
+that a template outputs), and the content security policy forbids all scripts but the site's own.
 """

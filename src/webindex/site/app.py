@@ -1,4 +1,4 @@
-"""The site: its routes, and how an answer is made of a template."""
+"""The site's routes, and how responses are rendered from templates."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from webindex.text_format import count, date, harmless, moment
 from webindex.workers.processes import build_observers
 
 LINKS: Final = 25
-"""Links of one page of a list."""
+"""Links on one page of a list."""
 
 POINTING: Final = 50
-"""Pages that point to another one, of those that are listed."""
+"""The most pages to list that point to the page."""
 
 URLS: Final = 10
-"""URLs of a document that are listed with the number of their links."""
+"""The most URLs of a document to list with the number of their links."""
 
 THREADS: Final = 8
-"""Requests that read at a time; others wait."""
+"""Concurrent requests that read; others wait."""
 
 log = logging.getLogger("webindex.site")
 
@@ -56,7 +56,7 @@ _TITLES: Final = {
 
 
 class Site:
-    """Everything that answers are made from. Methods answer requests, each in a thread."""
+    """The request handlers and their state. Each method answers a request, in a thread."""
 
     def __init__(self, repo: Repository, index: TantivyIndex) -> None:
         self.repo = repo
@@ -86,24 +86,24 @@ class Site:
         self._templates.filters.update(date=date, moment=moment, pieces=shown.pieces)
 
     def page(self, template: str, status: int = 200, **values: Any) -> Response:
-        """An answer made of a template."""
+        """A response rendered from a template."""
         text = self._templates.get_template(template).render(values)
-        # What a template was given is clean; this is for what no encoding has.
+        # Template values are clean; this is for characters that have no encoding.
         return HTMLResponse(text.encode("utf-8", "replace"), status)
 
     def message(self, status: int, sentence: str) -> Response:
-        """A page that says one thing."""
+        """A page with a single message."""
         title = _TITLES.get(status, "That did not work")
         return self.page("message.html", status, title=title, sentence=sentence)
 
     def search(self, request: Request) -> Response:
-        """`/`: the search field, and what was found."""
+        """`/`: the search field, and the results."""
         found = search(self.index, request.query_params)
         documents = self.index.count() if not found.query else None
         return self.page("search.html", search=found, documents=documents)
 
     def story(self, request: Request) -> Response:
-        """`/page`: what is known of one URL."""
+        """`/page`: the report of one URL."""
         asked = request.query_params
         url = asked.get("url", "").strip()
         if not url:
@@ -129,7 +129,7 @@ class Site:
         )
 
     def live(self, request: Request) -> Response:
-        """`/live`: the pipeline, as it is now; the plots are drawn by `live.js`."""
+        """`/live`: the current state of the pipeline; the plots are drawn by `live.js`."""
         samples, view = self.sampler.look()
         return self.page(
             "live.html",
@@ -143,12 +143,12 @@ class Site:
         )
 
     def samples(self, request: Request) -> Response:
-        """`/live.json`: the samples after the one numbered `since`, and what stands beside them."""
+        """`/live.json`: the samples after the one numbered `since`, and the rest of the view."""
         text = request.query_params.get("since", "0")
         number = int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
         samples, view = self.sampler.look()
         if samples and number > samples[-1].number:
-            number = 0  # A page that was opened before this server was started anew.
+            number = 0  # A page that was opened before this server was restarted.
         return JSONResponse(
             {"samples": [asdict(one) for one in since(samples, number)], "view": asdict(view)}
         )
@@ -156,7 +156,7 @@ class Site:
     # --- When there is nothing to show ------------------------------------------------------
 
     def asked_wrongly(self, request: Request, error: Exception) -> Response:
-        """The request has something that cannot be used, and the error says what."""
+        """A bad request; the error says what is wrong."""
         return self.message(400, str(error))
 
     def unreadable(self, request: Request, error: Exception) -> Response:
@@ -165,19 +165,19 @@ class Site:
         return self.message(503, str(error))
 
     def http_error(self, request: Request, error: Exception) -> Response:
-        """No such route, or something else of HTTP."""
+        """No such route, or another HTTP error."""
         status = error.status_code if isinstance(error, HTTPException) else 500
         return self.message(status, "Search for it, or look at what the pipeline does.")
 
     def failed(self, request: Request, error: Exception) -> Response:
-        """A defect of this program: the browser learns only that there is one."""
+        """An internal error: the browser is told no details."""
         return self.message(
             500, "The page could not be made. What happened stands in the server's output."
         )
 
 
 def make_app(repo: Repository, index: TantivyIndex, names: Names) -> ASGIApp:
-    """The site of an open repository and its search index, which have to outlive it."""
+    """The site of an open repository and its search index; both must outlive it."""
     site = Site(repo, index)
 
     @contextlib.asynccontextmanager
@@ -210,7 +210,7 @@ def make_app(repo: Repository, index: TantivyIndex, names: Names) -> ASGIApp:
         },
         lifespan=lifespan,
     )
-    # Around everything: what answers to an unforeseen error stands outside of any middleware.
+    # Around everything: the handler of unforeseen errors is outside of any middleware.
     return Guard(app, names, Presence(repo.address).trouble, refuse)
 
 
@@ -223,7 +223,7 @@ def _counted(told: story.Story) -> dict[str, Any]:
 
 
 def _slice(name: str, links: list[story.Link], url: str, asked: Any) -> dict[str, Any]:
-    """One page of a list of links; `asked` names it, and keeps the other list where it is."""
+    """One page of a list of links; `asked` names it, and keeps the position in the other list."""
     last = max(1, (len(links) + LINKS - 1) // LINKS)
     text = asked.get(name, "1")
     page = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 1

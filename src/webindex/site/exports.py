@@ -1,4 +1,4 @@
-"""How fast the index follows: what exports report in the journal, read as it grows."""
+"""Throughput and latency of exports, from their reports in the journal."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from webindex import tables
 from webindex.reports.summary import Latency, latency
 
 WINDOW_MS: Final = 15 * 60_000
-"""How far back exports are remembered."""
+"""How long exports are remembered."""
 
-# Reports are named by start_ts and appear at their commit: one may come that much late.
+# Reports are named by start_ts and appear at their commit: one may be this many timestamps late.
 _OVERLAP: Final = 5_000
 _FIRST_LOOK: Final = 10_000
 
@@ -27,14 +27,14 @@ class Export:
 
 
 class ExportLog:
-    """The exports of the last minutes, by the names of their reports. For one thread."""
+    """The exports of the last minutes, by the rows of their reports. For one thread."""
 
     def __init__(self) -> None:
         self._known: dict[str, Export] = {}
         self._from: int | None = None
 
     def read(self, now: Snapshot, at_ms: int) -> int:
-        """Read what is new; how many pages have become searchable since the last time."""
+        """Read new reports; return how many pages have become searchable since the last call."""
         since = at_ms - WINDOW_MS
         if self._from is None:
             self._from = self._beginning(now, since)
@@ -62,7 +62,7 @@ class ExportLog:
         return max((one.at_ms for one in self._known.values()), default=None)
 
     def _beginning(self, now: Snapshot, since: int) -> int:
-        """A timestamp before the window begins, without reading a journal of years."""
+        """A timestamp before the window begins, found without reading a journal of years."""
         step = _FIRST_LOOK
         while step < now.start_ts:
             at = now.start_ts - step
@@ -75,7 +75,7 @@ class ExportLog:
 
 
 def _export(report: Any) -> Export | None:
-    """A report of this version; None for what another one may have written."""
+    """Parse a report; None for one of another version."""
     if not isinstance(report, Mapping) or "latency_ms" not in report:
         return None
     return Export(report["at_ms"], tuple(report["latency_ms"]))

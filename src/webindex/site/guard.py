@@ -1,8 +1,8 @@
-"""What every request passes before a page is made, and what every answer carries.
+"""Checks that apply to every request, and headers of every response.
 
-A browser on this machine can be made to ask for our pages by any site it shows. It may not read
-the answers, unless that site's name is made to lead here (DNS rebinding): so the Host header has
-to be a name that is ours. There is nothing to change here, so only GET and HEAD are answered.
+Any web site can make a browser on this machine request our pages. It cannot read
+the responses, unless its name resolves to this machine (DNS rebinding): so the Host header has
+to be one of our names. Nothing can be changed here, so only GET and HEAD are answered.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ HEADERS: Final = {
 }
 
 MAX_TARGET: Final = 16_384
-"""Bytes of path and query that are looked at: more than the longest URL, encoded, takes."""
+"""Limit for the bytes of path and query: more than the longest URL, encoded, takes."""
 
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _HOST: Final = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
 
 Refusal = tuple[int, str]
-"""A status and a sentence."""
+"""A status and a message."""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a server bound to `host` can be reached from this machine only."""
+    """Whether a server bound to `host` can be reached only from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -49,10 +49,10 @@ def is_loopback(host: str) -> bool:
 
 
 class Names:
-    """The names by which a server may be called.
+    """The host names that a server accepts.
 
-    Bound to loopback: loopback's. Else also this machine's own names, every address (no name
-    leads to an address that is given as one, so nobody can rebind it), and `more`.
+    Bound to loopback: loopback's. Else also this machine's own names, every IP address (a literal
+    address involves no DNS name, so it cannot be rebound), and `more`.
     """
 
     def __init__(self, host: str, more: tuple[str, ...] = ()) -> None:
@@ -63,7 +63,7 @@ class Names:
             self._names |= {own, own.partition(".")[0], socket.getfqdn().lower()}
 
     def allow(self, header: str | None) -> bool:
-        """Whether a Host header says one of the names; the port is not looked at."""
+        """Whether a Host header contains one of the names; the port is ignored."""
         found = _HOST.fullmatch(header or "")
         if found is None:
             return False
@@ -82,8 +82,8 @@ class Names:
 class Presence:
     """Whether the repository's folder is still the one that was opened.
 
-    A folder that has been removed stays readable to whoever has it open: it would go on being
-    shown as if nothing had happened.
+    A removed folder stays readable to processes that have it open: without this check the site
+    would go on showing it.
     """
 
     def __init__(self, folder: str) -> None:
@@ -98,7 +98,7 @@ class Presence:
         return state.st_dev, state.st_ino
 
     def trouble(self) -> str | None:
-        """A sentence if it is gone or has been replaced."""
+        """An error message if the folder is gone or has been replaced."""
         found = self._identity()
         if found == self._known:
             return None
@@ -117,10 +117,10 @@ class Guard:
     """The ASGI layer around everything, static files included.
 
     Args:
-        app: what it guards.
+        app: the application to guard.
         names: the names that the server answers to.
-        trouble: a sentence if nothing can be shown at the moment.
-        refuse: makes the answer to a refused request.
+        trouble: returns an error message if nothing can be shown at the moment.
+        refuse: makes the response to a refused request.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Guard:
         self._refuse = refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or have it answered."""
+        """Refuse a request, or pass it to the application."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

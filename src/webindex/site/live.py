@@ -1,16 +1,17 @@
 """The live view: the pipeline, sampled from the repository.
 
-Nothing is taken from a worker's own counters: whichever processes load and work, and however
-often they are started anew, what they have done stands in the repository.
+It does not use the workers' own counters: whichever processes load and work, and however
+often they are restarted, the results of their work are in the repository.
 
     waiting      dirty cells by column, from their notify entries (§2.4)
     searchable   pages that exports reported since the last sample, and how long those took
     commits      timestamps drawn since the last sample: a transaction that writes draws one
-    oldest       the oldest notify entry. Its timestamp becomes a time by earlier samples, each of
-                 which knows the last timestamp of its moment
+    oldest       the oldest notify entry. Its timestamp is converted to a time by earlier samples,
+                 each of which knows the last timestamp at its time
 
-A sample costs in proportion to what is dirty, so the next one waits for at least twenty times as
-long. One is taken each second while somebody looks, else every ten seconds.
+A sample costs in proportion to the number of dirty cells, so the next one waits for at least twenty
+times as long. Samples are taken each second while a browser has the view open, else every ten
+seconds.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ KEPT: Final = 900
 
 LATENCY_WINDOW_MS: Final = 60_000
 FAILURES: Final = 50
-"""Failures that are listed; all are counted."""
+"""The most failures to list; all are counted."""
 
 log = logging.getLogger("webindex.site")
 
@@ -50,15 +51,15 @@ _COUNTING: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The pipeline at one moment; what the plots are drawn from.
+    """The pipeline at one moment; the plots are drawn from these.
 
     Attributes:
-        number: counts up from 1; a gap means that nothing was lost, only not kept.
-        documents: what search can find.
+        number: counts up from 1; after a gap, older samples were dropped.
+        documents: documents that search can find.
         waiting: dirty cells by column.
-        commits, searchable: a second, since the last sample; None for the first one.
+        commits, searchable: per second, since the last sample; None for the first one.
         p50, p95, p99: milliseconds from load to searchable, over the last minute's exports.
-        oldest_s: seconds since the oldest change that waits; 0 if none does.
+        oldest_s: seconds since the oldest pending change; 0 if there is none.
     """
 
     number: int
@@ -77,7 +78,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A cell that an observer was set aside on; `url` is empty if it belongs to no page."""
+    """A dead-lettered cell of an observer; `url` is empty if it belongs to no page."""
 
     observer: str
     cell: str
@@ -89,12 +90,12 @@ class Failed:
 
 @dataclass(slots=True)
 class View:
-    """What stands beside the plots.
+    """The data shown beside the plots.
 
     Attributes:
         pages: live pages; None until they have been counted for the first time.
-        oldest_at_least: whether the oldest change is older than this server can tell.
-        trouble: a sentence if the last sample could not be taken: the rest is of an earlier one.
+        oldest_at_least: whether the oldest change is older than this server can determine.
+        trouble: a message if the last sample could not be taken: the rest is of an earlier one.
     """
 
     pages: int | None = None
@@ -108,7 +109,7 @@ class View:
 
 
 class Sampler:
-    """Takes samples in a thread of its own. Any thread may ask for them."""
+    """Takes samples in its own thread. Any thread may request them."""
 
     def __init__(self, repo: Repository, index: ServingIndex) -> None:
         self._repo = repo
@@ -125,11 +126,11 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="webindex-live", daemon=True)
 
     def start(self) -> None:
-        """Begin sampling."""
+        """Start sampling."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; returns when it is gone."""
+        """Stop the thread; returns when it has ended."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -137,9 +138,9 @@ class Sampler:
             self._thread.join()
 
     def look(self, *, seconds: float = 2.0) -> tuple[list[Sample], View]:
-        """All samples and the view, after a sample that is at most some seconds old.
+        """All samples and the view, after a sample that is at most `seconds` old.
 
-        Whoever looks makes samples come each second for a while.
+        For a while after each call, samples are taken each second.
         """
         with self._changed:
             was_looked_at = time.monotonic() - self._looked < _ATTENTION
@@ -161,7 +162,7 @@ class Sampler:
             except (PercolaError, ServingError) as error:
                 sample, view = None, replace(self._view, trouble=str(error))
             except Exception:
-                # Were this thread to end, the plots would stand still for ever and not say why.
+                # If this thread ended, the plots would freeze without an explanation.
                 log.exception("A sample could not be taken.")
                 sample, view = None, replace(self._view, trouble=_DEFECT)
             cost = time.monotonic() - began
@@ -174,7 +175,7 @@ class Sampler:
                 self._rest(began, cost)
 
     def _rest(self, began: float, cost: float) -> None:
-        """Wait for the next sample; not at all long if somebody begins to look."""
+        """Wait until the next sample is due; sooner if a browser opens the view."""
         while not self._stopping:
             now = time.monotonic()
             attended = now - self._looked < _ATTENTION
@@ -225,19 +226,19 @@ class Sampler:
         return sample, view
 
     def _since(self, now: Snapshot, ts: int, one: inspection.Notification) -> tuple[int, bool]:
-        """When the change at `ts` was made; and whether it may as well have been earlier."""
+        """When the change at `ts` was made; and whether it may have been earlier."""
         if one.cell.table == tables.pages.name:
             capture = now.get(tables.capture, tables.pages.decode_row(one.cell.row))
             if capture is not None:
                 return capture["loaded_ms"], False
-        # The first sample that had seen the change, or this one.
+        # The first sample that includes the change, or this one.
         seen = bisect.bisect_left(self._samples, ts, key=lambda sample: sample.last_ts)
         if seen < len(self._samples):
             return self._samples[seen].at_ms, seen == 0
         return time.time_ns() // 1_000_000, not self._samples
 
     def _pages(self, now: Snapshot) -> int | None:
-        """Count the live pages, as their hosts' counters have them: 256 rows of a large host."""
+        """Count the live pages from the counters of their hosts: 256 rows for a large host."""
         began = time.monotonic()
         attended = began - self._looked < _ATTENTION
         if now.start_ts == self._counted_ts or began < self._count_again or not attended:
@@ -251,7 +252,7 @@ class Sampler:
 
 
 def since(samples: Sequence[Sample], number: int) -> list[Sample]:
-    """The samples after the one of that number."""
+    """The samples after the one of this number."""
     if samples and number >= samples[-1].number:
         return []
     start = bisect.bisect_right(samples, number, key=lambda sample: sample.number)

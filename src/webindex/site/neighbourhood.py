@@ -1,6 +1,6 @@
-"""The links around a page as a drawing: who links to it on the left, what it links to on the right.
+"""The links around a page as a drawing: in-links on the left, out-links on the right.
 
-Only what can be read at a glance is drawn; the lists beside it have everything.
+Only a few links are drawn; the lists beside it have all of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from webindex.reports import Link, Story
 from webindex.site.shown import brief
 
 PAGES: Final = 7
-"""Pages that are drawn on each side."""
+"""Pages drawn on each side."""
 
 WIDTH: Final = 1000
 _ROW: Final = 30
@@ -23,7 +23,7 @@ _LETTERS: Final = 44
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A neighbour: where its label ends or begins, and the line to the page."""
+    """A neighbour: where its label begins or ends, and the line to the page."""
 
     url: str
     label: str
@@ -35,7 +35,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """The neighbourhood; `more_in` and `more_out` are those that were left out."""
+    """The neighbourhood; `more_in` and `more_out` are the numbers of pages left out."""
 
     height: int
     middle: int
@@ -46,7 +46,7 @@ class Drawing:
 
 
 def draw(story: Story) -> Drawing | None:
-    """Lay out the neighbourhood; None where there is nothing to see."""
+    """Lay out the neighbourhood; None if there are no links."""
     incoming, outgoing = _distinct(story, story.in_links), _distinct(story, story.out_links)
     rows = max(min(len(incoming), PAGES), min(len(outgoing), PAGES))
     if not rows:
@@ -64,7 +64,7 @@ def draw(story: Story) -> Drawing | None:
 
 
 def _distinct(story: Story, links: Sequence[Link]) -> list[Link]:
-    """Each page once, those that say something first."""
+    """Each page once: links that count first, then those with an anchor text."""
     named = sorted(links, key=lambda link: (not link.counts, not link.anchors))
     first = {link.url: link for link in reversed(named) if link.url != story.url}
     return [link for link in named if first.get(link.url) is link]

@@ -1,4 +1,4 @@
-"""What a search shows: the hits of one page, how many there are by host and language, the time."""
+"""A page of search results: hits, counts by host and language, the time taken."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from webindex.serving.query import MAX_CHARACTERS
 from webindex.site.shown import address
 
 HITS: Final = 10
-"""Hits of one page."""
+"""Hits on one page."""
 
 FACETS: Final = 12
 """Hosts and languages that are offered as filters."""
@@ -21,12 +21,12 @@ _PAGES_AROUND: Final = 3
 
 
 class BadQueryError(ValueError):
-    """A search that cannot be made; the message is a sentence for whoever typed it."""
+    """A search that is not possible; the message is a sentence for the user who typed it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A filter that may be set, or taken away again."""
+    """A filter that can be set or removed."""
 
     name: str
     count: int
@@ -39,9 +39,9 @@ class Search:
     """One page of results.
 
     Attributes:
-        query, host, language, page: what was asked for; page counts from 1.
-        total: how many documents match; 0 also where there is nothing to look for.
-        seconds: how long it took to find, count and cut out the snippets.
+        query, host, language, page: the request; page counts from 1.
+        total: how many documents match; 0 also if the query has no word.
+        seconds: how long it took to search, count and make the snippets.
         steps: links to other pages of results, as (label, link); the link is empty for this one
             and for a gap.
         meant: a query that may have been meant, if nothing was found.
@@ -67,15 +67,15 @@ class Search:
         return (self.page - 1) * HITS + 1
 
     def link(self, **changes: str | int | None) -> str:
-        """This search with other parameters; without a page it is the first."""
+        """The link to this search with other parameters; without a page it is the first page."""
         asked = {"q": self.query, "host": self.host, "lang": self.language}
         return address("/", **{**asked, **changes})
 
 
 def search(index: ServingIndex, parameters: Mapping[str, str]) -> Search:
-    """Make the search that a request's parameters ask for.
+    """Run the search of a request's parameters.
 
-    Raises BadQueryError for a query that is too long or a page that there cannot be, and
+    Raises BadQueryError for a query that is too long or a page that cannot exist, and
     ServingError if the index cannot be read.
     """
     query = parameters.get("q", "").strip()
@@ -120,7 +120,7 @@ def _page(parameters: Mapping[str, str]) -> int:
 
 
 def _choices(index: ServingIndex, asked: Search, facet: Facet) -> list[Choice]:
-    """What the hits could be filtered by, were this one filter not set."""
+    """The values by which the hits could be filtered if this one filter were not set."""
     chosen = asked.host if facet == "host" else asked.language
     others = {"host": asked.host, "language": asked.language, facet: None}
     counts = dict(index.facet(facet, asked.query, limit=FACETS, **others))

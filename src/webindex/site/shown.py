@@ -1,4 +1,4 @@
-"""How things are written for browsers: what templates put out, URLs, links, time spans."""
+"""Formatting for browsers: template output, URLs, links, time spans."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from webindex.text_format import harmless
 
-# No URL of the index has white space; a stop or a comma behind it is the sentence's.
+# No URL of the index has white space; a full stop or comma after it belongs to the sentence.
 _URL: Final = re.compile(r"(https?://\S+?)(?=[.,:;]?(?:\s|$))")
 _ENCODED: Final = re.compile(r"(?:%[89A-F][0-9A-F])+", re.IGNORECASE)
 
@@ -21,7 +21,7 @@ _LANGUAGES: Final[dict[str, str]] = {
 
 
 def finalize(value: Any) -> Any:
-    """Jinja's last step before escaping: `harmless` for every string that is not ours."""
+    """Jinja's last step before escaping: `harmless` for every string but our own markup."""
     return harmless(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -31,12 +31,12 @@ def web_link(url: str) -> str:
 
 
 def pieces(sentence: str) -> list[tuple[str, bool]]:
-    """A sentence of ours in pieces, each with whether it is a URL."""
+    """A sentence of ours split at URLs, each piece with whether it is a URL."""
     return [(words, bool(place % 2)) for place, words in enumerate(_URL.split(sentence)) if words]
 
 
 def crumbs(url: str) -> list[str]:
-    """A URL as people read it: the host, then the steps of its path and the query, decoded."""
+    """A URL for display: the host, then the segments of its path and the query, decoded."""
     scheme, _, rest = url.partition("://")
     path, mark, query = rest.partition("?")
     host, *steps = path.split("/")
@@ -48,7 +48,7 @@ def crumbs(url: str) -> list[str]:
 
 
 def brief(url: str, beside: str, most: int) -> str:
-    """What tells a URL from one that it stands beside, in at most so many characters."""
+    """What distinguishes a URL from the one beside it, in at most `most` characters."""
     steps = crumbs(url)
     if steps[0] == crumbs(beside)[0]:
         steps = steps[1:] or ["/"]
@@ -57,7 +57,7 @@ def brief(url: str, beside: str, most: int) -> str:
 
 
 def _decoded(text: str) -> str:
-    """Escapes of letters beyond ASCII decoded; everything that could mislead stays encoded."""
+    """Decode escapes of letters beyond ASCII; everything that could mislead stays encoded."""
 
     def decode(found: re.Match[str]) -> str:
         try:
@@ -76,12 +76,12 @@ def address(path: str, **parameters: str | int | None) -> str:
 
 
 def language(code: str) -> str:
-    """The English name of a language; its code where that is all there is."""
+    """The English name of a language, or its code if there is no name."""
     return _LANGUAGES.get(code, code)
 
 
 def duration(seconds: float) -> str:
-    """A time span with the one unit that matters."""
+    """A time span in its most significant unit."""
     if seconds < 0.9995:
         milliseconds = seconds * 1000
         return f"{milliseconds:.1f} ms" if milliseconds < 9.95 else f"{milliseconds:.0f} ms"
@@ -93,5 +93,5 @@ def duration(seconds: float) -> str:
 
 
 def rounded(number: float) -> str:
-    """A number with three digits that matter."""
+    """A number with three significant digits."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
