@@ -1,17 +1,18 @@
-"""A page's story: all that is known of one URL, and why search shows it, or does not.
+"""Reports about one URL: all that is known of it, and why search shows it or does not.
 
-    told        the story itself, and the standing of the page in search
-    ways        where the page points, and what points here: redirects and canonical pages
-    cluster     the pages that are one document with it, what joins them, who stands for them
-    links       links to it and from it
-    versions    its captures over time, and what each changed
-    pending     what observers have still to do for it, and what they gave up
+    page            the report itself, and the page's status in search
+    redirect_paths  where the page points, and what points here: redirects and canonical pages
+    cluster         the pages that are one document with it, what joins them, which is canonical
+    links           links to it and from it
+    versions        its captures over time, and what each changed
+    pending         pending work of observers for it, and dead-lettered changes
+    summary         totals of the whole index
 
-The web page (`webindex.site`) and the command line (`webindex explain`) show the same story. To
-tell more, add a field to `Story` here; both find it there.
+The web page (`webindex.site`) and the command line (`webindex explain`) show the same report. To
+add to it, add a field to `Story` in `page`; both find it there.
 
-Everything is read at one timestamp, but the versions, which are all that is kept, and the search
-index, which follows the repository by milliseconds: where it has not yet, the story says so.
+Everything is read at one timestamp, except the versions, which are all that is kept, and the search
+index, which lags the repository by milliseconds: where it differs, the report notes it.
 """
 
 from webindex.reports.cluster import ORDER, Member

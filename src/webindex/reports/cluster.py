@@ -1,6 +1,6 @@
-"""The pages that are one document: what joins each of them to the others, and who stands for all.
+"""The pages that are one document: what joins each of them to the others, and which is canonical.
 
-`components.partition` and `election.elect` decide; here is said why, member by member.
+`components.partition` and `election.elect` decide; this module explains the result for each member.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from webindex.text_format import apart
 __all__ = ["MEMBERS", "ORDER", "Kept", "Member", "members_of", "ranks_of", "why_not"]
 
 MEMBERS: Final = 100
-"""Members of a cluster that are told one by one; the page itself is always among them."""
+"""Members of a cluster to list one by one; the page itself is always among them."""
 
 ORDER: Final = (
     "may be indexed",
@@ -30,10 +30,10 @@ ORDER: Final = (
     "the shorter URL",
     "the first in the alphabet",
 )
-"""What decides who stands for a cluster, in this order; `observers.election` says the same."""
+"""The criteria of the election of a canonical page, in the order of `observers.election`."""
 
 Kept = Mapping[str, Any]
-"""A member as `clusters.member` has it."""
+"""A member as `clusters.member` stores it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Member:
     """A page of a cluster.
 
     Attributes:
-        canonical: whether it stands for the others; `why` says why it does not.
+        canonical: whether it is the canonical page; `why` says why it is not.
         rank: PageRank, 1 being the mean; None if none has been computed for it.
         belongs: what joins it to other members, as sentences.
     """
@@ -68,7 +68,7 @@ def members_of(
 ) -> list[Member]:
     """The first `MEMBERS` of a cluster in the order of election, and the page `url`.
 
-    `canonical` is the page that stands for all; None if there is no document yet.
+    `canonical` is the canonical page; None if there is no document yet.
     """
     ranks = ranks_of(now, members)
     ordered = sorted(
@@ -105,7 +105,7 @@ def members_of(
 
 
 class _Joined:
-    """What joins members: looked up among all of them, told of a few."""
+    """What joins members: searched among all of them, reported for a few."""
 
     def __init__(self, now: Snapshot, members: Sequence[Kept]) -> None:
         self._now = now
@@ -113,7 +113,7 @@ class _Joined:
         self._led: defaultdict[str, list[Kept]] = defaultdict(list)
         self._naming: defaultdict[str, list[str]] = defaultdict(list)
         self._urls = {one["url"] for one in members}
-        # In the order of election: of several pages to name, the canonical one is the first.
+        # In the order of election: of several candidates to name, the canonical page comes first.
         for one in members:
             self._same[one["content"]].append(one)
             self._led[one["leader"]].append(one)
@@ -149,7 +149,7 @@ class _Joined:
         return found
 
 
-# --- Why it does not stand for all ----------------------------------------------------------
+# --- Why it is not the canonical page -------------------------------------------------------
 
 _NOINDEX: Final = "It asks not to be indexed (noindex)."
 
@@ -175,7 +175,7 @@ def _alphabet(winner: Kept, loser: Kept, ranks: Ranks) -> str:
     return "Its URL is as long, but comes later in the alphabet."
 
 
-# One for each place of `election_order`.
+# One for each position in `election_order`.
 BECAUSE: Final[Sequence[Callable[[Kept, Kept, Ranks], str]]] = (
     _rank,
     _scheme,
@@ -185,9 +185,9 @@ BECAUSE: Final[Sequence[Callable[[Kept, Kept, Ranks], str]]] = (
 
 
 def why_not(winner: Kept, loser: Kept, ranks: Ranks) -> str:
-    """The first thing in the order of election that decided against `loser`.
+    """The first criterion of the election that decided against `loser`.
 
-    A rank or a directive may have changed since the document was made: then nothing did.
+    If a rank or a directive has changed since the document was assembled, there may be none.
     """
     if not loser["indexable"]:
         return _NOINDEX

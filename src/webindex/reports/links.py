@@ -1,4 +1,4 @@
-"""Links to a page and from it, by what their authors say of them, and how they are counted."""
+"""Links to a page and from it, by how their authors mark them, and how they are counted."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from webindex.page.urls import page_row
 __all__ = ["KINDS", "Counted", "Link", "counted", "in_links", "kinds", "out_links"]
 
 MOST: Final = 1_000
-"""In-links of a page that are read, about: a page may have millions, and must be shown at once."""
+"""About how many in-links of a page are read: it may have millions, and is shown at once."""
 
 _PARTS: Final = 16**3
-"""So many parts the ids of pages fall into, by their first three digits."""
+"""The number of parts into which page ids are divided, by their first three digits."""
 
 KINDS: Final = {
     "follow": "follow",
@@ -26,7 +26,7 @@ KINDS: Final = {
     "sponsored": "sponsored",
     "alternate": "hreflang",
 }
-"""How links of each `rel` are called, in the order in which they are told."""
+"""The names of links of each `rel`, in the order in which they are listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Link:
 class Counted:
     """How many links name one URL of a document.
 
-    `role` is what the URL is to the document: `canonical`, `duplicate` or `redirect`.
+    `role` is the URL's role in the document: `canonical`, `duplicate` or `redirect`.
     """
 
     url: str
@@ -52,9 +52,9 @@ class Counted:
 
 
 def counted(now: Snapshot, document: Mapping[str, Any]) -> tuple[list[Counted], int]:
-    """What `inlinks` of a document is the sum of, and how much is taken off again.
+    """The summands of a document's `inlinks`, and how much is subtracted.
 
-    The URLs that have most links come first. Taken off are links between its own pages.
+    The URLs that have most links come first. Links between the document's own pages are subtracted.
     """
     roles = {document["url"]: "canonical"}
     roles |= dict.fromkeys(document["duplicates"], "duplicate")
@@ -64,7 +64,7 @@ def counted(now: Snapshot, document: Mapping[str, Any]) -> tuple[list[Counted], 
         Counted(url, role, 0 if tally is None else tally["links"])
         for (url, role), tally in zip(roles.items(), tallies, strict=True)
     ]
-    # While some are yet to be counted, the document may have more than its URLs.
+    # While some are still to be counted, the document may have more than its URLs.
     inside = max(0, sum(one.links for one in found) - document["inlinks"])
     return sorted(found, key=lambda one: (-one.links, one.url)), inside
 
@@ -72,12 +72,12 @@ def counted(now: Snapshot, document: Mapping[str, Any]) -> tuple[list[Counted], 
 def in_links(now: Snapshot, row: str, members: Collection[str]) -> tuple[list[Link], bool]:
     """The links to the page of this row, those that count first; and whether there are more.
 
-    `members` are the page ids of its document: links among them recommend nothing. Of a page that
-    much more than `MOST` others link to, about so many are read, chosen by their ids.
+    `members` are the page ids of its document: links among them recommend nothing. If a page has
+    many more in-links than `MOST`, about that many are read, selected by their ids.
     """
     linking: dict[str, Any] = {}
     read, step = 0, 1
-    # Ids are hashes: what was found in a part of them says how much there is in the rest.
+    # Ids are hashes: the number in some parts is an estimate of the number in the rest.
     while read < _PARTS and len(linking) < MOST:
         upto = min(_PARTS, read + step)
         parts = [tables.source.starting(start) for start in _starts(read, upto)]
@@ -95,7 +95,7 @@ def in_links(now: Snapshot, row: str, members: Collection[str]) -> tuple[list[Li
 
 
 def _starts(first: int, last: int) -> Iterator[str]:
-    """What the ids of some parts begin with, `last` excluded; whole runs of 16 as one."""
+    """The id prefixes of some parts, `last` excluded; a whole run of 16 is one prefix."""
     at = first
     while at < last:
         digits = next(
@@ -106,7 +106,7 @@ def _starts(first: int, last: int) -> Iterator[str]:
 
 
 def out_links(links: Iterable[Any], members: Collection[str]) -> list[Link]:
-    """The links of a page, as `pages.links` has them; `members` are the URLs of its document."""
+    """The links of a page, as in `pages.links`; `members` are the URLs of its document."""
     return [
         Link(url, anchors, rel, rel == "follow" and url not in members)
         for url, anchors, rel in links
@@ -114,7 +114,7 @@ def out_links(links: Iterable[Any], members: Collection[str]) -> list[Link]:
 
 
 def kinds(links: Iterable[Link]) -> list[tuple[str, int]]:
-    """How many links there are of each `rel`: those that there are."""
+    """How many links there are of each `rel` that occurs."""
     found = Counter(link.rel for link in links)
     order = [*KINDS, *sorted(found.keys() - KINDS.keys())]
     return [(rel, found[rel]) for rel in order if found[rel]]

@@ -1,4 +1,4 @@
-"""The story of one URL, and the standing of its page in search."""
+"""The report of one URL, and the page's status in search."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from webindex.serving.base import ServingIndex
 from webindex.text_format import count
 
 EXCERPT: Final = 600
-"""Characters of the text that are shown."""
+"""Characters of the text to show."""
 
 SHOWN: Final = "shown"
 FOLDED: Final = "folded"
@@ -47,7 +47,7 @@ class Rank:
 
     Attributes:
         run: the timestamp of the snapshot that it was computed from. A later run that would
-            have moved it by very little has left it as it was.
+            have changed it by very little left it as it was.
         at_ms: when that run began; None if its report is not there.
     """
 
@@ -61,20 +61,20 @@ class Story:
     """All that is known of a URL.
 
     Attributes:
-        standing: one of the keys of `HEADLINES`; `reasons` are sentences that say why.
-        waiting: what is still to be done for it, as sentences.
+        standing: one of the keys of `HEADLINES`; `reasons` are sentences that explain it.
+        waiting: pending work for it, as sentences.
         asks: the directives of a live page: of noindex and nofollow, those that it has.
-        unchanged: when a crawler found it last to be as captured, without a new capture.
+        unchanged: when a crawler last found it unchanged, without a new capture.
         unresolved: how many newer revisits refer to captures that were not loaded.
         way: where it points; None if it points nowhere.
         pointing: the pages that point to it.
         cluster: its own; None unless it is live. `size` is how many pages it has, of which
             `members` are the first.
-        canonical: the URL that stands for it in search; None if none does.
-        anchors: what the links to its document say, with how many do, the most frequent first.
+        canonical: the URL under which search shows its document; None if there is none.
+        anchors: the texts of links to its document, with their numbers, the most frequent first.
         document_in_links: links from outside of its document to a URL of it: what search shows.
         counted: the URLs that they name, with how many links each has.
-        inside: links between pages of its document, which are taken off.
+        inside: links between pages of its document, which are subtracted.
         aliases: redirects that lead to a page of its document.
         in_links: the links to this URL; `in_links_more` says that there are others, not read.
     """
@@ -112,7 +112,7 @@ class Story:
 
     @property
     def headline(self) -> str:
-        """The standing in a few words."""
+        """The status in a few words."""
         return HEADLINES[self.standing]
 
     @property
@@ -197,7 +197,7 @@ def _unresolved(number: int) -> str:
 
 
 def places(repo: Repository, urls: Iterable[str]) -> dict[str, str]:
-    """What normalised URLs are to the index: `page`, `redirect` to one, or `unknown`."""
+    """The kind of each normalised URL in the index: `page`, `redirect` to one, or `unknown`."""
     found = {}
     with repo.snapshot() as now:
         for url in urls:
@@ -210,7 +210,7 @@ def places(repo: Repository, urls: Iterable[str]) -> dict[str, str]:
 
 
 def _read(page: RowOf[str]) -> Page | None:
-    """What the parser makes of the page: not all that it says of itself is kept."""
+    """The parsed page: the repository does not keep all directives of a page."""
     try:
         compressed = page.get(tables.body)
         body = zlib.decompress(compressed) if compressed else b""
@@ -235,7 +235,7 @@ def _rank(now: Snapshot, rank: Mapping[str, Any] | None) -> Rank | None:
 
 
 class _Shown:
-    """The document that stands for a page: its cluster's members by page id, and what it shows."""
+    """The document of a page: its cluster's members by page id, and what it shows."""
 
     def __init__(self, now: Snapshot, cluster: str | None) -> None:
         self.cluster = cluster
@@ -269,7 +269,7 @@ def _never_captured(story: Story) -> str:
 
 
 def _stand_without_text(story: Story, shown: _Shown, index: ServingIndex, *, parsed: bool) -> None:
-    """The standing of a page that is not live."""
+    """Set the status of a page that is not live."""
     status = story.status
     assert status is not None
     if story.way is None:
@@ -301,7 +301,7 @@ def _stand_without_text(story: Story, shown: _Shown, index: ServingIndex, *, par
 
 
 def _stand_as_page(story: Story, shown: _Shown, index: ServingIndex) -> None:
-    """The standing of a page with a text."""
+    """Set the status of a page with a text."""
     story.standing = WAITING
     if story.cluster is None:
         story.reasons = ["It has been parsed, but has not joined a cluster yet."]
@@ -338,7 +338,7 @@ def _stand_as_page(story: Story, shown: _Shown, index: ServingIndex) -> None:
 
 
 def _lagging(story: Story, shown: _Shown, index: ServingIndex) -> None:
-    """What search itself holds may be older than what the repository does."""
+    """Report where the search index lags the repository."""
     assert shown.cluster is not None and shown.document is not None
     held = index.get(shown.cluster)
     if held is None:

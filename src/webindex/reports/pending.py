@@ -1,4 +1,4 @@
-"""What observers have still to do for a page, and what they gave up."""
+"""Pending work of observers for a page, and dead-lettered changes."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ STEPS: Final[Mapping[str, str]] = {
     "outbox.ready": "to be exported to search",
     "journal.trim": "to have its old entries removed",
 }
-"""What a dirty column waits for, in the order of the chain. One that is not here is shown by its
-name."""
+"""What a dirty column waits for, in the order of the chain. Other columns are shown by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """An observer that was set aside on something of the page."""
+    """A change of the page on which an observer was dead-lettered."""
 
     observer: str
     attempts: int
@@ -48,7 +47,7 @@ def unparsed(repo: Repository, row: str) -> bool:
 
 
 def waiting(repo: Repository, now: Snapshot, row: str, cluster: str | None) -> Iterator[str]:
-    """What is still to be done for a page and for its cluster, as sentences."""
+    """Pending work for a page and for its cluster, as sentences."""
     for table, key in _rows(row, cluster):
         for column in table.members:
             if isinstance(column, Column) and not column.observed:
@@ -64,14 +63,14 @@ def waiting(repo: Repository, now: Snapshot, row: str, cluster: str | None) -> I
 
 
 def troubles(repo: Repository, row: str, cluster: str | None) -> Iterator[Trouble]:
-    """Observers that failed again and again on something of the page, and were set aside."""
+    """Observers that failed repeatedly on a change of the page, and were dead-lettered."""
     found = [inspection.failures(repo, table=table, row=key) for table, key in _rows(row, cluster)]
     for one in itertools.chain(*found, inspection.failures(repo, table=tables.outbox)):
         yield Trouble(one.observer, one.attempts, one.at_ms, one.error, one.traceback)
 
 
 def _windows(repo: Repository) -> set[str]:
-    """The windows of the outbox in which something may wait: whose observer is due, or gave up."""
+    """Windows of the outbox that may have entries: those whose observer is due or dead-lettered."""
     due = {one.cell.row for one in inspection.notifications(repo, table=tables.outbox)}
     due |= {one.cell.row for one in inspection.failures(repo, table=tables.outbox)}
     return {tables.outbox.decode_row(row) for row in due}

@@ -19,7 +19,7 @@ __all__ = ["PointsHere", "Step", "Way", "points_here", "way_of"]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A page on the way; `status` is that of its newest capture, None if there is none."""
+    """A page on the path; `status` is that of its newest capture, None if there is none."""
 
     url: str
     status: int | None
@@ -28,13 +28,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Where a pointer leads.
+    """The path from a pointer to its end.
 
     Attributes:
         kind: `redirect` or `canonical`.
         steps: the page that is named, and those that redirects lead to from there.
         end: the live page at its end; None if there is none, or it is this page.
-        counts: whether the index acts upon it: a redirect's links count for the end, a page
+        counts: whether the index follows it: a redirect's links count for the end, a page
             becomes one document with its canonical page.
         verdict: the same in a sentence; `because`, if it does not count, why not.
     """
@@ -49,7 +49,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class PointsHere:
-    """A page that names this one, or that leads here through others; see `Way`."""
+    """A page that names this one, or whose path ends here; see `Way`."""
 
     url: str
     kind: str
@@ -62,8 +62,8 @@ def way_of(
 ) -> Way | None:
     """Follow the pointer of a page; None if it has none.
 
-    `page` is what the parser makes of the page, if it is a live one: a canonical page of another
-    domain, which is no pointer, is only found there.
+    `page` is the parsed page, if it is live: a canonical page of another domain, which is no
+    pointer, is found only there.
     """
     url: str = capture["url"]
     if pointer is not None:
@@ -105,7 +105,7 @@ def _look(now: Snapshot, url: str) -> Looked:
 
 
 def _followed(now: Snapshot, url: str, pointer: Mapping[str, Any]) -> Way:
-    """The way of a pointer, without words; `observers.resolve` comes to the same, hop by hop."""
+    """The path of a pointer, without texts; `observers.redirects.resolve` finds the same."""
     kind, at = pointer["kind"], pointer["url"]
     way = Way(kind, [], None, False, "")
     seen = {url}
@@ -126,7 +126,7 @@ def _followed(now: Snapshot, url: str, pointer: Mapping[str, Any]) -> Way:
 
 
 def _judged(way: Way, url: str, further: Mapping[str, Any] | None) -> Way:
-    """Whether a way that has an end counts."""
+    """Whether a path that has an end counts."""
     assert way.end is not None
     resolved = {"kind": way.kind, "url": way.end, "plain": further is None}
     if end_of(url, resolved) is not None:
@@ -147,7 +147,7 @@ def _missing(step: Step, *, first: bool) -> str:
     return f"{it} is gone (status {step.status})"
 
 
-# --- In words -------------------------------------------------------------------------------
+# --- Messages -------------------------------------------------------------------------------
 
 
 def _worded(way: Way, *, redirecting: bool) -> Way:

@@ -1,4 +1,4 @@
-"""What is in a web index, and how fast it got there: the numbers at the end of a run."""
+"""Totals of a web index, and how long pages took to become searchable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from webindex.text_format import count, moment
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Milliseconds from a page's loader commit until it can be found, over `count` pages."""
+    """Milliseconds from a page's loader commit until search finds it, over `count` pages."""
 
     count: int
     p50: float
@@ -46,20 +46,19 @@ class Summary:
         clusters: sets of live pages that are one document to a reader.
         sizes: how many clusters there are of a size, as (smallest, largest, number); the last
             class has no largest.
-        documents: clusters with a page that may be indexed: search shows them once everything
-            is worked off.
-        duplicates: live pages that another one stands for.
+        documents: clusters with a page that may be indexed: search shows them once the workers
+            are done.
+        duplicates: live pages that are represented by another one.
         links: links that vouch for the page that they lead to.
         linked_pages: pages that have such links, captured or not.
         ranked: None if ranks have never been computed.
         rejected: records of WARC files that could not be used, over all loads; `unavailable` are
-            captures of server errors, which say nothing of their page, and `unchanged` reports
+            captures of server errors, which say nothing about their page, and `unchanged` reports
             that a page was as before.
-        unresolved: pages of which the newest that is known is a revisit of a capture that was
-            not loaded: they are what an older record says.
+        unresolved: pages whose newest record is a revisit of a capture that was not loaded: an
+            older record determines their content.
         cut: captures of which only the beginning was taken, over all loads.
-        latency: of the last hour of exports at most; None if there were none in the time looked
-            at.
+        latency: of the last hour of exports at most; None if there were none in the period.
     """
 
     hosts: int
@@ -85,7 +84,7 @@ class Summary:
         return asdict(self)
 
     def rows(self) -> list[tuple[str, str]]:
-        """The numbers as lines of a table: a name and what is to be said of it."""
+        """The numbers as lines of a table, each a name and a value."""
         rows = [("Pages", f"{self.pages:,} of {count(self.hosts, 'host')}")]
         if self.indexable < self.pages:
             rows.append(("Not to be indexed", f"{self.pages - self.indexable:,} of these"))
@@ -118,14 +117,14 @@ class Summary:
 
 
 CLASSES: Final = ((1, 1), (2, 2), (3, 4), (5, 9), (10, 99), (100, None))
-"""Sizes of clusters that are counted together."""
+"""Classes of cluster sizes."""
 
 
 def summarise(repo: Repository, *, since: int = 0) -> Summary:
     """Count what the repository holds now; latencies of exports after the timestamp `since`.
 
     It reads a small cell of each page, of each page that is linked to and of each member of a
-    cluster, and no text.
+    cluster, but no text.
     """
     with repo.snapshot() as now:
         hosts, pages, indexable = _hosts(now)
@@ -174,7 +173,7 @@ def summarise(repo: Repository, *, since: int = 0) -> Summary:
 
 
 def _hosts(now: Snapshot) -> tuple[int, int, int]:
-    """Hosts, their live pages, and those of these that may be indexed."""
+    """The numbers of hosts, of their live pages, and of those that may be indexed."""
     names = set()
     pages = indexable = 0
     for row in now.scan(tables.hosts, columns=[tables.live]):
@@ -221,7 +220,7 @@ def latency(milliseconds: Sequence[float]) -> Latency | None:
     return Latency(len(ordered), at(0.50), at(0.95), at(0.99))
 
 
-# --- In words -------------------------------------------------------------------------------
+# --- Messages -------------------------------------------------------------------------------
 
 
 def _sizes(sizes: Sequence[tuple[int, int | None, int]]) -> str:

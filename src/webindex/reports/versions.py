@@ -21,7 +21,7 @@ class Version:
 
     Attributes:
         original: of a revisit, the URL and date of the capture that it refers to; else None.
-        cut: of how many bytes it is the beginning of a longer page; None if it is a whole one.
+        cut: the number of bytes that were kept of a longer page; None if it is whole.
     """
 
     commit_ts: int
@@ -36,7 +36,7 @@ class Version:
 
     @property
     def notes(self) -> list[str]:
-        """What is to be said of it beside what it changed, as sentences."""
+        """Remarks besides what it changed, as sentences."""
         found = []
         if self.original is not None:
             found.append(f"A revisit with the content of {self.original[0]} of {self.original[1]}.")
@@ -46,7 +46,7 @@ class Version:
 
 
 def versions_of(repo: Repository, row: str) -> list[Version]:
-    """The captures that are kept, newest first, each with what the parser made of it."""
+    """The captures that are kept, newest first, each with its parsed state."""
     captures = [(ts, one) for ts, one in repo.versions(tables.capture, row) if one is not None]
     states = repo.versions(tables.fingerprint, row)
     safe_point = repo.context.store.safe_point()
@@ -55,7 +55,7 @@ def versions_of(repo: Repository, row: str) -> list[Version]:
     for place, (ts, capture) in enumerate(captures):
         older = captures[place + 1][1] if place + 1 < len(captures) else None
         after = next(((at, state) for at, state in states if ts < at < following), None)
-        # What came before it may have been collected, unless it is above the safe point.
+        # Its predecessor may have been garbage-collected, unless it is above the safe point.
         first = older is None and ts > safe_point
         before = next((state for at, state in states if at < ts), None)
         change = _change(capture, older, before, after, first=first)
@@ -105,7 +105,7 @@ def _change(
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """What differs between two states of a live page."""
+    """The differences between two states of a live page."""
     if after["hash"] != before["hash"]:
         return "The text changed."
     if after["title"] != before["title"]:

@@ -138,9 +138,10 @@ class Sampler:
             self._thread.join()
 
     def look(self, *, seconds: float = 2.0) -> tuple[list[Sample], View]:
-        """All samples and the view, after a sample that is at most `seconds` old.
+        """All samples and the view.
 
-        For a while after each call, samples are taken each second.
+        If the view has not been requested recently, waits up to `seconds` for a new sample. For a
+        while after each call, samples are taken each second.
         """
         with self._changed:
             was_looked_at = time.monotonic() - self._looked < _ATTENTION

@@ -1,1 +1,1 @@
-"""What the Spark jobs of the web index share."""
+"""Code shared by the Spark jobs of the web index."""

@@ -1,7 +1,7 @@
-"""§2.4: what the Spark jobs of the web index have in common, as their drivers see it.
+"""§2.4: code shared by the drivers of the web index's Spark jobs.
 
-A driver runs in the caller's thread. Each action on Spark runs in a thread of its own, while the
-caller's shows how far it is and listens to Ctrl-C: Py4J cannot be interrupted in a call.
+A driver runs in the caller's thread. Each action on Spark runs in its own thread, while the
+caller's thread shows progress and handles Ctrl-C: Py4J cannot be interrupted in a call.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 _POLL_SECONDS: Final = 0.1
 _CONFIG: Final = {
-    # The JVM only hands out tasks here: a quick start is worth more than well compiled code.
+    # The JVM only schedules tasks here: a quick start matters more than optimised code.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     "spark.python.daemon.module": "webindex.workers.daemon",
 }
@@ -61,12 +61,12 @@ _OURS: Final = re.compile(r"^(?:percola|webindex)\.[\w.]+: ")
 
 
 class SparkJobError(WebindexError):
-    """A Spark job could not begin, or Spark gave up on it; the message says why."""
+    """A Spark job could not start, or Spark gave up on it; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a job is: `done` of `total` tasks of a step; 0 of 0 while Spark starts."""
+    """The progress of a job: `done` of `total` tasks of a step; 0 of 0 while Spark starts."""
 
     step: str
     done: int = 0
@@ -80,7 +80,7 @@ Show = Callable[[Progress], None]
 
 
 def reachable(repo: Repository) -> str:
-    """The address of a repository as tasks can use it; SparkJobError if they cannot."""
+    """The address of a repository in a form that tasks can use; SparkJobError if they cannot."""
     place = repo.address
     if place.startswith("memory:"):
         raise SparkJobError(
@@ -91,9 +91,9 @@ def reachable(repo: Repository) -> str:
 
 
 def for_tasks() -> dict[str, str]:
-    """Spark properties that hand tasks on a cluster what this process's environment says.
+    """Spark properties that pass this process's environment settings to tasks on a cluster.
 
-    It is where things are, and the files of credentials: what they hold is in no property.
+    They contain locations and the paths of credential files, never the credentials themselves.
     """
     return {
         f"spark.executorEnv.{name}": value
@@ -106,7 +106,7 @@ def for_tasks() -> dict[str, str]:
 def running_context(
     spark: SparkSession | SparkContext | None, master: str | None, app: str
 ) -> Iterator[SparkContext]:
-    """The context that is given, or that of this process, or one that ends with the block.
+    """The given context, or that of this process, or one that is stopped after the block.
 
     Raises SparkJobError for a Spark Connect session, PercolaError if Spark cannot be started.
     """
@@ -131,7 +131,7 @@ def running_context(
 def running_session(
     spark: SparkSession | SparkContext | None, master: str | None, app: str
 ) -> Iterator[SparkSession]:
-    """As `running_context`, for a job that reads or writes tables as frames.
+    """As `running_context`, for a job that reads or writes tables as data frames.
 
     Starting it takes two seconds longer.
     """
@@ -145,7 +145,7 @@ def running_session(
 
 @contextmanager
 def progress_bar(*, quiet: bool) -> Iterator[Show]:
-    """Show progress on a terminal; elsewhere nothing, for the report comes at the end."""
+    """Show progress on a terminal; nothing elsewhere, because the report comes at the end."""
     console = Console()
     if quiet or not console.is_terminal:
         yield lambda progress: None
@@ -169,10 +169,10 @@ def progress_bar(*, quiet: bool) -> Iterator[Show]:
 
 
 class Job:
-    """The actions of one job, one after the other; `started_job` makes it.
+    """The actions of one job, run in sequence; created by `started_job`.
 
     Attributes:
-        done: how many tasks of the last action had ended when it was last looked at.
+        done: how many tasks of the last action had ended at the last check.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class Job:
         """Run one action; `progress` is shown, and if it has a total, counted up by tasks.
 
         Raises:
-            SparkJobError: Spark gave up; the message is the gist of its reasons.
+            SparkJobError: Spark gave up; the message summarises its reasons.
             KeyboardInterrupt: Ctrl-C; the action was cancelled.
         """
         results: list[T] = []
@@ -213,7 +213,7 @@ class Job:
         try:
             while not ended.wait(_POLL_SECONDS):
                 if self._interrupted.is_set():
-                    # It may come before the action does, so once is not enough.
+                    # It may come before the action starts, so cancelling once is not enough.
                     self._context.cancelJobGroup(self._group)
                 if counts:
                     self.done = max(self.done, min(self._finished() - before, progress.total))
@@ -224,12 +224,12 @@ class Job:
         if self._interrupted.is_set():
             raise KeyboardInterrupt
         if problems:
-            # As text: Py4J's errors ask the JVM for their words, and it may be gone by then.
+            # As text: Py4J's errors ask the JVM for their message, and it may be gone later.
             raise SparkJobError(_gist(problems[0])) from RuntimeError(str(problems[0]))
         return results[0]
 
     def _finished(self) -> int:
-        """How many tasks have ended well; 0 once the JVM is gone, of which the action tells."""
+        """How many tasks have succeeded; 0 once the JVM is gone, which the action will report."""
         try:
             tracker = self._context.statusTracker()
             jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._group)]
@@ -241,7 +241,7 @@ class Job:
 
 @contextmanager
 def started_job(context: SparkContext, name: str, show: Show) -> Iterator[Job]:
-    """A job whose actions Ctrl-C cancels; a second one acts at once."""
+    """A job whose actions Ctrl-C cancels; a second Ctrl-C acts at once."""
     with interrupts_held() as interrupted:
         yield Job(context, name, show, interrupted)
 
@@ -251,12 +251,12 @@ def _gist(error: Exception) -> str:
     text = str(error)
     if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
         return "its JVM died (killed, or out of memory?)."
-    # How the JVM puts it depends on what it was doing when the Python process went.
+    # The JVM's message depends on what it was doing when the Python process died.
     if any(sign in text for sign in _WORKER_DIED):
         return "the processes of a part died again and again (killed, or out of memory?)."
-    # A Python traceback ends with what went wrong; the JVM's follows it.
+    # A Python traceback ends with the error; the JVM's traceback follows it.
     lines = re.split(r"\n\s+at |\nDriver stacktrace", text.partition("Traceback")[2] or text)[0]
-    # Our own errors are sentences; of others, the kind of error says the most.
+    # Our own errors are sentences; of others, the class is the most informative part.
     said = [line.strip() for line in lines.strip().splitlines()]
     telling = [line for line in said if not line.startswith("SQLSTATE:")] or said
     last = _OURS.sub("", telling[-1])

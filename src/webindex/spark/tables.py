@@ -1,7 +1,8 @@
-"""§2.4: the tables of the web index as frames of Spark, for jobs that read all of it at one moment.
+"""§2.4: the tables of the web index as Spark data frames, for jobs that read a whole snapshot.
 
-Whoever runs such a job has a snapshot at that moment until the job has ended, so garbage collection
-does not overtake it. The frames themselves hold nothing back: nobody is left to release it.
+The caller of such a job holds a snapshot at that timestamp until the job has ended, so garbage
+collection does not remove what it reads. The frames themselves protect no versions, as nothing
+would release them.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ def table_at(
     schema: str | None = None,
     columns: Iterable[str] = (),
 ) -> DataFrame:
-    """A table at a timestamp, as a frame that some `parts` tasks read.
+    """A table at a timestamp, as a data frame that about `parts` tasks read.
 
     Args:
-        schema: the columns that are wanted and their types, as Spark writes a schema.
-        columns: the columns besides the row's key, if there is no schema. They have the types
-            that they have by themselves: text for JSON, maps for families.
+        schema: the columns to read and their types, as a Spark schema string.
+        columns: the columns besides the row's key, if there is no schema. They have their default
+            types: text for JSON, maps for families.
 
-    Rows that have none of the columns are left out. Raises PySparkException, with what Percola has
-    to say against it.
+    Rows that have none of the columns are left out. Raises PySparkException with Percola's error
+    message.
     """
     reader = spark.read.format("percola").options(
         table=table.name, snapshot=at, partitions=parts, holdSeconds=0

@@ -1,8 +1,9 @@
-"""§2.4: the process of which Spark forks the Python processes of a job's tasks.
+"""§2.4: the process from which Spark forks the Python processes of a job's tasks.
 
-PySpark's own knows nothing yet when it forks, so every process imports everything again, and a job
-has dozens of them. And after each task they collect garbage among all that is imported, which takes
-longer than most tasks. Here it is imported before, and then left out of collections.
+PySpark's own daemon has imported nothing when it forks, so every process imports everything again,
+and a job has dozens of them. After each task they also run garbage collection over all imported
+objects, which takes longer than most tasks. This daemon imports the modules before forking, and
+excludes them from collections.
 
 `spark.python.daemon.module` names this module, in sessions that a job starts for itself.
 """

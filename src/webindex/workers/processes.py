@@ -1,10 +1,10 @@
-"""§2.4: the worker processes of the web index, and the one that looks after them.
+"""§2.4: the worker processes of the web index, and their supervisor.
 
-`webindex work --processes N` runs these; without it, Spark tasks do the same (`spark_working.py`).
-Every worker process runs all observers, in one thread; parsing is bound by Python's lock, so it is
-processes that make use of the cores. The supervisor starts them, shows what is going on, starts
-anew what dies, and stops them when it is told to or when nothing is left to do. A worker whose
-supervisor is gone, however it went, stops by itself: its standard input ends.
+`webindex work --processes N` runs these; without it, Spark tasks do the same
+(`webindex.workers.spark`). Every worker process runs all observers, in one thread; parsing holds
+Python's global lock, so several processes are needed to use the cores. The supervisor starts them,
+shows progress, restarts processes that die, and stops them on request or when nothing is left to
+do. A worker whose supervisor has ended, however it did, stops by itself: its standard input ends.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from webindex.serving.tantivy.index import TantivyIndex
 
 THREADS: Final = 1
 """Threads of a worker process. With three, each commit waits for Python's lock while it holds the
-store's: two processes then work off 115 pages a second instead of 165."""
+store's: two processes then process 115 pages a second instead of 165."""
 SEARCH_VARIABLE: Final = "WEBINDEX_SEARCH"
 _RESTARTS: Final = 20
 
@@ -48,10 +48,10 @@ def open_index(repo: Repository, *, create: bool = False) -> TantivyIndex:
 
 
 def search_folder(address: str) -> Path:
-    """Where the search index stands: in the repository's folder, or where WEBINDEX_SEARCH says.
+    """The folder of the search index: in the repository's folder, or what WEBINDEX_SEARCH names.
 
-    The latter is for repositories on a store elsewhere; all who export or search name the same
-    folder, of a file system that has locks. Raises WorkingError if it is not said.
+    The latter is for repositories on a remote store; all processes that export or search name the
+    same folder, of a file system that supports locks. Raises WorkingError if it is not set.
     """
     if "://" not in address:
         return Path(address) / "serving"
@@ -94,14 +94,14 @@ def work_here(address: str, *, threads: int = THREADS) -> None:
 
 @contextmanager
 def ending_with_parent(worker: Worker) -> Iterator[None]:
-    """While the block runs, stop the worker when standard input ends: its parent has gone."""
+    """While the block runs, stop the worker when standard input ends: its parent has ended."""
     ended, end = os.pipe()
     watch = threading.Thread(target=_stop_at_end_of_input, args=(worker, ended), daemon=True)
     watch.start()
     try:
         yield
     finally:
-        # A thread that is still waiting when Python ends holds on to what it should let go.
+        # A thread that still waits when Python exits keeps its resources.
         os.close(end)
         watch.join()
         os.close(ended)
@@ -118,7 +118,7 @@ def _stop_at_end_of_input(worker: Worker, ended: int) -> None:
 
 
 class Workers:
-    """A number of worker processes on one repository, watched over.
+    """Supervised worker processes on one repository.
 
     Raises WorkingError from `check` if they keep dying.
     """
@@ -132,9 +132,9 @@ class Workers:
             self.processes.append(self._start())
 
     def _start(self) -> subprocess.Popen[bytes]:
-        # glibc gives every thread an arena of its own; two are enough, and halve the memory.
+        # glibc gives every thread its own arena; two are enough, and halve the memory.
         environment = {**os.environ, "MALLOC_ARENA_MAX": "2"}
-        # In a process group of its own: a terminal's Ctrl-C is for the supervisor alone.
+        # In its own process group: a terminal's Ctrl-C is for the supervisor alone.
         return subprocess.Popen(
             self._command,
             stdin=subprocess.PIPE,
@@ -151,7 +151,7 @@ class Workers:
         self.check()
 
     def check(self) -> None:
-        """Start anew what has died; raise WorkingError if it does so again and again."""
+        """Restart processes that died; raise WorkingError if this happens again and again."""
         for place, process in enumerate(self.processes):
             code = process.poll()
             if code is None:
@@ -191,10 +191,10 @@ def running(address: str, count: int, *, threads: int = THREADS) -> Iterator[Wor
 
 
 class Watched(Protocol):
-    """Workers of either kind, while they work."""
+    """Running workers of either kind."""
 
     def check(self) -> None:
-        """Raise an error whose message helps, if they cannot go on."""
+        """Raise an error with a helpful message if they cannot go on."""
 
 
 def supervise(
@@ -205,7 +205,7 @@ def supervise(
     show: Callable[[dict[str, int]], None],
     stopping: threading.Event,
 ) -> None:
-    """Watch over workers until told to stop or, with `until_idle`, until nothing is dirty.
+    """Supervise workers until told to stop or, with `until_idle`, until nothing is dirty.
 
     `show` is called a few times a second with the number of dirty cells by column.
     """
@@ -214,7 +214,7 @@ def supervise(
         workers.check()
         if until_idle and repo.is_idle():
             return
-        # Counting reads everything that is dirty: the more there is, the more seldom.
+        # Counting reads every dirty cell: the more there are, the less often it is done.
         began = time.monotonic()
         if began >= shown:
             show(repo.pending())
@@ -223,7 +223,7 @@ def supervise(
 
 
 def is_at_rest(repo: Repository) -> bool:
-    """Whether there is nothing to do, not even to finish what a dead process has left locked."""
+    """Whether there is nothing to do, not even locks of dead processes to resolve."""
     return repo.is_idle() and not any(locks(repo)) and repo.is_idle()
 
 

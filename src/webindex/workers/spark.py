@@ -1,7 +1,7 @@
 """§2.4: the workers of the web index as Spark tasks: what `webindex work` runs by default.
 
-With it, the whole pipeline runs on Spark, and on a cluster as on this machine. Where no cluster is
-named, a session of its own has as many slots as there are workers: they keep them for good.
+With them the whole pipeline runs on Spark, on a cluster or on this machine. If no cluster is
+named, a session is started with as many slots as there are workers: each keeps its slot.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from webindex.spark.jobs import for_tasks, reachable
 from webindex.workers.processes import THREADS
 
 _CONFIG: Final = {
-    # The JVM only hands out tasks here: a quick start is worth more than well compiled code.
+    # The JVM only schedules tasks here: a quick start matters more than optimised code.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-    # glibc gives every thread an arena of its own; two are enough, and halve the memory.
+    # glibc gives every thread its own arena; two are enough, and halve the memory.
     "spark.executorEnv.MALLOC_ARENA_MAX": "2",
-    # These would run a worker twice, or take its executor away.
+    # These would run a worker twice, or remove its executor.
     "spark.speculation": "false",
     "spark.dynamicAllocation.enabled": "false",
 }
@@ -31,7 +31,7 @@ _CONFIG: Final = {
 def running_on_spark(
     repo: Repository, count: int, *, master: str | None = None, threads: int = THREADS
 ) -> Iterator[Fleet]:
-    """Workers on Spark for the length of a block; Spark ends with it, if it began with it.
+    """Workers on Spark for the length of a block; a Spark session started here is stopped after it.
 
     Raises WorkingError without Java, SparkJobError for a repository that tasks cannot reach,
     PercolaError if Spark or the workers cannot be started.
