@@ -1,13 +1,13 @@
-"""§2.4 `format("percola")`: a table as a Spark data source, for reading and writing, whole or live.
+"""§2.4 `format("percola")`: a table as a Spark data source, for batches and streams.
 
-    spark.read        a table at one timestamp                     reading.py
-    df.write          rows as transactions                         writing.py
-    spark.readStream  the change feed of a table                   stream_reading.py
-    df.writeStream    micro-batches, each exactly once             stream_writing.py
+    spark.read        a table at one timestamp                     read/snapshot.py
+    df.write          rows as transactions                         write/plan.py
+    spark.readStream  the change feed of a table                   stream/source.py
+    df.writeStream    micro-batches, each exactly once             stream/sink.py
 
-Spark makes this object once for each frame, in a process of its own, and pickles it. So what has
-to be the same for every action on the frame is decided here: the address, and the timestamp of a
-snapshot. It is also the one place where a mistake can be told before anything runs.
+Spark creates this object once per frame, in a separate process, and pickles it. What must be the
+same for every action on the frame is therefore fixed here: the address and the snapshot's
+timestamp. Errors in the options are also raised here, before any job runs.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from percola.spark.options import READ, READ_STREAM, WRITE, WRITE_STREAM, Option
 
 
 class PercolaDataSource(DataSource):
-    """`spark.read.format("percola").option("table", NAME).load(REPOSITORY)`, and its siblings.
+    """`spark.read.format("percola").option("table", NAME).load(REPOSITORY)`; also writes, streams.
 
-    Raises ConflictingOptionsError, NotARepositoryError, UnknownTableError, UsageError for a
-    snapshot that has not come yet and SnapshotTooOldError for one that is gone, all when the
-    frame is made.
+    Raises, when the frame is created: ConflictingOptionsError, NotARepositoryError,
+    UnknownTableError, UsageError for a snapshot in the future, and SnapshotTooOldError for one
+    below the safe point.
 
     Attributes:
-        snapshot_ts: the timestamp at which a frame of `spark.read` sees the table.
-        frame: a name for the frame, under which its timestamp is held back from collection.
+        snapshot_ts: the timestamp at which a frame of `spark.read` reads the table.
+        frame: the frame's name, which is also the name of its retention hold.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        # Spark looks the source up where its modules are wanted or not: import late.
+        # Spark loads this module even where the source is not used: import the rest late.
         from percola.spark.catalog.describe import describe, is_question
         from percola.spark.read.snapshot import snapshot_timestamp
 
@@ -60,9 +60,9 @@ class PercolaDataSource(DataSource):
         return "percola"
 
     def schema(self) -> StructType:
-        """What `spark.read` shows of the table; with the option feedColumns, `spark.readStream`.
+        """The schema for `spark.read`; with the option feedColumns, for `spark.readStream`.
 
-        Spark does not tell which of the two asks.
+        Spark does not say which of the two it calls this for.
         """
         if self.answer is not None:
             return self.answer

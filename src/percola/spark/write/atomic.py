@@ -1,8 +1,8 @@
-"""§2.4 `df.write` with atomicity=job, and what a streaming batch shares with it.
+"""§2.4 `df.write` with atomicity=job, and the parts that streaming batches share with it.
 
-Each task is an attempt of a joint transaction (`percola.transactions.jobs`): it locks what it
-writes, and reports. The process that ends the write commits all of it in one mutation, or rolls it
-back.
+Each task is an attempt of a joint transaction (`percola.transactions.jobs`): it locks the cells it
+writes, and reports them. The committing process commits all of them in one mutation, or rolls
+them back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _ROWS: Final = 2_000
-"""How many rows are locked in one call of the store, unless they are large."""
+"""How many rows are locked in one store call, unless they are large."""
 
 
 @dataclass
@@ -31,7 +31,7 @@ class PartWritten(WriterCommitMessage):
     """What a task reports.
 
     Attributes:
-        job: the joint transaction, which of a stream's batch the tasks alone know.
+        job: the joint transaction; for a stream's batch, only the tasks know its name.
         run: its run.
         part: what was written; None if the job had committed before the task began.
     """
@@ -42,7 +42,7 @@ class PartWritten(WriterCommitMessage):
 
 
 def joint_of(made: Plan, repo: Repository, job: str, run: int) -> JointTransaction:
-    """The joint transaction, as this process sees it."""
+    """This process's handle on the joint transaction."""
     return JointTransaction(
         repo,
         job,
@@ -70,7 +70,7 @@ def write_part(made: Plan, job: str, iterator: Iterator[pa.RecordBatch]) -> Part
                     attempt.write(chunk)
                 return PartWritten(job, made.run, attempt.finish())
             except BaseException:
-                # What this attempt has locked is in nobody's way any more.
+                # Release this attempt's locks, so that they block no other transaction.
                 attempt.abandon()
                 raise
 
@@ -78,7 +78,7 @@ def write_part(made: Plan, job: str, iterator: Iterator[pa.RecordBatch]) -> Part
 def commit_parts(
     made: Plan, repo: Repository, messages: Sequence[WriterCommitMessage | None]
 ) -> str:
-    """Commit what tasks have reported; the job's name, or nothing if there was none."""
+    """Commit the parts that tasks have reported; return the job's name, or "" if there is none."""
     parts = [one for one in messages if isinstance(one, PartWritten)]
     if not parts:
         return ""
@@ -98,12 +98,12 @@ class JobWriter(DataSourceArrowWriter):
         return write_part(self._plan, self._plan.job, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Make all of it visible. Raises JointError and nothing is, or CommitUnknownError."""
+        """Commit. Raises JointError if nothing was committed, or CommitUnknownError."""
         with closing(self._plan.open()) as repo:
             commit_parts(self._plan, repo, messages)
             forget_old(repo)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Roll all of it back; if it has committed after all, it stays."""
+        """Roll back; a transaction that has already committed stays committed."""
         with closing(self._plan.open()) as repo:
             joint_of(self._plan, repo, self._plan.job, self._plan.run).abort()

@@ -1,19 +1,19 @@
-"""§2.4 A partition in small transactions: what a task writes row by row, or chunk by chunk.
+"""§2.4 Idempotent writes of a partition in small transactions, row by row or chunk by chunk.
 
-Spark runs a task again when it has lost it, and sometimes the lost one still runs. So each
-partition has a marker, the cell `task:PARTITION` of the write's row in `percola-jobs`, which every
+Spark reruns a task that it has lost, and sometimes the lost attempt still runs. So each
+partition has a claim, the cell `task:PARTITION` of the write's row in `percola-jobs`, which every
 transaction reads and writes together with its rows:
 
     {"attempt": 7, "since": 120, "done": false}
 
-A new attempt writes its own number there. From then on the next transaction of the old one finds
-another number, or conflicts with whoever put it there, and ends (figure 6 sees to both). When the
-whole write has ended, its markers are deleted, and so a zombie ends as well.
+A new attempt writes its own number there. From then on the next transaction of the old attempt
+reads another number, or conflicts with the transaction that wrote it, and ends (figure 6 ensures
+both). When the whole write has ended, its claims are deleted, which ends zombie attempts as well.
 
-An attempt that finds a marker does not know which rows its predecessor has written. It reads before
-it writes, and leaves alone every cell with a commit above `since`, when the first attempt began:
-either the predecessor wrote it, or somebody who came later than the write began, and is not to be
-overwritten by a repetition. So each row counts once, and no observer is told twice.
+An attempt that finds a claim does not know which rows its predecessor has written. It reads before
+it writes, and skips every cell with a commit above `since`, the timestamp at which the first
+attempt began: either the predecessor wrote it, or another client did after the write began, and a
+retry must not overwrite that. So each row is written once, and no observer is notified twice.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _SURELY_SHORT: Final = 96
 
 
 class MarkedPartition:
-    """One attempt at a partition; it has taken the marker over once this has been made.
+    """One attempt at a partition; the constructor takes over the partition claim.
 
     Args:
         job: the write's name.
         attempt: unique to the write, and higher than those of earlier attempts.
         retry: how many attempts at the same rows there were before (`JointTransaction.attempt`).
-        row_by_row: whether each row is a transaction of its own as far as anybody can tell: a row
-            that is in conflict holds up no other. Several share a commit all the same.
+        row_by_row: whether rows are independent: a row in conflict delays no other, although
+            several share a commit.
         patience: how many seconds a row or chunk may be in conflict.
 
     Raises JobOverError if the write has ended, SupersededError if a later attempt is under way.
@@ -91,7 +91,7 @@ class MarkedPartition:
         self.done: bool = before["done"]
 
     def _begin(self, t: Transaction) -> dict[str, Any]:
-        """Take the marker over; what it said before."""
+        """Take over the partition claim; return its previous value."""
         state = t.get_for_update(STATE, self._job)
         if state is None:
             t.set(STATE, self._job, _said(self._repo, RUNNING))
@@ -103,7 +103,7 @@ class MarkedPartition:
         elif found["attempt"] > self._attempt:
             raise self._superseded()
         elif found["done"] and found["retry"] >= self._retry:
-            found["done"] = False  # It may have come from other rows.
+            found["done"] = False  # The earlier attempt may have had other input rows.
         self._since = found["since"]
         t.set(self._marker, self._job, self._mine(done=found["done"]))
         return found
@@ -119,10 +119,10 @@ class MarkedPartition:
     # --- Writing ------------------------------------------------------------------------
 
     def write(self, rows: Sequence[RowWrites]) -> None:
-        """Write rows: a chunk as one transaction, or each row as one of its own.
+        """Write rows: a chunk as one transaction, or the rows independently.
 
-        Raises SupersededError if another attempt has taken over, RowLockedError after the patience
-        for conflicts, and StoreError.
+        Raises SupersededError if another attempt has taken over, RowLockedError if conflicts last
+        longer than the timeout, and StoreError.
         """
         for row in rows:
             if len(row.row) > _SURELY_SHORT:
@@ -146,7 +146,7 @@ class MarkedPartition:
     def _commit_most(
         self, rows: list[RowWrites], held_up: list[RowWrites]
     ) -> TransientError | None:
-        """Commit what is in no conflict; the other rows go to `held_up`, with the last reason."""
+        """Commit rows without conflicts; add the others to `held_up`; return the last error."""
         why: TransientError | None = None
         while rows:
             try:
@@ -243,7 +243,7 @@ class MarkedPartition:
 
 
 def end(repo: Repository, job: str, *, committed: bool) -> None:
-    """End a write: no attempt begins any more, and none that is left commits another row."""
+    """End a write: no new attempt can begin, and no running one commits another row."""
 
     def end(t: Transaction) -> None:
         for column, _ in t.get_row(JOBS, job, [TASKS]).items():

@@ -1,17 +1,17 @@
-"""§2.4 `df.write`: rows of a frame as transactions, which observers see as any others.
+"""§2.4 `df.write`: rows of a frame as transactions, which trigger observers as any others do.
 
     atomicity   becomes visible                                      when a job fails
     ---------   ---------------------------------------------------  -------------------------
-    row         row by row; a conflict in one row holds up no other  what was written stays
-    chunk       some rows of a partition at a time                   whole chunks stay
-    job         all of it, at one timestamp                          nothing is there
+    row         row by row; a conflict in one row delays no other    written rows stay
+    chunk       some rows of a partition at a time                   committed chunks stay
+    job         all of it, at one timestamp                          nothing is written
 
-Writes are blind: a row is written whatever was there before. A task that runs twice writes once
-(`marked_writing`, `percola.transactions.jobs`).
+Writes are blind: a row is written regardless of its previous values. A task that runs twice writes
+once (`percola.spark.write.idempotent`, `percola.transactions.jobs`).
 
-Spark makes the writer in a process of its own when it plans the write, and hands copies to the
-tasks and to the process that ends it. What it carries is therefore small, and everything that is
-open is opened where it is needed.
+Spark creates the writer in a separate process when it plans the write, and pickles copies for the
+tasks and for the process that commits it. The writer is therefore small, and each process opens
+the repository itself.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS_A_COMMIT: Final = 250
-"""How many rows share a commit with atomicity=row: more are more often in a conflict together."""
+"""How many rows share a commit with atomicity=row: larger groups conflict more often."""
 
 _KEPT_MS: Final = 30 * 24 * 3600 * 1000
 _PREFIX: Final = "write/"
@@ -46,10 +46,10 @@ _PREFIX: Final = "write/"
 
 @dataclass(frozen=True)
 class Plan:
-    """What tasks need to know of a write; it is pickled.
+    """A planned write, pickled and sent to its tasks.
 
     Attributes:
-        run: a timestamp of the oracle, unique to the write.
+        run: a timestamp from the oracle, unique to the write.
     """
 
     options: Options
@@ -66,7 +66,7 @@ class Plan:
         return self.options.open()
 
     def encoder(self, repo: Repository) -> Encoder:
-        """What makes writes of batches; raises the errors of `Encoder`."""
+        """The encoder of batches into writes; raises the errors of `Encoder`."""
         return Encoder(
             repo.table(self.options.table_name),
             self.schema,
@@ -78,7 +78,7 @@ class Plan:
 
 
 def plan(options: Options, schema: StructType, *, overwrite: bool) -> Plan:
-    """Check what is to be written, where Spark plans it, and give the write a name.
+    """Validate a write where Spark plans it, and give it a name.
 
     Raises UsageError for mode overwrite and the errors of `Encoder`.
     """
@@ -91,7 +91,7 @@ def plan(options: Options, schema: StructType, *, overwrite: bool) -> Plan:
     with options.open() as repo:
         made = Plan(options, schema, new_run(repo))
         made.encoder(repo)
-    # From here on the table is in the schema, for all who open the repository.
+    # Adds the jobs table to the schema, for every process that opens the repository from now on.
     with percola.open(options.address, schema=[JOBS], create=False):
         return made
 
@@ -156,7 +156,7 @@ class MarkedWriter(DataSourceArrowWriter):
         self._end(committed=True)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Some partition could not be written; what was, stays."""
+        """Some partition could not be written; rows that were committed stay."""
         self._end(committed=False)
 
     def _end(self, *, committed: bool) -> None:
@@ -166,7 +166,7 @@ class MarkedWriter(DataSourceArrowWriter):
 
 
 def this_task() -> TaskContext:
-    """The task that runs here."""
+    """The Spark task that runs in this process."""
     task = TaskContext.get()
     assert task is not None, "this runs in Spark's tasks"
     return task
@@ -175,7 +175,7 @@ def this_task() -> TaskContext:
 def chunks(
     batches: Iterator[list[RowWrites]], most_rows: int, most_bytes: int
 ) -> Iterator[list[RowWrites]]:
-    """Cut rows into chunks, across the borders of Spark's batches."""
+    """Cut rows into chunks, regardless of the boundaries of Spark's batches."""
     return chunked(itertools.chain.from_iterable(batches), most_rows, most_bytes, _bytes_of)
 
 
@@ -184,5 +184,5 @@ def _bytes_of(row: RowWrites) -> int:
 
 
 def forget_old(repo: Repository) -> None:
-    """Delete what is kept of writes of more than a month ago."""
+    """Delete the records of writes older than 30 days."""
     forget(repo, jobs_before(repo, _PREFIX, repo.context.clock.wall_ms() - _KEPT_MS))
