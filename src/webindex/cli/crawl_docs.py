@@ -1,4 +1,4 @@
-"""`webindex crawl-docs`: the corpus, as a command."""
+"""The command `webindex crawl-docs`, which makes the corpus."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def crawl_docs(
     """Make a corpus of real pages: Debian's documentation packages as WARC files.
 
     Writes crawl-NNN.warc.gz, recrawl-NNN.warc.gz (newer versions of the same packages),
-    seeded-recrawl-NNN.warc.gz (removals and other made-up changes) and manifest.json, which says
+    seeded-recrawl-NNN.warc.gz (removals and other made-up changes) and manifest.json, which lists
     what an index must make of them. Needs apt with up-to-date lists, but no rights; nothing is
-    installed, and no web site is asked for anything.
+    installed, and no web site is contacted.
     """
     from webindex.corpus.building import Wanted, build
 

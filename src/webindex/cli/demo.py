@@ -1,9 +1,9 @@
-"""The demonstration: real pages go from a crawl into a search that follows a changed page.
+"""The demonstration: loads real pages from a crawl and shows that search follows a changed page.
 
     python -m webindex.cli.demo [--keep FOLDER]
 
-Every step says what it does, shows what comes of it, and compares that with what is known of the
-sample crawl; the exit code is 0 only if all of it was as it should be.
+Every step prints what it does and its result, and compares that with the known contents of the
+sample crawl; the exit code is 0 only if everything was as expected.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from webindex.workers.processes import (
 
 PAGES: Final = 204
 CAPTURES: Final = PAGES + 2
-"""Captures of the sample: its pages, one that has moved and one that is gone."""
+"""Captures of the sample: its pages, a redirect and a missing page."""
 DOCUMENTS: Final = 183
 DUPLICATES: Final = PAGES - DOCUMENTS
 REJECTED: Final = {str(Rejection.DAMAGED): 1, str(Rejection.NOT_A_PAGE): 1}
@@ -66,21 +66,21 @@ QUERIES: Final = (
     ('"start the server"', "https://www.postgresql.org/docs/15/server-start.html"),
     ("apache 프로세스", "https://httpd.apache.org/docs/2.4/ko/invoking.html"),
 )
-"""What is searched for, and a page that has to be among the best three."""
+"""A query, and a page that has to be among the best three hits."""
 
 DUPLICATE: Final = "https://httpd.apache.org/docs/2.4/ko/mod/worker.html"
 CANONICAL: Final = "https://httpd.apache.org/docs/2.4/en/mod/worker.html"
 
 WORKERS: Final = 2
 SECONDS: Final = 120.0
-"""How long a step may take before that counts as a failure."""
+"""How long a step may take before it counts as failed."""
 
-# The JVM only hands out a few tasks: a quick start is worth more than well compiled code.
+# The JVM only schedules a few tasks: a quick start matters more than optimised code.
 _SPARK: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
 
 
 class Checks:
-    """Compares what was found with what is expected, and keeps count."""
+    """Compares results with what is expected, and counts the checks."""
 
     def __init__(self) -> None:
         self.made = 0
@@ -101,7 +101,7 @@ class Checks:
 
 
 class Watch:
-    """Repeats a search until it finds something, as somebody would who waits for it."""
+    """Repeats a search until it finds something."""
 
     def __init__(self, index: TantivyIndex, words: str) -> None:
         self._index, self._words = index, words
@@ -118,7 +118,7 @@ class Watch:
                     return
 
     def stop(self, seconds: float) -> float | None:
-        """When it found something, in milliseconds since 1970; None if not within `seconds`."""
+        """The time of the first hit in milliseconds since 1970; None if not within `seconds`."""
         self._thread.join(seconds)
         self._stopping.set()
         self._thread.join()
@@ -134,7 +134,7 @@ class Demo:
         self._steps = 0
 
     def run(self, spark: SparkContext) -> None:
-        """Go through all steps; both loads use the one Spark context."""
+        """Run all steps; both loads use the one Spark context."""
         self._load(spark)
         with (
             open_repository(str(self._folder)) as repo,
@@ -277,7 +277,7 @@ class Demo:
         )
 
     def _tell_latency(self, repo: Repository, at: int, found_ms: float | None) -> None:
-        """From the loader's commit to the search: by the exporter's report, and as it was seen."""
+        """Report the time from the loader's commit to the search: as exported and as observed."""
         loaded = _page(repo, CHANGED_URL)[tables.capture.name]["loaded_ms"]
         reported = summarise(repo, since=at).latency
         self.checks.holds(
@@ -353,7 +353,7 @@ def _show_what_next(kept: Path | None) -> None:
 
 
 def _pass_on(number: int, frame: FrameType | None) -> None:
-    # As Ctrl-C: it is the one signal that a running Spark job is prepared for.
+    # As Ctrl-C: it is the only signal that a running Spark job handles.
     signal.raise_signal(signal.SIGINT)
 
 

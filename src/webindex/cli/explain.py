@@ -1,4 +1,4 @@
-"""`webindex explain`: a page's story on a terminal, or as JSON."""
+"""`webindex explain`: the report of a page on a terminal, or as JSON."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from webindex.text_format import count, date, harmless, moment
 __all__ = ["print_story", "story_json"]
 
 LISTED: Final = 20
-"""Lines of a list, unless told otherwise."""
+"""Lines of a list by default."""
 
 _COLOURS: Final = {"shown": "green", "folded": "yellow", "moved": "yellow", "waiting": "yellow"}
 
 
 def story_json(story: Story, most: int) -> dict[str, Any]:
-    """The story for programs, with at most so many links, and pages that point here.
+    """The report as plain values, with at most `most` links, and pages that point here.
 
     `in_links` and `out_links` are `{total, kinds, first}`, `pointing` is `{total, first}`.
     """
@@ -37,7 +37,7 @@ def story_json(story: Story, most: int) -> dict[str, Any]:
 
 
 def print_story(console: Console, story: Story, most: int) -> None:
-    """Show the story to a person, with at most so many links, and pages that point here."""
+    """Print the report, with at most `most` links, and pages that point here."""
     console.print(_text(story.url, style="bold green"))
     if story.title:
         console.print(_text(f"{story.title}  ({story.language or 'language unknown'})"))
@@ -121,7 +121,7 @@ def _version(one: Version) -> str:
 
 
 def _counted(story: Story) -> list[str]:
-    """What the number of links is the sum of, if it is of more than one URL."""
+    """The summands of the number of links, if more than one URL contributes."""
     if len(story.counted) < 2:
         return []
     linked = [one for one in story.counted if one.links or one.url == story.url]
@@ -153,7 +153,7 @@ def _link(one: Link) -> str:
 
 
 def _section(console: Console, title: str, lines: Sequence[str]) -> None:
-    """Some lines under a title; nothing if there is none."""
+    """Print lines under a title; nothing if there are none."""
     if lines:
         console.print(_text("\n" + title, style="bold"))
     for line in lines:
@@ -166,5 +166,5 @@ def _more(console: Console, number: int, how: str) -> None:
 
 
 def _text(words: str, style: str = "") -> Text:
-    """Crawled text, without what turns a line or a terminal."""
+    """Crawled text, without characters that break a line or control a terminal."""
     return Text(harmless(words), style=style)

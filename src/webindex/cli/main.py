@@ -74,7 +74,7 @@ errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 class _Search(click.Command):
-    """A command whose words to leave out begin with a dash, as options do."""
+    """A command whose excluded words begin with a dash, as options do."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" not in args:
@@ -84,7 +84,7 @@ class _Search(click.Command):
 
 
 class _Group(click.Group):
-    """Commands whose errors are one sentence on standard error."""
+    """Commands that report an error as one sentence on standard error."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -99,7 +99,7 @@ class _Group(click.Group):
             errors.print(Text.assemble(("Error: ", "bold red"), str(error)))
             ctx.exit(1)
         except BrokenPipeError:
-            # Whoever read our output has had enough; not even Python's own last words.
+            # The reader of our output closed the pipe: exit without Python's own message.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(0)
 
@@ -124,7 +124,7 @@ def load(
 ) -> None:
     """Load the captures of WARC files, with a Spark job.
 
-    Makes the repository if it is not there. What is loaded already is not loaded again.
+    Creates the repository if it does not exist. Captures that are loaded already are skipped.
     """
     from webindex.load import job as pipeline
 
@@ -196,7 +196,7 @@ def work(
                 from webindex.workers.spark import running_on_spark
 
                 number = workers or min(8, os.cpu_count() or 1)
-                # Ctrl-C while Spark starts or ends raises this; else the handler takes it.
+                # Ctrl-C while Spark starts or stops raises this; otherwise the handler catches it.
                 with (
                     suppress(KeyboardInterrupt),
                     running_on_spark(opened, number, master=master) as fleet,
@@ -229,7 +229,7 @@ def observers(repo: Repository) -> list[Observer[Any]]:
 @repo_option
 @click.option("--threads", type=click.IntRange(1, 64), default=THREADS)
 def run_worker(repo: str, threads: int) -> None:
-    """One worker process, as `work` starts it."""
+    """Run one worker process, as started by `work`."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     work_here(repo, threads=threads)
     # Everything is closed. A thread that still waits while Python exits would keep native modules
@@ -254,7 +254,7 @@ def _stopped_by_signals(stopping: threading.Event) -> Iterator[None]:
 
 @contextmanager
 def _pending_shown(*, quiet: bool) -> Iterator[Callable[[dict[str, int]], None]]:
-    """Show what is still to do: on a terminal as a line that changes, else not at all."""
+    """Show the pending changes: on a terminal as a line that is updated, elsewhere not at all."""
     if quiet or not console.is_terminal:
         if not quiet:
             console.print("Working …")
@@ -303,7 +303,7 @@ def search(
 
 
 def print_results(query: str, results: SearchResults) -> None:
-    """Show results to a person."""
+    """Print results for a terminal."""
     if not results.hits:
         console.print(f"Nothing found for {query!r}.", markup=False)
         return
@@ -321,7 +321,7 @@ def print_results(query: str, results: SearchResults) -> None:
         if hit.aliases:
             notes.append(count(len(hit.aliases), "redirect"))
         console.print()
-        # Crawled words: on a terminal some characters would do more than be shown.
+        # Crawled text: some characters would control the terminal.
         console.print(Text.assemble(f"{number:>3}  ", (harmless(hit.title or hit.url), "bold")))
         console.print(
             Text.assemble("     ", (harmless(hit.url), "green"), ("  " + " · ".join(notes), "dim"))
@@ -332,7 +332,7 @@ def print_results(query: str, results: SearchResults) -> None:
 
 
 def marked(runs: Runner) -> Text:
-    """A snippet with its matches set off."""
+    """A snippet with its matches highlighted."""
     return Text.assemble(
         *((harmless(words), "bold yellow" if match else "") for words, match in runs)
     )
@@ -358,9 +358,9 @@ def _results_json(query: str, results: SearchResults) -> dict[str, Any]:
 )
 @click.argument("url")
 def explain_command(repo: str, as_json: bool, most: int, url: str) -> None:
-    """Tell a page's story: whether search shows it, and why.
+    """Show a page's report: whether search shows it, and why.
 
-    Where it points, what is one document with it and which page stands for that, its rank, its
+    Where it points, what is one document with it and which page is canonical, its rank, its
     captures, the links to it and from it.
     """
     with open_repository(repo) as opened, open_index(opened, create=True) as index:
@@ -400,7 +400,7 @@ def summary_command(repo: str, as_json: bool) -> None:
     "--name", "names", multiple=True, help="One more name by which browsers may call the server."
 )
 def serve_command(repo: str, host: str, port: int, names: tuple[str, ...]) -> None:
-    """Serve a page for people: search, the story of a page, a live view of the pipeline.
+    """Serve a web site: search, the report of a page, a live view of the pipeline.
 
     Only this machine can reach it, unless --host says otherwise. Port 0 takes any free one.
     """

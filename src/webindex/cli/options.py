@@ -1,4 +1,4 @@
-"""What the commands of `webindex` have in common: their options, and how a report is printed."""
+"""Options common to the commands of `webindex`, and how a report is printed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.table import Table as Grid
 from webindex.crawl.warc import MAX_BODY
 
 LARGEST_PAGE: Final = 8 << 20
-"""Bytes of a page that a load can be told to take."""
+"""The range of `--max-page-bytes`."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -43,7 +43,7 @@ def master_option(function: F) -> F:
 
 
 def page_bytes_option(function: F) -> F:
-    """`--max-page-bytes`, of what reads WARC files."""
+    """`--max-page-bytes`, of every command that reads WARC files."""
     return click.option(
         "--max-page-bytes",
         type=click.IntRange(1 << 10, LARGEST_PAGE),

@@ -1,4 +1,4 @@
-"""`webindex rank`: the job for a terminal."""
+"""The command `webindex rank`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from webindex.ranking.report import EPSILON
     help="Write ranks that have moved by more than this; the mean is 1.",
 )
 def rank_command(repo: str, as_json: bool, master: str | None, epsilon: float) -> None:
-    """Compute PageRank over all pages, with a Spark job, and write back what has moved.
+    """Compute PageRank over all pages, with a Spark job, and write the ranks that changed.
 
-    Workers may run meanwhile. Afterwards 'webindex work' elects canonical pages anew and exports
+    Workers may run meanwhile. Afterwards 'webindex work' elects canonical pages again and exports
     the documents that have changed.
     """
     from webindex.ranking.job import rank

@@ -1,8 +1,8 @@
-"""§3: every document to the search index once more: `webindex reindex`.
+"""§3: `webindex reindex` exports every document to the search index again.
 
-A search index that was lost, damaged or made by another version is no loss: the repository has all
-that stands in it. Each document is entered in the outbox as if it had changed, some hundreds a
-transaction, and the exporter does the rest as it always does, beside whatever changes meanwhile.
+A search index that was lost, damaged or made by another version can be recovered: the repository
+has all its content. Each document is entered in the outbox as if it had changed, some hundreds a
+transaction, and the exporter exports them as usual, together with concurrent changes.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ _AT_ONCE: Final = 500
 def reindex(repo: Repository, note: Callable[[int], None] = lambda entered: None) -> int:
     """Enter every document that the index has now in the outbox; return how many there are.
 
-    Safe at any time, beside loaders and workers. If it is ended early, those that it has entered
-    are exported; run it again for the others. `note` is told how many have been entered so far.
+    Safe at any time, beside loaders and workers. If it is interrupted, the documents that it has
+    entered are exported; run it again for the others. `note` is called with the number entered so
+    far.
 
     Raises:
         RebuildError: the index is only half built.
@@ -52,9 +53,9 @@ def reindex(repo: Repository, note: Callable[[int], None] = lambda entered: None
 
 
 def nothing_exported(repo: Repository, index: ServingIndex) -> str | None:
-    """What to do about an empty search index of a repository that has documents; else None.
+    """A message if the search index is empty but the repository has documents; else None.
 
-    A search of an index that was lost finds nothing, which is no answer.
+    Without it, a search of a lost index would report no hits.
     """
     if index.count():
         return None
@@ -72,13 +73,13 @@ def nothing_exported(repo: Repository, index: ServingIndex) -> str | None:
 @repo_option
 @json_option
 def reindex_command(repo: str, as_json: bool) -> None:
-    """Export every document anew, for a search index that was lost or is refused.
+    """Export every document again, for a search index that was lost or is refused.
 
     Remove what is left of its folder first. The workers then write the index from the repository:
     those that run, or 'webindex work'.
     """
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    # Opened first, so that a folder that cannot hold the index is refused before anything is done.
+    # Opened first, so that an unusable folder is refused before anything is done.
     with open_repository(repo) as opened, open_index(opened, create=True):
         shown = console.is_terminal and not as_json
         with Progress(*columns, console=console, transient=True, disable=not shown) as progress:

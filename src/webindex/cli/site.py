@@ -1,4 +1,4 @@
-"""`webindex serve`: the site on a port, until it is stopped."""
+"""`webindex serve`: serves the site on a port, until it is stopped."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from webindex.workers.processes import open_index, open_repository
 
 
 class ServeError(WebindexError):
-    """The site could not be served."""
+    """The site could not be started."""
 
 
 def serve(
     repo: str, host: str, port: int, *, names: tuple[str, ...] = (), say: Callable[[str], object]
 ) -> None:
-    """Answer on `host` and `port` until SIGINT or SIGTERM; port 0 takes any that is free.
+    """Serve on `host` and `port` until SIGINT or SIGTERM; port 0 takes any free port.
 
-    `say` is given sentences for whoever started this.
+    `say` is called with messages for the user.
 
     Raises:
         NotARepositoryError: there is no web index at `repo`.
-        RebuildError: a rebuild of it has not come to its end.
-        ServeError: the port or the host cannot be had.
+        RebuildError: a rebuild of it has not finished.
+        ServeError: the port or the host is not available.
     """
     with ExitStack() as open_:
         opened = open_.enter_context(open_repository(repo))
@@ -57,7 +57,7 @@ def serve(
 
 
 def make_server(app: ASGIApp) -> uvicorn.Server:
-    """The HTTP server around the site; `run(sockets=[…])` answers until it is told to stop."""
+    """The HTTP server around the site; `run(sockets=[…])` serves until it is told to stop."""
     return uvicorn.Server(
         uvicorn.Config(
             app,
@@ -72,13 +72,13 @@ def make_server(app: ASGIApp) -> uvicorn.Server:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens; ServeError with what to do if there can be none."""
+    """A listening socket; ServeError with what to do if that is not possible."""
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        # With the protocol named asyncio switches Nagle's algorithm off; without, each answer on
-        # a connection that is kept open takes 40 ms longer.
+        # With an explicit protocol asyncio disables Nagle's algorithm; otherwise each response on
+        # a persistent connection takes 40 ms longer.
         listening = socket.socket(family, kind, protocol)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -98,7 +98,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 @contextmanager
 def _ends_quietly() -> Iterator[None]:
-    """After its orderly end uvicorn sends itself the signal again: let that do nothing."""
+    """Ignore the signal that uvicorn sends itself again after its orderly end."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""`webindex verify` and `webindex rebuild` for a terminal."""
+"""The commands `webindex verify` and `webindex rebuild`."""
 
 from __future__ import annotations
 
@@ -120,9 +120,9 @@ def _mark(one: Judged) -> Text:
 def rebuild_command(
     repo: str, as_json: bool, master: str | None, max_page_bytes: int, files: tuple[str, ...]
 ) -> None:
-    """Fill an empty repository from WARC files at one go, with a Spark job.
+    """Fill an empty repository from WARC files in bulk, with a Spark job.
 
-    'load' and 'work' carry on from there.
+    Continue with 'load' and 'work'.
     """
     from webindex.batch.rebuild import rebuild
 

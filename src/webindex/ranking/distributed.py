@@ -1,19 +1,19 @@
-"""§2.4: PageRank in Spark tasks. The paper's batch work is MapReduce; so is this.
+"""§2.4: PageRank in Spark tasks. The paper's batch work is MapReduce.
 
     1  a task reads a range of the pages, once: `PagesRead` stays in Spark's storage
-    2  the driver collects the ids of the live pages, and everybody gets their `Numbering`
-    3  each task makes numbers of its links; a shuffle brings together the edges that lead to the
-       same stretch of pages: `Block`
-    4  step after step, the driver hands out what each page gives, each task sums up what the
-       pages of its block are given, and the driver puts that together; where everything fits
-       into one block, it sums up by itself, and a step takes milliseconds
+    2  the driver collects the ids of the live pages, and broadcasts their `Numbering`
+    3  each task converts its links to numbers; a shuffle groups the edges by the range of pages
+       that they lead to: `Block`
+    4  in each step, the driver distributes what each page gives, each task sums up what the
+       pages of its block receive, and the driver combines the sums; if everything fits
+       into one block, the driver sums up by itself, and a step takes milliseconds
 
-A task that is lost is run again. What it has to read anew is read from the same snapshot, which
-the driver holds until the end: garbage collection waits for it.
+A lost task is run again. It reads from the same snapshot again, which the driver holds until the
+end, so that garbage collection keeps its versions.
 
-The limit is what one process can hold: the driver some 60 bytes a page, a task 30 bytes a page
-and 8 an edge of its block. That is ten million pages in less than a gigabyte. Beyond that the
-ranks themselves would have to be cut into blocks.
+The limit is the memory of one process: the driver needs some 60 bytes a page, a task 30 bytes a
+page and 8 an edge of its block. That is ten million pages in less than a gigabyte. Beyond that the
+ranks themselves would have to be divided into blocks.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from webindex.spark.tables import table_at
 _LEAST_PARTS: Final = 16
 _PARTS_A_CORE: Final = 4
 _EDGES_A_BLOCK: Final = 2_000_000
-"""A task is worth that many: summing them up takes about as long as handing out the task."""
+"""Edges that justify a task: summing them up takes about as long as scheduling it."""
 
 _SCHEMA: Final = """
     row STRING, capture STRUCT<url: STRING>, fingerprint STRUCT<url: STRING>,
@@ -67,7 +67,7 @@ class Graph:
     Attributes:
         pages: the number of nodes.
         edges: the number of edges.
-        parts: as many tasks read and write the pages.
+        parts: the number of tasks that read and write the pages.
         numbering: the numbers of the pages, for tasks.
     """
 
@@ -166,7 +166,7 @@ def _degrees(edges: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def _split(bounds: list[int], edges: Numbers) -> Iterator[tuple[int, Numbers]]:
-    """The edges by the block that they lead to."""
+    """Group the edges by the block that they lead to."""
     blocks = np.searchsorted(bounds, edges[1], side="right") - 1
     for block in np.unique(blocks).tolist():
         yield block, edges[:, blocks == block]

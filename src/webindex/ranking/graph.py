@@ -1,15 +1,15 @@
-"""The link graph: what one snapshot says of pages and links, as arrays.
+"""The link graph of one snapshot: pages and links, as arrays.
 
     nodes   live pages, numbered in the order of their ids
     edges   P → Q for each live P with a link that vouches (`rel` is follow) for a page that is
             the live Q, or for a redirect that leads to Q in the end; once, however many such
             links there are, and never from a page to itself
 
-Whoever has read a page's row knows all links *of* that page, however the table was cut. A link is
-from and to an id at first; `Numbering` makes numbers of both.
+A page's row contains all links *from* that page, so any partitioning of the table will do. A link
+leads from an id to an id at first; `Numbering` converts both to numbers.
 
 A page's row begins with the first two digits of its id. The rows with one such prefix are a
-*shard*: of that ranks are written by one run at a time.
+*shard*: one run at a time writes its ranks.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ Values: TypeAlias = NDArray[np.float64]
 
 
 class PageRow(NamedTuple):
-    """What the graph needs of a row of `pages`.
+    """The fields of a row of `pages` that the graph needs.
 
     Attributes:
         row: the row's key.
         live: the URL of a live page, else None.
-        follows: the URLs that it has links to that vouch; None if it has none.
+        follows: the targets of its links that vouch; None if it has none.
         url, leads_to: of a redirect, its own URL and that of the page that it leads to in the
             end; `leads_to` is None for all other pages.
     """
@@ -52,13 +52,13 @@ class PageRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PagesRead:
-    """What some rows of `pages` hold.
+    """The contents of some rows of `pages`.
 
     Attributes:
         ids, rows: the live pages, shape (n,), and their rows.
         redirects, destinations: pages that lead elsewhere, and where to; shape (r,) each.
         targets: the distinct pages that are linked to, shape (t,).
-        links: for each link, which of `ids` it is from and which of `targets` it is to;
+        links: for each link, the indexes of its source in `ids` and of its target in `targets`;
             shape (2, m).
     """
 
@@ -71,7 +71,7 @@ class PagesRead:
 
 
 def read_pages(found: Iterable[PageRow]) -> PagesRead:
-    """The part of the graph that some rows, in any order, hold."""
+    """The part of the graph in some rows, given in any order."""
     pages: list[tuple[bytes, str, list[int]]] = []
     redirects: list[bytes] = []
     destinations: list[bytes] = []
@@ -105,11 +105,11 @@ def _ids(found: Sequence[bytes]) -> Ids:
 
 
 class Numbering:
-    """From page ids to the numbers of the live pages that they stand for.
+    """Maps page ids to the numbers of live pages.
 
     Args:
-        live: the ids of all live pages, in any order; a page's number is its place among them
-            in the order of ids. So it does not depend on how the table was cut.
+        live: the ids of all live pages, in any order; a page's number is its position among them
+            in the order of ids, independent of how the table was partitioned.
         redirects, destinations: other pages, and where they lead to.
     """
 
@@ -126,13 +126,13 @@ class Numbering:
         )[order]
 
     def of(self, ids: Ids) -> Numbers:
-        """The numbers that some ids stand for, shape as given; -1 for those that are none."""
+        """The numbers of some ids, shape as given; -1 for ids that lead to no live page."""
         places = _places(self._ids, ids)
         return np.where(places >= 0, self._numbers[places], -1) if self.size else places
 
 
 def _places(ascending: Ids, wanted: Ids) -> Numbers:
-    """Where each id stands in an array; -1 for those that do not."""
+    """The position of each id in an array; -1 for missing ids."""
     if not len(ascending):
         return np.full(len(wanted), -1, dtype=np.int32)
     places = np.searchsorted(ascending, wanted).astype(np.int32)

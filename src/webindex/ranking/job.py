@@ -56,27 +56,27 @@ def rank(
     progress: Show | None = None,
     quiet: bool = False,
 ) -> RankReport:
-    """Compute PageRank over a snapshot of the repository; write back what has moved.
+    """Compute PageRank over a snapshot of the repository; write back changed ranks.
 
-    Observers may work meanwhile. If another run begins, this one ends with an error: of ranks
-    that were written, the newer ones are those of the newer run. To run again after an error is
-    all there is to do. The report is kept in the `journal` table, row `rank/RUN`.
+    Observers may work meanwhile. If another run begins, this one ends with an error: the ranks of
+    the newer run replace those of the older one. After an error, run it again. The report is kept
+    in the `journal` table, row `rank/RUN`.
 
     Args:
         address: the repository, as for `percola.open`. Every machine that runs tasks must reach
-            it at the same place.
-        spark: the session or context to use; it goes on afterwards. Without it, that of this
-            process is used if there is one, else one is started and ended.
+            it under this address.
+        spark: the session or context to use; it is left running. Without it, the session of this
+            process is used if there is one, otherwise one is started and stopped.
         master: the Spark master of a session that is started here; `local[*]` by default.
         epsilon: ranks that have moved by less stay as they are; the mean of all ranks is 1.
         tolerance: the computation ends when a step changes a rank by less, on average.
-        most_iterations: steps after which it ends in any case.
+        most_iterations: the maximum number of steps.
         progress: called from this thread several times a second, instead of showing a bar.
         quiet: show nothing.
 
     Raises:
-        RebuildError: a rebuild of the repository has not come to its end.
-        RankError: options that make no sense; the run ended early, or a newer one has begun.
+        RebuildError: a rebuild of the repository has not finished.
+        RankError: invalid options; the run ended early, or a newer one has begun.
         PercolaError: there is no web index, or Spark cannot be started.
         KeyboardInterrupt: Ctrl-C; the job is cancelled. What was written stays.
     """
@@ -98,7 +98,7 @@ def rank(
             show(Progress("Starting Spark"))
             with running_session(spark, master, "webindex rank") as session:
                 starting = time.perf_counter() - began
-                # Held until all is read: what tasks that are run again have to read stays.
+                # Held until everything is read: repeated tasks read the same versions.
                 with (
                     repo.snapshot() as snapshot,
                     started_job(session.sparkContext, "webindex rank", show) as job,
@@ -131,7 +131,7 @@ def _run(
     report: RankReport,
     most: int,
 ) -> None:
-    """The run itself; what ends it early is `report.error`."""
+    """The run itself; errors that end it early go to `report.error`."""
     try:
         begin(repo, report.run)
         with Graph(session, job, address, report.run) as graph:
@@ -171,7 +171,7 @@ def _write(
     values: Broadcast[Values],
     read: PagesRead,
 ) -> Written:
-    """What a task writes: the ranks of the pages that it has read."""
+    """A task that writes the ranks of the pages that it has read."""
     context = TaskContext.get()
     ranks = values.value[numbering.value.of(read.ids)].tolist()
     try:

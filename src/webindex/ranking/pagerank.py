@@ -2,12 +2,12 @@
 
     rank(Q) = 1 - d + d · ( Σ rank(P) / links(P) over the P that link to Q  +  lost / pages )
 
-where d = 0.85 is the chance to follow a link of the page rather than to begin anywhere, links(P)
-the number of edges from P, and `lost` the rank of all pages without an edge, which thereby
-goes to everyone evenly. Beginning with 1 for each, the mean stays 1.
+where d = 0.85 is the probability of following a link of the page rather than starting anywhere,
+links(P) the number of edges from P, and `lost` the rank of all pages without an edge, which is
+thereby distributed evenly. Starting with 1 for each, the mean stays 1.
 
 A step brings any two rankings closer by the factor d, in the sum over all pages of how much they
-differ. That makes the end certain: after k steps a step changes a page by less than 2·d^k on
+differ. So the iteration terminates: after k steps a step changes a page by less than 2·d^k on
 average, so that 90 are enough for the tolerance of a millionth; and the ranks are then, on
 average, within d / (1 - d) = 5.7 tolerances of where further steps would take them.
 """
@@ -31,8 +31,8 @@ class Block:
     """The edges to the pages from number `low` up to `high`, exclusive.
 
     Attributes:
-        sources, targets: shape (e,) each; ascending by target and then source, so that sums
-            come out the same to the last bit however the graph was cut. Targets count from `low`.
+        sources, targets: shape (e,) each; ascending by target and then source, so that sums are
+            identical to the last bit however the graph was partitioned. Targets count from `low`.
     """
 
     low: int
@@ -47,7 +47,7 @@ class Block:
         return cls(low, high, edges[0][order], edges[1][order] - low)
 
     def receive(self, shares: Values) -> Values:
-        """What each page of the block is given; `shares` is what each page gives to one other."""
+        """What each page of the block receives; `shares` is what each page gives along one edge."""
         given = np.bincount(
             self.targets, weights=shares[self.sources], minlength=self.high - self.low
         )
@@ -60,7 +60,7 @@ class Ranking:
 
     Attributes:
         values: the rank of each page, shape (n,); their mean is 1.
-        iterations: how many steps there were.
+        iterations: the number of steps.
         residual: how much the last one changed a page, on average.
     """
 
@@ -70,7 +70,7 @@ class Ranking:
 
 
 def steps_for(tolerance: float) -> int:
-    """How many steps are surely enough; a thousand where none are."""
+    """A number of steps that is certainly enough; a thousand if there is no such bound."""
     if tolerance <= 0:
         return 1000
     return max(1, math.ceil(math.log(tolerance / 2) / math.log(DAMPING)))
@@ -88,8 +88,8 @@ def iterate(
     Args:
         degrees: the number of edges from each page, shape (n,).
         receive: called with what each page gives along one edge, and the number of the step from
-            1; returns what each page is given, shape (n,) both.
-        most: steps after which it ends in any case.
+            1; returns what each page receives, shape (n,) both.
+        most: the maximum number of steps.
     """
     size = len(degrees)
     ranks: Values = np.ones(size)

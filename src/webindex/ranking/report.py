@@ -1,4 +1,4 @@
-"""What a run of the PageRank job has to say when it is over."""
+"""The report of a run of the PageRank job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RankReport:
 
     Attributes:
         run: the timestamp of the snapshot that the graph was read from.
-        epsilon, tolerance: as the run was told.
+        epsilon, tolerance: the options of the run.
         started_ms: milliseconds since 1970.
         seconds: how long it took, Spark's start (`starting_seconds`) included.
         pages, edges: the size of the graph.
@@ -54,7 +54,7 @@ class RankReport:
         return asdict(self)
 
     def rows(self) -> list[tuple[str, str]]:
-        """The report as lines of a table: a name and what is to be said of it."""
+        """The report as lines of a table, each a name and a value."""
         rows = [
             ("Pages", f"{self.pages:,}, with {self.edges:,} links between them"),
             (

@@ -1,16 +1,17 @@
-"""§2.2, §2.4: ranks go back into the repository, and no two runs ever mix.
+"""§2.2, §2.4: writes ranks into the repository so that no two runs ever mix.
 
 Each shard of the pages has a cell `ranks.run`, the timestamp of the run that may write its ranks:
 
     a run begins        it writes its timestamp into all of these cells, unless there is a larger
+                        one
     it reads ranks      only then, to see which have moved
-    it writes ranks     a transaction takes the shard's cell for update, and must find its own
+    it writes ranks     a transaction reads the shard's cell for update, and must find its own
                         timestamp there
 
-A transaction of an older run that is still on its way when a newer one begins has read a cell
-that is written meanwhile: it conflicts, looks again, and finds that it has been overtaken. So what
-a run has read of ranks is not changed behind its back, and the ranks that a page is given come
-from ever newer runs, whatever was paused, lost or run twice in between.
+A transaction of an older run that is in flight when a newer one begins has read a cell
+that is written meanwhile: it conflicts, is retried, and finds that it has been overtaken. So the
+ranks that a run has read are not changed concurrently, and the ranks of a page come from
+ever newer runs, even if runs or tasks are paused, lost or repeated in between.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from webindex.observers.documents import tell
 from webindex.ranking.graph import SHARDS
 
 DIGITS: Final = 6
-"""Decimals that are written: no more than the tolerance vouches for, so that pages with the same
-links to them have the same rank, and not one that depends on how sums are rounded."""
+"""Decimals that are written: no more than the tolerance justifies, so that pages with the same
+links to them have the same rank, independent of how sums are rounded."""
 
 BATCH: Final = 32
 """Ranks that one transaction writes: enough to share a commit, few enough to repeat it."""
@@ -40,14 +41,14 @@ Rank = tuple[str, float]
 
 
 class OvertakenError(Exception):
-    """A newer run has begun: this one may not write any more."""
+    """A newer run has begun: this one may no longer write."""
 
 
 @dataclass(slots=True)
 class Written:
-    """What became of the ranks of some shards.
+    """The result of writing the ranks of some shards.
 
-    `overtaken` says that the writing ended early, `error` that it failed, and why.
+    `overtaken` means that the writing ended early, `error` that it failed, and why.
     """
 
     written: int = 0
@@ -63,11 +64,11 @@ class Written:
 
 
 def begin(repo: Repository, run: int) -> None:
-    """Let `run` be the one that writes ranks, and none that is older.
+    """Make `run` the run that writes ranks, and exclude older ones.
 
     Raises OvertakenError if a newer one has begun.
     """
-    # Not all in one transaction: it would conflict with every one of an older run that writes.
+    # Not all in one transaction: it would conflict with every write of an older run.
     for low in range(0, len(SHARDS), _CLAIMED_AT_ONCE):
         shards = SHARDS[low : low + _CLAIMED_AT_ONCE]
 
@@ -84,8 +85,8 @@ def begin(repo: Repository, run: int) -> None:
 def write_ranks(repo: Repository, run: int, ranks: Iterable[Rank], epsilon: float) -> Written:
     """Write the ranks that have moved by more than epsilon, and those of pages that have none.
 
-    The ranks of a shard stand together. Doing it again changes nothing: what an earlier attempt
-    of the same run has written is counted again, and not written.
+    The ranks of a shard are adjacent in the input. Repeating it changes nothing: what an earlier
+    attempt of the same run has written is counted again, and not written.
     """
     done = Written()
     try:
@@ -128,8 +129,8 @@ class _Batch:
         if t.get_for_update(tables.rank_run, self.shard) != self.run:
             raise OvertakenError
         for row, value in self.ranks:
-            # For update: whoever takes the page out of the index deletes its rank, and must not
-            # have looked for one before this one was there.
+            # For update: a transaction that removes the page from the index deletes its rank, and
+            # must not miss this one.
             if t.get_for_update(tables.fingerprint, row) is None:
                 done.gone += 1
                 continue

@@ -2,8 +2,8 @@
 
 About 200 pages of the documentation of the Apache HTTP Server, PostgreSQL and SQLite, in four
 languages and three charsets, with their links and duplicates; and a recrawl of two of them.
-`NOTICES.md` beside this file says where they come from and under which licences.
-`scripts/make_sample_crawl.py` makes all of it again.
+`NOTICES.md` beside this file lists their sources and licences.
+`scripts/make_sample_crawl.py` creates all of it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ __all__ = [
 ]
 
 CHANGED_URL = "https://www.sqlite.org/about.html"
-"""The page that `recrawl_path` captures later than the sample does."""
+"""The page of which `recrawl_path` has a later capture than the sample."""
 CHANGED_WORDS = "Forty cormorants carried lanterns across the estuary before the recrawl."
 """The sentence that its later capture gained. No page of the sample has these words."""
 NEW_LINK = "https://www.postgresql.org/docs/15/tutorial-start.html"
 """The link that its later capture gained, to a page of the sample."""
 
 OLDER_URL = "https://www.sqlite.org/features.html"
-"""The page that `recrawl_path` captures earlier than the sample does: it must change nothing."""
+"""The page of which `recrawl_path` has an earlier capture than the sample: it changes nothing."""
 OLDER_WORDS = "A marzipan barometer was mentioned here in an edition that is long superseded."
 """The sentence that only its earlier capture has."""
 
