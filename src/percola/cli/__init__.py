@@ -1,9 +1,9 @@
-"""The command line: `percola --repo PATH COMMAND`. It looks, mends by hand, and runs workers.
+"""The command line: `percola --repo PATH COMMAND`. Inspects and edits cells, and runs workers.
 
-Every command works beside live workers and programs. What a user did wrong is one sentence on
-stderr (`Error: …`) and exit code 1, or 2 where the command line itself does not read; with
-`--json`, stdout then holds `{"error": {"kind": …, "message": …}}`, so that it is always JSON.
-`scan` and `worker` print a JSON document a line, all others one document.
+Every command can run beside live workers and programs. A user's mistake is reported in one sentence
+on stderr (`Error: …`) with exit code 1, or 2 if the command line itself is invalid; with `--json`,
+stdout then holds `{"error": {"kind": …, "message": …}}`, so that it is always JSON. `scan` and
+`worker` print one JSON document per line, all other commands a single document.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from percola.cli.session import CommandLine, Session, common
 @common
 @click.pass_obj
 def cli(session: Session) -> None:
-    """Look into a Percola repository, write single cells, and run workers."""
+    """Inspect a Percola repository, write single cells, and run workers."""
     session.address = session.address or os.environ.get("PERCOLA_REPO")
 
 

@@ -1,4 +1,4 @@
-"""`python -m percola.cli`: the command line where the script `percola` is not on the path."""
+"""`python -m percola.cli`: the command line when the script `percola` is not on the path."""
 
 from percola.cli import main
 

@@ -1,7 +1,7 @@
-"""What the command line is given, made into tables, columns, rows and values.
+"""Parses command-line arguments into tables, columns, rows and values.
 
-A cell is addressed as `ROW COLUMN`. The table follows from the column where only one table has
-it; else it is named, by `--table docs` or as `docs.title`. What MODULE:NAME names is found by
+A cell is addressed as `ROW COLUMN`. If only one table has the column, the table follows from it;
+otherwise it is named with `--table docs` or as `docs.title`. MODULE:NAME is resolved by
 `percola.observers.loading`.
 """
 
@@ -21,7 +21,7 @@ from percola.repository import Repository
 from percola.schema import Column, Family, Table, WeakColumn
 
 BASE64: Final = "base64:"
-"""Rows and values of type bytes may be written so, where they are not text."""
+"""The prefix of rows and values of type bytes that are given in base64."""
 
 _TYPES: Final[dict[str, type | Codec[Any]]] = {
     "bytes": bytes,
@@ -99,7 +99,7 @@ def find_cell_column(repo: Repository, table: str | None, name: str) -> Column[A
 def find_columns(
     table: Table[Any], names: Iterable[str]
 ) -> list[Column[Any, Any] | Family[Any, Any]]:
-    """Columns and families of a table, to be scanned; a family also as `family:`."""
+    """The columns and families of a table to scan; a family may be written `family:`."""
     found: list[Column[Any, Any] | Family[Any, Any]] = []
     for name in names:
         short = name.removeprefix(table.name + ".")
@@ -112,7 +112,7 @@ def find_columns(
 
 
 def _member(table: Table[Any], name: str) -> object:
-    """What a name belongs to in a table: a column, a weak column or a family; else None."""
+    """The column, weak column or family of a table that a name refers to; else None."""
     members = {member.name: member for member in table.members}
     family, colon, _ = name.partition(":")
     found = members.get(family)
@@ -133,7 +133,7 @@ def _names(table: Table[Any]) -> str:
 
 
 def parse_row(table: Table[Any], text: str) -> Any:
-    """A row as the table's own type; rows of bytes also as `base64:…`."""
+    """A row key in the table's type; rows of bytes may be written `base64:…`."""
     return _as_bytes(text) if table.rows is bytes else text
 
 
@@ -141,9 +141,9 @@ def parse_row(table: Table[Any], text: str) -> Any:
 
 
 def parse_value(column: Column[Any, Any], given: str | bytes) -> Any:
-    """A value of the column's type from an argument or from what a file holds.
+    """A value of the column's type from an argument or a file's contents.
 
-    Raises WrongTypeError if the text is not such a value.
+    Raises WrongTypeError if the text is not a value of that type.
     """
     kind = column.codec.name
     if isinstance(given, str) and kind not in ("str", "int", "float", "bool", "json"):
@@ -188,7 +188,7 @@ def _as_bytes(text: str) -> bytes:
 def declare_tables(columns: Iterable[str]) -> list[Table[Any]]:
     """Tables from `TABLE.COLUMN:TYPE[:observed]`, `…:TYPE:family` and `TABLE.COLUMN:weak`.
 
-    Raises UsageError for one that does not read so, SchemaError for an unusable name.
+    Raises UsageError for any other form, SchemaError for an unusable name.
     """
     tables: dict[str, Table[Any]] = {}
     for text in columns:

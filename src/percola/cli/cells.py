@@ -1,4 +1,4 @@
-"""§2.1, §2.2: `get`, `set`, `delete`, `scan` and `history`: cells, by hand."""
+"""§2.1, §2.2: `get`, `set`, `delete`, `scan` and `history`: commands for single cells."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from percola.transactions.row import Row
 from percola.transactions.transaction import Transaction
 
 SCAN_ROWS: Final = 100
-"""How many rows `scan` shows people unless they say; in JSON it prints all."""
+"""The default limit of `scan` without `--json`; with `--json` it prints all rows."""
 
 
 @click.command()
@@ -33,8 +33,8 @@ SCAN_ROWS: Final = 100
 def get(session: Session, row: str, column: str | None, table: str | None, at: int | None) -> None:
     """Print a cell, or a whole row.
 
-    A value of type bytes is written to a file or pipe exactly as it is. Exit code 1 if there
-    is nothing.
+    A value of type bytes is written unchanged to a file or pipe. Exit code 1 if the cell or row
+    does not exist.
     """
     with session.open() as repo:
         snapshot = repo.snapshot(at)
@@ -95,7 +95,7 @@ def _write_value(value: Any) -> None:
 def set_(session: Session, row: str, column: str, value: Any, file: Any, table: str | None) -> None:
     """Write a cell.
 
-    VALUE is read by the column's type: text, 12, 1.5, true, {"a": 1}. With - it comes from
+    VALUE is parsed by the column's type: text, 12, 1.5, true, {"a": 1}. With - it is read from
     standard input. Bytes that are not text may be written base64:….
     """
     if (value is None) is (file is None):
@@ -177,7 +177,7 @@ def scan(
 ) -> None:
     """Print rows in order.
 
-    With --json, one document a row.
+    With --json, one document per row.
     """
     if table and table_too and table != table_too:
         raise ConflictingOptionsError(f"Two tables are named, {table!r} and {table_too!r}.")
@@ -219,7 +219,7 @@ def scan(
 def history(session: Session, row: str, column: str, table: str | None, limit: int | None) -> None:
     """Show every version of a cell.
 
-    By timestamp: data, lock, write, notify and ack, as the paper's figure 4 has them.
+    By timestamp: data, lock, write, notify and ack, as in figure 4 of the paper.
     """
     with session.open() as repo:
         one = arguments.find_column(repo, table, column)

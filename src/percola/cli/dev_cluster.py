@@ -1,4 +1,4 @@
-"""`dev-cluster`: a real HBase on this machine, up and down; `hbase-jars`: what it is made of."""
+"""`dev-cluster`: starts and stops an HBase on this machine; `hbase-jars`: fetches its jars."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ folder_option = click.option(
 def dev_cluster() -> None:
     """Start a real HBase on this machine, for development.
 
-    ZooKeeper, NameNode, three DataNodes, master and three region servers, each a process of its
-    own; everything listens on 127.0.0.1 only. It needs Java 17 and about 5 GB of memory (with
-    --small 2). Its jars are fetched with Maven the first time.
+    ZooKeeper, NameNode, three DataNodes, master and three region servers, each in a separate
+    process; everything listens on 127.0.0.1 only. It needs Java 17 and about 5 GB of memory (2 with
+    --small). Its jars are fetched with Maven the first time.
     """
 
 
@@ -63,8 +63,8 @@ def up(
     first_port: int | None,
     session: int | None,
 ) -> None:
-    """Start what does not run; it runs until `down`."""
-    # Ended from outside, it takes down what it has started, as after Ctrl-C.
+    """Start all processes that are not running; they run until `down`."""
+    # On SIGTERM, stop the processes that were started, as after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if small:
         region_servers, data_nodes = region_servers or 1, data_nodes or 1
@@ -93,7 +93,7 @@ def up(
 @json_option
 @click.pass_obj
 def down(to_show: Session, folder: Path) -> None:
-    """End every process; what was written stays in the folder."""
+    """Stop all processes; the data stay in the folder."""
     cluster = _existing(folder)
     begun = time.monotonic()
     cluster.down()
@@ -108,7 +108,7 @@ def down(to_show: Session, folder: Path) -> None:
 @json_option
 @click.pass_obj
 def status(to_show: Session, folder: Path) -> None:
-    """List the processes; exit code 1 if one does not run."""
+    """List the processes; exit code 1 if one is not running."""
     cluster = _existing(folder)
     states = cluster.status()
     lines = []
@@ -128,7 +128,7 @@ def status(to_show: Session, folder: Path) -> None:
 
 
 def _tell(line: str) -> None:
-    """What goes on: on stderr, for stdout is for what it has come to."""
+    """Print progress to stderr; stdout is for the result."""
     click.echo(line, err=True)
 
 
@@ -143,10 +143,10 @@ def _existing(folder: Path) -> Cluster:
 @json_option
 @click.pass_obj
 def hbase_jars(to_show: Session, which: str | None) -> None:
-    """Fetch HBase's jars with Maven, where they are not yet.
+    """Fetch HBase's jars with Maven if they are missing.
 
-    The client's are for hbase:// addresses, the server's for `percola dev-cluster`; without a word
-    both. Prints where they are.
+    The client's are for hbase:// addresses, the server's for `percola dev-cluster`; without an
+    argument, both. Prints the folders they are in.
     """
     folders = {which: jars.install(which, _tell)} if which else jars.install_all(_tell)
     to_show.show(

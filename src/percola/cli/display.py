@@ -1,4 +1,4 @@
-"""What the command line prints for people: sentences, rows, and tables as narrow as they can be."""
+"""Output of the command line for people: sentences, rows, and compact tables."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _OPS: Final = {Op.DELETE: "delete", Op.LOCK: "lock only"}
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A terminal's or a pipe's console: no markup, so that data is only ever data."""
+    """A console for a terminal or a pipe, without markup: data is never interpreted."""
     return Console(stderr=stderr, markup=False, highlight=False, emoji=False)
 
 
 def say(text: str) -> None:
-    """Print a sentence, in lines of a terminal's width; in a pipe, on one line."""
+    """Print a sentence, wrapped to the terminal's width; in a pipe, on one line."""
     out = console()
     out.print(text, soft_wrap=not out.is_terminal)
 
@@ -41,20 +41,20 @@ def say_error(text: str) -> None:
 
 
 def printable(text: str) -> str:
-    """`text` on one line, with nothing in it that a terminal would obey."""
+    """`text` on one line, without terminal control characters."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def preview(value: Any, width: int) -> str:
-    """A value on one line of about `width` characters; where cut, with its size in bytes."""
+    """A value on one line of about `width` characters; if truncated, with its size in bytes."""
     if isinstance(value, bytes):
         raw = value
     else:
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         raw = text.encode()
-    head = raw[: 4 * width]  # At least `width` characters, if there are as many.
+    head = raw[: 4 * width]  # At least `width` characters, if it has that many.
     shown = printable(head.decode("utf-8", "backslashreplace"))
     if len(head) == len(raw) and len(shown) <= width:
         return shown
@@ -81,7 +81,7 @@ def print_history(
     versions: Sequence[Version],
     failures: Sequence[Failure],
 ) -> None:
-    """Print a cell's versions as figure 4 draws them, the newest at the top."""
+    """Print a cell's versions in the form of figure 4, newest first."""
     out = console()
     out.print(Text(printable(str(cell)), style="bold"), soft_wrap=True)
     shows_notify = any(one.notify for one in versions)
@@ -142,7 +142,7 @@ def _describe_write(write: WriteRecord | None) -> str:
 
 
 def print_locks(locks: Sequence[HeldLock]) -> None:
-    """Print the locks by transaction, and what will become of those whose owner is gone."""
+    """Print the locks by transaction, and how those of dead owners will be resolved."""
     out = console()
     if not locks:
         say("No cell is locked.")
@@ -181,7 +181,7 @@ def print_locks(locks: Sequence[HeldLock]) -> None:
 def print_notifications(
     summary: Sequence[Mapping[str, Any]], cells: Sequence[Notification], total: int
 ) -> None:
-    """Print how much work waits in each column, and some of its cells."""
+    """Print the number of dirty cells in each column, and some of the cells."""
     if not summary:
         say("No cell is dirty: every observer has seen every change.")
         return
@@ -226,7 +226,7 @@ def print_failures(failures: Iterable[Failure], *, traceback: bool) -> None:
 
 
 def print_status(status: Status) -> None:
-    """Print the repository at a glance."""
+    """Print a summary of the repository."""
     out = console()
     facts = Grid.grid(padding=(0, 2))
     facts.add_column(style="cyan", no_wrap=True)
@@ -317,7 +317,7 @@ def count(number: int, noun: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """About how long, in the largest unit that fits."""
+    """An approximate duration, in the largest unit that fits."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"

@@ -1,4 +1,4 @@
-"""`gc`: removes the versions that nobody can read any more (rule P12)."""
+"""`gc`: removes versions that no reader can reach any more (rule P12)."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from percola.gc.collector import Collected
 @common
 @click.pass_obj
 def gc(session: Session, retention: str) -> None:
-    """Remove versions that nobody can read any more.
+    """Remove versions that can no longer be read.
 
-    What is being read by any process stays. Workers do this by themselves; here it is done now.
+    Versions that a live process still reads are kept. Workers collect garbage automatically; this
+    command does it now.
     """
     seconds = arguments.parse_duration(retention)
     with session.open() as repo:

@@ -1,7 +1,7 @@
-"""What the command line prints for programs: JSON.
+"""Output of the command line for programs: JSON.
 
-Rows and values of type bytes are strings where they are UTF-8, and `{"base64": "…"}` where
-they are not; everything else is what it is in JSON.
+Rows and values of type bytes are strings if they are UTF-8, and `{"base64": "…"}` otherwise; all
+other types map to JSON directly.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def write_json(document: object) -> None:
 
 
 def as_json(value: Any) -> Any:
-    """A row or a value as JSON can hold it."""
+    """A row key or a value in its JSON form."""
     if isinstance(value, bytes):
         try:
             return value.decode()
@@ -65,7 +65,7 @@ def version_json(version: Version, column: Column[Any, Any] | WeakColumn[Any]) -
 
 
 def held_lock_json(lock: HeldLock) -> dict[str, Any]:
-    """A lock, where it stands and who holds it."""
+    """A lock, its cell and its owner."""
     return {
         **cell_json(lock.cell),
         "start_ts": lock.start_ts,
@@ -87,7 +87,7 @@ def _lock_json(lock: LockRecord) -> dict[str, Any]:
 
 
 def failure_json(failure: Failure) -> dict[str, Any]:
-    """An observer that was set aside on a cell."""
+    """A change that was dead-lettered for an observer."""
     return {
         **cell_json(failure.cell),
         "observer": failure.observer,
@@ -99,7 +99,7 @@ def failure_json(failure: Failure) -> dict[str, Any]:
 
 
 def status_json(status: Status) -> dict[str, Any]:
-    """The repository at a glance."""
+    """A summary of the repository."""
     return {
         "address": status.address,
         "format": status.format,
@@ -143,7 +143,7 @@ def members(table: Table[Any]) -> list[tuple[str, str, bool]]:
 
 
 def decoded(column: Column[Any, Any] | WeakColumn[Any], raw: bytes) -> Any:
-    # What cannot be decoded is what somebody who looks into a history has come to see.
+    # Show undecodable values raw: they may be why the history is being inspected.
     try:
         return column.decode_value(raw) if isinstance(column, Column) else raw
     except WrongTypeError:

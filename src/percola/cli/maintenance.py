@@ -1,4 +1,4 @@
-"""`check`, `backup`, `restore`: whether a repository is sound, and a copy for when it is not."""
+"""`check`, `backup` and `restore`: integrity checks and backups of a repository."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from percola.maintenance.row_rules import Columns
 from percola.repository import Repository
 
 _PICTURES = 5
-"""How many cells are drawn as figure 4 has them, below what is wrong with them."""
+"""How many damaged cells are drawn in the form of figure 4, below their findings."""
 
 
 # --- check ------------------------------------------------------------------------------
@@ -56,10 +56,10 @@ _PICTURES = 5
 @common
 @click.pass_obj
 def check(session: Session, limit: int) -> None:
-    """Report every broken rule of the cells.
+    """Check the repository for integrity errors.
 
-    It walks the whole repository and changes nothing, and others may go on meanwhile. Exit code
-    1 if a rule is broken; what is only unusual is a note.
+    Scans the whole repository and changes nothing; programs and workers may run meanwhile. Exit
+    code 1 if there are errors; what is merely unusual is reported as a note.
     """
     counts = Counts()
     found: list[Finding] = []
@@ -84,7 +84,7 @@ def check(session: Session, limit: int) -> None:
 
 @contextlib.contextmanager
 def _check_bar(repo: Repository) -> Iterator[Callable[[Counts], None]]:
-    """A bar of the rows walked; of the whole, where the store can tell how much that is."""
+    """A progress bar of the rows scanned; with a total if the store can estimate it."""
     out = display.console(stderr=True)
     columns = (
         SpinnerColumn(),
@@ -159,7 +159,7 @@ def _print_check(repo: Repository, counts: Counts, found: list[Finding]) -> None
 
 
 def _draw(repo: Repository, columns: Columns, finding: Finding) -> bool:
-    """Draw the cell of a finding as figure 4 does, if it can be read at all."""
+    """Draw the cell of a finding in the form of figure 4, if it can be read."""
     cell = finding.cell
     column = columns.of(cell.table, cell.column)
     if column is None:
@@ -184,8 +184,8 @@ def _draw(repo: Repository, columns: Columns, finding: Finding) -> bool:
 def backup(session: Session, file: str) -> None:
     """Write a backup to FILE, or to stdout (-).
 
-    It holds one moment; programs and workers may go on meanwhile. An existing file is left as
-    it is.
+    The backup is a consistent snapshot; programs and workers may run meanwhile. An existing file is
+    not overwritten.
     """
     with session.open() as repo:
         if file == "-":
@@ -211,9 +211,9 @@ def backup(session: Session, file: str) -> None:
 @common
 @click.pass_obj
 def restore(session: Session, file: str) -> None:
-    """Make a repository of a backup.
+    """Create a repository from a backup.
 
-    FILE is the backup, - is stdin. --repo names the folder, which must be empty or not there yet.
+    FILE is the backup, - is stdin. --repo names the folder, which must be empty or not exist yet.
     """
     address = session.where().removeprefix("lmdb:")
     source: Any = sys.stdin.buffer if file == "-" else Path(file).expanduser()
@@ -230,7 +230,7 @@ def restore(session: Session, file: str) -> None:
 
 @contextlib.contextmanager
 def _cut_off_on_error() -> Iterator[None]:
-    """After an error nothing more goes to stdout: neither what is buffered nor an error's JSON."""
+    """After an error, write nothing more to stdout: neither buffered data nor an error's JSON."""
     try:
         yield
     except PercolaError:

@@ -1,8 +1,8 @@
-"""The port on which a worker or an oracle serves its metrics, for Prometheus to fetch.
+"""The port on which a worker or an oracle serves its metrics to Prometheus.
 
-It asks for no password, so it listens at loopback unless it is told otherwise. Connections cost a
-thread each: one that sends no request ends after some seconds, and above a limit the oldest one
-ends, so that idle connections neither take all memory nor lock Prometheus out.
+It has no authentication, so it listens on loopback by default. Each connection takes a thread: one
+that sends no request is closed after some seconds, and above a limit the oldest one is closed, so
+that idle connections neither exhaust memory nor lock Prometheus out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger("percola.metrics")
 
 _CONNECTIONS: Final = 32
 _SECONDS: Final = 10.0
-"""For how long a connection may be silent."""
+"""Seconds after which a silent connection is closed."""
 
 
 def metrics_options(command: F) -> F:
@@ -48,9 +48,9 @@ def metrics_options(command: F) -> F:
 
 
 def serve_metrics(registry: CollectorRegistry, host: str, port: int | None) -> int | None:
-    """Serve a registry's metrics in a thread; the port it got, None if none was asked for.
+    """Serve a registry's metrics in a thread; returns the port, None if none was requested.
 
-    Raises UsageError if that address cannot be listened at.
+    Raises UsageError if it cannot listen on that address.
     """
     if port is None:
         return None
@@ -92,7 +92,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
                 del self._open[oldest]
             self._open[request] = None
         if oldest is not None:
-            # Its thread reads the end of the stream, and ends.
+            # Its thread reads the end of the stream and exits.
             with suppress(OSError):
                 oldest.shutdown(socket.SHUT_RDWR)
         super().process_request(request, client_address)

@@ -1,4 +1,4 @@
-"""§2.3: `oracle`: a process that hands out timestamps, or stands by to take over."""
+"""§2.3: `oracle`: a process that hands out timestamps, or is on standby."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ def oracle(
 ) -> None:
     """Hand out timestamps until SIGTERM or Ctrl-C.
 
-    For a repository on a store that many machines share. Start two or more of them, on different
-    machines: one hands out, the others take over when it is gone. Programs find them by
-    ?oracle=HOST:PORT,HOST:PORT in the repository's address.
+    For a repository on a store that many machines share. Start two or more on different machines:
+    one hands out timestamps, the others are on standby and take over if it fails. Programs find
+    them by ?oracle=HOST:PORT,HOST:PORT in the repository's address.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     where = session.where()
@@ -117,10 +117,10 @@ def oracle(
     if token_file:
         token = network.one_line(network.read_file(token_file, "--token-file"), "--token-file")
     check_access(listen, token, tls)
-    # To make a table takes a busy store longer than a lease lasts.
+    # A busy store takes longer than a lease to create a table.
     with contextlib.closing(network.open_store(address)) as creating:
         creating.create_tables([ORACLE_TABLE])
-    # A call that hangs keeps the lease from being renewed: it is given up early.
+    # A call that hangs keeps the lease from being renewed, so it times out early.
     store = network.open_store(address, request_seconds=min(60, lease / 3), patience_seconds=lease)
     try:
         server = OracleServer(

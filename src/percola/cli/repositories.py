@@ -1,4 +1,4 @@
-"""`init` and `status`, and what operators look at: `locks`, `notifications`, `failed`."""
+"""`init` and `status`, and for operators `locks`, `notifications` and `failed`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def init(
     document = {"repository": address, "created": created, "durability": kept, "tables": names}
     added = [name for name in names if name not in known]
     if created:
-        # A store elsewhere has a durability of its own.
+        # Remote stores define their own durability.
         sentence = f"Created a repository in {address}" + (f", durability {kept}" if kept else "")
         sentence += f", with {_listed('table', names)}." if names else ", without tables yet."
         if kept == "relaxed":
@@ -86,9 +86,9 @@ def init(
 @common
 @click.pass_obj
 def status(session: Session) -> None:
-    """Show the repository at a glance.
+    """Show a summary of the repository.
 
-    Its tables, the work to do, locks, live processes.
+    Its tables, pending work, locks and live processes.
     """
     with session.open() as repo:
         found = inspection.status(repo)
@@ -108,7 +108,7 @@ def _listed(noun: str, names: Sequence[str]) -> str:
 def locks(session: Session) -> None:
     """List the locks, by transaction.
 
-    With each, its primary, and whether the process that owns it still lives.
+    Each with its primary and whether the process that owns it is alive.
     """
     with session.open() as repo:
         found = list(inspection.locks(repo))
@@ -123,7 +123,7 @@ def locks(session: Session) -> None:
 @common
 @click.pass_obj
 def notifications(session: Session, limit: int) -> None:
-    """Count the work to do: dirty cells."""
+    """Count the pending work: dirty cells."""
     columns: dict[str, dict[str, Any]] = {}
     cells: list[inspection.Notification] = []
     with session.open() as repo:
@@ -185,7 +185,7 @@ def failed_list(session: Session, observer: str | None, traceback: bool) -> None
 def failed_retry(
     session: Session, observer: str | None, row: str | None, every: bool, table: str | None
 ) -> None:
-    """Make the cells dirty again, so that the observers run again."""
+    """Mark the cells dirty again, so that the observers run again."""
     some = observer is not None or row is not None or table is not None
     if some is every:
         raise click.UsageError("Say which: either --observer, --row or --table, or --all.")

@@ -1,4 +1,4 @@
-"""What every command shares: which repository, which form of output, and how errors end."""
+"""Common to all commands: the repository, the output format, and error handling."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass
 class Session:
-    """What the options before and after the command say."""
+    """The options common to all commands."""
 
     address: str | None = None
     json: bool = False
@@ -45,12 +45,12 @@ class Session:
 
     @contextmanager
     def open(self, schema: Sequence[Table[Any]] = ()) -> Iterator[Repository]:
-        """The repository, which must be there."""
+        """Open the repository, which must exist."""
         with percola.open(self.where(), schema, create=False) as repo:
             yield repo
 
     def show(self, document: object, sentence: str) -> None:
-        """Print a result in one of its two forms."""
+        """Print a result as JSON or as a sentence."""
         if self.json:
             write_json(document)
         else:
@@ -58,7 +58,7 @@ class Session:
 
 
 class CommandLine(click.Group):
-    """The whole of it: turns what commands raise into sentences and exit codes."""
+    """The root command: turns exceptions into error messages and exit codes."""
 
     def main(
         self,
@@ -89,7 +89,7 @@ class CommandLine(click.Group):
         except OSError as error:
             if error.errno != errno.EPIPE:
                 raise
-            # The reader of our output has gone. Python would complain once more at its exit.
+            # The reader of the output is gone. Python would report that once more at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 1
         sys.exit(code if isinstance(code, int) else 0)
@@ -107,7 +107,7 @@ class ValueLast(click.Command):
 
 
 class ListByDefault(click.Group):
-    """A group that lists when no command of its own is named."""
+    """A group that runs its command `list` if none is named."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not any(text in self.commands or text in ctx.help_option_names for text in args):
@@ -137,7 +137,7 @@ json_option = click.option(
 
 
 def common(command: F) -> F:
-    """`--repo` and `--json`, which are understood before and after a command's name."""
+    """Add `--repo` and `--json`, which are accepted before and after a command's name."""
     repo = click.option(
         "--repo",
         metavar="PATH_OR_URL",

@@ -1,4 +1,4 @@
-"""§2.4: `worker`: a process that runs observers until it is told to end."""
+"""§2.4: `worker`: a process that runs observers until it is stopped."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def worker(
     a function that returns one of these and may take the repository. The current directory can
     be imported from.
 
-    An observer that raises is tried again a few times, and each attempt is logged with its
-    traceback; then the change is dead-lettered ('percola failed').
+    An observer that raises is retried a few times, and each attempt is logged with its traceback;
+    then the change is dead-lettered ('percola failed').
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     kept = None if retention == "none" else arguments.parse_duration(retention)
@@ -95,7 +95,7 @@ def worker(
 
 
 def _dead_letters(repo: Repository, observers: Sequence[Observer[Any]]) -> int:
-    """How many changes are dead-lettered for these observers, by whichever worker and when."""
+    """How many changes are dead-lettered for these observers, now or earlier, by any worker."""
     ours = {(one.name, *column.address) for one in observers for column in one.columns}
     return sum((one.observer, one.cell.table, one.cell.column) in ours for one in failures(repo))
 
@@ -111,7 +111,8 @@ def _work(
     def stop(number: int, frame: object) -> None:
         run.stop(wait=False)
 
-    # The worker takes signals itself while it runs; these are for the moments around that.
+    # The worker handles signals itself while it runs; these handlers cover the time before and
+    # after.
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         started = {"event": "started", "pid": os.getpid(), "observers": by_column}
