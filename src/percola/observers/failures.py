@@ -1,21 +1,20 @@
 """§2.4: observers that fail on a change: attempts, back-off, dead letters (rule N5).
 
-A failed attempt is recorded where the work itself stands, in the value of the change's notify
-entry, and the observer runs again after a back-off. After `attempts` of them the change is
-dead-lettered for this observer: a `failed` entry with the traceback is put, in the same row
-mutation that answers the notify entry.
+A failed attempt is recorded in the value of the change's notify entry, and the observer runs again
+after a back-off. After `attempts` failures the change is dead-lettered for this observer: the row
+mutation that removes the notify entry also puts a `failed` entry with the traceback.
 
     c:notify@8 = {"index": [2, 1700000000000]}      failed twice; not before this time, in ms
     c:notify@8 = {"index": [5, null], …}            dead-lettered; other observers of the column
-                                                    have not dealt with the change yet
+                                                    have not handled the change yet
 
-So there is no table of failures that could overflow: any number of cells may fail at once, every
-worker knows of all attempts, they outlive a worker's death, and a scan skips the cells that wait
-for their next attempt without a further call. The record goes away with the notify entry. A newer
-change has a notify entry of its own, without a record: it is tried at once, from the first attempt.
+There is no separate table of failures that could overflow: any number of cells may fail at once,
+all workers see all attempts, the attempts survive the death of a worker, and a scan skips cells in
+back-off without another store call. The record is removed with the notify entry. A newer change has
+its own notify entry without a record, so it runs at once, starting with the first attempt.
 
-The back-off compares wall clocks of different machines. Nothing depends on it but when the next
-attempt comes, and no wait is longer than this worker's `longest_wait`.
+The back-off compares wall clocks of different machines. Clock skew affects only when the next
+attempt runs, and no wait is longer than this worker's `longest_wait`.
 """
 
 from __future__ import annotations
@@ -50,12 +49,12 @@ _NO_ATTEMPTS: Final = Attempts(0, 0)
 
 @dataclass(slots=True)
 class DirtyCell:
-    """A cell with notify entries, as it was found under its row's advisory lock.
+    """A cell with notify entries, as read under its row's advisory lock.
 
     Attributes:
         cell: the cell.
         notified: the timestamps of its notify entries, the newest first.
-        attempts: failed attempts at the newest change, by the observer's name.
+        attempts: failed attempts for the newest change, by observer name.
     """
 
     cell: Cell
@@ -64,7 +63,7 @@ class DirtyCell:
 
     @classmethod
     def of(cls, cell: Cell, entries: Sequence[tuple[int, bytes]]) -> DirtyCell:
-        """From the cell's notify entries, (timestamp, value); there is at least one."""
+        """Create it from the cell's notify entries, (timestamp, value); at least one."""
         if len(entries) > 1:
             entries = sorted(entries, reverse=True)
         return cls(cell, [ts for ts, _ in entries], decode_attempts(entries[0][1]))
@@ -76,12 +75,12 @@ class DirtyCell:
 
 
 class Failures:
-    """Counts failed attempts, decides when the next one is due, and dead-letters.
+    """Counts failed attempts, schedules the next one, and dead-letters changes.
 
     Args:
         attempts: how often an observer may fail on a change before it is dead-lettered.
-        first_wait: seconds until the second attempt; they double from there.
-        longest_wait: seconds that they double up to.
+        first_wait: seconds until the second attempt; the wait doubles with each failure.
+        longest_wait: upper bound of the wait in seconds.
     """
 
     def __init__(
@@ -105,10 +104,10 @@ class Failures:
     def is_dead_lettered(self, one: Observer[Any], dirty: DirtyCell) -> bool:
         """Whether the newest change is dead-lettered for an observer.
 
-        The `failed` entry decides. The record says when it is worth a look: it may stand alone,
-        where notify entries have a table of their own (`percola.store.remote.notify_table`) and the
-        worker died between the two, or where it arrived late, after somebody had retried the
-        change.
+        The `failed` entry decides; the record only tells when to read it. The record may exist
+        without the entry: with a separate notify table (`percola.store.remote.notify_table`), if
+        the worker died between the two writes, or if the record arrived after a retry of the change
+        by a user.
         """
         found = dirty.attempts.get(one.name)
         if found is None or found.due_ms is not None:
@@ -121,15 +120,15 @@ class Failures:
         return not self._seconds_left(dirty.attempts.get(one.name, _NO_ATTEMPTS))
 
     def seconds_to_wait(self, group: Sequence[Observer[Any]], raw: bytes) -> float:
-        """For how long none of a cell's observers is to run, by its newest notify entry; 0: run."""
+        """Seconds until any of a cell's observers may run, by its newest notify entry; 0: now."""
         attempts = decode_attempts(raw)
-        # One that has no record may have run already: its acknowledgment is not looked at here.
+        # An observer without a record may have run already: acknowledgments are not read here.
         if any(one.name not in attempts for one in group):
             return 0.0
         return self.until_next_attempt(raw)
 
     def until_next_attempt(self, raw: bytes) -> float:
-        """Seconds until the next of the attempts that a notify entry records is due."""
+        """Seconds until the earliest attempt recorded in a notify entry is due."""
         waiting = [one for one in decode_attempts(raw).values() if one.due_ms is not None]
         return min(map(self._seconds_left, waiting), default=0.0)
 
@@ -137,7 +136,7 @@ class Failures:
         if not attempts.due_ms:
             return 0.0
         left = (attempts.due_ms - self._clock.wall_ms()) / 1000
-        # Further away than any back-off: the clock that it was recorded by is ahead of this one.
+        # Further away than any back-off: the clock of the recording worker is ahead of this one.
         return left if 0 < left <= self._longest_wait + 0.002 else 0.0
 
     def failed(
@@ -149,13 +148,13 @@ class Failures:
     ) -> bool:
         """Record a failed attempt with its traceback, `story`.
 
-        It counts for all `changes`, dirty cells of one row, the first of which the observer was run
-        for. Each that it was the last attempt for is dead-lettered, and its notify entries in
-        `answers` are removed. Returns whether the first one was.
+        It counts for all `changes`, the dirty cells of one row; the observer was run for the first.
+        Each change that has used up its attempts is dead-lettered, and its notify entries in
+        `answers` are removed. Returns whether the first change was dead-lettered.
         """
         self._metrics.failures.labels(one.name).inc()
         counts = [dirty.attempts.get(one.name, _NO_ATTEMPTS).failed + 1 for dirty in changes]
-        # One wait for all: else the observer would come back for each of them.
+        # One wait for all changes: else the observer would run again for each of them.
         wait = backoff(self._rng, max(counts), first=self._first_wait, most=self._longest_wait)
         due_ms = self._clock.wall_ms() + math.ceil(wait * 1000) + 1
         following = "" if counts[0] >= self._attempts else f", the next one in {wait:.2f} s"
@@ -183,9 +182,9 @@ class Failures:
     ) -> bool:
         """Put a `failed` entry with the traceback, and remove the notify entries `answered`.
 
-        It stands at the timestamp of the newest change that the observer was to look at: a run
-        that began before that change does not remove it. Returns False with nothing changed if
-        that change has been answered meanwhile, by another worker.
+        The entry has the timestamp of the newest change that the observer had to handle, so a run
+        that began before that change does not remove it. Returns False and changes nothing if
+        another worker has answered that change in the meantime.
         """
         cell, newest = dirty.cell, dirty.newest
         last_line = story.strip().splitlines()[-1]
@@ -223,7 +222,7 @@ class Failures:
         return Put(Kind.NOTIFY, dirty.cell.column, dirty.newest, encode_attempts(dirty.attempts))
 
     def _change(self, dirty: DirtyCell, changes: Sequence[Put | Delete]) -> bool:
-        """Change the cell's row, unless its newest change has been answered; whether it did."""
+        """Mutate the cell's row if its newest change is unanswered; return whether it was."""
         table, row, column = dirty.cell
         stands = Condition(True, Kind.NOTIFY, column, dirty.newest, dirty.newest)
         return self._context.store.mutate([RowMutation(table, row, [stands], changes)])[0]

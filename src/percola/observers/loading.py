@@ -1,7 +1,7 @@
 """§2.4: load the observers and tables that a command line or a Spark job names as MODULE:NAME.
 
-`percola worker` and `percola.spark.run_workers` mean the same by it, and say the same of what does
-not read so. A worker is named rather than pickled: its process imports the program afresh.
+`percola worker` and `percola.spark.run_workers` share the syntax and the error messages. Observers
+are named rather than pickled: each worker process imports the program itself.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _POSITIONAL: Final = (
 def opened(
     address: str, target: str, schema: str | None = None
 ) -> Iterator[tuple[Repository, list[Observer[Any]]]]:
-    """A repository and the observers that are to run on it, for the length of a block.
+    """Open a repository and load the observers to run on it, for the length of a block.
 
-    The tables of their columns are added to the repository, and those of `schema`, which are for
-    tables that the observers only write to.
+    Opens it with the tables of the observers' columns and those of `schema`, which names tables
+    that the observers only write to.
 
-    Raises what `load_observers`, `load_schema` and `percola.open` raise; NotARepositoryError where
-    there is none.
+    Raises what `load_observers`, `load_schema` and `percola.open` raise; NotARepositoryError if
+    there is no repository at `address`.
     """
     with repository.open(address, create=False) as repo:
         observers = load_observers(target, repo)
@@ -53,7 +53,7 @@ def opened(
 
 
 def load_schema(target: str) -> list[Table[Any]]:
-    """The tables that `MODULE:NAME` is a list of (one Table, or a Schema, is fine as well)."""
+    """Load the tables that `MODULE:NAME` names: a list of tables, one Table or a Schema."""
     found = load(target)
     tables = [found] if isinstance(found, Table) else found
     if not isinstance(tables, Iterable) or isinstance(tables, str | bytes):
@@ -67,7 +67,7 @@ def load_schema(target: str) -> list[Table[Any]]:
 
 
 def load_observers(target: str, repo: Repository) -> list[Observer[Any]]:
-    """The observers that `MODULE:NAME` is, or that it returns when it is called.
+    """Load the observers that `MODULE:NAME` names, or that it returns when called.
 
     NAME is an observer, a list of them, or a function that returns either; a function that
     takes an argument is given the repository.
@@ -85,7 +85,7 @@ def load_observers(target: str, repo: Repository) -> list[Observer[Any]]:
 
 
 def needs_call(found: object) -> bool:
-    """Whether what was loaded is a function that returns observers, rather than observers."""
+    """Whether the loaded object is a function that returns observers, rather than observers."""
     return not isinstance(found, Observer) and callable(found)
 
 
@@ -102,11 +102,11 @@ def _call(target: str, function: Any, repo: Repository) -> object:
 
 
 def load(target: str) -> Any:
-    """The attribute that `MODULE:NAME` names; the current directory is importable.
+    """Load the attribute that `MODULE:NAME` names; the current directory is importable.
 
-    Raises UsageError if there is no such module or attribute, if importing it failed (then with
-    what was raised, and where), or if it opens a repository when it is imported: its program would
-    run, and perhaps write, before anybody knows whether the name is right.
+    Raises UsageError if there is no such module or attribute, if the import failed (the message
+    has the exception and its location), or if the module opens a repository when it is imported:
+    the program would run, and perhaps write, before the name has been checked.
     """
     module_name, colon, name = target.partition(":")
     if not (module_name and colon and name):
@@ -152,7 +152,7 @@ def _import(name: str) -> Any:
 
 
 def _raised(error: BaseException) -> str:
-    """What was raised, and where, without a full stop."""
+    """The exception and where it was raised, without a full stop."""
     where = ""
     if isinstance(error, SyntaxError) and error.filename:
         where = f" ({error.filename}, line {error.lineno})"
@@ -164,7 +164,7 @@ def _raised(error: BaseException) -> str:
             for frame in traceback.extract_tb(error.__traceback__)
             if not frame.filename.startswith("<") and frame.filename != importlib.__file__
         ]
-        # The user's own line says more than the line of a library that it called.
+        # The line in the user's code is more useful than one in a library that it called.
         own = [
             frame
             for frame in frames

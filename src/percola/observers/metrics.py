@@ -1,6 +1,6 @@
-"""§2.4: a worker's Prometheus metrics, in a registry of its own.
+"""§2.4: a worker's Prometheus metrics, in a registry per worker.
 
-Nothing is global: two workers in one process do not add to each other's numbers. A program
+Nothing is global: two workers in one process do not share counters. A program
 that serves metrics passes `WorkerMetrics.registry` to prometheus_client's exposition.
 """
 
@@ -17,7 +17,7 @@ _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1
 
 
 Counted: TypeAlias = Mapping[tuple[str, str], Sequence[int]]
-"""Calls of a network store, by caller and kind: how many, the rows and cells that they named."""
+"""Calls to a network store, by caller and kind: number of calls, rows and cells requested."""
 
 
 class WorkerMetrics:
@@ -96,7 +96,7 @@ class WorkerMetrics:
         """Count an observer's transaction that ran for some rows and committed."""
         children = self._committed.get(observer)
         if children is None:
-            # Kept: looking them up takes longer than counting.
+            # Cached: looking them up takes longer than counting.
             children = self.runs.labels(observer), self.seconds.labels(observer)
             self._committed[observer] = children
         runs, took = children
@@ -114,9 +114,10 @@ class WorkerMetrics:
     def watch_store(
         self, calls: Callable[[], Counted], prefetched: Callable[[], tuple[int, int]]
     ) -> None:
-        """Tell of a repository's calls to its store as well, whenever somebody asks.
+        """Export a repository's calls to its store as well, whenever metrics are collected.
 
-        `prefetched` gives how many cells and whole rows came ahead, and how many of them were read.
+        `prefetched` returns how many cells and whole rows were prefetched, and how many of them
+        were read.
         """
         self.registry.register(_StoreMetrics(calls, prefetched))
 
@@ -133,7 +134,7 @@ class WorkerMetrics:
 
 
 class _StoreMetrics(Collector):
-    """What the counting store and the prefetch have counted, when it is asked for."""
+    """Exports the counts of the counting store and the prefetch when metrics are collected."""
 
     def __init__(
         self, calls: Callable[[], Counted], prefetched: Callable[[], tuple[int, int]]

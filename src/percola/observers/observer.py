@@ -1,4 +1,4 @@
-"""§2.4 Observers: code that runs in a transaction of its own after a column has changed.
+"""§2.4 Observers: functions that run in their own transaction after a column has changed.
 
     @observer(contents)
     def index(t, url): ...
@@ -7,10 +7,10 @@ An observer is a plain value, built explicitly into a `Worker` in the program's 
 is registered by importing. One run, for a dirty cell `c` of a row, is one transaction:
 
     strong   read c's newest write and c:ack_O; run only if c was written after the last
-             acknowledgment; set c:ack_O to start_ts; commit. Two runs for one change meet at
-             c:ack_O, and one of them conflicts: at most one commits (rule N3). Many changes
-             may be answered by one run: that is the paper's message collapsing.
-    weak     the column cannot be written, only notified; run whenever it was. Nothing is
+             acknowledgment; set c:ack_O to start_ts; commit. Two runs for one change conflict
+             on c:ack_O: at most one commits (rule N3). One run may answer many changes: the
+             paper's message collapsing.
+    weak     the column cannot be written, only notified; run for every notification. Nothing is
              acknowledged, so several runs may commit for one notification.
 
 An observer may observe several columns of a table:
@@ -18,36 +18,36 @@ An observer may observe several columns of a table:
     @observer(price, category)
 
 One run for a row then answers all changes of these columns up to its start_ts. It acknowledges
-each column that has changed, in the one transaction, so rule N3 holds for each change alone: two
-runs that both saw a change of `price` meet at its acknowledgment, whatever else they saw.
+each column that has changed, in the one transaction, so rule N3 holds for each change separately:
+two runs that both saw a change of `price` conflict on its acknowledgment, whatever else they saw.
 
 After the commit, and only then, the notify entries at or below start_ts are removed (rule N2;
 on a store with one-step commit, in the same step). A notify entry is a hint: if one is left
-over, the acknowledgment says that nothing is to be done.
+over, the acknowledgment shows that there is nothing to do.
 
 An observer may answer several dirty rows of its column in one transaction:
 
     @observer(inlinks_changed, batch=32)
 
-Where runs are small, most of what they cost is their beginning and their commit, and a batch has
-one of each. It takes what is dirty now and waits for nothing; `percola.observers.runner` says what
-becomes of a batch that fails.
+Small runs spend most of their time on begin and commit, and a batch has one of each. A batch takes
+the rows that are dirty now and never waits for more; `percola.observers.runner` describes how a
+failed batch is handled.
 
-An observer that many changes lead to, and whose result nobody waits for, may step back:
+An observer that is triggered by many changes, and whose result is not urgent, may be debounced:
 
     @observer(inlinks_changed, batch=32, defer=10.0)
 
-While a worker finds other work, it looks at such a column only every so many seconds: a hundred
-changes of one row are then answered once. When there was nothing else for a moment, it looks.
+While a worker finds other work, it scans such a column only every so many seconds, so that a
+hundred changes of one row are answered by one run. When it has been idle for a moment, it scans it.
 
-Behind a network, what past runs read of their own rows comes for all rows of a batch at once
-(`percola.transactions.prefetch`). Which other rows a run will read, only the program knows: before
-the runs, `@observer(refresh, batch=32, ahead=read_ahead)` calls `read_ahead(t, rows)` where calls
-are dear.
+On a store behind a network, what past runs read of their own rows is prefetched for all rows of a
+batch at once (`percola.transactions.prefetch`). Only the program knows which other rows a run will
+read: on such a store, `@observer(refresh, batch=32, ahead=read_ahead)` calls `read_ahead(t, rows)`
+before the runs.
 
-An observer that waits for something outside, such as a search index, may run apart, with
-`@observer(outbox_ready, apart=True)`: one worker of the repository runs it, on a thread that does
-nothing else, and the others stand by.
+An observer that waits for an external system, such as a search index, may run on a dedicated
+thread, with `@observer(outbox_ready, apart=True)`: one worker of the repository runs it, on a
+thread that does nothing else, and the others stand by.
 """
 
 from __future__ import annotations
@@ -74,17 +74,17 @@ _BATCH_BYTES: Final = 1 << 20
 ObservedColumn: TypeAlias = Column[R, Any] | WeakColumn[R]
 
 Notified: TypeAlias = Mapping[Cell, Sequence[int]]
-"""Dirty cells of a row, and the timestamps of their notify entries that a run answers."""
+"""Dirty cells of a row, each with the timestamps of the notify entries that a run answers."""
 
 
 class Watch:
-    """What somebody who watches over a run is told, and says; this one lets it go on for ever."""
+    """Hooks for enforcing a time limit on a run; this base class sets no limit."""
 
     def begun(self, transaction: ObserverTransaction) -> None:
         """The run has begun, in this transaction."""
 
     def is_given_up(self) -> bool:
-        """Whether the run was given up. If not, it will not be from here on: it commits."""
+        """Whether the run was given up. If not, it can no longer be given up, and commits."""
         return False
 
 
@@ -98,13 +98,13 @@ class Observer(Generic[R]):
     Attributes:
         column: an observed column, or a weak column.
         function: called with the transaction and the row; it must not commit.
-        name: what its acknowledgments stand under in the repository: keep it when the
-            function is renamed, change it to have every later change seen anew.
+        name: the key of its acknowledgments in the repository: keep it when the function is
+            renamed; with a new name it has acknowledged nothing yet.
         batch: how many rows it may answer in one transaction at most; see `observer`.
-        defer: seconds for which it may be put off while there is other work; see `observer`.
-        share: of a worker's time, how much it may take while there is other work, up to 1.
-        apart: whether one worker runs it, on a thread of its own; see `observer`.
-        ahead: reads together what runs for several rows will read; see `observer`.
+        defer: seconds for which it is debounced while there is other work; see `observer`.
+        share: cap on its part of a worker's time while there is other work, up to 1.
+        apart: whether one worker runs it, on a dedicated thread; see `observer`.
+        ahead: reads in one call what runs for several rows will read; see `observer`.
         others: further columns that it observes, of the same table.
     """
 
@@ -187,7 +187,7 @@ class Observer(Generic[R]):
 
     @property
     def label(self) -> str:
-        """Its name, and of several columns which: what workers compare (`Observers`)."""
+        """Its name, with its columns if it has several; workers compare it (`Observers`)."""
         if not self.others:
             return self.name
         return f"{self.name}({', '.join(sorted(column.name for column in self.columns))})"
@@ -199,11 +199,11 @@ class Observer(Generic[R]):
     def run(
         self, context: TransactionContext, row: bytes, notified: Notified, watch: Watch = NOBODY
     ) -> bool:
-        """Run once for a dirty row, if it has to; whether it ran.
+        """Run once for a dirty row unless its changes are acknowledged; return whether it ran.
 
-        `notified` are the row's dirty cells, with the timestamps of the notify entries that this
+        `notified` has the row's dirty cells, with the timestamps of the notify entries that this
         run answers. Raises what the function raises, ConflictError if another transaction won,
-        and ObserverTimeoutError if the run was given up before the end of the function.
+        and ObserverTimeoutError if the run was given up before the function returned.
         """
         transaction = ObserverTransaction(context)
         watch.begun(transaction)
@@ -234,11 +234,11 @@ class Observer(Generic[R]):
     ) -> list[bytes]:
         """Run for dirty rows of its table, one after the other, in one transaction.
 
-        `rows` hands out each row, and its dirty cells as for `run`, when it is its turn.
-        None is asked for after `most` of them, nor once the transaction is large or has gone on
-        for 50 ms: whoever waits for its rows, or writes what it writes, shall not wait long.
-        `ahead` are rows that will probably be handed out, more and more of them: what is read of
-        one may be read of all. Returns the rows that the commit has answered; raises as `run` does.
+        `rows` yields each row, with its dirty cells as for `run`, when its turn comes. The batch
+        ends after `most` rows, or once the transaction is large or has run for 50 ms, to keep the
+        delay of readers and conflicting writers short. `ahead` has the rows that will probably be
+        yielded, and grows: what is read of one may be read of all of them in one call. Returns the
+        rows that the commit has answered; raises as `run` does.
         """
         table, clock = self.table, context.clock
         until = clock.monotonic() + _BATCH_SECONDS
@@ -274,7 +274,7 @@ class Observer(Generic[R]):
         return answered
 
     def _check_wanted(self, transaction: Transaction, watch: Watch) -> None:
-        """Raise ObserverTimeoutError if the run was given up; if not, it will not be any more."""
+        """Raise ObserverTimeoutError if the run was given up; else it can no longer be."""
         if watch.is_given_up():
             transaction.rollback()
             raise ObserverTimeoutError(f"{self.name} took too long; nothing was committed.")
@@ -282,12 +282,12 @@ class Observer(Generic[R]):
     def _answer_failures(
         self, transaction: Transaction, context: TransactionContext, rows: Sequence[bytes]
     ) -> None:
-        """Have the commit remove the dead letters of these rows whose changes it has seen."""
+        """Have the commit remove these rows' dead letters at or below its start_ts."""
         store, table, start_ts = context.store, self.table.name, transaction.start_ts
         names = [failed_column(self.name, self.column.key)]
         names += [failed_column(self.name, column.key) for column in self.others]
         if len(rows) > 1:
-            # Few rows have dead letters: one look is enough to see that these have none.
+            # Few rows have dead letters: one scan usually shows that these have none.
             first, last = min(rows), max(rows)
             found, more = store.scan_kind(Kind.FAILED, table, first, last + b"\0", limit=16)
             if more is None:
@@ -303,9 +303,9 @@ class Observer(Generic[R]):
     def _has_to_run(self, transaction: Transaction, row: bytes, notified: Notified) -> bool:
         """Whether one of the row's cells has changed since the last run, or was notified weakly.
 
-        If so, this run acknowledges each that has changed.
+        If so, this run acknowledges each changed cell.
         """
-        if not self.others:  # As mostly.
+        if not self.others:  # The common case.
             column = self.column
             cell = Cell(column.table_name, row, column.key)
             return isinstance(column, WeakColumn) or self._acknowledge(transaction, cell)
@@ -328,9 +328,9 @@ class Observer(Generic[R]):
 
 
 def _commit(transaction: Transaction) -> None:
-    """Commit a run; StoreError if it has committed, but what it was to answer may still be there.
+    """Commit a run; StoreError if it has committed, but its notify entries may still be there.
 
-    The cell is found dirty again at once. Were that no error, the worker would go on without a
+    The cell is found dirty again at once. Without the error, the worker would retry without a
     pause for as long as the store refuses.
     """
     transaction.commit()
@@ -339,19 +339,19 @@ def _commit(transaction: Transaction) -> None:
 
 
 class _GivenUp(str):
-    """Why a transaction was given up: what it is used up by."""
+    """The reason why a transaction was given up, stored as its `_used_up`."""
 
 
 class ObserverTransaction(Transaction):
-    """The transaction of a run, or of a batch of them; it can be given up from another thread."""
+    """The transaction of a run or a batch of runs; another thread can give it up."""
 
     __slots__ = ()
 
     def give_up(self, why: str) -> None:
-        """Read and commit nothing more, and hold nothing back from garbage collection.
+        """Prevent further reads and the commit, and no longer hold back garbage collection.
 
-        For a thread that watches over the observer's, which cannot be stopped: if that goes on
-        after all, its next read or commit raises ObserverTimeoutError with `why`.
+        Called by the thread that enforces the time limit, since the observer's thread cannot be
+        stopped: the observer's next read or commit raises ObserverTimeoutError with `why`.
         """
         self._used_up = _GivenUp(why)
         self._context.leases.drop(id(self))
@@ -378,38 +378,39 @@ def observer(
     apart: bool = False,
     ahead: AheadFunction[R] | None = None,
 ) -> Callable[[ObserverFunction[R]], Observer[R]]:
-    """Make an `Observer` of a function: `@observer(column)`; its name is the function's.
+    """Turn a function into an `Observer`: `@observer(column)`; its name is the function's.
 
     Args:
         column: an observed or a weak column.
         others: further columns of the same table: one run answers the changes of all of them in
             a row.
         batch: how many dirty rows one transaction may answer. The function is
-            called for one row after the other, with the same transaction: each sees the same
-            snapshot, and what the rows before it have written. They commit together. If that
-            fails, whatever the reason, each runs again in a transaction of its own, so the
-            function may be called more often than it commits, as it may be anyhow. Worth it where
-            runs are small and many; in a batch of large ones, each waits for all others.
-        defer: seconds for which a worker may leave its column's changes alone while it finds
-            other work. Where several observers share a column, the shortest counts.
-        share: how much of a worker's time it may take while the worker finds other work. After a
-            run of a second with a share of 0.2, its column is left alone for four, and what
-            changes meanwhile is answered together. Worth it where a run costs much however
-            little it does. Where several observers share a column, the largest counts.
-        apart: run it on a thread of its own, and in one worker at a time: the others stand by,
-            and one of them takes over when that worker ends, however it ends. Worth it for what
-            waits for something outside, or keeps something open there. It is no lock: now and
-            then two may run, as is so of any two runs. Where several observers share a column,
-            all run apart if one does. Its share is of that thread's time, while others are busy.
-        ahead: called on a store behind a network with the transaction and some rows, before the
-            function is called for them: reads with `get_many` and `get_rows` what the function
-            will read, so that it finds it in the transaction's cache. Some of the rows may not
-            get their turn in this transaction. It changes nothing but the number of calls: it
-            must not write, and the function must not rely on it. What it raises, the run has
-            raised. Worth it where a run reads other rows than its own.
+            called for one row after the other, with the same transaction: each call sees the same
+            snapshot and the writes of the calls before it. They commit together. If the batch
+            fails, for any reason, each row runs again in its own transaction, so the function may
+            be called more often than it commits, as is the case without batches. Use it for many
+            small runs; in a batch of large runs, each waits for all others.
+        defer: seconds for which a worker may leave its column's changes unhandled while it finds
+            other work (a debounce). Where several observers share a column, the shortest counts.
+        share: cap on its part of a worker's time while the worker finds other work. After a run of
+            one second with a share of 0.2, its column is skipped for four seconds, and the changes
+            that arrive meanwhile are answered together. Use it where a run has a high fixed cost.
+            Where several observers share a column, the largest counts.
+        apart: run it on a dedicated thread, and in one worker at a time: the others stand by, and
+            one of them takes over when that worker ends, even by a crash. Use it for an observer
+            that waits for an external system or keeps a resource open there. It is not a lock: two
+            runs may occasionally overlap, like any two runs. Where several observers share a
+            column, all run on the dedicated thread if one does. `share` then caps that thread's
+            time while other threads are busy.
+        ahead: on a store behind a network, called with the transaction and some rows before the
+            function is called for them. It reads with `get_many` and `get_rows` what the function
+            will read, so that the function finds it in the transaction's cache. Some of the rows
+            may not get their turn in this transaction. It affects only the number of calls: it
+            must not write, and the function must not rely on it. An exception that it raises fails
+            the run. Use it where a run reads other rows than its own.
 
-    Raises ObserverError for a column that is not observed, for columns of several tables, and for a
-    batch that is none or not possible; SchemaError for an unusable name.
+    Raises ObserverError for a column that is not observed, for columns of several tables, and for
+    an invalid batch, defer, share or ahead; SchemaError for an unusable name.
     """
 
     def bind(function: ObserverFunction[R]) -> Observer[R]:
@@ -426,10 +427,10 @@ class Observers:
 
     Attributes:
         tables: the tables that have an observed column, in order.
-        apart: the columns that one worker looks after, on a thread of its own.
-        deferred: the columns that may be put off, and for how many seconds.
-        sharing: the columns that may take only a part of a worker's time, and which part.
-        prompt: the columns that the common threads look after, and may not put off.
+        apart: the columns that one worker handles, on a dedicated thread.
+        deferred: the columns that are debounced, and for how many seconds.
+        sharing: the columns with a cap on their part of a worker's time, and the cap.
+        prompt: the columns that the shared threads handle without debouncing.
     """
 
     def __init__(self, observers: Iterable[Observer[Any]]) -> None:
@@ -484,7 +485,7 @@ class Observers:
 
     @property
     def announcement(self) -> dict[str, list[str]]:
-        """Which observers run on which column, as other workers are told."""
+        """Which observers run on which column, as announced to other workers."""
         return {
             f"{table}.{column.decode()}": [one.label for one in group]
             for (table, column), group in self._by_column.items()

@@ -1,20 +1,21 @@
 """§2.4: running the observers of a dirty cell.
 
-An observer that conflicts is run again at once, a few times: that is no failure. One that raises is
-tried again later, then its change is dead-lettered, and the others go on
-(`percola.observers.failures`, rule N5). A change on which it runs for too long is dead-lettered at
-once: its thread cannot be stopped, but its transaction is given up. That reads and commits nothing
-more, and garbage collection does not wait for it.
+A run that conflicts is repeated a few times after short waits; this does not count as a failure. A
+run that raises is repeated after a back-off; when its attempts are used up, the change is
+dead-lettered, and the other observers continue (`percola.observers.failures`, rule N5). A change
+whose run exceeds the time limit is dead-lettered at once: the thread cannot be stopped, but its
+transaction is given up. It reads and commits nothing more, and garbage collection does not wait for
+it.
 
-Where several observers have one column, the last of them answers the notify entry, once every
-other has run or the change is dead-lettered for it. The paper avoids the case; here none answers
-for another. Where an observer has several columns, a run for one dirty cell takes the row's other
-dirty cells of these columns along, and answers those that no other observer has.
+If several observers observe one column, the last of them answers the notify entry, once every
+other has run or the change is dead-lettered for it. The paper avoids the case; here no observer
+answers for another. If an observer has several columns, a run for one dirty cell includes the row's
+other dirty cells of these columns, and answers those that no other observer observes.
 
-A batch, of several rows of a column, is one transaction. If it conflicts or one of its rows
-raises, nothing of it was committed, and each of its rows is run alone, with all that is said
-above: no row fails, or is dead-lettered, for another. A row joins no batch until that has gone
-well, and an observer whose batches conflict has smaller ones for a while.
+A batch of several rows of a column is one transaction. If it conflicts or one of its rows raises,
+nothing of it was committed, and each row runs alone, by the rules above: no row fails, or is
+dead-lettered, because of another. A row joins no batch until it has run successfully, and an
+observer whose batches conflict gets smaller batches for a while.
 """
 
 from __future__ import annotations
@@ -57,20 +58,20 @@ Row = tuple[str, bytes]
 
 @dataclass
 class WorkerOptions:
-    """How a worker works.
+    """Options of a worker.
 
     Attributes:
-        threads: how many scan and run observers.
+        threads: number of threads that scan and run observers.
         attempts: how often an observer may fail on a change before it is dead-lettered; the
             attempts of all workers count.
-        first_wait: seconds until the second attempt; they double from there.
-        longest_wait: seconds that they double up to.
+        first_wait: seconds until the second attempt; the wait doubles with each failure.
+        longest_wait: upper bound of the wait in seconds.
         timeout: seconds after which a running observer is given up and its change dead-lettered.
-        rescan: seconds between scans without a wake-up: the safety net.
-        sweep: seconds between looks for locks that dead processes left on observed columns.
+        rescan: seconds between scans without a wake-up, in case a wake-up was lost.
+        sweep: seconds between scans for locks that dead processes left on observed columns.
         retention: seconds for which superseded versions stay readable; the worker removes
-            older ones (`percola.gc.collector`). Of several workers' the shortest counts. None: it
-            leaves garbage collection to others.
+            older ones (`percola.gc.collector`). Among several workers the shortest counts. None:
+            this worker does not collect garbage.
         collect: seconds between cycles of garbage collection.
         warn_unobserved: log, when the worker starts, which columns have dirty cells and no
             observer in any worker.
@@ -111,27 +112,27 @@ class WorkerOptions:
 
 
 class Found(Flag):
-    """What a scan has come across."""
+    """What a scan has found."""
 
     NOTHING = 0
     RAN = auto()  # an observer ran, or a notify entry was answered
-    HELD = auto()  # a dirty row that another scanner works on
+    HELD = auto()  # a dirty row that is locked by another scanner
     LATER = auto()  # a dirty cell whose observer has failed and waits for its next attempt
     SOON = auto()  # a dirty cell whose observer keeps conflicting with other transactions
 
     def __or__(self, other: Self) -> Self:
-        # Mostly the same is added again; Flag's own way takes so long that every run shows it.
+        # A fast path, as the same flag is usually added again: Flag.__or__ is measurably slow.
         if other is self or not other._value_:
             return self
         return type(self)(self._value_ | other._value_)
 
 
 class Outcome(Enum):
-    """What has become of an observer's run on a cell."""
+    """The outcome of an observer's run on a cell."""
 
     RAN = auto()  # it committed
-    IDLE = auto()  # it had seen the change already
-    LATER = auto()  # it failed, and will be tried again after its back-off
+    IDLE = auto()  # it had acknowledged the change already
+    LATER = auto()  # it failed, and will run again after its back-off
     SOON = auto()  # it conflicted
     DEAD = auto()  # it failed too often: the change is dead-lettered
 
@@ -140,19 +141,19 @@ _UNSETTLED: Final = {Outcome.LATER: Found.LATER, Outcome.SOON: Found.SOON}
 
 
 class GivenUpError(Exception):
-    """This thread's observer took too long; another thread has taken its place."""
+    """This thread's observer exceeded the time limit; another thread has replaced this one."""
 
 
 @dataclass
 class _Run(Watch):
-    """An observer that is running now: what the worker's watch needs to know of it.
+    """A run in progress, with what the worker's watch thread needs.
 
-    Only while its function is `called` may it be given up; of a batch, that is one row's turn.
+    It may be given up only while its function is `called`; in a batch, during one row's call.
 
     Attributes:
-        dirty: the row's dirty cells on which a failure of this run counts.
-        answers: all of the row's cells that it answers, with the notify entries that it removes.
-        given_up: why it was given up; empty if it was not.
+        dirty: the row's dirty cells for which a failure of this run counts.
+        answers: the row's cells that it answers, with the notify entries that it removes.
+        given_up: the reason why it was given up, or empty.
     """
 
     observer: Observer[Any]
@@ -167,7 +168,7 @@ class _Run(Watch):
     given_up: str = ""
 
     def begun(self, transaction: ObserverTransaction) -> None:
-        # In this order: whoever gives the run up meanwhile does it the other way round.
+        # In this order: `give_up_late` sets `given_up` first and reads `transaction` second.
         self.transaction = transaction
         if self.given_up:
             transaction.give_up(self.given_up)
@@ -182,12 +183,12 @@ class Runner:
     """Runs a worker's observers, for all of its threads.
 
     Args:
-        chance: how long runs that conflict wait for each other.
+        rng: randomises the waits of conflicting runs.
 
     Attributes:
-        failures: counts failed attempts, and dead-letters.
-        stopping: set while the worker stops: scanners go no further, and a run that conflicts
-            is left for later.
+        failures: counts failed attempts, and dead-letters changes.
+        stopping: set while the worker stops: scanners stop at the next row, and a run that
+            conflicts is not repeated.
     """
 
     def __init__(
@@ -206,10 +207,10 @@ class Runner:
         self._rng = rng
         self._running: dict[int, _Run] = {}
         self._guard = threading.Lock()
-        # Cells that are to run alone for now; and how many rows an observer's batch may have.
+        # Cells kept out of batches for now; and the most rows per batch, by observer.
         self._alone: set[Cell] = set()
         self._most: dict[str, int] = {}
-        self._reached: dict[str, int] = {}  # And how many its last batch had.
+        self._reached: dict[str, int] = {}  # The rows in its last batch, by observer.
         self.stopping = False
         self.failures = Failures(
             context,
@@ -221,12 +222,12 @@ class Runner:
         )
 
     def work_cell(self, cell: Cell, held: list[Row]) -> Found:
-        """Run a dirty cell's observers, under its row's advisory lock, one of those `held`.
+        """Run a dirty cell's observers; its row's advisory lock is among those `held`.
 
-        The last one answers the notify entries, and only if for every other the change was seen
-        or dead-lettered: none answers for another.
+        The last one answers the notify entries, and only if every other has handled the change or
+        the change is dead-lettered for it: no observer answers for another.
         """
-        # It may be clean by now: the entries were read before the lock was taken.
+        # The cell may be clean by now: the scan read the entries before the lock was taken.
         dirty = self._look(cell)
         return self._work(dirty, held) if dirty is not None else Found.NOTHING
 
@@ -239,7 +240,7 @@ class Runner:
         if dirty.attempts:
             group = [one for one in group if not self.failures.is_dead_lettered(one, dirty)]
         if not group:
-            # The last of them was an observer that no worker runs any more.
+            # Dead-lettered for all; an observer that no worker runs any more left the entry.
             self.failures.answer(dirty)
             return Found.RAN
         found = Found.NOTHING
@@ -261,13 +262,13 @@ class Runner:
         return found
 
     def _siblings(self, one: Observer[Any], dirty: DirtyCell) -> list[DirtyCell]:
-        """The other dirty cells of the row that an observer of several columns is to look at."""
+        """The other dirty cells of the row that an observer of several columns has to handle."""
         others = [cell for cell in one.cells(dirty.cell.row) if cell != dirty.cell]
         found = [other for cell in others if (other := self._look(cell)) is not None]
         return [other for other in found if not self.failures.is_dead_lettered(one, other)]
 
     def _answers(self, siblings: Iterable[DirtyCell]) -> dict[Cell, list[int]]:
-        """What a run answers of the row's other cells: what no other observer has to see."""
+        """The row's other cells, with the notify entries that no other observer has to handle."""
         return {
             other.cell: other.notified if len(self._observers.of(other.cell)) == 1 else []
             for other in siblings
@@ -276,7 +277,7 @@ class Runner:
     def _run_observer(
         self, one: Observer[Any], dirty: DirtyCell, answered: list[int], held: list[Row]
     ) -> Outcome:
-        """Run one observer for one dirty cell, again if it conflicts."""
+        """Run one observer for one dirty cell; repeat if it conflicts."""
         run = _Run(one, [dirty], {dirty.cell: answered}, held, self._guard)
         if one.others:
             siblings = self._siblings(one, dirty)
@@ -325,16 +326,16 @@ class Runner:
     # --- Several rows in one transaction --------------------------------------------------
 
     def takes_batches(self, cell: Cell) -> bool:
-        """Whether a cell's observer may answer it together with others of its column."""
+        """Whether a cell's observer may answer it in a batch with other cells of its column."""
         group = self._observers.of(cell)
         return len(group) == 1 and group[0].batch > 1 and cell not in self._alone
 
     def work_batch(self, cells: Iterable[Cell], held: list[Row]) -> set[Cell]:
         """Run a column's only observer for several of its dirty cells in one transaction.
 
-        `cells` hands them out one by one, when it is a cell's turn, and has added the row's
-        advisory lock to `held` by then. Returns those that were answered. If it is none, those
-        that were handed out take no batches until each has run alone.
+        `cells` yields them one by one, when a cell's turn comes, and has added the row's advisory
+        lock to `held` by then. Returns the cells that were answered. If the batch fails, the
+        yielded cells join no batch until each has run alone.
         """
         ahead: list[bytes] = []
         dirty = self._still_dirty(cells, ahead)
@@ -393,15 +394,15 @@ class Runner:
     def _still_dirty(self, cells: Iterable[Cell], ahead: list[bytes]) -> Iterator[DirtyCell]:
         """The cells that have notify entries once their rows are locked, and no failed attempt.
 
-        Where a call is dear, many are locked and then looked at in one call; `ahead` gets the
-        rows of those that are dirty.
+        On a network store, many rows are locked and then checked in one call; the rows of the
+        dirty cells are added to `ahead`.
         """
         calls_are_dear = self._context.prefetch is not None
         waiting = iter(cells)
         for cell in waiting:
             most = 1
             if calls_are_dear:
-                # Where a batch ends after a few rows, no more than that are looked at in vain.
+                # If batches end after a few rows, few rows are checked in vain.
                 [one] = self._observers.of(cell)
                 most = min(_TOGETHER, 2 * self._reached.get(one.name, _FIRST_REACHED))
             group = [cell, *itertools.islice(waiting, most - 1)]
@@ -411,7 +412,7 @@ class Runner:
             yield from dirty
 
     def _look_together(self, cells: Sequence[Cell]) -> list[DirtyCell | None]:
-        """What `_look` finds for cells of one column, in one call but for those of a crowd."""
+        """`_look` for cells of one column, in one call unless there are too many entries."""
         rows = [cell.row for cell in cells]
         found: dict[Cell, list[tuple[int, bytes]]] = {cell: [] for cell in cells}
         entries, following = self._context.store.scan_kind(
@@ -430,16 +431,16 @@ class Runner:
     def _keep_alone(self, cell: Cell) -> None:
         """Keep a cell out of batches until it has run."""
         if len(self._alone) >= _REMEMBERED:
-            self._alone.clear()  # Another process may have run them: nothing tells us.
+            self._alone.clear()  # Another process may have run them without our knowing.
         self._alone.add(cell)
 
     # --- Watching -------------------------------------------------------------------------
 
     def give_up_late(self) -> list[tuple[threading.Thread, list[Row]]]:
-        """Give up what runs for longer than it may, and dead-letter its change; the threads that
-        are lost to it, and the rows whose advisory locks they hold.
+        """Give up runs that exceed the time limit, and dead-letter their changes.
 
-        Each gets a GivenUpError as soon as its observer ends; nothing of that is committed.
+        Returns the lost threads, and the rows whose advisory locks they hold. Each thread gets a
+        GivenUpError as soon as its observer ends; nothing of the run is committed.
         """
         now, most = self._clock.monotonic(), self._options.timeout
         with self._guard:
