@@ -1,4 +1,4 @@
-"""What a server answers for one URL: a page, a redirect, or that there is none."""
+"""A server's response for one URL: a page, a redirect, or that there is none."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _PLAIN: Final = "text/html; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer. Its bytes are made when they are asked for, and never kept.
+    """One response. Its bytes are generated on demand, and never kept.
 
-    A page has a `document` of a `site`, with `edits`; any other answer has its `markup`.
+    A page has a `document` of a `site`, with `edits`; any other response has its `markup`.
     """
 
     url: str
@@ -81,7 +81,7 @@ def refresh(url: str, target: str) -> Answer:
 
 
 def missing(url: str, status: int = 404) -> Answer:
-    """No page there, or (410) none any more."""
+    """A missing page (404), or a page that was removed (410)."""
     return Answer(url, status, markup=_short(status))
 
 

@@ -1,8 +1,8 @@
-"""The documents of a .deb file, taken out without unpacking the rest.
+"""Extracts the documents of a .deb file, without unpacking the rest.
 
 A .deb is an `ar` archive with a tar archive in it. Both are read from front to back, once: HTML
-documents are appended to one spool file, and what stays in memory is where each lies. Names in the
-archive are only ever keys, never paths on this machine, so no archive can write where it likes.
+documents are appended to one spool file, and only their positions stay in memory. Names in the
+archive are only used as keys, never as paths on this machine, so no archive can write elsewhere.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from webindex.corpus.debian import UnavailableError
 __all__ = ["LARGEST", "Archive", "Place", "read_archive"]
 
 LARGEST: Final = 32 << 20
-"""Bytes of the largest document that is taken; documentation has none that long."""
+"""Bytes of the largest document to extract; no documentation page is that long."""
 
 _HTML = re.compile(r"\.x?html?(\.gz)?", re.IGNORECASE)
 _MAGIC = b"!<arch>\n"
@@ -37,7 +37,7 @@ _MOST_LINKS = 20
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a document lies in the spool file: first byte and length."""
+    """The position of a document in the spool file: first byte and length."""
 
     at: int
     size: int
@@ -63,7 +63,7 @@ class Archive:
             return file.read(place.size)
 
     def follow(self, path: str) -> str | None:
-        """The document at the end of a chain of links, also of links to folders; None if none."""
+        """The document at the end of a chain of links, also through linked folders, or None."""
         for _ in range(_MOST_LINKS):
             if path in self.documents:
                 return path
@@ -79,7 +79,7 @@ class Archive:
 
 
 def read_archive(file: Path, spool: Path) -> Archive:
-    """Take the HTML documents out of a .deb file, into `spool`.
+    """Extract the HTML documents of a .deb file into `spool`.
 
     Raises UnavailableError for a file that is damaged or no .deb.
     """
@@ -103,7 +103,7 @@ def _take(tar: tarfile.TarFile, member: tarfile.TarInfo, found: Archive, out: Bi
     if ending is None:
         return
     if member.islnk():
-        # A hard link: one more name of a document that came before.
+        # A hard link: another name of an earlier document.
         first = found.documents.get(posixpath.normpath(member.linkname).lstrip("/"))
         if first is not None:
             found.documents[path] = first
@@ -128,7 +128,7 @@ def _tar(file: Path) -> Iterator[tarfile.TarFile]:
     with file.open("rb") as archive:
         name, size = _find_data(archive)
         if not name.endswith(".zst"):
-            # tarfile finds out the compression by itself.
+            # tarfile detects the compression.
             part = cast(BinaryIO, _Part(archive, size))
             with tarfile.open(fileobj=part, mode="r|*") as tar:
                 yield tar

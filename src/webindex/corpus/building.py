@@ -1,8 +1,8 @@
-"""Makes a corpus: packages in, WARC files and a manifest out.
+"""Builds a corpus: reads packages, writes WARC files and a manifest.
 
-The folder holds either a whole corpus or, while one is being made and after an interruption, a file
-that says so (`UNFINISHED`). Files get their names only when all of them are written, the manifest
-last. A run that was interrupted is begun anew; the packages that it got are still in the cache.
+The folder contains either a complete corpus or, during a build and after an interruption, a marker
+file (`UNFINISHED`). Files get their final names only when all of them are written, the manifest
+last. An interrupted build starts over; the packages that it downloaded are still in the cache.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _BETWEEN: Final = timedelta(days=30)
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is asked for. `pages` counts documents, None is all; `split` is in bytes."""
+    """The requested corpus. `pages` counts documents, None is all; `split` is in bytes."""
 
     seed: int = 1
     pages: int | None = None
@@ -52,12 +52,12 @@ class Wanted:
 
 
 def build(folder: Path, wanted: Wanted, *, cache: Path | None = None, step: Step) -> dict[str, Any]:
-    """Make the corpus in `folder`; returns its manifest. One that is there is left as it is.
+    """Build the corpus in `folder`; returns its manifest. An existing corpus is left unchanged.
 
     `cache` is the folder for .deb files, `folder/packages` by default.
 
     Raises:
-        CorpusError: nothing can be had; or `folder` holds something else.
+        CorpusError: no package is available; or `folder` contains something else.
     """
     packages = named(wanted.packages)
     try:
@@ -65,7 +65,7 @@ def build(folder: Path, wanted: Wanted, *, cache: Path | None = None, step: Step
         there = _found(folder, wanted)
         if there is None:
             with _claimed(folder):
-                # Once more: another run may have ended in between.
+                # Again: another run may have finished in between.
                 there = _found(folder, wanted)
                 if there is None:
                     _clear(folder)
@@ -103,9 +103,9 @@ def _make(
 
 
 def _found(folder: Path, wanted: Wanted) -> dict[str, Any] | None:
-    """The manifest of a corpus that is there and is the one wanted; None if the folder is free.
+    """The manifest of an existing corpus as requested; None if the folder is free.
 
-    Raises CorpusError if there is anything that this command did not make.
+    Raises CorpusError if it contains anything that this command did not make.
     """
     manifest = folder / MANIFEST
     if manifest.exists():
@@ -127,7 +127,7 @@ def _found(folder: Path, wanted: Wanted) -> dict[str, Any] | None:
 
 @contextmanager
 def _claimed(folder: Path) -> Iterator[None]:
-    """Mark the folder as unfinished, and keep other runs out."""
+    """Mark the folder as unfinished, and exclude other runs."""
     with (folder / UNFINISHED).open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -142,7 +142,7 @@ def _claimed(folder: Path) -> Iterator[None]:
 
 
 def _clear(folder: Path) -> None:
-    """Remove what an interrupted run left behind."""
+    """Remove the files of an interrupted run."""
     for old in [*folder.glob(f"*{PART}"), *folder.glob("*crawl-[0-9]*.warc.gz")]:
         old.unlink()
     shutil.rmtree(folder / _SPOOLS, ignore_errors=True)
@@ -171,7 +171,7 @@ def _finish(folder: Path, files: list[WarcFile], manifest: dict[str, Any]) -> No
 
 
 class _Crawls:
-    """The crawls of one corpus, one after the other."""
+    """The crawls of one corpus, in order."""
 
     def __init__(self, folder: Path, wanted: Wanted, gathered: list[Gathered], step: Step) -> None:
         self._folder = folder
@@ -186,7 +186,7 @@ class _Crawls:
         self.files: list[WarcFile] = []
 
     def write(self) -> None:
-        """Write all crawls, under names for unfinished files."""
+        """Write all crawls, under temporary names."""
         firsts = [
             Located(one.first, document)
             for one in self._gathered
@@ -273,7 +273,7 @@ class _Crawls:
                 yield from recrawling.real_recrawl(plan, one.first, one.second, one.chosen, counts)
 
     def _count_recrawled(self, name: str, answer: Answer, body: bytes, same: bool) -> None:
-        """What a real recrawl found, by package."""
+        """Count the results of a real recrawl, by package."""
         if name != "recrawl" or answer.site is None or answer.document is None:
             return
         counts = self._recrawled[answer.site.package.name]
@@ -303,7 +303,7 @@ class _Crawls:
     # --- the manifest ---
 
     def manifest(self, complaints: list[str]) -> dict[str, Any]:
-        """All that was made and all that was not."""
+        """Everything that was made, and everything that was unavailable."""
         assert self._plan is not None
         truth = self._plan.truth
         kinds = Counter(one["kind"] for one in truth.get("mirrors", ()))
@@ -363,7 +363,7 @@ def _text(body: bytes, answer: Answer) -> str:
 
 
 def _measure(plan: Plan) -> None:
-    """Write down whether the index takes each near copy for one."""
+    """Record whether the index treats each near copy as a duplicate."""
     lines = {one["url"]: one for one in plan.truth.get("mirrors", ()) if one["kind"] == "near"}
     for answer in plan.answers:
         line = lines.get(answer.url)

@@ -1,7 +1,7 @@
-"""A smaller sample of the documents, of the same shape and the same for the same seed.
+"""Chooses a smaller sample of the documents, of the same shape and determined by the seed.
 
-Every package gives its share, and within a package neighbouring documents are taken together: they
-link to one another, and a sample without links would be no web.
+Every package contributes its share, and within a package neighbouring documents are taken together:
+they link to one another, so the sample keeps its links.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BLOCK: Final = 10
 
 
 def rank(*parts: object) -> int:
-    """A number that is the same in every run, spread evenly over 0 … 2⁶⁴ - 1."""
+    """A number that is the same in every run, distributed evenly over 0 … 2⁶⁴ - 1."""
     text = "\0".join(str(one) for one in parts)
     return int.from_bytes(blake2b(text.encode("utf-8", "replace"), digest_size=8).digest())
 
@@ -32,13 +32,13 @@ def share_of(share: float, keys: Iterable[Key], *seed: object) -> set[Key]:
 
 
 def quotas(sizes: Sequence[int], total: int) -> list[int]:
-    """How many documents each package gives, in proportion to its size; at least one if it can."""
+    """How many documents each package contributes, in proportion to its size; at least one."""
     have = sum(sizes)
     if total >= have:
         return list(sizes)
     given = [min(size, max(1, size * total // have)) for size in sizes]
     largest = sorted(range(len(sizes)), key=lambda one: -sizes[one])
-    # What rounding left over, or took too much, the largest packages take or give, one each.
+    # The largest packages absorb the rounding error, one document each.
     while (off := total - sum(given)) and (off > 0 or max(given) > 1):
         for at in largest[: abs(off)]:
             given[at] += 1 if off > 0 else -(given[at] > 1)
@@ -47,7 +47,7 @@ def quotas(sizes: Sequence[int], total: int) -> list[int]:
 
 
 def blocks(urls: Sequence[str], *seed: object) -> list[Sequence[str]]:
-    """The URLs in blocks of neighbours, the blocks in an order that only the seed decides."""
+    """The URLs in blocks of neighbours; only the seed decides the order of the blocks."""
     cut = [urls[at : at + BLOCK] for at in range(0, len(urls), BLOCK)]
     return sorted(cut, key=lambda block: rank(*seed, block[0]))
 

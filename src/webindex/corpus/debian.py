@@ -1,8 +1,8 @@
-"""Which versions of a package can be had, and getting their .deb files.
+"""Finds the available versions of a package, and gets their .deb files.
 
-A version comes from the folder of packages got before (the cache) or from `apt-get download`, which
-needs no rights and installs nothing. Where apt is missing, .deb files that were put into the cache
-by hand do as well. Versions that apt no longer offers stay usable as long as the cache has them.
+A version comes from the folder of packages downloaded before (the cache) or from `apt-get
+download`, which needs no rights and installs nothing. Without apt, .deb files that were put into
+the cache by hand are used. Versions that apt no longer offers stay usable while they are cached.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from urllib.parse import unquote
 __all__ = ["Apt", "UnavailableError", "compare_versions"]
 
 LONGEST_DOWNLOAD: Final = 900.0
-"""Seconds that apt gets for one package."""
+"""Seconds that apt may take for one package."""
 
 _FILE = re.compile(r"([^_]+)_([^_]+)_[^_]+\.deb")
 _RUNS = re.compile(r"([^0-9]*)([0-9]*)")
 
 
 class UnavailableError(Exception):
-    """A package, or one version of it, cannot be had; the message says why."""
+    """A package, or one version of it, is not available; the message gives the reason."""
 
 
 class Apt:
-    """The packages that this machine can have, and a cache of those that it got."""
+    """The packages available on this machine, and a cache of downloaded ones."""
 
     def __init__(self, cache: Path) -> None:
         self._cache = cache
         cache.mkdir(parents=True, exist_ok=True)
         self._offered: dict[str, list[str]] = {}
         self.trouble: str | None = None
-        """Why apt is of no use here, with what to do; None if it is."""
+        """Why apt cannot be used here, with what to do; None if it can."""
 
     def look_up(self, names: Iterable[str]) -> None:
         """Ask apt once for the versions of all these packages."""
@@ -92,7 +92,7 @@ class Apt:
             files = list(Path(folder).glob("*.deb"))
             if done.returncode or len(files) != 1:
                 raise UnavailableError(_reason(done))
-            # A name of our own, so that the cache is read the same way whatever apt calls it.
+            # Our own name, so that cached files are found whatever apt calls them.
             shown = version.replace(":", "%3a")
             return files[0].rename(self._cache / f"{name}_{shown}_{_architecture(files[0])}.deb")
 
@@ -117,7 +117,7 @@ def _run(
 
 
 def _reason(done: subprocess.CompletedProcess[str]) -> str:
-    """The error of apt in one line: its own first one, without the addresses in it."""
+    """The error of apt in one line: its first error message, without addresses."""
     lines = [line for line in done.stderr.splitlines() if line.startswith("E:")]
     if not lines:
         return f"apt-get ended with exit code {done.returncode} and no package"

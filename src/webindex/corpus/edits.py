@@ -1,7 +1,7 @@
-"""Small changes to a page's bytes, in any charset that has ASCII in its place.
+"""Small changes to a page's bytes, in any ASCII-compatible charset.
 
-Each edit is a value that turns bytes into bytes and depends on nothing else, so that the same edits
-on the same document give the same page in every crawl.
+Each edit is a pure function from bytes to bytes, so that the same edits on the same document give
+the same page in every crawl.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ WORDS: Final = (
     "willow",
     "zephyr",
 )
-"""What changed words become."""
+"""Replacements of changed words."""
 
 
 class Edit(Protocol):
@@ -70,9 +70,9 @@ def apply(edits: Iterable[Edit], body: bytes) -> bytes:
 
 
 def _in_head(body: bytes, markup: str) -> bytes:
-    """Markup as the first thing of the head; in front of everything where there is no head tag.
+    """Insert markup at the start of the head, or at the very start if there is no head tag.
 
-    A parser puts what stands there into the head as well, unless text comes first.
+    A parser moves markup at the start into the head as well, unless text comes first.
     """
     head = _HEAD.search(body)
     at = head.end() if head else 0
@@ -89,7 +89,7 @@ def _at_end(body: bytes, markup: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Canonical:
-    """Declares another page as the original; the page's own declaration goes."""
+    """Declares another page as the original; the page's own declaration is removed."""
 
     url: str
 
@@ -146,7 +146,7 @@ class Comment:
 
 @dataclass(frozen=True, slots=True)
 class Reword:
-    """Changes up to `words` words of running text, each in a passage of its own."""
+    """Changes up to `words` words of running text, each in a separate passage."""
 
     words: int
     seed: str

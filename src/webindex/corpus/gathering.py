@@ -1,6 +1,6 @@
-"""Gets the packages and mounts them: for each one the newest version, and an older one if any.
+"""Gets the packages and mounts them: the newest version of each, and an older one if available.
 
-Whatever cannot be had becomes a sentence, and the rest goes on.
+A package that is unavailable is reported in a sentence, and the others are processed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from webindex.corpus.packages import Package
 __all__ = ["Gathered", "Step", "choose_pages", "gather"]
 
 Step = Callable[[str, int, int], None]
-"""Told of progress: what is being done, how much of it is done, out of how much."""
+"""Called with progress: the current step, how much of it is done, out of how much."""
 
 
 @dataclass(slots=True)
 class Gathered:
-    """A package that could be had: its first crawl, and its recrawl if there is another version."""
+    """A package that is available: its first crawl, and its recrawl if there is another version."""
 
     package: Package
     first: Site
@@ -52,7 +52,7 @@ class Gathered:
 def gather(
     packages: Sequence[Package], cache: Path, spools: Path, complain: list[str], step: Step
 ) -> list[Gathered]:
-    """Get and mount the packages. `complain` takes a sentence for all that could not be had.
+    """Get and mount the packages. `complain` is called with a sentence for each unavailable one.
 
     Raises CorpusError when there is no package at all.
     """
@@ -94,7 +94,7 @@ def gather(
 def _first_of(
     package: Package, versions: Sequence[str], apt: Apt, spools: Path, complain: list[str]
 ) -> Site | None:
-    """The first version that can be had and has documents."""
+    """The first version that is available and has documents."""
     for version in versions:
         try:
             file = apt.get(package.name, version)
@@ -113,7 +113,7 @@ def _first_of(
 
 
 def choose_pages(gathered: Sequence[Gathered], pages: int | None, seed: int) -> None:
-    """Choose `pages` documents (all of them for None), each package giving its share."""
+    """Choose `pages` documents (all of them for None), each package contributing its share."""
     files = [one.files() for one in gathered]
     sizes = [len(one) for one in files]
     for one, urls, count in zip(

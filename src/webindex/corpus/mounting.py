@@ -1,8 +1,8 @@
-"""A package's documents under the URLs where they stand on the web.
+"""Maps a package's documents to their URLs on the web.
 
-A site answers for more URLs than it has files, and so does the corpus: a symbolic link is the same
-page once more under its own URL (a page that is not translated yet, say), a folder with an
-`index.html` shows it, and the folder's name without the slash is redirected to the folder.
+A site answers more URLs than it has files, and so does the corpus: a symbolic link is the
+same page under another URL (an untranslated page, for example), a folder with an
+`index.html` shows it, and the folder's name without the slash redirects to the folder.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _INDEX: Final = "index.html"
 
 
 class Kind(StrEnum):
-    """How a URL came to have its document."""
+    """Why a URL has its document."""
 
     PAGE = "page"
     ALIAS = "alias"
@@ -34,7 +34,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A document under one of its URLs. `path` is that of the file that has the bytes."""
+    """A document under one of its URLs. `path` is that of the file that contains it."""
 
     url: str
     kind: Kind
@@ -44,10 +44,10 @@ class Document:
 
 @dataclass(slots=True)
 class Site:
-    """What one version of a package answers, by URL in the order of the paths.
+    """The responses of one version of a package, by URL in the order of the paths.
 
-    `redirects` leads from a folder's URL without its slash to the one with it. `left_out` says in
-    words what could not be mounted, and how often.
+    `redirects` leads from a folder's URL without its slash to the one with it. `left_out` counts
+    documents that could not be mounted, by reason.
     """
 
     package: Package
@@ -70,7 +70,7 @@ class Site:
 
 
 def mount(package: Package, version: str, archive: Archive) -> Site:
-    """Put the documents of a package version under their URLs."""
+    """Map the documents of a package version to their URLs."""
     site = Site(package, version, archive)
     patterns = [(_pattern(one), one.url) for one in package.mounts]
     for path in sorted({*archive.documents, *archive.links}):
@@ -83,7 +83,7 @@ def mount(package: Package, version: str, archive: Archive) -> Site:
             continue
         kind = Kind.PAGE if path in archive.documents else Kind.ALIAS
         document = Document(url, kind, target, archive.documents[target])
-        # Two files for one URL would be two answers to one question: the first stays.
+        # Of two files for one URL the first is kept.
         if site.documents.setdefault(url, document) is not document:
             site.left_out["second files for the same URL"] += 1
             continue

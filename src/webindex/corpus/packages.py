@@ -1,10 +1,10 @@
-"""The documentation packages: where their pages lie, where these stand on the web, whose they are.
+"""The documentation packages: the folders of their pages, their URLs, and their licences.
 
-A mount maps a folder of the package to a URL. A `*` in the folder stands for one name, which takes
-the place of the `*` in the URL: the languages of a manual. The first mount that fits is taken.
+A mount maps a folder of the package to a URL. A `*` in the folder matches one name, which replaces
+the `*` in the URL: the languages of a manual. The first matching mount is used.
 
-The URLs are those at which the projects publish these documents. They are data: nothing here or
-elsewhere in the corpus ever asks these hosts for anything.
+The URLs are those at which the projects publish these documents. They are only data: nothing here
+or elsewhere in the corpus connects to these hosts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BARE: Final = "text/html"
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A folder of a package and the URL, ending in a slash, under which its documents stand."""
+    """A folder of a package and the URL, ending in a slash, of its documents."""
 
     folder: str
     url: str
@@ -33,7 +33,7 @@ class Mount:
 class Package:
     """A documentation package and how the site of its project serves the pages.
 
-    `usual` packages make the corpus of about 26,000 pages; the others are there for the asking.
+    `usual` packages make the corpus of about 26,000 pages; the others must be requested.
     """
 
     name: str
@@ -173,13 +173,13 @@ PACKAGES: Final = (
         usual=False,
     ),
 )
-"""Every package that is known, in the order in which the manifest lists them."""
+"""Every known package, in the order of the manifest."""
 
 
 def named(names: str | None) -> tuple[Package, ...]:
     """The packages of a comma-separated list; `all` is all of them, None the usual ones.
 
-    `usual` in the list stands for those. Raises CorpusError for a name that is not known.
+    `usual` in the list means those. Raises CorpusError for an unknown name.
     """
     if names is None:
         return tuple(one for one in PACKAGES if one.usual)

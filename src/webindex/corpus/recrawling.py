@@ -1,8 +1,8 @@
-"""The second crawl: another version of a package, or changes made up by the seed.
+"""The second crawl: another version of a package, or changes generated from the seed.
 
 A *real* recrawl is what a crawler would have found after the package's newer version came out: new
-bytes, new pages, pages that are gone. A *seeded* one is made of the same documents with small
-changes; its files say so in their names, and so does the manifest.
+bytes, new pages, removed pages. A *seeded* one consists of the same documents with small
+changes; the names of its files and the manifest mark it as such.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ SHARES: Final = {
     "pages that became a redirect": 0.005,
     "pages of a seeded recrawl with a changed text": 0.03,
 }
-"""Shares of the chosen documents."""
+"""Fractions of the chosen documents."""
 
 
 def real_recrawl(
     plan: Plan, old: Site, new: Site, chosen: Collection[str], counts: Counter[str]
 ) -> Iterator[Answer]:
-    """What the newer version answers for the chosen URLs of either version."""
+    """The responses of the newer version for the chosen URLs of either version."""
     for url, document in new.documents.items():
         if _is_chosen(url, chosen):
             counts["new"] += url not in old.documents
@@ -44,12 +44,12 @@ def real_recrawl(
 
 
 def _is_chosen(url: str, chosen: Collection[str]) -> bool:
-    """A folder is there when its index is."""
+    """Whether a URL is chosen; a folder is if its index is."""
     return (url + "index.html" if url.endswith("/") else url) in chosen
 
 
 def removals(plan: Plan, documents: Sequence[Located]) -> Iterator[Answer]:
-    """Pages that are gone, and pages that became a redirect to another page of their site.
+    """Pages that were removed, and pages that became a redirect to another page of their site.
 
     Takes unused documents only, and marks them as used.
     """
@@ -67,7 +67,7 @@ def removals(plan: Plan, documents: Sequence[Located]) -> Iterator[Answer]:
         yield missing(one.url, 410)
     turned = take("pages that became a redirect")
     for one in turned:
-        # The target stays: it is marked as used, too.
+        # The target must stay, so it is marked as used, too.
         others = [other for other in plain if other.site is one.site]
         at = rank(plan.seed, "target", one.url) % len(others)
         around = iter([*others[at:], *others[:at]])
@@ -79,9 +79,9 @@ def removals(plan: Plan, documents: Sequence[Located]) -> Iterator[Answer]:
 def seeded_recrawl(
     plan: Plan, documents: Sequence[Located], taken: Collection[str], counts: Counter[str]
 ) -> Iterator[Answer]:
-    """All documents once more, a share of them with another text, the rest with other bytes.
+    """All documents again, a fraction of them with another text, the rest with other bytes.
 
-    `taken` are URLs that have an answer in this crawl already.
+    `taken` are URLs that have a response in this crawl already.
     """
     rest = [one for one in documents if one.url not in taken]
     share = SHARES["pages of a seeded recrawl with a changed text"]

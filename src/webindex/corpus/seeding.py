@@ -1,10 +1,10 @@
-"""What the documentation has too little of: copies, redirects, dead ends, links between hosts.
+"""Adds what the documentation lacks: copies, redirects, dead ends, links between hosts.
 
-Everything is decided by the seed and the documents, and written down: `Plan.truth` has, for each
-thing that was added, what an index must make of it. Invented hosts end in `.example`.
+Everything is determined by the seed and the documents, and recorded: `Plan.truth` has, for each
+addition, what an index must make of it. Invented hosts end in `.example`.
 
-Documents that serve one purpose here serve no other: the target of a redirect is not removed later,
-and the original of a mirror stays indexable. So each line of the truth can be read by itself.
+Each document is used for one addition only: the target of a redirect is not removed later,
+and the original of a mirror stays indexable. So each line of the truth is independent.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SHARES: Final = {
     "noindex pages": 0.005,
     "missing pages": 0.002,
 }
-"""Shares of the chosen documents; of each kind there is at least one, if there are documents."""
+"""Fractions of the chosen documents; at least one of each kind, if there are documents."""
 
 BEYOND: Final = 12
 """Hops of the chains that are too long: browsers and crawlers give up after 5 to 10, some at 20."""
@@ -43,13 +43,13 @@ BEYOND: Final = 12
 _MIRRORS: Final = 3
 _MOVED: Final = "https://moved.example"
 _STATUSES: Final = (301, 302, 307, 308)
-# In turn: copies as they are, copies that declare the original, copies with a few other words.
+# In turn: exact copies, copies that declare the original, copies with a few other words.
 _MANNERS: Final = ("copy", "canonical", "near", "copy", "canonical", "copy", "near", "canonical")
 
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """A document and the site that has it."""
+    """A document and its site."""
 
     site: Site
     document: Document
@@ -67,10 +67,10 @@ class Located:
 
 @dataclass(slots=True)
 class Plan:
-    """What the seed adds to the documents.
+    """The additions to the documents.
 
-    `answers` are the added ones; those for the documents themselves come from `answer`, which is
-    the same for every crawl of a document.
+    `answers` are the added responses; those for the documents themselves come from `answer`, which
+    is the same for every crawl of a document.
     """
 
     seed: int
@@ -81,7 +81,7 @@ class Plan:
     used: set[str] = field(default_factory=set)
 
     def answer(self, site: Site, document: Document, *more: Edit) -> Answer:
-        """The answer for a document, with what was added to it, and with more edits."""
+        """The response for a document, with its additions and with more edits."""
         edits: list[Edit] = []
         headers: tuple[tuple[str, str], ...] = ()
         if found := self.links.get((site.package.name, document.path)):
@@ -94,11 +94,11 @@ class Plan:
         return page(site, document, *edits, *more, headers=headers)
 
     def note(self, what: str, **facts: Any) -> None:
-        """Write down one line of the truth."""
+        """Record one line of the truth."""
         self.truth.setdefault(what, []).append(facts)
 
     def take(self, pool: Iterator[Located], count: int) -> list[Located]:
-        """The next unused documents of a pool; fewer when it ends."""
+        """The next unused documents of a pool; fewer when it is exhausted."""
         taken: list[Located] = []
         while len(taken) < count and (one := next(pool, None)) is not None:
             if one.url not in self.used:
@@ -108,7 +108,7 @@ class Plan:
 
 
 def make_plan(documents: Sequence[Located], seed: int) -> Plan:
-    """Plan what is added to these documents, given in the order of their URLs."""
+    """Plan the additions to these documents, given in the order of their URLs."""
     plan = Plan(seed)
     plain = [one for one in documents if one.document.kind is Kind.PAGE]
     pool = iter(sorted(plain, key=lambda one: rank(seed, "pool", one.url)))
@@ -131,7 +131,7 @@ def make_plan(documents: Sequence[Located], seed: int) -> Plan:
         plan.noindex[one.url] = ("meta", "header")[number % 2]
         plan.note("noindex", url=one.url, by=plan.noindex[one.url])
     _cross_links(plan, documents)
-    # Now that the links are known, the copies of a page get them too.
+    # Now that the links are known, add them to the copies of a page.
     plan.answers = [_with_links(plan, one) for one in plan.answers]
     return plan
 
@@ -159,7 +159,7 @@ def _mirrors(plan: Plan, plain: Sequence[Located], count: int) -> None:
 
 
 def _printable(plan: Plan, chosen: Sequence[Located]) -> None:
-    """Copies on the same host with other words, which only their canonical link brings together."""
+    """Copies on the same host with other words, which only their canonical link joins."""
     for one in chosen:
         copy = f"{one.url}?print=1"
         edits = (Reword(25, copy), Paragraph("Printable version of this page."))
@@ -246,7 +246,7 @@ def _cross_links(plan: Plan, documents: Sequence[Located]) -> None:
 
 
 def _words(url: str) -> str:
-    """What a writer would put on a link: words of the path, else the host."""
+    """Plausible link text: words of the path, else the host."""
     parts = urlsplit(url)
     name = parts.path.rstrip("/").rpartition("/")[2].partition(".")[0]
     return " ".join(name.replace("-", " ").replace("_", " ").split())[:60] or parts.netloc

@@ -1,11 +1,11 @@
-"""Answers as records of WARC files, in the manner of Common Crawl.
+"""Writes responses as records of WARC files, in the manner of Common Crawl.
 
-Each record is a gzip member of its own. A file starts with a `warcinfo` record; each capture is a
-request and its response, or a `revisit` where the payload is the one of an earlier crawl. A crawl
+Each record is a separate gzip member. A file starts with a `warcinfo` record; each capture is a
+request and its response, or a `revisit` if the payload is that of an earlier crawl. A crawl
 is cut into files of about equal size. Dates and record ids follow from the seed, so that the same
 packages give the same bytes (with the same zlib).
 
-Files are written under a name that ends in `.part` and get their own when the whole corpus is done.
+Files are written under a name that ends in `.part` and renamed when the whole corpus is done.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ def write_crawl(
     seen: Seen,
     written: Callable[[Answer, bytes, bool], None] = lambda answer, body, same: None,
 ) -> list[WarcFile]:
-    """Write answers, a second apart, into `name-000.warc.gz` and so on.
+    """Write responses, a second apart, into `name-000.warc.gz` and so on.
 
-    `split` is the size in bytes at which the next file begins. Pages whose payload digest is the
-    one that `seen` has become revisit records; `seen` is brought up to date. `written` is told of
-    every answer, with its body and whether it was the same.
+    `split` is the size in bytes at which the next file begins. Pages whose payload digest equals
+    the one in `seen` become revisit records; `seen` is updated. `written` is called with
+    every response, its body and whether it was the same.
     """
     files: list[WarcFile] = []
     out: BinaryIO | None = None
@@ -113,7 +113,7 @@ class _Records:
         self._info = head["WARC-Record-ID"]
 
     def capture(self, answer: Answer, body: bytes, date: datetime, seen: Seen) -> bool:
-        """Write a request and what came back; returns whether that was known already."""
+        """Write a request and its response; returns whether the payload was known already."""
         digest = f"sha1:{base64.b32encode(hashlib.sha1(body).digest()).decode()}"
         head = self._head("response", answer.url, date)
         self._request(answer.url, date, head["WARC-Record-ID"])

@@ -1,24 +1,24 @@
-"""Where the records of a WARC file begin and end, whatever has happened to the file.
+"""Finds where the records of a WARC file begin and end, even in damaged files.
 
-A WARC file is records one after another, either as they are or each in a gzip member of its own.
-Readers made for speed stop at the first damaged byte: fastwarc raises and is finished, and of a
-file cut off in a member it yields an empty record. A crawl of years has damaged files, so this
-module does nothing but find records; each one is then given to fastwarc alone
+A WARC file is a sequence of records, either uncompressed or each in a gzip member of its own.
+Readers made for speed stop at the first damaged byte: fastwarc raises and cannot continue, and for
+a file truncated within a member it yields an empty record. Crawls of years contain damaged files,
+so this module only finds records; each one is then passed to fastwarc alone
 (`webindex.crawl.warc`).
 
 Four rules:
 
 - *gzip*: a member is inflated to its end, so that its checksum is tested. After damage, reading
-  goes on at the next byte where a gzip member starts whose content starts like a WARC record.
+  continues at the next byte where a gzip member starts whose content starts like a WARC record.
 - *plain*: a record ends where its Content-Length says, if the blank line that must follow is
-  there. After damage, reading goes on at the next line that starts like a WARC record.
-- *wrong lengths*: where a record's Content-Length is wrong, but the next record or the end of the
-  gzip member follows blank lines as it must, all that stands before these is the record.
-- *splits*: both ends of a split go through the same function, `first_record`. Whatever that
-  function answers, neighbouring splits meet at one point: no record is read twice or left out.
+  there. After damage, reading continues at the next line that starts like a WARC record.
+- *wrong lengths*: if a record's Content-Length is wrong, but the next record or the end of the
+  gzip member follows blank lines as it must, everything before these is the record.
+- *splits*: both ends of a split are computed by the same function, `first_record`. Whatever it
+  returns, neighbouring splits meet at one point: no record is read twice or left out.
 
 A file that was compressed as one single member is read too (it is unpacked into a temporary file),
-but no record in it has an offset of its own, so it is one split.
+but no record in it has its own offset, so it is one split.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _OTHER_FORMATS = {
 
 
 class NotAWarcError(ValueError):
-    """The file holds no WARC record at all. The message says what was found and what to do."""
+    """The file holds no WARC record at all. The message reports what was found and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +116,14 @@ def open_warc(path: str | Path) -> tuple[BinaryIO, bool]:
 def first_record(file: BinaryIO, gzip: bool, start: int) -> int:
     """The offset at which a split that starts at byte `start` begins to read.
 
-    In a plain file that is the first record at or after `start`, found by stepping over all the
+    In a plain file that is the first record at or after `start`, found by skipping all the
     records before it.
 
     In a gzip file it is the first member at or after `start` from which whole members follow one
-    another for 64 KiB or to the end of the file. The look of one member is not enough: a crawl
-    that fetched a `.warc.gz` holds that file's members, byte for byte, within a member of its own.
-    But deflate stores at most 65,535 bytes in one piece and then puts bytes of its own, so a chain
-    of members longer than that is not inside anything.
+    another for 64 KiB or to the end of the file. Checking one member is not enough: a crawl
+    that fetched a `.warc.gz` contains that file's members, byte for byte, within its own member.
+    But deflate stores at most 65,535 bytes in one piece and then inserts other bytes, so a chain
+    of members longer than that is not nested.
     """
     size = _size(file)
     if start <= 0:
@@ -178,7 +178,7 @@ def frames(
 
 @dataclass(slots=True)
 class _Member:
-    """One gzip member, inflated piece by piece so that none is too long for the memory."""
+    """One gzip member, inflated in pieces of bounded size."""
 
     file: BinaryIO
     offset: int
@@ -223,7 +223,7 @@ def _gzip_frames(file: BinaryIO, start: int, stop: int, limit: int) -> Iterator[
             if several:
                 yield from _records_of_member(file, at, after - at, limit, checked=False)
             # Damaged bytes can inflate to the end of the file without an error, so the file counts
-            # as cut off only if no record follows.
+            # as truncated only if no record follows.
             cut_off = problem.startswith("the file ends") and after == _size(file)
             if not _only_zeros(file, at, after):
                 yield Gap(at, after - at, cut_off, problem)
@@ -272,7 +272,7 @@ def _records_of_member(
         except (EOFError, zlib.error):
             broken = True
         for frame in _plain_frames(unpacked, limit):
-            # What a broken member ends with is told by its own gap.
+            # The end of a broken member is reported as a gap of its own.
             if isinstance(frame, Frame):
                 yield replace(frame, offset=offset, length=length, checked=checked)
             elif not broken:
@@ -458,7 +458,7 @@ def _starts_with(file: BinaryIO, at: int, magic: bytes) -> bool:
 
 
 def _only_zeros(file: BinaryIO, start: int, end: int) -> bool:
-    """Whether these bytes are padding, as tapes and some file systems leave it."""
+    """Whether these bytes are zero padding, as tapes and some file systems leave it."""
     file.seek(start)
     left = end - start
     while left > 0:
@@ -474,5 +474,5 @@ def _size(file: BinaryIO) -> int:
 
 
 def _reason(error: zlib.error) -> str:
-    """zlib's own words, without its function and number."""
+    """zlib's message, without its function and number."""
     return str(error).rpartition(": ")[2]

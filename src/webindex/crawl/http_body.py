@@ -1,8 +1,8 @@
-"""Bodies of HTTP responses whose encodings are not written as the standard wants it.
+"""Decodes bodies of HTTP responses whose encodings violate the standard.
 
-fastwarc decodes what is correct. What it refuses is read here as browsers read it: `deflate`
+fastwarc decodes what is correct. What it refuses is decoded here as browsers do: `deflate`
 without its zlib header, `x-gzip`, and chunks or compressed data that end too early, of which the
-beginning is taken. Nothing here raises for what a server sent.
+beginning is taken. Nothing here raises for anything that a server sent.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def cut_at_character(body: bytes, limit: int) -> bytes:
     end = limit
     while end > max(0, limit - 4) and body[end] & 0xC0 == 0x80:
         end -= 1
-    # Whatever it is that has more than three bytes like these in a row, it is not UTF-8.
+    # More than three such bytes in a row are not UTF-8.
     return body[: end if body[end] & 0xC0 != 0x80 else limit]
 
 
@@ -56,7 +56,7 @@ def _names(header: str) -> list[str]:
 
 
 def _unchunked(payload: bytes, limit: int) -> bytes:
-    """What the chunks hold, as far as they go; the payload itself if it does not begin with one."""
+    """The content of the chunks up to the first error; the payload itself if it has no chunks."""
     found = bytearray()
     at = 0
     while at < len(payload) and len(found) <= limit:
@@ -79,13 +79,13 @@ def _unchunked(payload: bytes, limit: int) -> bytes:
 
 
 def _inflated(data: bytes, window: int, limit: int) -> bytes | None:
-    """What can be unpacked; None if nothing can."""
+    """The bytes that can be unpacked; None if there are none."""
     inflate = zlib.decompressobj(wbits=window)
     found = bytearray()
     left = data
     try:
         while left and not inflate.eof and len(found) <= limit:
-            # Small pieces: what comes before the damaged one is kept.
+            # Small pieces: everything before the damaged one is kept.
             found += inflate.decompress(left[:4096], limit + 1 - len(found))
             left = inflate.unconsumed_tail + left[4096:]
     except zlib.error:

@@ -1,8 +1,8 @@
 """Reads the captures of a crawl from WARC files: pages, redirects, missing and unchanged pages.
 
-`read_captures` never raises for damage inside a file. What it cannot use it yields as `Rejected`,
-with the reason and the byte offset, and goes on with the next record. Records that say nothing of
-a page (requests, metadata, ...) are only counted.
+`read_captures` never raises for damage inside a file. Unusable parts are yielded as `Rejected`,
+with the reason and the byte offset, and reading continues with the next record. Records that do not
+describe a page (requests, metadata, ...) are only counted.
 
     skipped: Counter[str] = Counter()
     for record in read_captures("crawl.warc.gz", skipped=skipped):
@@ -51,9 +51,9 @@ __all__ = [
 ]
 
 MAX_BODY = 2 << 20
-"""Bytes of a decoded body that are taken by default. What follows is mostly not for reading."""
+"""Bytes of a decoded body that are kept by default. The rest is rarely readable text."""
 
-# What a record may have around its body: WARC and HTTP headers.
+# The size of what surrounds a record's body: WARC and HTTP headers.
 _ROOM_FOR_HEADERS = 256 << 10
 _HTML = {"text/html", "application/xhtml+xml"}
 _XML = {"text/xml", "application/xml"}
@@ -65,7 +65,7 @@ _FOR_PROGRAMS = re.compile(
     re.DOTALL,
 )
 # Each with what joins repeated ones. Lines of X-Robots-Tag may be for one robot each, and of
-# Location and Refresh only one can be meant: those must stay apart.
+# Location and Refresh only one can be meant: those must stay separate.
 _KEPT_HEADERS = {
     "content-type": ", ",
     "content-language": ", ",
@@ -86,7 +86,7 @@ _SPACE_OR_CONTROL = re.compile(r"[\x00-\x20\x7f]")
 
 
 class Rejection(StrEnum):
-    """Why a record could not be used. The value is fit for a table that a person reads."""
+    """Why a record could not be used. The values are shown to users."""
 
     DAMAGED = "damaged"
     TRUNCATED = "cut off by the end of the file"
@@ -100,7 +100,7 @@ class Rejection(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A record that was not used, or a stretch of `length` bytes with no record in it."""
+    """A record that was not used, or a range of `length` bytes with no record in it."""
 
     reason: Rejection
     offset: int
@@ -151,14 +151,14 @@ class Capture:
 
 @dataclass(frozen=True, slots=True)
 class Revisit:
-    """A crawler's report that a page was at `date` what an earlier capture says; there is no body.
+    """A crawler's report that a page at `date` was as in an earlier capture; there is no body.
 
     `payload_digest` is that of the capture, which may be of another page and is not always the
     newest. None means that the server answered 304. `refers_to` and `refers_date` name the capture
-    by its URL and date, where the crawler does. `status` and `headers` are those of this answer,
-    as in a `Capture`; None if the record has no HTTP headers, or those of a 304. Where it has the
-    headers of a redirect or an error, it is no revisit but a `Capture`: they are all that counts of
-    such a page, and two of them with the same empty body may differ in them.
+    by its URL and date, if the crawler recorded them. `status` and `headers` are those of this
+    response, as in a `Capture`; None if the record has no HTTP headers, or those of a 304. A record
+    with the headers of a redirect or an error is no revisit but a `Capture`: only the headers of
+    such a page matter, and two of them with the same empty body may differ in them.
     """
 
     url: str
@@ -173,7 +173,7 @@ class Revisit:
 
 
 Record = Capture | Revisit | Rejected
-"""What a WARC file is read as."""
+"""The items that a WARC file is read as."""
 
 
 class _UnusableError(Exception):
@@ -192,13 +192,13 @@ def read_captures(
 ) -> Iterator[Record]:
     """The captures of a WARC file that belong to the split from byte `start` to byte `end`.
 
-    `max_body` is in bytes, after decoding; of what is longer the beginning is taken, and the
-    rest is never held in memory. `skipped` counts the records that say nothing of a page, by their
+    `max_body` is in bytes, after decoding; of a longer body the beginning is kept, and the
+    rest is never held in memory. `skipped` counts the records that do not describe a page, by their
     WARC type.
 
-    Raises NotAWarcError, at once, for a file that is missing, empty or something else.
+    Raises NotAWarcError, immediately, for a file that is missing, empty or not a WARC file.
     """
-    # The iterator opens the file for itself: one that nobody reads must not hold it open.
+    # The iterator opens the file itself: an unused iterator must not keep it open.
     file, gzip = open_warc(path)
     file.close()
     counter: Counter[str] = Counter() if skipped is None else skipped
@@ -242,7 +242,7 @@ def _read(
 
 
 def _capture(frame: Frame, max_body: int) -> Record | str:
-    """What one record says of a page, or the name of a kind that is to be skipped."""
+    """Parse one record, or return the name of a kind that is skipped."""
     url: str | None = None
     try:
         record = _open(frame.data)
@@ -256,7 +256,7 @@ def _capture(frame: Frame, max_body: int) -> Record | str:
         digest = record.headers.get("WARC-Payload-Digest") or None
         revisit = kind == WarcRecordType.revisit
         if revisit and not record.content_length:
-            # Its HTTP headers may be left out.
+            # Its HTTP headers may be omitted.
             if _is_not_modified(record):
                 digest = None
             return Revisit(url, date, digest, frame.offset, frame.length, *_refers_to(record))
@@ -265,7 +265,7 @@ def _capture(frame: Frame, max_body: int) -> Record | str:
         if status is None or not 200 <= status <= 999:
             raise _UnusableError(Rejection.NOT_HTTP, f"its status line is {http.status_line!r}")
         if status == 304:
-            # A digest, if there is one, may well be that of this answer's own empty body.
+            # A digest, if there is one, may be that of this response's own empty body.
             return Revisit(url, date, None, frame.offset, frame.length, *_refers_to(record))
         headers = _kept_headers(http)
         content_type = _content_type(headers, record)
@@ -390,14 +390,14 @@ def _header_text(value: bytes) -> str:
 
 def _content_type(headers: Mapping[str, str], record: WarcRecord) -> str | None:
     declared = headers.get("content-type") or record.headers.get("WARC-Identified-Payload-Type")
-    # A header that is there twice, or that was joined with itself, is one.
+    # A header that is repeated, or that was joined with itself, counts once.
     return re.split("[;,]", declared or "", maxsplit=1)[0].strip().lower() or None
 
 
 def _body(
     frame: Frame, http: HeaderMap, max_body: int, content_type: str | None
 ) -> tuple[bytes, int | None]:
-    """The body, and how many bytes of it that are if it is longer."""
+    """The body; and the number of bytes kept, if it was longer."""
     try:
         body = _decoded(frame.data, max_body, encoded=True)
     except OSError as error:
@@ -413,7 +413,7 @@ def _as_it_came(
 ) -> bytes:
     """A body that is not encoded as its headers say, or not to its end."""
     raw = _decoded(frame.data, max_body + _ROOM_FOR_HEADERS, encoded=False)
-    # Many crawlers write the decoded body and leave the header of its encoding in place.
+    # Many crawlers write the decoded body but keep the header of its encoding.
     if _SNIFFED_MARKUP.match(raw):
         return raw
     transfer, content = http.get("Transfer-Encoding"), http.get("Content-Encoding")
