@@ -1,8 +1,8 @@
 """§2.3 Timestamps: one source of strictly increasing numbers.
 
-Rule P1: every timestamp of a repository comes from one linearizable source. A request may
-join only a call to it that has not been sent yet; no client reserves a range for later use;
-after a restart they only go up.
+Rule P1: every timestamp of a repository comes from one linearizable source. A request may join only
+a call to it that has not been sent yet; no client reserves a range for later use; timestamps keep
+increasing after a restart.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ class Oracle(ABC):
         """A timestamp to read at: every commit acknowledged before this call is visible.
 
         It need not be unique. A transaction that starts at it can only commit in one step. On an
-        embedded store it is the same for as long as no timestamp is drawn.
+        embedded store it stays the same until a timestamp is drawn.
         """
 
     def at_one_moment(self, looks_so: Callable[[], bool]) -> bool:
-        """Whether something that takes several looks to see was so at one moment.
+        """Whether a condition that takes several reads to check held at one moment.
 
-        Work that is handed from table to table may be missed in each: it has just left the one, and
-        come to the other where the look has been already. So it has to look so twice, with no
-        timestamp drawn in between: whoever handed something on before that has also put it where it
-        is, and the second look sees it; whoever does it later draws one. Where timestamps are drawn
-        all the time, looks are repeated for a while, and then it counts as not so.
+        Work that moves from one table to another can be missed in both: it may leave a table before
+        the check reads it, and arrive in one that the check has read already. So the condition must
+        hold twice, with no timestamp drawn in between: work that was moved before then is in its
+        new place, where the second check sees it; moving it later draws a timestamp. If timestamps
+        are drawn continually, the check is repeated up to 1,000 times; then the answer is False.
         """
         for _ in range(_LOOKS):
             before = self.read_timestamp()

@@ -1,12 +1,12 @@
-"""§2.3 as a client: "maintaining only one RPC pending", with the needs of all threads in it.
+"""§2.3, client side: "maintaining only one RPC pending", which carries the requests of all threads.
 
     thread 1   ──┐ joins ┐
     thread 2   ──┤       ├ call 7: Draw(3) ──────────────► answered: 1 and 2 and 3 go on
     thread 3   ──┘       ┘
     thread 4      joins call 8, which is sent when call 7 has been answered
 
-Rule P1: a thread joins only a call that has not been sent, and nothing is kept for later: what is
-drawn has been asked for by a thread that waits for it.
+Rule P1: a thread joins only a call that has not been sent, and no timestamp is kept for later: each
+one drawn was requested by a thread that waits for it.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ class NetworkOracle(Oracle):
 
     Args:
         addresses: `host:port` of each of the repository's oracle processes.
-        timeout_seconds: for how long to ask in vain before it is an error. Should be well above
-            the oracles' lease, which is how long a take-over lasts.
-        request_seconds: after how long a call counts as lost and the next address is asked.
-        token: what the oracles want to be shown; empty: nothing.
-        roots: authorities in PEM by whom the oracles' certificates are signed: use TLS. None: in
-            the clear. Empty: TLS with the authorities that gRPC comes with.
-        certificate: (chain, key) in PEM to show, where the oracles want one.
-        source: the identity that the oracles must have; empty: that of whichever answers first.
+        timeout_seconds: for how long to retry before raising an error. Should be well above the
+            oracles' lease, which is how long a take-over lasts.
+        request_seconds: after how long a call counts as lost and the next address is tried.
+        token: the token that the oracles require; empty: none.
+        roots: PEM certificates of the authorities that sign the oracles' certificates; enables TLS.
+            None: no TLS. Empty: TLS with the authorities that gRPC comes with.
+        certificate: the client's (chain, key) in PEM, if the oracles require one.
+        source: the identity that the oracles must have; empty: that of the first one to answer.
 
     `timestamp` and `read_timestamp` raise StoreError if no oracle answers for `timeout_seconds`
-    (twice that if other threads' call has to be waited for), or at once if one refuses the token,
-    is the oracle of another repository, or went backwards.
+    (twice that if they must wait for other threads' call first), or at once if one refuses the
+    token, is the oracle of another repository, or went backwards.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class NetworkOracle(Oracle):
         self._current = _Line(self)
 
     def _leave_parent(self) -> None:
-        # It is neither used nor closed here.
+        # The parent's connections are neither used nor closed in the child.
         keep_inherited(self._current)
         self._start_afresh()
 
@@ -110,15 +110,15 @@ class NetworkOracle(Oracle):
         return self._line().ask(1)
 
     def read_timestamp(self) -> int:
-        """The highest timestamp handed out by anyone when this was asked for; draws none.
+        """The highest timestamp handed out by any oracle at the time of the request; draws none.
 
         Every commit acknowledged before the call is visible at it: its commit_ts had been handed
-        out, and the answer is taken afterwards, by an oracle whose lease holds, under the lock
+        out, and the answer is computed afterwards, by an oracle with a valid lease, under the lock
         under which timestamps are handed out. An oracle that has just taken over answers the limit
-        that it found, until it has handed out more: its predecessor handed out nothing above. Nor
-        does the snapshot change later: every commit_ts at or below the answer had been drawn by
-        then, so those transactions had their locks in place (rule P2), and all drawn afterwards,
-        by whichever oracle, are above it.
+        that it found until it has handed out more: its predecessor handed out nothing above it. The
+        snapshot does not change later either: every commit_ts at or below the answer had been drawn
+        by then, so those transactions had their locks in place (rule P2), and all that are drawn
+        afterwards, by any oracle, are above it.
         """
         return self._line().ask(0)
 
@@ -145,7 +145,7 @@ class NetworkOracle(Oracle):
 
     @property
     def metadata(self) -> list[tuple[str, str]] | None:
-        """What is sent with every call: the token, where there is one."""
+        """The metadata of every call: the token, if there is one."""
         return self._metadata
 
     def channel(self, address: str, options: Sequence[tuple[str, int]] = _OPTIONS) -> Any:
@@ -168,7 +168,7 @@ class NetworkOracle(Oracle):
 
 
 class _Batch:
-    """The needs of the threads that go into one call."""
+    """The requests of the threads that share one call."""
 
     def __init__(self, previous: _Batch | None, deadline: float) -> None:
         self.previous = previous
@@ -187,7 +187,7 @@ class _Line:
         self._guard = threading.Lock()
         self._open: _Batch | None = None
         self._newest: _Batch | None = None
-        # Only whoever makes the pending call uses the rest.
+        # Only the thread that makes the pending call uses the rest.
         self._channels: dict[str, Any] = {}
         self._talk: Conversation | None = None
         self._at = 0
@@ -216,14 +216,14 @@ class _Line:
             if batch.error is not None:
                 if sends:
                     raise batch.error
-                # Each thread raises an error of its own: a traceback belongs to one.
+                # Each thread raises its own error, since each has its own traceback.
                 raise type(batch.error)(*batch.error.args) from batch.error
-            # Whoever was to send it was interrupted: join another one.
+            # The thread that was to send the batch was interrupted: join another batch.
 
     def _send(self, batch: _Batch) -> None:
-        """Wait for the call before, then close the batch, make its call and wake its threads."""
+        """Wait for the previous call, then close the batch, make its call and wake its threads."""
         try:
-            # The sender of the one before may have been interrupted while it waited.
+            # The sender of the previous batch may have been interrupted while it waited.
             while batch.previous is not None:
                 batch.previous.done.wait()
                 batch.previous = batch.previous.previous
@@ -239,7 +239,7 @@ class _Line:
             batch.done.set()
 
     def _make(self, count: int, deadline: float) -> tuple[list[int], int]:
-        """`count` timestamps, and the highest that was handed out then."""
+        """`count` timestamps, and the highest one handed out at that time."""
         oracle = self._oracle
         drawn: list[int] = []
         while len(drawn) < count:
@@ -256,7 +256,7 @@ class _Line:
         return drawn, last
 
     def _rises(self, ts: int, least: int) -> None:
-        """StoreError if what was answered is below what this process knows of."""
+        """StoreError if an answer is below timestamps that this process has seen."""
         if ts < least:
             raise StoreError(
                 f"The oracle at {self._oracle.addresses[self._at]} went backwards: it answered "
@@ -265,7 +265,7 @@ class _Line:
             )
 
     def _call(self, count: int, deadline: float) -> DrawReply:
-        """Ask one oracle after the other until one answers or the time is up."""
+        """Ask the oracles in turn until one answers or the deadline has passed."""
         oracle = self._oracle
         failed: dict[str, str] = {}
         tries = 0
@@ -301,7 +301,7 @@ class _Line:
                 time.sleep(min(left, backoff(self._rng, rounds, first=0.02, most=0.3)))
 
     def _ask(self, address: str, count: int, seconds: float) -> DrawReply:
-        """Ask an oracle; on the stream that there is, which any failure has ended."""
+        """Ask an oracle on the open stream, or on a new one; every failure ends the stream."""
         oracle = self._oracle
         oracle.calls += 1
         while True:

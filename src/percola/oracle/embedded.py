@@ -5,10 +5,10 @@ as durable as the commits that carry its timestamps: it cannot fall behind them.
 reserved ranges would save nothing here, because the lock has to be taken for the commit
 anyway, and drawing under it is what makes the one-step commit safe (rule P11).
 
-Two-phase transactions are known by their start_ts, so theirs must be nobody else's. A
-transaction that commits in one step starts at the last timestamp drawn, which many may share.
-`timestamp` therefore leaves a gap of one above what it returns: the last timestamp drawn is
-then never one by which a two-phase transaction is known.
+Two-phase transactions are identified by their start_ts, so it must be unique. A transaction that
+commits in one step starts at the last timestamp drawn, which many may share. `timestamp` therefore
+leaves a gap of one above the timestamp that it returns: the last timestamp drawn then never
+identifies a two-phase transaction.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""§2.3: what oracle and clients say to each other: the messages of `oracle.proto`, and names.
+"""§2.3: the messages between oracle and clients (`oracle.proto`), and the names of the services.
 
-Written by hand: generated code refuses to load beside a protobuf or grpcio that is older than what
-generated it, which would pin both for every user, and it has no types; these are four messages of
-numbers and short texts. The health messages are those of gRPC's own health service.
+Written by hand: generated code does not load with a protobuf or grpcio older than its generator,
+which would pin both for every user, and it has no types; these are four messages of numbers and
+short texts. The health messages are those of gRPC's own health service.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class DrawReply:
 
 @dataclass(frozen=True, slots=True)
 class HealthRequest:
-    """Asks whether a service is served; the empty name stands for the process."""
+    """Asks whether a service is served; the empty name means the process."""
 
     service: str
 

@@ -1,4 +1,4 @@
-"""§2.3: what an oracle process counts, as Prometheus metrics in a registry of its own."""
+"""§2.3: Prometheus metrics of an oracle process, in a separate registry."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from percola.oracle.ranges import Ranges
 class OracleMetrics:
     """Counters of one oracle process.
 
-    `timestamps` handed out by `draws`, the calls: their ratio is how well clients batch;
+    `timestamps` handed out by `draws`, the calls: their ratio shows how well clients batch;
     `lasts`, calls for the highest one; `refusals`, by status; `displaced`, idle streams that were
-    ended for new ones; `store_failures`, steps that the
-    store failed. `holds` is 1 where timestamps are handed out: the sum over all processes of a
-    repository is 1, and 0 for a moment while another one takes over.
+    ended for new ones; `store_failures`, steps that failed in the store. `holds` is 1 in the
+    process that hands out timestamps: the sum over all processes of a repository is 1, and 0 for a
+    moment during a take-over.
     """
 
     def __init__(self, ranges: Ranges) -> None:

@@ -1,41 +1,43 @@
-"""§2.3: ranges of timestamps, reserved in the store and handed out from memory, by one at a time.
+"""§2.3: timestamp ranges, reserved in the store and handed out from memory by one process at a
+time.
 
     record in the store    limit 3,000,000 · held by A · lease 3 s
     A's memory             next 2,412,007 … up to the limit
     B, a standby           watches the record; takes it over when A has let its lease run out
 
-Numbers are never handed out twice: whoever hands one out has first raised the limit above it, by
-a compare-and-swap on the record (`percola.oracle.record`), and begins above the limit it found.
-That needs no clock and no lease: it holds however slow anybody is.
+No timestamp is handed out twice: before a process hands one out, it has raised the limit above it,
+by a compare-and-swap on the record (`percola.oracle.record`), and it begins above the limit it
+found. This needs no clock and no lease: it holds however slow a process is.
 
-They only go up (rule P1), also from one holder to the next. That takes more: an old holder that is
-merely slow has lower numbers left, and must not hand them out once the new one has begun. So a
-holder hands out under a lease:
+Timestamps only go up (rule P1), also from one holder to the next. That takes more: an old holder
+that is merely slow has lower timestamps left, and must not hand them out once the new one has
+begun. So a holder hands out under a lease:
 
     the holder       notes the time, then sends the record, and hands out until `lease` after the
                      time that it noted: the write may have taken long, its answer longer
-    the successor    waits `lease` and a tenth from when it was *answered* that this version of
-                     the record stands, then replaces exactly this version
+    the successor    waits `lease` and a tenth from when a *reply* showed this version of the
+                     record, then replaces exactly this version
 
 Let the holder's record be written at a moment w. The holder noted its time before w, so it stops
-before w + lease. The successor was answered after w, so it sends after w + 1.1 lease, and if its
-write is applied there was no later version that could have prolonged the holder's lease. Each
-measures durations by its own clock, which goes on while the machine sleeps. Times of day are
-compared nowhere. What is assumed of clocks is one thing: that of two machines' clocks one does not
-run more than a tenth faster than the other. A virtual machine whose clock stands still while it is
-stopped from outside breaks that; so would a lease that two machines count differently, which is
-why it stands in the record.
+before w + lease. The successor received its reply after w, so it sends after w + 1.1 lease, and if
+its write is applied there was no later version that could have extended the holder's lease. Each
+measures durations by its own clock, which keeps running while the machine sleeps. Times of day are
+never compared. The only assumption on clocks is that no machine's clock runs more than a tenth
+faster than another's. A virtual machine whose clock stops while it is paused from outside violates
+it; so would machines configured with different leases, which is why the lease is stored in the
+record.
 
-A holder looks at its clock *after* the request came and *before* it takes the number, under one
-lock. If it is stopped between the two and goes on much later, the number counts as drawn when it
-looked: that is before any successor began and after every draw that had ended when this one was
-asked for. This is all that linearizability asks, and all that §2.3 does: a transaction W that gets
-such a late commit_ts had its locks written before it asked, so before a reader of a successor drew
-a higher start_ts.
+A holder reads its clock *after* the request arrived and *before* it takes the timestamp, under one
+lock. If it is stopped between the two and resumes much later, the timestamp counts as drawn when
+the clock was read: that is before any successor began and after every draw that had ended when this
+one was requested. Linearizability requires no more, nor does §2.3: a transaction W that gets such a
+late commit_ts had written its locks before it asked, so before a reader drew a higher start_ts from
+a successor.
 
-A lost reply settles nothing: the record is read, and until it shows the one or the other, the very
-same mutation is sent again, with the time noted when it was first sent. A holder whose lease has
-run out and whose record still stands renews it and goes on: nobody has begun in between.
+A lost reply leaves the outcome open: the record is read, and until it shows whether the write was
+applied, the same mutation is sent again, with the time noted when it was first sent. A holder whose
+lease has expired and whose record is unchanged renews it and continues: no successor has begun in
+between.
 """
 
 from __future__ import annotations
@@ -53,29 +55,29 @@ from percola.oracle.record import ORACLE_TABLE, Record, newest, replacement
 from percola.store.base import Store
 
 HIGHEST: Final = 9_200_000_000_000_000
-"""Above this no timestamp is handed out: Bigtable keeps none above 2⁶³ / 1000."""
+"""The highest timestamp that is handed out: Bigtable stores none above 2⁶³ / 1000."""
 
 LEASE_SECONDS: Final = 3.0
 RANGE: Final = 1_000_000
 
 RATE: Final = 1.1
-"""How many times faster than another machine's clock one may run."""
+"""How many times faster one machine's clock may run than another's."""
 
 _LOOK_SECONDS: Final = 0.5
-"""A standby looks at the record at least this often: a clean stop is noticed soon."""
+"""A standby reads the record at least this often, so that it soon notices a clean stop."""
 
 
 class Refused(NamedTuple):
-    """Why no timestamp was handed out. `elsewhere`: another process may well do it."""
+    """Why no timestamp was handed out. `elsewhere`: another process may hand them out."""
 
     elsewhere: bool
     why: str
 
 
 class Plan(NamedTuple):
-    """A write of the record: what it replaces, when its time was noted, where a new range begins.
+    """A write of the record: the record it replaces, its noted time, and where a new range begins.
 
-    `first` is None if the range in memory goes on.
+    `first` is None if the range in memory stays in use.
     """
 
     replaces: Record | None
@@ -87,18 +89,18 @@ class Plan(NamedTuple):
 class Ranges:
     """One process's part in handing out timestamps; safe to use from many threads.
 
-    `step` is called again and again by one thread and does all that needs the store; `draw` and
+    One thread calls `step` repeatedly, which does everything that needs the store; `draw` and
     `last` answer from memory.
 
     Args:
-        store: where the record stands.
-        name: what people know this process by, such as its address.
-        lease: seconds for which it may hand out without having renewed the record.
-        size: how many timestamps are reserved at a time; so many are lost when it is killed.
+        store: where the record is stored.
+        name: a name of this process for people, such as its address.
+        lease: seconds for which it may hand out without renewing the record.
+        size: how many timestamps are reserved at a time, and lost when it is killed.
         above: begin above this timestamp, whatever the record says.
         clock: seconds that only go up; see `percola.clock.elapsed`.
 
-    Raises UsageError for numbers that cannot work.
+    Raises UsageError for invalid numbers.
     """
 
     def __init__(
@@ -119,7 +121,7 @@ class Ranges:
             raise UsageError(f"Timestamps go from 1 to {HIGHEST}: none is above {above}.")
         self.size = size
         self.source = ""
-        """The source's identity, from the first look at the record on."""
+        """The source's identity; empty until the record was first read."""
         self.wake = threading.Event()
         """Set when `step` should be called early."""
         self.takeovers = 0
@@ -132,7 +134,7 @@ class Ranges:
         self._clock = clock
         self._stepping = threading.Lock()
         self._changed = threading.Condition()
-        # What the record said at the last look or write, and since when we know.
+        # The record as last read or written, and since when it is known.
         self._found: Record | None = None
         self._since = 0.0
         # A write of the record whose outcome is not known.
@@ -149,7 +151,7 @@ class Ranges:
     # --- Handing out --------------------------------------------------------------------
 
     def draw(self, count: int, timeout: float = 0.0) -> int | Refused:
-        """Hand out `count` timestamps, of which this is the first; or say why not.
+        """Hand out `count` timestamps; returns the first, or the reason for a refusal.
 
         Waits up to `timeout` seconds for the next range, or for the lease to be renewed.
         Raises UsageError for more than `size` of them, or none.
@@ -177,16 +179,16 @@ class Ranges:
                 self._changed.wait(left)
 
     def last(self) -> int | Refused:
-        """The highest timestamp handed out so far, by whomever; or why that cannot be said.
+        """The highest timestamp handed out so far by any process; or why it is not known.
 
-        Right after a take-over it is the limit that was found: nobody handed out more, and
-        nobody will hand out less.
+        Right after a take-over it is the limit that was found: no process handed out a higher one,
+        and none will hand out a lower one.
         """
         with self._changed:
             return self._refusal() or self._next - 1
 
     def _refusal(self) -> Refused | None:
-        """Why nothing can be handed out now. The one look at the clock that safety rests on."""
+        """Why nothing can be handed out now. Safety depends on this one reading of the clock."""
         if self._stopped:
             return Refused(True, f"The oracle {self._name} is stopping.")
         if not self._holds:
@@ -203,18 +205,18 @@ class Ranges:
 
     @property
     def holds(self) -> bool:
-        """Whether timestamps could be had here a moment ago."""
+        """Whether this process could hand out timestamps a moment ago."""
         with self._changed:
             return self._refusal() is None
 
     # --- The record ---------------------------------------------------------------------
 
     def step(self) -> float:
-        """Look at the record, renew it or take it over, whichever is due.
+        """Read the record, renew it or take it over, whichever is due.
 
         Returns after how many seconds to call it again, unless `wake` is set before. Raises
-        StoreError if the store fails (call it again a little later; timestamps are handed out
-        for as long as the lease lasts), or the record is gone or was set back.
+        StoreError if the store fails (call it again a little later; timestamps are handed out for
+        as long as the lease lasts), or if the record is missing or older than before.
         """
         with self._stepping:
             if self._stopped:
@@ -229,7 +231,7 @@ class Ranges:
 
     def _look(self) -> None:
         found = newest(self._store)
-        # Only now: when it was asked for, the record may not have been written yet.
+        # Only now: when the read was sent, the record may not have been written yet.
         now = self._clock()
         plan, known = self._plan, self._found
         if plan is not None and found == plan.record:
@@ -252,7 +254,7 @@ class Ranges:
                 self.source = found.source
 
     def _due(self) -> Plan | None:
-        """The write of the record that it is time for, if there is one."""
+        """The write of the record that is due, if any."""
         noted, found = self._clock(), self._found
         version = found.version + 1 if found else 1
         source = found.source if found else secrets.token_hex(8)
@@ -280,11 +282,11 @@ class Ranges:
         if self._store.mutate([replacement(plan.replaces, plan.record)])[0]:
             self._adopt(plan)
         else:
-            # Somebody else's is there, or ours was applied before and the reply was lost.
+            # Another process's record is there, or ours was applied and the reply was lost.
             self._look()
 
     def _adopt(self, plan: Plan) -> None:
-        """The record is ours, and stands as planned."""
+        """Adopt a record that this process has written as planned."""
         with self._changed:
             self._plan = None
             self._found = plan.record
@@ -305,16 +307,16 @@ class Ranges:
             return lease / 20
         if self._holds:
             return max(0.0, self._noted + lease / 3 - now)
-        # A standby looks often enough to know early since when a version stands.
+        # A standby reads often enough to see a new version soon after it was written.
         found = self._found
         due = self._since + found.lease_ms / 1000 * RATE if found and found.holder else now
         return min(lease / 6, _LOOK_SECONDS, max(lease / 100, due - now))
 
     def release(self, timeout: float = 5.0) -> None:
-        """Hand out nothing any more, and let a successor begin at once. Idempotent.
+        """Stop handing out timestamps, and let a successor begin at once. Idempotent.
 
-        Waits up to `timeout` seconds for a `step` under way. Raises StoreError if the store
-        fails: then a successor waits for the lease to end.
+        Waits up to `timeout` seconds for a running `step`. Raises StoreError if the store fails:
+        then a successor waits for the lease to expire.
         """
         with self._changed:
             if self._stopped:
@@ -330,7 +332,7 @@ class Ranges:
             found = self._found
             if self._plan is not None or not self._holds or found is None:
                 return
-            # Nothing above `_next` - 1 was handed out, and nothing will be: no gap is left.
+            # Nothing above `_next` - 1 was or will be handed out: the successor leaves no gap.
             record = found._replace(version=found.version + 1, limit=self._next - 1, holder="")
             self._store.mutate([replacement(found, record)])
             self._holds = False

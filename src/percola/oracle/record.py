@@ -1,13 +1,13 @@
 """§2.3: "writing the highest allocated timestamp to stable storage": the record in the store.
 
-One cell of a table of Percola's own holds one entry. Its timestamp is the record's version, and
-whoever writes the next one does so on the condition that the last one is still there and none is
-above it: a compare-and-swap on the store's contract, which every store has.
+One cell of an internal table holds one entry. Its timestamp is the record's version, and the next
+version is written on the condition that the last one is still there and none is above it: a
+compare-and-swap by the contract that every store implements.
 
     @percola-oracle   timestamps.@record    41: data = {"limit": 3000000, "holder": "f2…", …}
 
-A write that was sent and not answered can arrive late, and does no harm: it names the version that
-it replaces, and versions only go up.
+A write that was sent and not answered can arrive late without harm: it names the version that it
+replaces, and versions only go up.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from percola.errors import DamagedRecordError
 from percola.store.base import Condition, Delete, Put, RowMutation, Store
 
 ORACLE_TABLE: Final = "@percola-oracle"
-"""The table of the record; users' names do not begin like that."""
+"""The table of the record; names of users' tables do not begin with `@`."""
 
 _CELL: Final = Cell(ORACLE_TABLE, b"timestamps", b"@record")
 
 
 class Record(NamedTuple):
-    """Who hands out timestamps, and up to where.
+    """The process that hands out timestamps, and up to which limit.
 
     Attributes:
         version: goes up by one with every write of the record.
         limit: no timestamp above this has been handed out.
-        holder: the process that may hand out; empty if the last one has stepped down.
-        name: what people know the holder by.
-        lease_ms: for how long it may do so after it sent this, in milliseconds.
-        source: made up when the record was first written: timestamps of two sources have
-            nothing to do with each other.
+        holder: the process that may hand out timestamps; empty if the last one has stepped down.
+        name: the holder's name for people.
+        lease_ms: for how long it may hand out after it sent this, in milliseconds.
+        source: chosen at random when the record was first written: timestamps of different sources
+            are not comparable.
     """
 
     version: int
@@ -47,7 +47,7 @@ class Record(NamedTuple):
 
 
 def newest(store: Store) -> Record | None:
-    """The record as it stands, None if there is none; DamagedRecordError if it is not one."""
+    """The current record, None if there is none; DamagedRecordError if it cannot be decoded."""
     found = store.entries(_CELL, Kind.DATA, 0, MAX_TS, 1)
     if not found:
         return None
@@ -74,7 +74,7 @@ def newest(store: Store) -> Record | None:
 
 
 def replacement(replaces: Record | None, record: Record) -> RowMutation:
-    """The mutation that puts `record` in the place of `replaces`, if that still stands."""
+    """The mutation that replaces `replaces` with `record`, if it is still the current record."""
     conditions = [Condition(False, Kind.DATA, _CELL.column, record.version, MAX_TS)]
     fields = record._asdict()
     version = fields.pop("version")

@@ -1,21 +1,21 @@
 """§2.3 "The timestamp oracle is a server": the gRPC service in front of `Ranges`.
 
     OracleServer     the service, and the thread that keeps the record in the store
-    serve            one until SIGTERM or SIGINT, for the command line
+    serve runs one until SIGTERM or SIGINT, for the command line
 
-Any number of processes serve a repository. One of them hands out; the others are on standby,
-answer FAILED_PRECONDITION and take over when it is gone. Which one is for the record in the store
-to say (`percola.oracle.ranges`); nothing else elects it.
+Any number of processes serve a repository. One of them hands out timestamps; the others are on
+standby, answer FAILED_PRECONDITION and take over if it fails. The record in the store alone
+determines which one (`percola.oracle.ranges`).
 
-The advisory locks and the bell of the repository (§2.4) are served beside it, by the one that hands
-out (`percola.coordination.lock_service.server`).
+The process that hands out timestamps also serves the repository's advisory locks and wake-ups
+(§2.4; `percola.coordination.lock_service.server`).
 
-gRPC's own health service says SERVING of the process ("") while it runs, and of "percola.Oracle"
-while timestamps are had here. It asks for no token.
+gRPC's health service reports SERVING for the process ("") while it runs, and for "percola.Oracle"
+while it hands out timestamps. It requires no token.
 
-What clients can make a process hold is bounded: threads, streams, messages, connections. A stream
-above the limit is not refused, since that would let idle streams lock every client out: the stream
-that has been idle for the longest time is ended, and its client begins another when it needs one.
+The resources that clients can take are bounded: threads, streams, messages, connections. A stream
+above the limit is not refused, since idle streams could then lock every client out: the stream that
+has been idle longest is ended, and its client opens another when it needs one.
 """
 
 from __future__ import annotations
@@ -60,24 +60,24 @@ from percola.store.base import Store
 log = logging.getLogger("percola.oracle")
 
 _STREAMS: Final = 2000
-"""How many processes can be served: each has a stream, and that a thread, which mostly waits."""
+"""The most client processes: each has a stream, which takes a thread that mostly waits."""
 _THREADS: Final = 16
-"""For all other calls."""
+"""Threads for all other calls."""
 _QUEUE: Final = 1000
 """Calls that may wait for a thread; more are refused."""
 _FILES: Final = 65_536
-"""Open files of a serving process, as far as the system permits: one for each connection."""
+"""Open files of a serving process, if the system permits as many: one for each connection."""
 _DRAW_TIMEOUT: Final = 1.0
 """Seconds that a request waits for the next range."""
 _GRACE: Final = 2.0
 _OPTIONS: Final = [
-    # A second process on the same port must be told, not share it.
+    # A second process on the same port must fail, not share it.
     ("grpc.so_reuseport", 0),
     # Clients send less than a hundred bytes at a time.
     ("grpc.max_receive_message_length", 1024),
     # A process has two connections and a handful of calls on each.
     ("grpc.max_concurrent_streams", 256),
-    # Connections that are opened and not used, which take no token.
+    # Unused connections, which can be opened without a token.
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.max_connection_idle_ms", 120_000),
     *SERVER_OPTIONS,
@@ -87,7 +87,8 @@ _OPTIONS: Final = [
 class Tls(NamedTuple):
     """The server's certificate chain and key, both in PEM.
 
-    `client_roots` are the authorities whose certificates clients must show; empty: they need none.
+    `client_roots` are the authorities that must have signed clients' certificates; empty: none
+    needed.
     """
 
     certificate: bytes
@@ -106,7 +107,7 @@ class _Stream:
 
 
 def check_access(listen: str, token: str, tls: Tls | None) -> None:
-    """UsageError if `listen` is no address, or can be reached from elsewhere by anyone.
+    """UsageError if `listen` is not an address, or would admit anyone from other machines.
 
     Beyond loopback clients must show a token or, with TLS, a certificate.
     """
@@ -126,7 +127,7 @@ def check_access(listen: str, token: str, tls: Tls | None) -> None:
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether every address that a name stands for is reached from this machine only."""
+    """Whether every address that a name resolves to is a loopback address."""
     try:
         found = socket.getaddrinfo(host.removeprefix("[").removesuffix("]"), None)
     except OSError:
@@ -138,18 +139,18 @@ class OracleServer:
     """One oracle process's service. Starts with `start`, ends with `stop` or a `with` block.
 
     Args:
-        store: where the record stands; stays open when this ends. Its calls should be given up
-            after a third of the lease: one that hangs keeps the lease from being renewed.
+        store: where the record is stored; it is not closed. Its calls should time out after a third
+            of the lease: one that hangs keeps the lease from being renewed.
         listen: `host:port`; port 0 takes a free one, see `address`.
-        name: what people know the process by; the host's name and the port by default.
+        name: the process's name for people; by default the host's name and the port.
         lease, size, above: see `Ranges`.
-        tls: serve with TLS; else in the clear.
-        token: clients must show it; empty: they need none, which is for loopback and for `tls` that
-            asks for certificates.
-        create: make the record's table first; False: it is there.
+        tls: serve with TLS; None: without.
+        token: the token that clients must send; empty: none, which is allowed on loopback and with
+            `tls` that requires client certificates.
+        create: create the record's table first; False: it exists.
 
-    Raises UsageError for options that cannot work, StoreError if it cannot listen there or the
-    store refuses the table of the record.
+    Raises UsageError for invalid options, StoreError if it cannot listen there or the store refuses
+    the table of the record.
     """
 
     def __init__(
@@ -207,7 +208,7 @@ class OracleServer:
                 "port free?"
             ) from error
         self.address = f"{host}:{bound}"
-        """Where it listens, as `host:port`."""
+        """The address it listens on, as `host:port`."""
         self.ranges = Ranges(
             store,
             name=name or f"{socket.gethostname()}:{bound}",
@@ -229,7 +230,7 @@ class OracleServer:
         self.stop()
 
     def start(self) -> OracleServer:
-        """Begin to answer, and to take part; returns once the record was seen, or a lease later.
+        """Start serving and keeping the record; returns once the record was read, or after a lease.
 
         Raises StoreError if the store refuses.
         """
@@ -238,22 +239,22 @@ class OracleServer:
             if self._create:
                 self._store.create_tables([ORACLE_TABLE])
         except BaseException:
-            self._server.stop(None).wait(_GRACE)  # Lets go of the port.
+            self._server.stop(None).wait(_GRACE)  # Releases the port.
             raise
         self._keeper.start()
-        # Who is told that it runs opens the repository next, which needs the record to be there.
+        # The caller may open the repository next, which needs the record.
         until = time.monotonic() + self._lease
         while not self.ranges.source and time.monotonic() < until:
             self._stopping.wait(0.01)
         return self
 
     def stop(self) -> None:
-        """Step down, so that a standby takes over at once, and end. Idempotent."""
+        """Step down, so that a standby takes over at once, and stop. Idempotent."""
         if self._stopping.is_set():
             return
         self._stopping.set()
         try:
-            # First: calls that come from now on are refused in words that send them elsewhere.
+            # First, so that later calls are refused with a status that sends clients elsewhere.
             self.ranges.release()
         except PercolaError as error:
             log.warning("a standby takes over only when the lease has ended: %s", error)
@@ -268,7 +269,7 @@ class OracleServer:
     # --- The record ---------------------------------------------------------------------
 
     def _keep(self) -> None:
-        """Keep the record until the end, whatever the store does."""
+        """Call `step` until the server stops, whatever errors the store raises."""
         told, held = "", False
         while not self._stopping.is_set():
             self.ranges.wake.clear()
@@ -276,7 +277,7 @@ class OracleServer:
                 pause = self.ranges.step()
                 told = ""
             except Exception as error:
-                # Safe, whatever it is: without a renewal the lease ends.
+                # Safe for any error: without a renewal the lease expires.
                 self.metrics.store_failures.inc()
                 pause = min(self._lease / 10, 0.5)
                 if str(error) != told:
@@ -305,7 +306,7 @@ class OracleServer:
                 self._streams.discard(stream)
 
     def _enter(self, context: grpc.ServicerContext) -> _Stream:
-        """Note a stream; if there are too many now, end the one that was used least recently."""
+        """Register a stream; if there are too many, end the least recently used one."""
         ended = None
         stream = _Stream(context)
         with self._guard:
@@ -366,7 +367,7 @@ class OracleServer:
 def serve(server: OracleServer, ready: Callable[[OracleServer], object] = lambda _: None) -> None:
     """Serve until SIGTERM or SIGINT, then step down. For the main thread of a process.
 
-    `ready` is called when the address is listened at.
+    `ready` is called once it listens.
     """
     _permit_files()
     ended = threading.Event()

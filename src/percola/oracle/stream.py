@@ -1,14 +1,14 @@
 """§2.3 A client's one pending call: requests to one oracle on a stream, one after the other.
 
-A stream is set up once. A request on it costs half of what a call of its own does, on both sides:
-headers, a deadline and a handler's start are what a call mostly consists of.
+A stream is set up once. A request on it costs half as much as a separate call, on both sides: most
+of a call's cost is its headers, its deadline and starting a handler.
 
-What a stream does not have is a deadline for each answer. A thread looks now and then whether one
-is overdue, and ends the stream; it also ends one that nobody uses, for it takes a thread of the
-oracle's.
+A stream has no deadline for each answer. A thread checks periodically whether one is overdue, and
+then ends the stream; it also ends an unused stream, which would take one of the oracle's threads.
 
-Rule P1 wants that no answer is taken for that of a later request. So a stream with an answer
-outstanding is never used again: whoever asked has read it, or has ended the stream.
+Rule P1 requires that no answer is taken for that of a later request. So a stream with an
+outstanding answer is never used again: the thread that asked either reads the answer or ends the
+stream.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ import grpc
 from percola.oracle.messages import DRAW, SERVICE, DrawReply, DrawRequest
 
 IDLE_SECONDS: Final = 60.0
-"""A stream that was not used for so long is ended."""
+"""Seconds after which an unused stream is ended."""
 
 
 class LostError(Exception):
-    """No answer came, and the stream is at its end; says why."""
+    """No answer came and the stream has ended; the message is the reason."""
 
 
 class Conversation:
-    """A stream to one oracle; for one thread at a time, but for `end`.
+    """A stream to one oracle; for one thread at a time, except `end`.
 
     Args:
         channel: the connection.
-        metadata: what is shown to the oracle.
-        seconds: the longest that an answer will be waited for.
-        idle_seconds: after how long without use it ends.
+        metadata: the metadata of the call, such as the token.
+        seconds: the longest wait for an answer.
+        idle_seconds: after how long without use the stream is ended.
     """
 
     def __init__(
@@ -60,15 +60,15 @@ class Conversation:
         self._due: float | None = None
         self._used = time.monotonic()
         self._is_overdue = False
-        # Seldom enough to cost nothing, and often enough for an answer that is overdue.
+        # Rare enough to cost nothing, and often enough to notice an overdue answer.
         self._look_seconds = min(seconds, idle_seconds) / 8
         threading.Thread(target=self._watch, name="percola-timestamps", daemon=True).start()
 
     def ask(self, count: int, seconds: float) -> DrawReply | None:
-        """`count` timestamps; for 0 the highest one handed out. None if the stream had ended.
+        """`count` timestamps; for 0 the highest one handed out. None if the stream has ended.
 
-        Then nothing was asked. Raises grpc.RpcError, and LostError after `seconds` or little more;
-        the stream is at its end after both, and after an interrupt.
+        With None, nothing was sent. Raises grpc.RpcError, and LostError after `seconds` or little
+        more; after either, and after an interrupt, the stream has ended.
         """
         with self._guard:
             if self._has_ended.is_set():
@@ -90,7 +90,7 @@ class Conversation:
         return reply
 
     def end(self) -> None:
-        """End it; an answer that is waited for fails. Idempotent; from any thread."""
+        """End the stream; a pending `ask` fails. Idempotent; may be called from any thread."""
         with self._guard:
             self._has_ended.set()
         self._stream.cancel()
