@@ -1,31 +1,31 @@
-"""§2.1, §2.5: what Percola asks of a store.
+"""§2.1, §2.5: the storage interface.
 
 A store is a sorted map from (table, row, column, kind, timestamp) to bytes, with atomic
-conditional mutations of one row. Everything above asks for nothing else, batch first, so
-that each store can do its best: LMDB applies a batch in one transaction, HBase sends one
-request a region, Bigtable keeps many calls in flight.
+conditional mutations of one row. The layers above need nothing else. The methods take batches,
+so that each store can use its fastest path: LMDB applies a batch in one transaction, HBase
+sends one request per region, Bigtable keeps many calls in flight.
 
 A store may offer more: `OneStepStore` can apply a whole transaction atomically at a
 timestamp drawn under its own lock. The full two-phase protocol runs on every store.
 
-Promises that every store keeps, and that `percola.testing.conformance.suite` checks:
+Every store guarantees the following, and `percola.testing.conformance.suite` checks it:
 
-* A `RowMutation` is applied whole or not at all; its conditions and its changes see no
-  other mutation of that row in between. Rows of a batch are independent of each other.
-  Only notify entries may be another matter: `Store.has_notify_table` says so.
-* Rows and columns are any bytes but the empty ones, in byte order; columns hold no NUL. A cell
-  has at most one lock at a time: the protocol's conditions see to that.
-* A mutation whose call returned is seen by every later read, and is as durable as the
+* A `RowMutation` is applied whole or not at all; no other mutation of that row is applied
+  between its conditions and its changes. Rows of a batch are independent of each other.
+  Notify entries are the one exception: see `Store.has_notify_table`.
+* Rows and columns are arbitrary non-empty bytes, in byte order; columns contain no NUL. A cell
+  has at most one lock at a time, which the protocol's conditions ensure.
+* A mutation whose call returned is visible to every later read, and is as durable as the
   store's mode promises.
 * A write record that changes nothing may repeat the newest change below it (`percola.cells`): a
-  reader that meets one believes it, and looks no further.
-* `read`, `scan` and `scan_rows` look for locks no later than they look for writes (rule P9's base).
-* Below the safe point nothing is read and nothing is committed in one step: SnapshotTooOldError,
-  never a wrong answer, however late the safe point was raised (rule P12).
-* A put or delete of a table that keeps a feed is listed in it by the very mutation that writes its
-  record, whoever writes it. A table that keeps none pays nothing for that.
-* Nothing above a limit is ever written in part: the check of the whole batch comes first.
-* The driver's exceptions become `StoreError`s here, the cause chained.
+  reader that finds one uses it and reads no older records.
+* `read`, `scan` and `scan_rows` read locks no later than they read writes (rule P9 relies on it).
+* Reads and one-step commits below the safe point raise SnapshotTooOldError and never return a
+  wrong result, however late the safe point was raised (rule P12).
+* A put or delete in a table that keeps a feed is listed in the feed by the same mutation that
+  writes its record, whichever client writes it. A table without a feed pays nothing for that.
+* A batch that exceeds a limit is not written in part: the whole batch is checked first.
+* Exceptions of the driver are raised as `StoreError`s, with the cause chained.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from percola.cells import SYSTEM_MARK, Cell, Kind
 from percola.errors import DamagedRecordError, SnapshotTooOldError, ValueTooLargeError
 
 _RECORD_ROOM: Final = 4096
-"""Bytes that a record may add to a value that stands in it."""
+"""Bytes that a record may add to a value stored in it."""
 
 
 class Condition(NamedTuple):
@@ -54,7 +54,7 @@ class Condition(NamedTuple):
 
 
 class Put(NamedTuple):
-    """Put an entry at an explicit timestamp, replacing one that stands there."""
+    """Put an entry at an explicit timestamp, replacing an existing one."""
 
     kind: Kind
     column: bytes
@@ -63,7 +63,7 @@ class Put(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """Delete the entry at exactly this timestamp; deleting none is fine."""
+    """Delete the entry at exactly this timestamp, if there is one."""
 
     kind: Kind
     column: bytes
@@ -72,7 +72,7 @@ class Delete(NamedTuple):
 
 @dataclass(slots=True)
 class RowMutation:
-    """Conditions and changes of one row, applied atomically: if all hold, then all changes."""
+    """Conditions and changes of one row: all changes are applied atomically if all hold."""
 
     table: str
     row: bytes
@@ -81,11 +81,11 @@ class RowMutation:
 
 
 CellState: TypeAlias = tuple[tuple[int, bytes] | None, int, bytes | None]
-"""What a reader at a timestamp sees of a cell: (lock, commit_ts, value).
+"""A cell as a reader at a timestamp sees it: (lock, commit_ts, value).
 
 `lock` is (start_ts, record) of the lock that blocks the reader, or None. `commit_ts` is that
 of the newest put or delete at or below the reader's timestamp, 0 if there is none. `value` is
-what it put, None for a delete. With a blocking lock the other two mean nothing.
+the value put, None for a delete. With a blocking lock the other two are meaningless.
 """
 
 NOTHING: CellState = (None, 0, None)
@@ -98,17 +98,18 @@ class Blocked(Enum):
 
 
 BLOCKED: Final = Blocked.BLOCKED
-"""What a `Reader` answers if a lock is in the way: `read` says which."""
+"""Returned by a `Reader` if a lock blocks it; `read` returns the lock."""
 
 Reader: TypeAlias = Callable[[bytes, int], "bytes | Blocked | None"]
-"""(row, timestamp) → what a reader at that timestamp finds in the cell."""
+"""(row, timestamp) → the value of the cell for a reader at that timestamp, or BLOCKED."""
 
 
 OneStepWrite: TypeAlias = tuple[Cell, int, bytes | None, bool]
 """One cell of a transaction that commits in one step: (cell, op, value, observed).
 
-`op` is the write record's operation, `value` what it puts (None unless it puts), `observed`
-whether a notify entry goes with it. A plain tuple, because it is made for every write.
+`op` is the write record's operation, `value` the value put (None for other operations),
+`observed` whether a notify entry is written with it. A plain tuple, because one is created for
+every write.
 """
 
 
@@ -121,9 +122,9 @@ class OneStepConflict(NamedTuple):
 
 
 class ChangedRow(NamedTuple):
-    """What a feed lists: a row, the timestamp at which it changed, which columns were written.
+    """An entry of a feed: a row, the timestamp at which it changed, and the columns written.
 
-    `columns` are those that got a put or a delete, in byte order; Percola's own are left out.
+    `columns` are those that were put or deleted, in byte order; Percola's own are left out.
     """
 
     commit_ts: int
@@ -133,7 +134,7 @@ class ChangedRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a store can hold, in bytes."""
+    """The largest row key and value that a store accepts, in bytes."""
 
     row_bytes: int
     value_bytes: int
@@ -147,15 +148,15 @@ class Tablet(NamedTuple):
 
 
 class ColumnScan(NamedTuple):
-    """A range of rows, column by column: what `Store.scan_columns` finds.
+    """The result of `Store.scan_columns`: a range of rows, column by column.
 
     Attributes:
         rows: the rows, in order, as an Arrow array of bytes.
         values: for each column asked for, an Arrow array of bytes with one value a row; null
             where the row has none.
         blocked: (index of the row, index of the column, (start_ts, lock record)) where a lock
-            is in the way; there the value is null and means nothing.
-        following: the row to go on from, or None at the end.
+            blocks the reader; the value there is null and meaningless.
+        following: the row to continue from, or None at the end.
     """
 
     rows: Any
@@ -165,31 +166,31 @@ class ColumnScan(NamedTuple):
 
 
 class Store(ABC):
-    """The contract: see the module's text for the promises behind the methods."""
+    """The storage interface: see the module docstring for the guarantees of its methods."""
 
     limits: Limits
 
     has_notify_table: bool = False
-    """Whether notify entries stand apart from their rows, where finding them costs what is dirty
-    (rule N6) though the store cannot read one kind of entry without passing over the others. A
-    transaction puts them before its commit point then, and a mutation with other changes beside
-    them is applied in steps: `percola.store.remote.notify_table` says which, and why that is
-    safe."""
+    """Whether notify entries are stored in a separate table. A store needs one if it cannot read
+    one kind of entry without reading the others: with it, finding notify entries costs in
+    proportion to what is dirty (rule N6). A transaction then puts them before its commit point,
+    and a mutation that also has other changes is applied in steps:
+    `percola.store.remote.notify_table` lists them, and why that is safe."""
 
     latest_arrival: float = 0.0
-    """How long, in seconds, a call may still take effect after its caller has given it up or
-    died. 0 where no call outlives its caller, as in an embedded store."""
+    """How long, in seconds, a call may still take effect after its caller has given up or died.
+    0 where no call outlives its caller, as in an embedded store."""
 
     @abstractmethod
     def create_tables(self, names: Iterable[str]) -> None:
-        """Make sure that the tables exist. Idempotent, and safe beside others doing the same."""
+        """Create the tables that do not exist. Idempotent, and safe to run concurrently."""
 
     @abstractmethod
     def check_row(self, table: str, row: bytes) -> None:
         """Raise RowTooLongError if the row's key does not fit this store."""
 
     def check_sizes(self, batch: Sequence[RowMutation]) -> None:
-        """Raise RowTooLongError or ValueTooLargeError if something of the batch does not fit."""
+        """Raise RowTooLongError or ValueTooLargeError if the batch exceeds the limits."""
         for mutation in batch:
             self.check_row(mutation.table, mutation.row)
             for change in mutation.changes:
@@ -204,7 +205,7 @@ class Store(ABC):
 
     @abstractmethod
     def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
-        """Apply each row's mutation atomically; say for each whether its conditions held.
+        """Apply each row's mutation atomically; return for each whether its conditions held.
 
         Raises UnknownTableError, RowTooLongError, ValueTooLargeError or StoreFullError with
         nothing of the batch written, OutcomeUnknownError if the store did not answer (some
@@ -213,13 +214,13 @@ class Store(ABC):
 
     @abstractmethod
     def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
-        """The state of each cell for a reader at `ts`, in the order asked (rule P9)."""
+        """The state of each cell for a reader at `ts`, in the order of `cells` (rule P9)."""
 
     def reader(self, table: str, column: bytes) -> Reader:
         """A function that reads one column of a table: see `Reader`.
 
-        The same as `read` for single cells, without the timestamps; a store may have a
-        shorter way. It stays usable for as long as the store.
+        The same as `read` for single cells, without the timestamps; a store may implement it
+        faster. The function is usable until the store is closed.
         """
 
         def read(row: bytes, ts: int) -> bytes | Blocked | None:
@@ -249,8 +250,8 @@ class Store(ABC):
 
         `columns` lists (name, is_prefix) pairs to be read; None reads all columns but
         Percola's own. Cells with neither a lock nor a visible write are left out. Returns
-        the cells of at least one whole row if there is any, of about `limit` cells, and the
-        row to go on from, or None at the end.
+        whole rows, at least one if there is any, up to about `limit` cells, and the row to
+        continue from, or None at the end.
         """
 
     def scan_rows(
@@ -262,11 +263,11 @@ class Store(ABC):
         columns: Sequence[tuple[bytes, bool]] | None = None,
         limit: int = 256,
     ) -> dict[bytes, list[tuple[Cell, CellState]]]:
-        """What `scan` finds in each of some rows, all different, which need not be neighbours.
+        """The cells that `scan` returns for each of `rows`: distinct, not necessarily adjacent.
 
-        The first of `rows` is read, and others until about `limit` cells have come: a row that
-        the answer lacks has not been read, one with no cells has nothing. Rows are whole. Behind
-        a network it is one call for as many rows as a request may name.
+        Reads the first row, and further rows until it has about `limit` cells. A row that is
+        missing from the result has not been read; a row with an empty list has no cells. Rows
+        are whole. A remote store makes one call for as many rows as a request may name.
         """
         found: dict[bytes, list[tuple[Cell, CellState]]] = {}
         count = 0
@@ -286,10 +287,10 @@ class Store(ABC):
         columns: Sequence[bytes],
         limit: int = 8192,
     ) -> ColumnScan:
-        """What `scan` finds in single columns, as Arrow arrays; about `limit` whole rows of it.
+        """The result of `scan` for some columns, as Arrow arrays of about `limit` whole rows.
 
-        For readers of whole tables, to whom a store may have a shorter way. The only part of
-        the contract that needs pyarrow: the extra `spark` brings it.
+        For readers of whole tables; a store may implement it faster. The only method that
+        needs pyarrow, which the extra `spark` installs.
         """
         import pyarrow as pa
 
@@ -320,9 +321,10 @@ class Store(ABC):
     ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
         """All LOCK, NOTIFY, FAILED or DATA entries of a range of rows: (cell, timestamp, value).
 
-        A cell's entries go up in time, those of DATA down. For the first three it costs
-        in proportion to the entries of that kind, not to the table (rule N6). Returns whole
-        rows, about `limit` entries, and the row to go on from, or None at the end.
+        The entries of a cell are in ascending order of timestamp, those of DATA in descending
+        order. For the first three kinds the cost is proportional to the entries of that kind,
+        not to the table (rule N6). Returns whole rows, about `limit` entries, and the row to
+        continue from, or None at the end.
         """
 
     @abstractmethod
@@ -331,9 +333,9 @@ class Store(ABC):
     ) -> tuple[list[tuple[Cell, list[tuple[int, bytes]]]], bytes | None]:
         """All write records of a range of rows: (cell, [(commit_ts, record), …] newest first).
 
-        Percola's own columns are included, at any timestamp: what the collector and the check
-        walk through. Returns whole rows, about `limit` records, and the row to go on from, or
-        None at the end.
+        Includes Percola's own columns, and all timestamps: the garbage collector and the
+        integrity check use it. Returns whole rows, about `limit` records, and the row to
+        continue from, or None at the end.
         """
 
     @abstractmethod
@@ -341,11 +343,11 @@ class Store(ABC):
         """The oldest timestamp that can be read: 0 before the first garbage collection."""
 
     def check_safe_point(self, ts: int) -> None:
-        """SnapshotTooOldError if something that stood there at `ts` or later may be removed by now.
+        """Raise SnapshotTooOldError if data visible at `ts` or later may have been removed.
 
-        For whoever has looked at the store and asks afterwards whether all of it was there: a
-        reader, or a transaction that has locked what it writes (rule P12). It may cost less than
-        `safe_point`, for it need not know of one that is about to be raised.
+        For a client that has read the store and checks afterwards that nothing it read was
+        incomplete: a reader, or a transaction that has locked its writes (rule P12). It may cost
+        less than `safe_point`, as it need not know of a safe point that is about to be raised.
         """
         if (safe_point := self.safe_point()) > ts:
             raise SnapshotTooOldError(ts, safe_point)
@@ -354,8 +356,8 @@ class Store(ABC):
     def raise_safe_point(self, ts: int) -> None:
         """Raise the safe point to `ts`, durably and for all processes; it never goes down.
 
-        A read or check below it that begins after this has returned fails, and so does one that
-        ends after something has been removed on the strength of it.
+        A read or check below it that begins after this call has returned fails, and so does one
+        that ends after the garbage collector has removed something below the new safe point.
         """
 
     # --- The feed of a table's changes --------------------------------------------------
@@ -364,22 +366,22 @@ class Store(ABC):
     def keep_feed(self, table: str) -> None:
         """List every put and delete of the table for `changes`, from the next mutation on.
 
-        Durably, and whichever process writes. Idempotent; there is no way back. Raises
-        UnknownTableError.
+        Durable, and in effect for every process that writes. Idempotent; a feed cannot be
+        turned off again. Raises UnknownTableError.
         """
 
     @abstractmethod
     def changes(
         self, table: str, start: tuple[int, bytes], upto: int, limit: int = 1024
     ) -> tuple[list[ChangedRow], tuple[int, bytes] | None]:
-        """The rows that were put or deleted in, from (commit_ts, row) `start` on and up to `upto`.
+        """The changed rows from (commit_ts, row) `start` up to and including commit_ts `upto`.
 
-        In the order of commit_ts, and of rows within one. Returns up to `limit` rows, and where to
-        go on from, or None at the end. What is put later at a timestamp that has been passed is
-        missed: `percola.feed.settled` says up to where nothing comes any more.
+        Ordered by commit_ts, then by row. Returns up to `limit` rows, and the position to continue
+        from, or None at the end. A change that is written later at a timestamp already passed is
+        missed: `percola.feed.settled` returns the timestamp up to which no more can arrive.
 
         Raises NoFeedError if the table keeps no feed; SnapshotTooOldError if the commit_ts of
-        `start` is at or below the safe point, for then some may have been removed.
+        `start` is at or below the safe point, since entries may have been removed.
         """
 
     def walk_changes(
@@ -392,9 +394,9 @@ class Store(ABC):
         end: bytes = b"",
         limit: int = 1024,
     ) -> Iterator[ChangedRow]:
-        """All that `changes` finds at `after` < commit_ts ≤ `upto`, call by call.
+        """All changed rows with `after` < commit_ts ≤ `upto`, from repeated calls of `changes`.
 
-        With `start` and `end`, of the rows in [start, end) only; an empty end has none.
+        `start` and `end` restrict them to the rows in [start, end); an empty end is no bound.
         """
         position: tuple[int, bytes] | None = (after + 1, b"")
         while position is not None and position[0] <= upto:
@@ -409,10 +411,10 @@ class Store(ABC):
 
     @abstractmethod
     def forget_changes(self, table: str, upto: int, limit: int = 4096) -> int:
-        """Remove what the feed lists at or below `upto`, which the safe point has reached.
+        """Remove feed entries at or below `upto`, which the safe point has reached.
 
-        Removes at most about `limit` entries, one a changed cell, and returns how many they were:
-        0 once there are none left, or if there is no feed.
+        Removes at most about `limit` entries, one per changed cell, and returns how many were
+        removed: 0 once none are left, or if there is no feed.
         """
 
     def walk_kind(
@@ -425,7 +427,7 @@ class Store(ABC):
         first: int = 256,
         limit: int = 256,
     ) -> Iterator[tuple[Cell, int, bytes]]:
-        """All that `scan_kind` finds, call by call; `first` is the limit of the first one."""
+        """All entries, from repeated calls of `scan_kind`; `first` is the first call's limit."""
         position: bytes | None = start
         most = first
         while position is not None:
@@ -439,10 +441,10 @@ class Store(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of everything. Later calls raise RepositoryClosedError."""
+        """Release all resources. Later calls raise RepositoryClosedError."""
 
     def statistics(self) -> dict[str, int]:
-        """Sizes and counters that the store can tell cheaply, by name."""
+        """Sizes and counters that are cheap to read, by name."""
         return {}
 
 
@@ -450,8 +452,8 @@ class OneStepStore(Store):
     """A store that can apply a whole transaction atomically, and owns the timestamps.
 
     Rule P11: the commit timestamp is drawn under the lock that makes the batch atomic, and a
-    reader's start timestamp is the last one drawn in the same store snapshot. So whoever
-    draws a start_ts at or above a commit_ts sees that commit.
+    reader's start timestamp is the last one drawn in the same store snapshot. So a transaction
+    whose start_ts is at or above a commit_ts sees that commit.
     """
 
     @abstractmethod
@@ -462,13 +464,13 @@ class OneStepStore(Store):
         notifications: Sequence[Cell] = (),
         deletes: Sequence[tuple[Kind, Cell, int]] = (),
     ) -> int | OneStepConflict:
-        """Commit a transaction whole: return its commit_ts, or why it was refused.
+        """Commit a whole transaction; return its commit_ts, or the conflict that refused it.
 
-        Refused if any cell written carries a lock, or a write record above `start_ts`. Raises
-        SnapshotTooOldError if `start_ts` is below the safe point: what it conflicts with may
+        Refused if any cell written has a lock, or a write record above `start_ts`. Raises
+        SnapshotTooOldError if `start_ts` is below the safe point: a conflicting record may
         have been removed.
-        `notifications` are weak ones, put at the commit timestamp; `deletes` are notify and
-        failed entries that the transaction answers, deleted with it.
+        `notifications` are weak notifications, put at the commit timestamp; `deletes` are the
+        notify and failed entries that the transaction handles, deleted with it.
         """
 
     @abstractmethod
@@ -481,7 +483,7 @@ class OneStepStore(Store):
 
 
 def is_wanted(column: bytes, columns: Sequence[tuple[bytes, bool]] | None) -> bool:
-    """Whether a scan that was asked for `columns` reads `column`; None: all but Percola's own."""
+    """Whether a scan of `columns` reads `column`; None is all columns but Percola's own."""
     if columns is None:
         return not column.startswith(SYSTEM_MARK)
     return any(
@@ -490,7 +492,7 @@ def is_wanted(column: bytes, columns: Sequence[tuple[bytes, bool]] | None) -> bo
 
 
 def missing_data(cell: Cell, commit_ts: int, start_ts: int) -> DamagedRecordError:
-    """The error of a reader that finds a put's record and not the long value that belongs to it."""
+    """The error for a put whose write record exists and whose long value is missing."""
     return DamagedRecordError(
         f"{cell} has a write record at {commit_ts} for data at {start_ts}, which is missing: the "
         "store is damaged. 'percola check' says where."
