@@ -1,16 +1,16 @@
-"""§2.1: calls to HBase: the connection, deadlines, tries, and what failures mean.
+"""§2.1: calls to HBase: the connection, deadlines, retries, and errors.
 
-HBase's client tries again by rules of its own: for twenty minutes, and writes as well, though a
+HBase's client retries by its own rules: for twenty minutes, and writes as well, although a
 conditional write that is sent again after a lost reply answers "condition failed" where it was
-applied. So it is told to try nothing twice, and what is tried again is decided here:
+applied. So its retries are turned off, and this module retries:
 
     reads     until `patience_seconds` have passed without an answer; then one StoreError
     writes    only while it is certain that they were not applied: the region is elsewhere, the
-              server cannot be reached or takes no more. Whatever leaves that open is
+              server cannot be reached or accepts no more. Every other failure is
               OutcomeUnknownError
 
-Every call has a deadline of `request_seconds`, which the servers know too: what still waits in a
-server's queue then is thrown away there.
+Every call has a deadline of `request_seconds`, which is sent to the servers too: they drop calls
+that are still queued then.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _CONNECT_SECONDS: Final = 3.0
 
 
 class Place(NamedTuple):
-    """Where a repository is.
+    """The location of a repository.
 
     Attributes:
         quorum: HOST:PORT of each of HBase's ZooKeeper servers, with commas between them.
@@ -62,8 +62,8 @@ class Place(NamedTuple):
     namespace: str
 
     def table(self, table: str) -> str:
-        """The full name of a table of ours in HBase."""
-        # Percola's own table: '@' is not allowed there, and a user's begins with no digit.
+        """The full name in HBase of one of Percola's tables."""
+        # Percola's system table: HBase forbids '@', and users' tables do not begin with a digit.
         name = "0-" + table[1:] if table.startswith("@") else table
         return f"{self.namespace}:{name}"
 
@@ -75,7 +75,7 @@ _PACKAGE: Final = "org.apache.hadoop.hbase."
 
 
 class Client:
-    """The classes of HBase's client that are used, and a connection of this process."""
+    """The classes used of HBase's client, and this process's connection."""
 
     def __init__(self, place: Place, request_seconds: float, patience_seconds: float) -> None:
         start()
@@ -105,10 +105,10 @@ class Client:
 
 
 def _endpoint_method() -> JavaObject:
-    """The coprocessor's method by the name under which servers know it.
+    """The coprocessor's method, under the name that servers know.
 
-    That is without the package, which calls of single rows leave out and calls of many at once do
-    not: so a description of it is made here that has none.
+    That name has no package. Calls for a single row leave the package out, batched calls do not, so
+    this builds a descriptor without one.
     """
     protobuf = _PACKAGE + "shaded.com.google.protobuf."
     described = java_class(protobuf + "DescriptorProtos$FileDescriptorProto").parseFrom(
@@ -155,7 +155,7 @@ class Calls:
 
     Args:
         request_seconds: how long a single call may take.
-        patience_seconds: for how long what may be tried again is tried in vain.
+        patience_seconds: how long a call that may be retried is retried without an answer.
     """
 
     def __init__(self, place: Place, *, request_seconds: float, patience_seconds: float) -> None:
@@ -163,7 +163,7 @@ class Calls:
         self.request_seconds = request_seconds
         self.patience_seconds = patience_seconds
         self.made: Counter[str] = Counter()
-        """How many calls were made, by their name."""
+        """Number of calls made, by name."""
         self._closed = False
         self._start_afresh()
         forks.at_fork(self._leave_parent)
@@ -175,7 +175,7 @@ class Calls:
         self._client: Client | None = None
 
     def _leave_parent(self) -> None:
-        # It is neither used nor closed here.
+        # A child neither uses nor closes its parent's connection.
         forks.keep_inherited(self._client)
         self._start_afresh()
 
@@ -202,7 +202,7 @@ class Calls:
             return self._client
 
     def check_open(self) -> None:
-        """RepositoryClosedError if it has been closed."""
+        """Raise RepositoryClosedError if it has been closed."""
         if self._closed:
             raise RepositoryClosedError("This repository has been closed; open it again.")
 
@@ -218,7 +218,7 @@ class Calls:
             client.connection.close()
 
     def name(self, table: str) -> JavaObject:
-        """A table's name as Java wants it."""
+        """A table's name as a Java object."""
         found = self._names.get(table)
         if found is None:
             name = self.client().table_name.valueOf(self.place.table(table))
@@ -226,7 +226,7 @@ class Calls:
         return found
 
     def table(self, table: str) -> JavaObject:
-        """A table as Java wants it: one for each thread."""
+        """A table as a Java object, one per thread."""
         client = self.client()
         tables = kept_by_thread(self)
         found = tables.get(table)
@@ -237,10 +237,10 @@ class Calls:
     # --- Calls --------------------------------------------------------------------------
 
     def batch(self, table: str, requests: JavaObject, count: int, name: str) -> JavaObject:
-        """Send requests together, one call a server; an array of answers and exceptions.
+        """Send requests together, one call per server; return an array of answers and exceptions.
 
-        Where there is neither, what was wrong with the call as a whole stands. HBase's client hands
-        them over to threads of its own, so for a single one there is a shorter way.
+        A request that got neither has the exception of the whole call. HBase's client uses its own
+        threads for a batch, so single requests are faster with `change` or `get`.
         """
         self.made[name] += 1
         answers = java_objects(count)
@@ -253,15 +253,15 @@ class Calls:
         return answers
 
     def change(self, table: str, row: bytes, request: bytes) -> bytes:
-        """Send one request to change rows of the region that a row is in; the endpoint's answer.
+        """Send one request to change rows of the region of `row`; return the endpoint's answer.
 
-        Raises what HBase's client does.
+        Raises the exceptions of HBase's client.
         """
         self.made["mutate"] += 1
         return self.client().chains.change(self.table(table), row, request)
 
     def get(self, table: str, gets: Sequence[bytes]) -> bytes:
-        """Ask for rows: one block of cells, those of rows that have some, in the order asked."""
+        """Read rows: one block with the cells of those that have any, in the order of `gets`."""
         chains = self.client().chains
         tries = Tries(self, f"reading the table {table!r}", table)
         while True:
@@ -280,13 +280,13 @@ class Calls:
         try:
             return chains.block_of(answers)
         except jpype.JException:
-            # One of them is no result; or what had been given up has come meanwhile, for HBase's
-            # client still fills it in.
+            # One of the answers is an exception; or a request that had timed out has been answered
+            # meanwhile, since HBase's client still fills in its answer.
             self._get_the_rest(table, gets, answers)
             return chains.block_of(answers)
 
     def _get_the_rest(self, table: str, gets: JavaObject, answers: JavaObject) -> None:
-        """Ask again for rows that servers left out because their answers were long enough."""
+        """Ask again for rows that servers skipped because their response was large enough."""
         count = len(gets) + 1
         while left := [at for at, one in enumerate(answers) if not hasattr(one, "rawCells")]:
             # At least one row comes with each call.
@@ -300,7 +300,7 @@ class Calls:
     # --- Regions ------------------------------------------------------------------------
 
     def region_starts(self, table: str, *, again: bool = False) -> list[bytes]:
-        """The first row of each of the table's regions, in order; as they were last known."""
+        """The first row of each region of the table, in order; cached unless `again`."""
         found = self._starts.get(table)
         if found is not None and not again:
             return found
@@ -327,7 +327,7 @@ class Calls:
     def refusal(
         self, failure: Failure, what: str, table: str = ""
     ) -> StoreError | UnknownTableError:
-        """What a refused call means, in words."""
+        """The error for a refused call."""
         if failure.trouble:
             return no_login(self.place, failure.trouble)
         kind = failure.names[0].rpartition(".")[2]
@@ -358,7 +358,7 @@ class Calls:
         return StoreError(f"{self.place} refused {what} ({failure}). {advice}".strip())
 
     def silence(self, failure: Failure, what: str) -> StoreError:
-        """That something was tried for as long as patience lasts, and had no effect."""
+        """The error for a call that was retried for `patience_seconds` without effect."""
         if failure.trouble:
             return no_login(self.place, failure.trouble)
         closes = "ConnectionClosedException" in failure.text
@@ -372,14 +372,14 @@ class Calls:
         )
 
     def contested(self, table: str, row: bytes) -> StoreError:
-        """That a row could not be changed because others changed it meanwhile, each time."""
+        """The error for a row that other clients changed during every try."""
         return StoreError(
             f"The row {row[:40]!r} of the table {table!r} is changed by others all the time: it "
             f"was tried for {self.patience_seconds:g} s."
         )
 
     def unknown(self, failure: Failure, what: str) -> OutcomeUnknownError:
-        """That nobody knows whether a write was applied."""
+        """The error for a write whose outcome is unknown."""
         return OutcomeUnknownError(
             f"{self.place} did not answer while {what}: it may or may not have been applied "
             f"({failure})."
@@ -387,7 +387,7 @@ class Calls:
 
 
 class Tries:
-    """How often and how long something is tried again; one for a call."""
+    """The retries of one call: how often, how long, and the pauses between."""
 
     def __init__(self, calls: Calls, what: str, table: str = "") -> None:
         self._calls = calls
@@ -398,30 +398,30 @@ class Tries:
         self._trouble: Failure | None = None
 
     def progressed(self) -> None:
-        """Something has come: patience begins anew."""
+        """Restart the time limit, because part of an answer has arrived."""
         self._since = time.monotonic()
         self._count = 0
 
     def failed(self, error: JavaObject) -> None:
-        """Wait before the next try; raises StoreError or UnknownTableError if there is none."""
+        """Wait before the next try; raise StoreError or UnknownTableError if there is none."""
         calls, failure = self._calls, Failure.of(error)
         calls.check_open()
         if failure.meaning is Meaning.REFUSED:
             raise _because(calls.refusal(failure, self._what, self._table), error)
         if failure.trouble:
-            self._trouble = failure  # The next tries only say that a new login is under way.
+            self._trouble = failure  # The next tries only report that a login is in progress.
         if not self.wait():
             raise _because(calls.silence(self._trouble or failure, self._what), error)
 
     def wait(self) -> bool:
-        """Wait before the next try; False if patience is at its end."""
+        """Wait before the next try; False if the time limit is reached."""
         calls = self._calls
         left = self._since + calls.patience_seconds - time.monotonic()
         if left <= 0:
             return False
         self._count += 1
         pause = backoff(_RNG, self._count, first=_FIRST_PAUSE, most=_LONGEST_PAUSE)
-        time.sleep(min(pause, left))  # Nothing tells when a server is back.
+        time.sleep(min(pause, left))  # There is no event for a server's return.
         return True
 
 

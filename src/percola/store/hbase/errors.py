@@ -1,7 +1,7 @@
-"""§2.1: what a failure of HBase's client says about a call: not done, refused, or unknown.
+"""§2.1: classifies failures of HBase's client: call not done, refused, or outcome unknown.
 
-HBase tells by the class of an exception, which may be wrapped in others and may come from the
-server. What is not known here leaves open whether a write was applied.
+The class of the exception decides; it may be wrapped in others and may come from the server. For
+a class that is not listed here, it is unknown whether a write was applied.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from percola.store.hbase.kerberos import Trouble, trouble_of
 
 
 class Meaning(Enum):
-    """What a failure says about a call."""
+    """The effect of a call that failed."""
 
     NOT_DONE = "it had no effect: try again"
     UNKNOWN = "it may or may not have had its effect"
@@ -24,10 +24,10 @@ class Meaning(Enum):
 
 _PACKAGE: Final = "org.apache.hadoop.hbase."
 
-# What else stands in a call is left out once its answer is long, or much was read for it.
+# Servers skip the remaining operations of a call once its response or its reads are large.
 _LEFT_OUT: Final = _PACKAGE + "MultiActionResultTooLarge"
 
-# The server says, or the client knows, that the call was not carried out.
+# The server reports, or the client knows, that the call was not executed.
 _NOT_DONE: Final = (
     _LEFT_OUT,
     "java.net.ConnectException",
@@ -58,9 +58,9 @@ _NOT_DONE: Final = (
 )
 
 _NOT_DONE_WORDS: Final = (
-    # What a group of rows gets of which one is in another region since a split.
+    # The response for a group of rows if one of them is in another region since a split.
     "Requested row out of range",
-    # After a server took no ticket: no call is sent for up to five seconds.
+    # After a server rejected the ticket, the client sends no call for up to five seconds.
     "relogin is in progress",
 )
 
@@ -82,12 +82,12 @@ _REFUSED: Final = tuple(
 
 
 class Failure(NamedTuple):
-    """A Java exception, as far as it matters here.
+    """The relevant parts of a Java exception.
 
     Attributes:
-        names: of its class and of those above it.
-        text: the first line of what it says.
-        trouble: what is wrong with Kerberos, if it is that.
+        names: the names of its class and its superclasses.
+        text: the first line of its message.
+        trouble: the Kerberos failure, if it is one.
     """
 
     names: tuple[str, ...]
@@ -96,7 +96,7 @@ class Failure(NamedTuple):
 
     @classmethod
     def of(cls, error: JavaObject) -> Failure:
-        """Read a Java exception; of one that only wraps another, what it wraps."""
+        """Read a Java exception; of a mere wrapper, the exception that it wraps."""
         wrappers = (
             "RetriesExhausted",
             "ExecutionException",
@@ -124,17 +124,17 @@ class Failure(NamedTuple):
         return cls(tuple(names), text, trouble_of(said))
 
     def is_any(self, names: Sequence[str]) -> bool:
-        """Whether it is of one of these classes."""
+        """Whether its class or a superclass is one of `names`."""
         return any(name in names for name in self.names)
 
     @property
     def is_left_out(self) -> bool:
-        """Whether a server left it out because what stands before it is enough for one call."""
+        """Whether a server skipped it because the operations before it filled the call."""
         return self.is_any([_LEFT_OUT])
 
     @property
     def meaning(self) -> Meaning:
-        """What it says about a write. A read that was not refused may be tried again anyway."""
+        """The effect of a write that failed so. A read that was not refused can be retried."""
         if self.trouble:
             return Meaning.REFUSED if self.trouble.is_final else Meaning.NOT_DONE
         if self.is_any(_REFUSED):

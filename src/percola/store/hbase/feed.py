@@ -1,14 +1,14 @@
 """§2.1: the feed of a table's changes in HBase.
 
-A list of changes cannot stand in rows of its own and be kept by the mutation that makes them, for
-those rows might be in another region. It stands in the changed row: a write record of a table that
-keeps a feed comes with an entry of the family of changes, at the same column and timestamp, in the
-same mutation. Nothing can be missing from it or be too much.
+A list of changes in separate rows could not be written by the mutation that makes the changes,
+because those rows might be in another region. So it is stored in the changed row: each write
+record of a table that keeps a feed comes with an entry in the family of changes, at the same column
+and timestamp, in the same mutation. The feed can neither miss a change nor list one too many.
 
-What that costs: a small entry a change, until the collector forgets it. Whoever follows the feed
-reads that family, which has files of its own; there is no order by time to read it in, so one call
-of `changes` costs as much as all that the feed holds. `walk_changes` makes one only, and reads no
-more than the rows that it is asked for.
+The cost is a small entry per change, until the collector removes it. A reader of the feed reads
+that family, which has separate files. The family is not ordered by time, so one call of `changes`
+costs as much as all entries of the feed. `walk_changes` makes only one call, and reads only the
+rows that it is asked for.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Feeds:
         return found[:limit], following
 
     def walk(self, table: str, after: int, upto: int, start: bytes, end: bytes) -> list[ChangedRow]:
-        """All that `Store.walk_changes` finds, in order."""
+        """See `Store.walk_changes`; the changes in order."""
         listed = self._listed(table, after + 1, upto, start, end)
         found = sorted(listed, key=lambda one: one[:2])
         self._check(table, after + 1)
@@ -79,7 +79,7 @@ class Feeds:
         start: bytes = b"",
         end: bytes = b"",
     ) -> Iterator[tuple[bytes, StoredRow]]:
-        """The rows of a range that have changes between two timestamps, with those."""
+        """The rows of a range with changes between two timestamps, and these changes."""
         asked = [Ask(CHANGES, None, low, upto)]
         is_all = False
         while not is_all:
@@ -89,7 +89,7 @@ class Feeds:
                 start = rows[-1][0] + b"\0"
 
     def _check(self, table: str, first: int) -> None:
-        """NoFeedError or SnapshotTooOldError if what was listed until now may be incomplete."""
+        """Raise NoFeedError or SnapshotTooOldError if the changes read may be incomplete."""
         if table not in self._shared.view(elapsed()).feeds:
             raise NoFeedError(f"The table {table!r} keeps no feed of its changes.")
         self._shared.check(first - 1)

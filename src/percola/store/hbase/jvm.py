@@ -1,16 +1,16 @@
-"""§2.1: Java inside this process, for HBase's own client: where its jars are, when it starts.
+"""§2.1: the JVM in this process that runs HBase's client: finding its jars, starting it.
 
-The client of HBase is a Java library; nothing else speaks all of its protocol. JPype runs it in
-this process. Four things follow, and are dealt with here:
+HBase's client is a Java library; no other library implements all of its protocol. JPype runs it in
+this process, with four consequences that this module handles:
 
 * A JVM does not survive a fork. It starts when it is first needed, so that a process may fork
-  before; in a child of a process that had it running, every use is one clear error.
-* A thread that calls Java is attached to the JVM, which keeps something for it until it is
-  detached. Python's threads come and go: each is detached when it ends.
-* There is one JVM a process, for all stores, until the process ends.
-* Java takes the process's main thread for one of its own, and closes that thread's stack with guard
-  pages where a stack of Java's would end. What needs more, as numpy does to solve equations, ends
-  the process without a word. So Java's stacks are as large as a main thread's.
+  before; in a child of a process in which it runs, every use raises the same clear error.
+* A thread that calls Java is attached to the JVM, which keeps state for it until it is detached.
+  Python's threads are short-lived: each is detached when it ends.
+* There is one JVM per process, for all stores, until the process ends.
+* Java treats the process's main thread as a Java thread, and puts guard pages into its stack where
+  a Java stack would end. Code that needs a deeper stack, such as numpy's solvers, then crashes the
+  process without a message. So Java's stacks are made as large as a main thread's.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ OPTIONS: Final = "PERCOLA_HBASE_JVM_OPTIONS"
 
 _DEFAULT_OPTIONS: Final = (
     "-Xmx512m",
-    # What a main thread has on Linux. Java's own threads only reserve so much: they do not use it.
+    # A main thread's stack size on Linux. Java's own threads only reserve it: they do not use it.
     "-Xss8m",
-    # Signals are Python's.
+    # Python handles signals.
     "-Xrs",
     "-Djava.awt.headless=true",
     "-Dlog4j2.level=OFF",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=off",
 )
 
-# Whenever Java has collected garbage, JPype has Python look at all its objects, which takes tens of
-# milliseconds and stops every thread. With the collector that Java takes by itself, and its young
-# generation, that was a fifth of the time of sixteen threads that read.
+# After each garbage collection in Java, JPype makes Python traverse all its objects, which takes
+# tens of milliseconds and stops every thread. With Java's default collector and young generation,
+# that was a fifth of the time of sixteen reading threads.
 _COLLECTOR: Final = "-XX:+UseSerialGC"
 _YOUNG: Final = "-Xmn160m"
 _OF_HEAP: Final = ("-Xm", "-XX:MaxNew", "-XX:New")
@@ -64,7 +64,7 @@ _attached = threading.local()
 
 
 def client_jars() -> list[Path]:
-    """The jars of HBase's client; StoreError that says how to get them if there are none."""
+    """The jars of HBase's client; raises StoreError, with how to get them, if there are none."""
     own = os.environ.get(JARS)
     folder = Path(own) if own else Path.home() / ".cache" / "percola" / "hbase-client"
     found = sorted(folder.glob("*.jar"))
@@ -81,7 +81,7 @@ def client_jars() -> list[Path]:
 def settings_folder() -> list[str]:
     """The folder with the client's own settings, if one is named; UsageError if it has none.
 
-    What an address says, and how long a request may take, overrules what stands there.
+    The repository's address and request time limit override those settings.
     """
     named = os.environ.get(CONF)
     if not named:
@@ -96,7 +96,7 @@ def settings_folder() -> list[str]:
 
 
 def start() -> None:
-    """Make sure that Java runs in this process, and that this thread is detached when it ends.
+    """Start Java in this process if it is not running, and detach this thread when it ends.
 
     Raises StoreError if there is no Java, no client for it, or if this process was forked from one
     in which it ran.
@@ -129,15 +129,15 @@ def _start() -> None:
                 f"Java does not start with the options {' '.join(options) or 'that are usual'} "
                 f"of {OPTIONS}: {error}"
             ) from error
-        # HBase's client prints the stack of each scan that fails, though it raises it as well.
+        # HBase's client prints a stack trace for each failed scan, though it also raises it.
         nowhere = java_class("java.io.OutputStream").nullOutputStream()
         java_class("java.lang.System").setErr(java_class("java.io.PrintStream")(nowhere))
-    # Not before it runs: a process in which Java does not start may fork.
+    # Only once it runs: a process in which Java failed to start may fork.
     JAVA.begin_use("HBase")
 
 
 def jvm_options(own: Sequence[str]) -> list[str]:
-    """The options to start Java with: those of the user's own, and what they leave open."""
+    """The options to start Java with: the user's, and defaults for those that are not set."""
     found = [*_DEFAULT_OPTIONS]
     if not any(one.startswith("-XX:+Use") and one.endswith("GC") for one in own):
         found.append(_COLLECTOR)
@@ -147,9 +147,9 @@ def jvm_options(own: Sequence[str]) -> list[str]:
 
 
 def kept_by_thread(owner: object) -> dict[str, JavaObject]:
-    """Objects in Java that this thread keeps for an owner; `start` must have been called.
+    """Java objects that this thread keeps for an owner; `start` must have been called.
 
-    They go with the thread or with the owner. Nothing else of a thread's own may hold such.
+    They are released with the thread or the owner. No other thread-local may refer to them.
     """
     kept: WeakKeyDictionary[Any, dict[str, JavaObject]] = _attached.until_end.kept
     return kept.setdefault(owner, {})
@@ -161,12 +161,12 @@ def java_class(name: str) -> JavaObject:
 
 
 def java_objects(count: int) -> JavaObject:
-    """An array for results that are Java objects."""
+    """An array for Java objects as results."""
     return jpype.JArray(jpype.JObject)(count)
 
 
 class _Attachment:
-    """Detaches the thread that made it, when that thread ends and lets go of its own things."""
+    """Detaches the thread that created it, when the thread ends and releases its thread-locals."""
 
     def __init__(self) -> None:
         self.kept: WeakKeyDictionary[Any, dict[str, JavaObject]] = WeakKeyDictionary()
@@ -177,15 +177,15 @@ class _Attachment:
     def __del__(self) -> None:
         mine = self._pid == os.getpid() and self._thread == threading.get_ident()
         if mine and not self._is_main and jpype.isJVMStarted():
-            # Letting go of something in Java would attach the thread again.
+            # Releasing a Java object later would attach the thread again.
             self.kept.clear()
             jpype.JClass("java.lang.Thread").detach()
 
 
 def _leave_parent() -> None:
-    """A child must not ask Java for anything: it would wait for ever.
+    """Keep a child from calling Java, which would block for ever.
 
-    JPype does when Python has collected garbage, and when the process ends.
+    JPype calls it after Python's garbage collections, and when the process ends.
     """
     global _guard
     _guard = threading.Lock()

@@ -1,9 +1,9 @@
-"""§2.1: Kerberos, where HBase wants it: that this process has a ticket, and words for what fails.
+"""§2.1: Kerberos, where HBase requires it: the check for a ticket, and error messages.
 
-All of Kerberos is done by HBase's client, as its settings say. It logs in by a keytab, and does so
-again before the ticket ends; or it takes the ticket that `kinit` has left, and looks for a newer
-one when a server does not take the old one any more. What it does not do is to say what is missing:
-without a ticket it sends no call and says that the master does not run.
+HBase's client does all of Kerberos, according to its settings. It logs in with a keytab, and again
+before the ticket expires; or it uses the ticket that `kinit` obtained, and looks for a newer one
+when a server rejects the old one. It does not report what is missing, however: without a ticket it
+sends no call and reports that the master is not running.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _TICKET: Final = (
 
 
 class Trouble(NamedTuple):
-    """What is wrong with Kerberos.
+    """A failure of Kerberos.
 
     Attributes:
         words: what is wrong and what to do.
-        detail: what Java says of it.
-        is_final: False: it may be over soon, so it is tried again for as long as patience lasts.
+        detail: Java's message.
+        is_final: False if it may be temporary, so that the call is retried until its time limit.
     """
 
     words: str
@@ -35,7 +35,7 @@ class Trouble(NamedTuple):
     is_final: bool = True
 
 
-# When a connection is made: no call was sent. Later failures are others' matter, for one may have.
+# Failures to connect, where no call was sent. Later failures are not listed: a call may have been.
 _BEFORE: Final = (
     "failure to login",
     "GSS initiate failed",
@@ -45,7 +45,7 @@ _BEFORE: Final = (
     "fall back to SIMPLE auth",
 )
 
-# By what Java says, the particular before the general.
+# By Java's message, the specific ones before the general ones.
 _TROUBLES: Final = {
     "Server not found in Kerberos database": Trouble(
         "the KDC does not know the principal that it takes HBase's servers to have: "
@@ -92,17 +92,17 @@ _TROUBLES: Final = {
 
 
 def trouble_of(said: Sequence[str]) -> Trouble | None:
-    """What is wrong with Kerberos, if it is that.
+    """The Kerberos failure behind an exception, if it is one.
 
     Args:
-        said: what an exception says, and then each of its causes.
+        said: the messages of the exception and of each of its causes.
     """
     if not any(sign in one for sign in _BEFORE for one in said):
         return None
     for sign, trouble in _TROUBLES.items():
         telling = [one for one in said if sign in one]
         if telling:
-            # Others are wrapped around these, or are parts of them.
+            # The other messages wrap these, or are parts of them.
             whole = [one for one in telling if "failure to login" in one or "Mechanism" in one]
             detail = min(whole or telling, key=len)
             return trouble._replace(detail=detail.strip().partition("\n")[0][:300])
@@ -110,7 +110,7 @@ def trouble_of(said: Sequence[str]) -> Trouble | None:
 
 
 def check_login(settings: JavaObject, place: object) -> None:
-    """Refuse to go on without a ticket, where the client's settings want Kerberos.
+    """Check that there is a ticket, if the client's settings require Kerberos.
 
     Raises UsageError for settings that contradict each other, StoreError if there is no ticket.
     """
@@ -124,14 +124,14 @@ def check_login(settings: JavaObject, place: object) -> None:
         )
     if provider.shouldLoginFromKeytab() or _has_ticket(provider):
         return  # Connecting logs in by the keytab.
-    # Java remembers that there was none when it first looked.
+    # Java caches that there was none when it first checked.
     java_class("org.apache.hadoop.security.UserGroupInformation").loginUserFromSubject(None)
     if not _has_ticket(provider):
         raise no_login(place, Trouble(_TICKET))
 
 
 def no_login(place: object, trouble: Trouble) -> StoreError:
-    """That this process gets nowhere, for its login."""
+    """The error of a process that cannot log in."""
     detail = f" ({trouble.detail.rstrip('.')})" if trouble.detail else ""
     return StoreError(f"This process cannot log in to {place}: {trouble.words}{detail}.")
 

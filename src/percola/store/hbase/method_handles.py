@@ -1,16 +1,16 @@
-"""§2.1: several calls of Java made as one.
+"""§2.1: combines several calls into Java in one.
 
-A call from Python into Java gives up Python's lock and takes it again, so that with sixteen threads
-each is a turn in a queue; a request of HBase's client is a dozen of them. Java can compose methods
-into one (`java.lang.invoke`), and that is called instead:
+A call from Python into Java releases Python's global lock and acquires it again, so that with
+sixteen threads every call waits for its turn; a request of HBase's client is a dozen of them. Java
+can compose methods into one (`java.lang.invoke`), which is called instead:
 
     read      (table, message) → parse → to a request → ask → cells → block → bytes
     block_of  results → cells → block → bytes
     requests  messages → parse each → to a request each → an array
     change    (table, row, message) → the region's channel, parse → call → bytes
 
-It took a read of one cell from 0.18 to 0.16 ms with one thread, and from 0.11 to 0.07 with sixteen.
-What a step throws comes out as it is.
+That reduced a read of one cell from 0.18 to 0.16 ms with one thread, and from 0.11 to 0.07 with
+sixteen. Exceptions of a step are passed on unchanged.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _BYTES: Final = "[B"
 
 
 class Chains:
-    """The chains of one connection.
+    """The composed methods of one connection.
 
     Args:
         blocks: the `CellBlockBuilder` that writes cells as one block.
-        codec: how it writes them.
+        codec: their encoding.
         change_rows: the coprocessor's method.
-        rows_request: the class of its requests.
-        no_answer: an answer of it, whose type is what counts.
+        rows_request: the class of the method's requests.
+        no_answer: a response of the method; only its type matters.
     """
 
     def __init__(
@@ -71,22 +71,22 @@ class Chains:
         self._java_arrays = java_class("java.util.Arrays")
 
     def read(self, table: JavaObject, message: bytes) -> bytes:
-        """Ask for a row; its cells as one block. Raises what HBase's client does."""
+        """Read a row; return its cells as one block. Raises the exceptions of HBase's client."""
         return bytes(self._read(table, self._array(message)))
 
     def block_of(self, results: JavaObject) -> bytes:
         """The cells of an array of results as one block."""
-        # A list alone would be taken for the list of all arguments.
+        # A bare list would be taken as the list of all arguments.
         listed = jpype.JArray(jpype.JObject)([self._java_arrays.asList(results)])
         return bytes(self._block_of(listed))
 
     def requests(self, messages: Sequence[bytes]) -> JavaObject:
-        """The requests that ask for rows, as an array."""
+        """The requests for rows, as an array."""
         found = self._java_arrays.stream(self._arrays(messages)).map(self._to_request)
         return found.toArray()
 
     def change(self, table: JavaObject, row: bytes, message: bytes) -> bytes:
-        """Change rows of the region that a row is in; the answer. Raises as `read` does."""
+        """Change rows of the region of `row`; return the response. Raises as `read` does."""
         return bytes(self._change(table, self._array(row), self._array(message)))
 
     # --- Composing ----------------------------------------------------------------------
@@ -101,7 +101,7 @@ class Chains:
             _HBASE + "CellScanner",
         )
         block = self._given(write, 0, blocks, codec, None)
-        # There is no block of no cells.
+        # For no cells there is no block.
         buffer = block.type().returnType()
         nothing = self._handles.dropArguments(
             self._handles.constant(self._array.class_, self._array(0)), 0, buffer
@@ -142,7 +142,7 @@ class Chains:
         )
 
     def _method(self, owner: str, name: str, *takes: str) -> JavaObject:
-        """A method of a class, which takes its object first unless it is static."""
+        """A handle for a method of a class; its first argument is the object unless static."""
         classes = jpype.JArray(java_class("java.lang.Class"))(
             [self._array.class_ if one == _BYTES else java_class(one).class_ for one in takes]
         )
@@ -151,7 +151,7 @@ class Chains:
         return self._lookup.unreflect(method)
 
     def _given(self, handle: JavaObject, at: int, *values: JavaObject) -> JavaObject:
-        """The handle with some of its arguments set."""
+        """The handle with some of its arguments bound."""
         objects = jpype.JArray(jpype.JObject)(list(values))
         return self._handles.insertArguments(handle, at, objects)
 
@@ -160,6 +160,6 @@ class Chains:
         return handle.asType(handle.type().changeParameterType(0, type_))
 
     def _then(self, first: JavaObject, second: JavaObject) -> JavaObject:
-        """One handle after the other, which takes what the first one returns."""
+        """The two handles composed: the second is called with the result of the first."""
         fitting = self._taking(second, first.type().returnType())
         return self._handles.filterReturnValue(first, fitting)

@@ -1,8 +1,8 @@
-"""§2.1: a mutation of a row, in the terms of HBase: what is checked, what is changed.
+"""§2.1: translates a row mutation into the checks and changes of HBase.
 
-What a lock was before is known from a mutation's own conditions wherever the protocol changes
-one: it is the lock that the condition names, or there is none. Else the row is looked at first, and
-what is seen there decides. So it is with conditions that have nothing to change.
+To change a lock, its previous state must be known. Wherever the protocol changes one, the
+mutation's own conditions give it: the lock that the condition names, or no lock. Otherwise the row
+is read first and the mutation is decided from that; the same applies to conditions without changes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LISTED: Final = (b"P", b"D")
 ALL_VERSIONS: Final = 2**31 - 1
 
 Seen: TypeAlias = Mapping[tuple[bytes, bytes], Sequence[int]]
-"""What a look at a row found: (family, column) → the timestamps of its entries, newest first."""
+"""A row as read: (family, column) → the timestamps of its entries, newest first."""
 
 Locks: TypeAlias = Mapping[bytes, int | None]
 """The start_ts of the lock that each column has: None for no lock."""
@@ -49,11 +49,11 @@ class Plan:
     """A row mutation as it will be sent.
 
     Attributes:
-        changes: what is changed if the checks hold.
-        checks: what must hold.
-        mutation: what was asked for; None where it says no more than the changes.
-        listing: what it puts and deletes goes into the table's feed.
-        looks: the row is looked at first; there are no changes and checks before that.
+        changes: the changes to apply if the checks hold.
+        checks: the conditions for the changes.
+        mutation: the original mutation; None where it adds nothing to the changes.
+        listing: whether its puts and deletes are listed in the table's feed.
+        looks: whether the row is read first; changes and checks are empty until then.
     """
 
     table: str
@@ -71,7 +71,7 @@ class Plan:
 
 
 def plan(mutation: RowMutation, listing: bool) -> Plan:
-    """Prepare a row mutation; `listing`: what it puts and deletes goes into the table's feed.
+    """Prepare a row mutation; `listing`: list its puts and deletes in the table's feed.
 
     Raises StoreError for a timestamp that does not fit.
     """
@@ -94,7 +94,7 @@ def removal(table: str, row: bytes, entries: Sequence[tuple[bytes, bytes, int]])
 
 
 def _fits(ts: int) -> bool:
-    """Whether HBase can hold the timestamp; StoreError if not."""
+    """True if HBase can store the timestamp; raises StoreError if not."""
     if 0 <= ts <= MAX_STORED_TS:
         return True
     raise StoreError(
@@ -104,7 +104,7 @@ def _fits(ts: int) -> bool:
 
 
 def _known_locks(conditions: Sequence[Condition]) -> dict[bytes, int | None]:
-    """The locks that columns have if the conditions hold, where those say it."""
+    """The locks of columns if the conditions hold, as far as the conditions determine them."""
     return {
         column: low if present else None
         for present, kind, column, low, high in conditions
@@ -113,7 +113,7 @@ def _known_locks(conditions: Sequence[Condition]) -> dict[bytes, int | None]:
 
 
 def _checks(conditions: Sequence[Condition]) -> list[Check] | None:
-    """The conditions as the coprocessor can check them; None if there is one that it cannot."""
+    """The conditions as checks of the coprocessor; None if it cannot check one of them."""
     checks = []
     for present, kind, column, low, high in conditions:
         if kind is not Kind.LOCK:
@@ -128,7 +128,7 @@ def _checks(conditions: Sequence[Condition]) -> list[Check] | None:
 
 
 def changes_of(mutation: RowMutation, locks: Locks, listing: bool) -> list[Change]:
-    """What is to be changed if columns have these locks."""
+    """The changes to make, given the current locks of the columns."""
     changes = []
     for one in mutation.changes:
         family, column, ts = FAMILIES[one.kind], one.column, one.ts
@@ -149,15 +149,15 @@ def changes_of(mutation: RowMutation, locks: Locks, listing: bool) -> list[Chang
 
 
 def _is_listed(record: Put) -> bool:
-    """Whether a feed lists a write record: it puts or deletes, and not in a column of ours."""
+    """Whether a feed lists a write record: a put or delete outside Percola's own columns."""
     return record.value[:1] in _LISTED and not record.column.startswith(SYSTEM_MARK)
 
 
-# --- Looking at a row -------------------------------------------------------------------
+# --- Reading the row first --------------------------------------------------------------
 
 
 def asked_of(mutation: RowMutation) -> list[Ask]:
-    """What a look must ask for to decide about a mutation."""
+    """The parts of the row that must be read to decide a mutation."""
     asked = []
     locks = _lock_columns(mutation)
     if locks:
@@ -172,7 +172,7 @@ def asked_of(mutation: RowMutation) -> list[Ask]:
 
 
 def seen(entries: Iterable[Entry]) -> Seen:
-    """What a look found; where a lock is gone there is none."""
+    """The timestamps of a row's entries; a released lock is left out."""
     row: dict[tuple[bytes, bytes], list[int]] = {}
     for family, column, ts, value in entries:
         if family == LOCK:
@@ -185,7 +185,7 @@ def seen(entries: Iterable[Entry]) -> Seen:
 
 
 def all_hold(conditions: Iterable[Condition], row: Seen) -> bool:
-    """Whether a mutation's conditions hold in a row that looks like this."""
+    """Whether a mutation's conditions hold in the row as read."""
     return all(
         any(low <= ts <= high for ts in row.get((FAMILIES[kind], column), ())) is present
         for present, kind, column, low, high in conditions
@@ -193,14 +193,14 @@ def all_hold(conditions: Iterable[Condition], row: Seen) -> bool:
 
 
 def locks_of(mutation: RowMutation, row: Seen) -> Locks:
-    """The locks of the columns of which a mutation changes or checks the lock."""
+    """The locks of the columns whose lock a mutation changes or checks."""
     return {
         column: next(iter(row.get((LOCK, column), ())), None) for column in _lock_columns(mutation)
     }
 
 
 def looked_checks(mutation: RowMutation, locks: Locks) -> list[Check]:
-    """What the coprocessor must check for a mutation that was decided by a look at the row."""
+    """The checks of a mutation decided by reading the row: its locks must be unchanged."""
     others = [one for one in mutation.conditions if one.kind is not Kind.LOCK]
     return [*(_checks(others) or ()), *(lock_check(column, ts) for column, ts in locks.items())]
 

@@ -1,11 +1,11 @@
-"""§2.1, §2.5: what HBase's rows say: cells at a timestamp, scans, entries.
+"""§2.1, §2.5: reads from HBase: cells at a timestamp, scans, entries.
 
-One request reads of each column its lock, its newest write record and its newest data at or below
-a timestamp, from one view of the row: locks are read no later than writes. Seldom that is not
-enough, and a second look follows: where the newest record is a rollback or a lock without a
-write, or the newest data is not what the visible record put. What is at or below a reader's
-timestamp and not locked changes no more, but for what the collector removes, which the check of
-the safe point afterwards notices.
+One request reads each column's lock, newest write record and newest data at or below a timestamp,
+from one consistent view of the row: locks are read no later than writes. A second request is
+needed only where the newest record is a rollback or a lock without a write, or where the newest
+data is not what the visible record put. Entries at or below a reader's timestamp that are not
+locked no longer change, except that the collector removes some, which the check of the safe point
+afterwards detects.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Reading:
     # --- Cells --------------------------------------------------------------------------
 
     def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
-        """See `Store.read`: one request for the columns of a row, many rows a call."""
+        """See `Store.read`: one request per row, many rows per call."""
         if len(cells) == 1:
             return [self._alone(*cells[0], ts)]
         wanted: dict[str, dict[bytes, set[bytes]]] = {}
@@ -78,7 +78,7 @@ class Reading:
         return [states.get(cell, NOTHING) for cell in cells]
 
     def _alone(self, table: str, row: bytes, column: bytes, ts: int) -> CellState:
-        """What `read` does, without what it takes to read several cells."""
+        """`read` for a single cell, without the overhead of several."""
         block = self._calls.get(table, (get_asked(row, _asked_for((column,), ts)),))
         state = NOTHING
         for _, entries in rows_of(block):
@@ -100,7 +100,7 @@ class Reading:
     def _states(
         self, table: str, found: Sequence[tuple[Cell, StoredRow]], ts: int
     ) -> dict[Cell, CellState]:
-        """The states of cells of a table, with further looks at those that need them."""
+        """The states of cells of a table, with further requests for those that need them."""
         states: dict[Cell, CellState] = {}
         records: dict[Cell, int] = {}
         data: dict[Cell, DataAt] = {}
@@ -135,11 +135,11 @@ class Reading:
     def _look(
         self, table: str, asked: Mapping[Cell, Ask], versions: int
     ) -> dict[Cell, list[tuple[int, bytes]]]:
-        """Entries of cells, newest first; one request a cell, for a row may have several."""
+        """Entries of cells, newest first; one request per cell, as a row may have several."""
         found: dict[Cell, list[tuple[int, bytes]]] = {cell: [] for cell in asked}
         waiting = list(asked.items())
         while waiting:
-            # A row once in each call, so that its entries are told from those of another request.
+            # Each row once per call, so that its entries belong to one request.
             wave: dict[bytes, Cell] = {}
             gets: list[bytes] = []
             rest: list[tuple[Cell, Ask]] = []
@@ -164,7 +164,7 @@ class Reading:
             return []
         family = FAMILIES[kind]
         if kind is Kind.LOCK:
-            # It stands in one place, whatever its timestamp.
+            # Locks are stored at one fixed timestamp.
             request = get(cell.row, [Ask(family, [cell.column])], 1)
         else:
             request = get(cell.row, [Ask(family, [cell.column], low, high)], limit or _ALL)
@@ -244,9 +244,9 @@ class Reading:
         limit: int,
         take: Callable[[Sequence[tuple[bytes, StoredRow]]], Iterable[int]],
     ) -> bytes | None:
-        """Give rows to `take` until it has `limit` things of them; the row to go on from.
+        """Pass rows to `take` until it has `limit` items; return the row to continue from.
 
-        `take` gets some rows at a time and says after each how many things it has.
+        `take` gets some rows at a time and yields its count of items after each.
         """
         position, count = start, 0
         while not end or position < end:
@@ -265,7 +265,7 @@ class Reading:
     def chunk(
         self, table: str, asked: Sequence[Ask], versions: int, start: bytes, end: bytes, most: int
     ) -> tuple[list[tuple[bytes, StoredRow]], bool]:
-        """Up to `most` whole rows that hold something of it; and whether there are no more."""
+        """Up to `most` whole rows with entries asked for, and whether these are the last."""
         calls = self._calls
         tries = Tries(calls, f"reading the table {table!r}", table)
         rows: list[tuple[bytes, StoredRow]] = []
@@ -311,13 +311,13 @@ class Reading:
                 # The end is excluded.
                 scan.setColumnFamilyTimeRange(family, low, max(low, min(high, MAX_STORED_TS) + 1))
             if family == LOCK:
-                # Where locks are gone: see `hbase_wire`.
+                # Skips released locks, which are entries without a value: see `wire`.
                 scan.setFilter(client.has_value)
         return scan
 
 
 def _names(columns: Sequence[tuple[bytes, bool]] | None) -> list[bytes] | None:
-    """The columns to ask for; None for all, of which those that are wanted are chosen here."""
+    """The columns to request; None for all, which are then filtered here."""
     if columns is None or any(is_prefix for _, is_prefix in columns):
         return None
     return sorted({name for name, _ in columns})
@@ -326,13 +326,13 @@ def _names(columns: Sequence[tuple[bytes, bool]] | None) -> list[bytes] | None:
 def _wanted(
     table: str, key: bytes, row: StoredRow, columns: Sequence[tuple[bytes, bool]] | None
 ) -> list[tuple[Cell, StoredRow]]:
-    """The cells of a row that a scan was asked for, in order."""
+    """The cells of a row that a scan reads, in order."""
     names = sorted({name for family, name in row if family != _DATA})
     return [(Cell(table, key, name), row) for name in names if is_wanted(name, columns)]
 
 
 def stored_row(entries: Iterable[Entry]) -> StoredRow:
-    """A row as it is read: no empty places of locks, and values as they were put."""
+    """A row without released locks, with the values as they were put."""
     row: StoredRow = {}
     for family, column, ts, value in entries:
         if family == LOCK:
@@ -345,7 +345,7 @@ def stored_row(entries: Iterable[Entry]) -> StoredRow:
 
 
 def _snapshot(columns: Sequence[bytes] | None, ts: int) -> list[Ask]:
-    """What a reader at `ts` needs of columns: locks, the newest write record, the newest data.
+    """What a reader at `ts` requests of columns: locks, newest write record, newest data.
 
     The newest data at or below `ts` is nearly always what the newest visible put wrote, so that
     one request answers a read.
@@ -356,12 +356,12 @@ def _snapshot(columns: Sequence[bytes] | None, ts: int) -> list[Ask]:
 
 @lru_cache(maxsize=64)
 def _asked_for(columns: tuple[bytes, ...], ts: int) -> bytes:
-    """The same, written: the reads of a snapshot or a batch mostly differ in their rows only."""
+    """The same, encoded: the reads of a snapshot or a batch mostly differ only in their rows."""
     return asked_for(_snapshot(columns, ts), 1)
 
 
 def _state(row: StoredRow, column: bytes, ts: int) -> CellState | DataAt | RecordsBelow:
-    """What a first look says of a cell."""
+    """The state of a cell from the first request, or what to read next."""
     locks = row.get((LOCK, column))
     if locks and locks[0][0] <= ts:
         return locks[0], 0, None

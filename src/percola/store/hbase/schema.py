@@ -1,24 +1,24 @@
 """§2.1: tables in HBase, and the settings without which the protocol is not safe.
 
-Every Percola table is an HBase table of its own in the repository's namespace, with a family for
-each kind of entry: families have files of their own, so that looking for notifications or locks
-costs what there is of them and not what the table holds (rule N6).
+Every Percola table is a separate HBase table in the repository's namespace, with a column family
+for each kind of entry. Families have separate files, so that finding notifications or locks costs
+in proportion to their number and not to the size of the table (rule N6).
 
-    versions        all of them, for ever: timestamps are logical, and which version may go is for
-                    Percola to say. Of locks one: see `wire`
-    deletes         NEW_VERSION_BEHAVIOR: a delete hides what was put before it. As HBase does
-                    it otherwise, it also hides what is put after it at the same timestamp, until a
-                    major compaction: a failure that is noted again, a rollback record again
+    versions        all of them, for ever: timestamps are logical, and Percola decides which
+                    versions are removed. Of locks one: see `wire`
+    deletes         NEW_VERSION_BEHAVIOR: a delete hides only what was put before it. By default
+                    HBase's deletes also hide what is put later at the same timestamp, until a
+                    major compaction: a failure or a rollback record that is written again
     coprocessor     MultiRowMutationEndpoint, which is part of HBase: see `writes`. Servers on which
                     coprocessors are forbidden create such a table without an error and do not
                     load the endpoint, so it is called once before a repository is used
-    bloom filters   by row. With filters by column, ROWCOL, region servers of HBase 2.6 go round for
+    bloom filters   by row. With filters by column, ROWCOL, region servers of HBase 2.6 loop for
                     ever in a read of several columns up to a timestamp, once a file was written:
-                    the read never ends, tries of it take one handler after the other, and
-                    then the server answers nobody
+                    the read never ends, each retry blocks another handler, and in the end the
+                    server answers no calls
     for speed       locks in memory
 
-A table that exists with other settings is refused where they would break the protocol.
+An existing table whose settings would break the protocol is refused.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ ENDPOINT: Final = "org.apache.hadoop.hbase.coprocessor.MultiRowMutationEndpoint"
 _PACKAGE: Final = "org.apache.hadoop.hbase."
 _FOREVER: Final = 2**31 - 1
 _STATE: Final = b"s"
-"""The family of a mode without coprocessors, which is no longer supported."""
+"""The column family of a mode without coprocessors, which is no longer supported."""
 _COLUMN: Final = b"endpoint"
 _OLDEST: Final = (2, 5)
 
@@ -97,7 +97,7 @@ def _endpoint_runs(calls: Calls, table: str) -> bool:
 
 
 def check_version(calls: Calls) -> None:
-    """Refuse servers whose endpoint does not heed conditions: StoreError."""
+    """Raise StoreError if the servers' endpoint ignores conditions."""
     admin = calls.client().connection.getAdmin()
     try:
         metrics = _ask(calls, "asking for the version", admin.getClusterMetrics)
@@ -113,7 +113,7 @@ def check_version(calls: Calls) -> None:
 
 
 def exists(calls: Calls, name: str) -> bool:
-    """Whether there is such a table."""
+    """Whether the table exists."""
     admin = calls.client().connection.getAdmin()
     try:
         what = f"looking for the table {name!r}"
@@ -141,7 +141,7 @@ def _create(calls: Calls, admin: JavaObject, name: str) -> None:
         except jpype.JException as error:
             kind = Failure.of(error).names[0].rpartition(".")[2]
             if kind == "TableExistsException":
-                # Another one has just made it.
+                # Another client has just created it.
                 if not tries.wait():
                     tries.failed(error)
             elif kind == "NamespaceNotFoundException":
@@ -165,7 +165,7 @@ def _create_namespace(calls: Calls, admin: JavaObject) -> None:
 
 
 def _ask(calls: Calls, what: str, ask: Callable[[], Any]) -> Any:
-    """Make a call that may be repeated; its answer."""
+    """Make a call that may be repeated, with retries; return its result."""
     tries = Tries(calls, what)
     while True:
         try:
@@ -193,7 +193,7 @@ def _family(family: bytes) -> JavaObject:
 
 
 def check_table(name: str, table: JavaObject) -> None:
-    """Refuse a table's settings that would break the protocol: StoreError."""
+    """Raise StoreError if a table's settings would break the protocol."""
     if table.hasColumnFamily(_STATE):
         raise StoreError(
             f"The HBase table {name!r} was made for writing without coprocessors (it has the "

@@ -1,4 +1,4 @@
-"""§2.1, rule P12: the shared row (`percola.store.remote.shared_row`) as it stands in HBase."""
+"""§2.1, rule P12: the shared row (`percola.store.remote.shared_row`) in HBase."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EVERYTHING: Final = Ask(_FAMILY, None)
 
 
 class Shared(SharedRow):
-    """The shared row in an HBase table of its own."""
+    """The shared row, in a separate HBase table."""
 
     def __init__(self, calls: Calls) -> None:
         super().__init__()

@@ -1,33 +1,33 @@
-"""§2.1: the store contract on HBase: Bigtable's design, on servers of one's own.
+"""§2.1: the store on HBase: Bigtable's design, on one's own servers.
 
-Rows are rows, kinds are column families. All conditions and changes of a row are one request to a
-coprocessor that is part of HBase, and rows of one region are tried as one. A row is read from one
-view of it: nothing of the protocol needs more.
+Percola's rows are HBase rows, kinds are column families. All conditions and changes of a row are
+one request to a coprocessor that is part of HBase, and rows of one region are first tried as one
+request. A row is read from one consistent view of it, which is all that the protocol needs.
 
 The other modules:
 
     jvm                  Java in this process: jars, forks, threads
-    wire                 requests and answers as bytes; what stands where
-    client               the connection, deadlines, tries, words for failures
-    method_handles       several calls of Java made as one
-    errors               what a failure says about a call
-    kerberos             whether there is a ticket, and words for what fails about it
-    mutations            what a mutation checks and changes, in HBase's terms
-    writes               mutations, put together by region
+    wire                 the encoding of requests and responses; how entries are stored
+    client               the connection, deadlines, retries, error messages
+    method_handles       combines several calls into Java in one
+    errors               classifies failures: not done, refused, unknown
+    kerberos             the check for a ticket, and messages for login failures
+    mutations            translates mutations into checks and changes
+    writes               sends mutations, grouped by region
     reads                cells, scans
     shared_row           the safe point, and which tables keep a feed
     feed                 the feed
-    schema               tables, families, what is refused
+    schema               tables, families, refused settings
 
-`latest_arrival`: how late a call that was given up may still take effect. HBase has no condition
-on the time of day that could fence one off, so it is a bound on each leg. What is in the kernel's
-hands when the caller gives up or dies is delivered or dropped within the quarter of an hour for
-which Linux retransmits. The server counts a call's deadline, a minute at most, from when it gets
-it, and throws away what still waits then. One that it has begun waits for a row's lock no longer
-than its deadline, and for the log five minutes (hbase.regionserver.wal.sync.timeout) before the
-server aborts. A server that hangs longer than its session in ZooKeeper lasts has lost its log's
-lease when it goes on, and can append nothing. Together below twenty-five minutes; being generous
-costs nothing but rollback records that are collected later.
+`latest_arrival` bounds how late a call that was given up may still take effect. HBase has no
+condition on the time of day that could fence such a call, so the bound is a sum. Data in the
+kernel's buffers when the caller gives up or dies is delivered or dropped within the quarter of an
+hour for which Linux retransmits. The server counts a call's deadline, a minute at most, from its
+receipt, and drops calls that are still queued then. A call that it has begun waits for a row's lock
+no longer than its deadline, and for the log five minutes (hbase.regionserver.wal.sync.timeout)
+before the server aborts. A server that hangs longer than its ZooKeeper session has lost its log's
+lease when it resumes, and can append nothing. The sum is below twenty-five minutes; a generous
+bound only means that rollback records are collected later.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ PATIENCE_SECONDS: Final = 30.0
 class HBaseStore(Store):
     """A repository's tables in a namespace of HBase; safe to use from many threads.
 
-    Not in a child of a process that has used one: Java does not survive a fork.
+    It cannot be used in a child of a process that has used one: Java does not survive a fork.
 
     Args:
         place: HBase's ZooKeeper servers, and the namespace.
         request_seconds: how long a single call may take, up to 60.
-        patience_seconds: for how long is tried again what had no effect.
+        patience_seconds: how long calls that had no effect are retried.
     """
 
     # HBase's own limits are 32,767 bytes and 10 MiB, the latter with the key.
@@ -309,7 +309,7 @@ class HBaseStore(Store):
         self._calls.close()
 
     def statistics(self) -> dict[str, int]:
-        """How many calls were made to HBase, by their name."""
+        """The number of calls made to HBase, by name."""
         return dict(self._calls.made)
 
 
@@ -326,7 +326,7 @@ _OTHERS: Final = frozenset(("oracle", "zookeeper"))
 def place_of(address: str) -> Place:
     """The place that an address names: HBase's ZooKeeper servers and a namespace.
 
-    Raises UsageError that says what is wrong with the address.
+    Raises UsageError if the address is malformed.
     """
     found = _ADDRESS.fullmatch(address)
     if found is None:
@@ -368,8 +368,8 @@ def open_hbase(
 ) -> HBaseStore:
     """The store at `hbase://quorum-host[:port][,host…]/namespace`.
 
-    Nothing is asked of a server yet, and Java does not start: `create_tables` does, and refuses
-    settings that will not do. Raises UsageError for a malformed address.
+    Neither contacts a server nor starts Java: `create_tables` does, and refuses settings that
+    would break the protocol. Raises UsageError for a malformed address.
     """
     return HBaseStore(
         place_of(address), request_seconds=request_seconds, patience_seconds=patience_seconds

@@ -1,8 +1,8 @@
-"""§2.1: what goes to HBase and comes back, as bytes that are built and read here.
+"""§2.1: the encoding of requests to HBase and the decoding of its responses.
 
-A call from Python into Java costs microseconds, and a request of HBase's client is built by dozens
-of them. So requests are written here as the messages that HBase itself sends, and Java parses
-each in one call; and whatever comes back comes as one block of cells.
+A call from Python into Java costs microseconds, and building a request with HBase's client takes
+dozens of them. So requests are encoded here as the messages that HBase itself sends, and Java
+parses each in one call; every response comes back as one block of cells.
 
     kind      family  at         value
     --------  ------  ---------  ------------------------------------------------------------
@@ -13,14 +13,14 @@ each in one call; and whatever comes back comes as one block of cells.
     failed    f       commit_ts  1, then the value
     changes   c       commit_ts  1: what a feed lists
 
-A Percola column is a qualifier of the family. No value but that of a lock that is gone is empty,
-for HBase's checks take an empty value for none.
+A Percola column is a qualifier of the family. Only a released lock has an empty value, because
+HBase's checks treat an empty value as no entry.
 
-**Locks are replaced and never deleted.** A delete in HBase is a marker, which reads pass over one
-by one until a major compaction: a cell that is locked a hundred thousand times a day would have
-to be searched for its lock through a hundred thousand of them. As a cell has one lock at a time,
-it gets one place, the newest entry of which is found at once. The price is an entry without a value
-for each column that was ever locked.
+**Locks are replaced and never deleted.** A delete in HBase is a marker, which reads skip one by
+one until a major compaction: to find the lock of a cell that is locked a hundred thousand times a
+day, a read would skip a hundred thousand markers. As a cell has one lock at a time, all its locks
+are stored at one timestamp, and the newest entry is found at once. The cost is an entry without a
+value for each column that was ever locked.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ FAMILIES: Final[dict[Kind, bytes]] = {
 """The column family of each kind."""
 
 CHANGES: Final = b"c"
-"""The family in which a table that keeps a feed lists what was put and deleted."""
+"""The column family in which a table that keeps a feed lists its puts and deletes."""
 
 MAX_STORED_TS: Final = 2**63 - 2
-"""The highest timestamp that fits in HBase: the next one means "now"."""
+"""The highest timestamp that HBase can store: the next one means "now"."""
 
 LOCK_AT: Final = 1
-"""Where every lock stands."""
+"""The HBase timestamp of every lock."""
 
 _FULL: Final = b"\1"
 _TS: Final = struct.Struct(">Q")
@@ -57,17 +57,17 @@ LOCK: Final = FAMILIES[Kind.LOCK]
 
 
 def stored(value: bytes) -> bytes:
-    """A value as it stands in every family but that of locks: never empty."""
+    """A value as it is stored in every family but that of locks: never empty."""
     return _FULL + value
 
 
 def stored_lock(ts: int, record: bytes) -> bytes:
-    """A lock as it stands in its place."""
+    """A lock as it is stored."""
     return _TS.pack(ts) + record
 
 
 def lock_of(raw: bytes) -> tuple[int, bytes] | None:
-    """(start_ts, record) of what stands in a lock's place; None for no lock."""
+    """(start_ts, record) of a stored lock; None for a released one."""
     if not raw:
         return None
     if len(raw) < _TS.size:
@@ -82,7 +82,7 @@ def lock_of(raw: bytes) -> tuple[int, bytes] | None:
 
 
 def varint(number: int) -> bytes:
-    """A number of seven bits a byte, the lowest first."""
+    """A number as a varint: seven bits per byte, the lowest first."""
     if number < 128:
         return bytes((number,))
     out = bytearray()
@@ -94,7 +94,7 @@ def varint(number: int) -> bytes:
 
 
 def _field(number: int, data: bytes) -> bytes:
-    """A field that holds bytes or a message."""
+    """A field that contains bytes or a message."""
     size = len(data)
     if size < 128:
         return bytes((number << 3 | 2, size)) + data
@@ -106,7 +106,7 @@ def _number(number: int, value: int) -> bytes:
 
 
 class Change(NamedTuple):
-    """A put of a value, or with None a delete of the entry at exactly this timestamp."""
+    """A put of a value, or, if it is None, a delete of the entry at exactly this timestamp."""
 
     family: bytes
     column: bytes
@@ -115,10 +115,10 @@ class Change(NamedTuple):
 
 
 class Check(NamedTuple):
-    """What must hold of a column's newest entry with `low` ≤ timestamp ≤ `high`.
+    """A condition on a column's newest entry with `low` ≤ timestamp ≤ `high`.
 
     Attributes:
-        begins: with what its value must begin; None: there must be no entry, or an empty one.
+        begins: the prefix that its value must have; None: there must be no entry, or an empty one.
     """
 
     family: bytes
@@ -169,11 +169,11 @@ def messages(row: bytes, changes: Iterable[Change]) -> Iterator[tuple[bool, byte
 
 
 def conditions(row: bytes, checks: Iterable[Check]) -> bytes:
-    """What must hold of a row, as the fields of a request to change rows."""
+    """The checks of a row, as the fields of a request to change rows."""
     out = []
     for family, column, low, high, begins in checks:
         where = _field(1, row) + _field(2, family) + _field(3, column)
-        # The endpoint takes "not equal to nothing" for "equal to nothing": only this is right.
+        # The endpoint treats "not equal to nothing" as "equal to nothing", so "equal" is used.
         how = _NO_VALUE if begins is None else _comparator("BinaryPrefixComparator", begins)
         out.append(_field(5, where + _EQUAL + how + _time_range(6, low, high)))
     return b"".join(out)
@@ -190,7 +190,7 @@ def lock_check(column: bytes, ts: int | None) -> Check:
 
 
 def _time_range(number: int, low: int, high: int) -> bytes:
-    """The range of timestamps as a field; nothing if it is all there can be."""
+    """The range of timestamps as a field; empty if it covers all timestamps."""
     if low <= 0 and high >= MAX_STORED_TS:
         return b""
     # The end is excluded.
@@ -199,7 +199,7 @@ def _time_range(number: int, low: int, high: int) -> bytes:
 
 
 class Ask(NamedTuple):
-    """Columns of a family that are asked for, between two timestamps; None: all of them."""
+    """Columns of a family to read (None: all of them), between two timestamps."""
 
     family: bytes
     columns: Sequence[bytes] | None
@@ -213,12 +213,12 @@ def get(row: bytes, asked: Iterable[Ask], versions: int) -> bytes:
 
 
 def get_asked(row: bytes, what: bytes) -> bytes:
-    """A request for what `asked_for` says of a row."""
+    """A request for a row, with the fields that `asked_for` returned."""
     return _field(1, row) + what
 
 
 def asked_for(asked: Iterable[Ask], versions: int) -> bytes:
-    """What a request asks of its row, as its fields."""
+    """The fields of a request except its row."""
     out = []
     ranges = []
     for family, columns, low, high in asked:
@@ -238,14 +238,14 @@ def file_of_service(service: str, method: str) -> bytes:
     return _field(1, b"percola") + _field(4, _field(1, message)) + _field(6, described)
 
 
-# --- What comes back --------------------------------------------------------------------
+# --- Responses --------------------------------------------------------------------------
 
 _KEY: Final = struct.Struct(">iiih")
 _LONG: Final = struct.Struct(">q")
 
 
 class Entry(NamedTuple):
-    """A cell of HBase."""
+    """An HBase cell."""
 
     family: bytes
     column: bytes

@@ -1,4 +1,4 @@
-"""§2.1, §2.5: mutations of rows as requests to HBase, those of a region together.
+"""§2.1, §2.5: sends row mutations to HBase, grouped by region.
 
 HBase's own conditional write has one condition. The coprocessor that comes with it,
 `MultiRowMutationEndpoint`, takes any number of them, each with a column and a range of timestamps,
@@ -7,13 +7,13 @@ and changes any number of rows of one region, all or nothing. So
     a row                 one request: figure 6's prewrite or commit of a whole row
     rows of a region      tried as one request, with the conditions of all: if they all hold, as
                           they nearly always do, it is one write to the server's log. If not,
-                          nothing has happened, and each row gets a request of its own
-    regions               together, one call a server
+                          nothing is applied, and each row is sent as a separate request
+    regions               sent together, one call per server
 
-What must be looked at first (`mutations`) goes by itself, and that the locks are still as they
-were becomes a condition.
+A mutation that needs its row read first (`mutations`) is sent separately, on the condition that
+the locks have not changed since.
 
-No write is sent again unless it is certain that it was not applied.
+A write is sent again only if it is certain that it was not applied.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _REQUESTS: Final = 64
 
 @dataclass(slots=True)
 class _Request:
-    """Rows of one region that are sent as one; `places` are those of a batch."""
+    """Rows of one region that are sent together; `places` are their indexes in the batch."""
 
     places: list[int]
     fields: list[bytes] = field(default_factory=list)
@@ -55,14 +55,14 @@ class _Request:
 
 
 class Writing:
-    """Sends prepared mutations and gathers what has become of them; one for a batch."""
+    """Sends the prepared mutations of one batch and collects their outcomes."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._failures: list[StoreError | UnknownTableError] = []
 
     def apply(self, plans: Sequence[Plan]) -> list[bool]:
-        """Apply all; whether the conditions held. Raises what `Store.mutate` does."""
+        """Apply all; return for each whether its conditions held. Raises as `Store.mutate`."""
         self._plans = plans
         self._results = [True] * len(plans)
         for wave in _waves(plans):
@@ -74,13 +74,13 @@ class Writing:
                     break
                 self._ask_endpoint(table, places)
             if self._failures:
-                # One whose outcome is unknown first: the caller has to look then.
+                # An unknown outcome takes precedence: the caller must check the rows then.
                 unknown = [one for one in self._failures if isinstance(one, OutcomeUnknownError)]
                 raise (unknown or self._failures)[0]
         return self._results
 
     def _ended(self, error: StoreError) -> NoReturn:
-        """Raise what has ended a batch: other rows of it may have been changed."""
+        """Raise the error that ends a batch, of which other rows may have been changed."""
         if len(self._plans) == 1 or isinstance(error, OutcomeUnknownError):
             raise error
         raise OutcomeUnknownError(
@@ -96,7 +96,7 @@ class Writing:
             self._send(table, rest)
 
     def _send(self, table: str, places: list[int]) -> None:
-        """Send the mutations of a table until each has had an answer or failed."""
+        """Send the mutations of a table until each has been answered or has failed."""
         what = f"changing the table {table!r}"
         tries = Tries(self._calls, what, table)
         waiting = list(_together(self._plans, places, self._calls.region_starts(table)))
@@ -134,7 +134,7 @@ class Writing:
                 waiting += _together(self._plans, again, starts)
 
     def _ask(self, table: str, requests: Sequence[_Request]) -> list[bool | Failure]:
-        """Send requests together: for each whether it was applied, or what failed."""
+        """Send requests together; return for each whether it was applied, or its failure."""
         asked = [(self._plans[one.places[0]].row, b"".join(one.fields)) for one in requests]
         if len(asked) == 1:
             try:
@@ -156,7 +156,7 @@ class Writing:
         return self._calls.unknown(failure, what)
 
     def _look_and_apply(self, one: Plan) -> bool:
-        """Decide about a mutation by looking at the row, and apply it if that is still so."""
+        """Read the row, decide the mutation, and apply it if the locks are unchanged since."""
         mutation = one.mutation
         assert mutation is not None
         tries = Tries(self._calls, f"changing the table {one.table!r}", one.table)
@@ -174,28 +174,28 @@ class Writing:
             settled = Writing(self._calls)
             if settled.apply([Plan(one.table, one.row, changes, checks)])[0]:
                 return True
-            # Something has changed since the look, or never was as a condition says: look again.
+            # The row has changed since it was read, or a condition does not hold: read it again.
             if not tries.wait():
                 raise self._calls.contested(one.table, one.row)
 
 
 def _answer(answer: Any) -> bool | Failure:
-    """What has become of one of many requests."""
+    """The outcome of one of many requests."""
     if not hasattr(answer, "getValue"):
         return Failure.of(answer)
     return _applied(bytes(answer.getValue().getValue().toByteArray()))
 
 
 def _applied(answer: bytes) -> bool:
-    """What the endpoint says: whether the changes were made."""
-    # One field, the number 1 for yes; an endpoint without conditions says nothing.
+    """Whether the changes were made, from the endpoint's response."""
+    # One field, the number 1 for yes; without conditions the response is empty.
     return answer != b"\x08\x00"
 
 
 def _together(
     plans: Sequence[Plan], places: Sequence[int], starts: Sequence[bytes]
 ) -> Iterator[_Request]:
-    """Put the rows of each region together, in requests of bounded size."""
+    """Group rows by region, into requests of bounded size."""
     open_: dict[int, _Request] = {}
     for at in sorted(places, key=lambda one: plans[one].row):
         region = bisect_right(starts, plans[at].row)
@@ -215,7 +215,7 @@ def _together(
 
 
 def _waves(plans: Sequence[Plan]) -> Iterator[list[int]]:
-    """Cut a batch so that no row is in one part twice: its mutations come one after the other."""
+    """Split a batch so that no part contains a row twice: its mutations are sent in sequence."""
     wave: list[int] = []
     rows: set[tuple[str, bytes]] = set()
     for at, one in enumerate(plans):
