@@ -1,9 +1,9 @@
-"""§2.4 Scanning: one look round the tables for dirty cells, and what it runs there.
+"""§2.4 Scanning: one pass over the tables for dirty cells, running their observers.
 
     a random tablet, a random key          (N7: scanners spread out)
-      │  notify entries in order           (N6: what is clean costs nothing)
+      │  notify entries in order           (N6: clean cells cost nothing)
       ▼
-    all its observers wait to retry? ───▶  skip it                  (N5: its entry says how long)
+    all its observers in back-off? ─────▶  skip it                  (N5: its entry has the time)
       │
       ▼
     row locked by another scanner? ─────▶  jump to another random place
@@ -12,33 +12,34 @@
     the row's observers (`percola.observers.runner`)
       │
       ▼
-    two seconds of work are over ───────▶  another table's turn; this one goes on where it was
+    time slice of two seconds over ─────▶  another table's turn; this one resumes at its position
 
-Where little is dirty, one call finds all of a table, and a scanner begins at a random row of it.
-Elsewhere it begins at a random key of a random tablet: rows are few of all the keys that could be,
-and most of these fall before the first row of a tablet or behind the last, so that it is a key
-between rows that this scanner has seen dirty, once it has seen any. Where there is always more to
-do than can be done, beginning anew each time would leave the rest of a tablet to itself.
+If little is dirty, one call returns all notify entries of a table, and the scanner begins at a
+random one of them. Otherwise it begins at a random key of a random tablet. Rows fill little of the
+key space, and most keys lie before the first row of a tablet or after the last, so once the scanner
+has seen dirty rows, it picks a key between the first and the last of them. It resumes from its
+position: under permanent overload, a new random start each time would starve the rest of a tablet.
 
-A table in which nothing was left to do is left out until there is news of it: a commit of this
-process says in which tables it notified somebody (`transactions.change_counts.ChangeCounts`). When
-another process wakes it, and once a second in any case (`WorkerOptions.rescan`), all tables are
-looked at.
+A table in which nothing was left to do is skipped until its change count grows: commits of this
+process count the tables that they notify (`percola.transactions.change_counts.ChangeCounts`). After
+a wake-up by another process, and once a second in any case (`WorkerOptions.rescan`), all tables are
+scanned.
 
-Columns whose observers may be put off (`Observer.defer`) are left out, but for a pass over them
-alone when that time is over, or when the others have been clean for a quarter of a second: a gap in
-a stream of changes is no rest. One whose observer may take only a share of the time
-(`Observer.share`) rests after each run, but for as long as nothing else is found to do. Those that
-run apart (`Observer.apart`) are left to a scanner of their own, in the worker that was first to
-claim them by an advisory lock.
+Debounced columns (`Observer.defer`) are skipped until their time is over or the other columns have
+been clean for a quarter of a second, since a short gap in a stream of changes is not idleness; then
+a pass scans them alone. A column with a cap on worker time (`Observer.share`) is skipped for a
+while after each run, unless there is nothing else to do. Columns on a dedicated thread
+(`Observer.apart`) are left to a separate scanner, in the worker that was first to claim them by an
+advisory lock.
 
-A pass that finds nothing looks for the locks of the dead now and then: a transaction that died past
-its commit point owes its notify entries to whoever rolls it forward (rule N1). Where notify entries
-stand apart, it has put them before (`percola.store.remote.notify_table`), and nothing is looked
-for.
+A pass that finds nothing scans for the locks of dead transactions now and then: if a transaction
+died past its commit point, the client that rolls it forward puts its notify entries (rule N1). With
+a separate notify table (`percola.store.remote.notify_table`), these entries were put before the
+commit point, and no scan is needed.
 
-Nothing here waits and nothing starts a thread: `Scanner.look` goes round once and says for how long
-there is nothing to do. `percola.observers.worker` calls it from threads, and sleeps in between.
+Nothing here waits and nothing starts a thread: `Scanner.look` makes one round and returns for how
+long there is nothing to do. `percola.observers.worker` calls it from threads, and sleeps in
+between.
 """
 
 from __future__ import annotations
@@ -68,13 +69,13 @@ _UNDONE: Final = Found.HELD | Found.LATER | Found.SOON
 
 
 class Scanner:
-    """One scanner of a worker: it looks for dirty cells and runs their observers.
+    """One scanner of a worker: it finds dirty cells and runs their observers.
 
     Args:
         runs: runs the observers; shared by the worker's scanners, as `sweep` is. While
             `runs.stopping` is set, a pass ends at the next row.
-        chance: where to begin, and where to jump to.
-        apart: look after what runs apart, and nothing else; without it, after all else.
+        rng: chooses where to begin, and where to jump to.
+        apart: scan only the columns on a dedicated thread; if False, only the others.
     """
 
     def __init__(
@@ -99,23 +100,23 @@ class Scanner:
         self._rng = rng
         self._misfortunes = 0
         self._left: dict[str, bytes] = {}
-        # Where nothing was left to do, with which news (of
-        # `percola.transactions.change_counts.ChangeCounts`) of the table.
+        # Where nothing was left to do, with the table's change count
+        # (`percola.transactions.change_counts.ChangeCounts`) at that time.
         self._done: dict[tuple[frozenset[Address], str], int] = {}
         self._seen_wake_ups, self._since = 0, -math.inf
         self._seen: dict[str, tuple[bytes, bytes]] = {}  # The first dirty row, and the last.
-        self._next_attempt = math.inf  # Seconds until the first of those that this look has met.
-        # A batch is of rows that were found together.
+        self._next_attempt = math.inf  # Seconds until the earliest attempt met in this round.
+        # The rows of a batch come from one chunk.
         self._chunk = max([_CHUNK, *(one.batch for one in observers)])
 
     def look(self) -> float:
-        """Go round once, and run what is dirty; seconds until it is worth looking again.
+        """Scan once and run what is dirty; return the seconds until the next scan is due.
 
-        0 says that there may be more to do at once; a wake-up may come before the time is over.
+        0 means that there may be more to do at once; a wake-up may arrive before the time is over.
 
         Raises:
-            GivenUpError: an observer took too long, and another scanner has taken this one's
-                place (`Runner.give_up_late`).
+            GivenUpError: an observer took too long, and another scanner has replaced this one
+                (`Runner.give_up_late`).
             StoreError: the store has failed `WorkerOptions.attempts` times in a row.
         """
         clock, rescan = self._context.clock, self._options.rescan
@@ -131,7 +132,7 @@ class Scanner:
             else:
                 found, rest = self._passes(), 0.0
                 if Found.RAN not in found and self._sweep.is_due():
-                    # Notify entries, if its settling brought any, stand there now.
+                    # Settling the locks may have put notify entries.
                     found |= Found.RAN if self._sweep.finish_the_dead() else Found.NOTHING
                 self._sweep.note_busy(self, busy=Found.RAN in found)
             self._misfortunes = 0
@@ -158,7 +159,7 @@ class Scanner:
         return wait
 
     def _pass_apart(self) -> tuple[Found, float]:
-        """Go round what runs apart and is this worker's; and seconds for which it may not."""
+        """Scan the columns on the dedicated thread; return also the seconds they must rest."""
         columns = self._sweep.claimed()
         if not columns:
             return Found.NOTHING, 0.0
@@ -168,7 +169,7 @@ class Scanner:
         return self._pass(columns - self._sweep.resting() or columns), 0.0
 
     def _passes(self) -> Found:
-        """Go round what may not be put off, or is not any longer; if that is clean, the rest."""
+        """Scan overdue debounced columns, else the prompt ones; if those are clean, the rest."""
         if overdue := self._sweep.overdue():
             return self._pass(overdue)
         resting = self._sweep.resting()
@@ -183,10 +184,10 @@ class Scanner:
         return found
 
     def _pass(self, columns: frozenset[Address]) -> Found:
-        """Go once round the tables from a random one, and run what is dirty in these columns.
+        """Scan all tables once, from a random one, and run what is dirty in these columns.
 
-        Where another scanner is met, it jumps to another random place; having done so a few
-        times for nothing, it goes round once more, past the others.
+        On meeting another scanner, it jumps to another random place; after a few jumps without
+        success, it scans once more and skips the rows locked by others.
         """
         found = Found.NOTHING
         change_counts = self._context.change_counts
@@ -212,7 +213,7 @@ class Scanner:
                 if met or self._runs.stopping:
                     break
                 if Found.RAN in found and self._context.clock.monotonic() > until:
-                    # The next stint may be another table's: none waits for another's end.
+                    # The next time slice may be another table's: no table waits for another's end.
                     return found
             if not met or self._runs.stopping:
                 return found
@@ -224,13 +225,13 @@ class Scanner:
     def _scan_table(
         self, columns: frozenset[Address], table: str, stop_at_others: bool, until: float
     ) -> Found:
-        """Run what is dirty all round a table: from where a stint has ended, else from anywhere."""
+        """Run what is dirty in a table, from where a time slice ended or else a random place."""
         how = (columns, table, stop_at_others, until)
         start = self._left.pop(table, None)
         if start is None:
             entries, more = self._context.store.scan_kind(Kind.NOTIFY, table, limit=self._chunk)
             if more is None:
-                # Mostly little is dirty: that was all, in one call.
+                # Usually little is dirty: one call has returned all of it.
                 first = self._rng.choice(entries)[0].row if entries else b""
                 entries = sorted(entries, key=lambda entry: entry[0].row < first)
                 return self._work_entries(*how, entries, Found.NOTHING)
@@ -260,7 +261,7 @@ class Scanner:
         start: bytes,
         end: bytes,
     ) -> Found:
-        """Run what is dirty in a range, for a stint; on request, up to the first other scanner."""
+        """Run what is dirty in a range until the time slice ends or, if asked, a row is locked."""
         found = Found.NOTHING
         position: bytes | None = start
         while position is not None and not self._runs.stopping:
@@ -281,9 +282,9 @@ class Scanner:
         entries: Sequence[tuple[Cell, int, bytes]],
         found: Found,
     ) -> Found:
-        """Run what these notify entries tell of; together with what was `found` before."""
+        """Run the cells of these notify entries; the result includes what was `found` before."""
         cells = [entry for entry in entries if (entry[0].table, entry[0].column) in columns]
-        ahead = _newest(cells)  # What is dirty from here on, in order.
+        ahead = _newest(cells)  # The dirty cells still ahead, in order.
         if cells:
             known = [cell.row for cell in ahead] + [*self._seen.get(table, ())]
             self._seen[table] = min(known), max(known)
@@ -319,9 +320,9 @@ class Scanner:
     def _work_row(
         self, table: str, row: bytes, dirty: list[Cell], ahead: dict[Cell, bytes]
     ) -> Found:
-        """Run what is dirty in a row whose lock is held, perhaps together with rows ahead.
+        """Run what is dirty in a row whose lock is held, perhaps in a batch with rows ahead.
 
-        What needs no further look is taken out of `ahead`.
+        Cells that have been handled are removed from `ahead`.
         """
         found = Found.NOTHING
         held: list[Row] = [(table, row)]
@@ -336,12 +337,12 @@ class Scanner:
                 if shares:
                     self._sweep.note_run(address, clock.monotonic() - began)
                 if Found.LATER in outcome:
-                    # One that has failed just now has recorded when it is due: the next look sees.
+                    # A failure in this run has recorded its due time: the next scan reads it.
                     wait = self._runs.failures.until_next_attempt(raw)
                     self._next_attempt = min(self._next_attempt, wait)
                 found |= outcome
         except GivenUpError:
-            # The locks are the successor's business by now.
+            # `Worker._watch` releases the locks.
             held = []
             raise
         finally:
@@ -351,9 +352,10 @@ class Scanner:
     def _work_cell(
         self, cell: Cell, raw: bytes, ahead: dict[Cell, bytes], held: list[Row]
     ) -> Found:
-        """Run the observers of a cell; those of rows ahead with it, where they take batches.
+        """Run the observers of a cell, in a batch with rows ahead where that is possible.
 
-        What has failed before, as the value `raw` of its notify entry says, joins no batch.
+        A cell that has failed before, according to the value `raw` of its notify entry, joins no
+        batch.
         """
         batched = not raw and self._runs.takes_batches(cell)
         others = self._others(cell, ahead) if batched else []
@@ -376,9 +378,9 @@ class Scanner:
         ]
 
     def _joining(self, cell: Cell, others: Iterable[Cell], held: list[Row]) -> Iterator[Cell]:
-        """A cell whose row is locked, and then others of its column, each once it is locked too.
+        """Yield a cell whose row is locked, then others of its column, locking each row first.
 
-        Rows that another scanner works on are left out: their turn comes.
+        Rows that are locked by another scanner are skipped.
         """
         yield cell
         for other in others:
@@ -404,12 +406,12 @@ def _newest(entries: Iterable[tuple[Cell, int, bytes]]) -> dict[Cell, bytes]:
 
 
 def _has_met(found: Found, stop_at_others: bool) -> bool:
-    """Whether another scanner is in the way, if it is to be got out of."""
+    """Whether the scan has met another scanner and is to stop there."""
     return stop_at_others and Found.HELD in found
 
 
 def _random_key(start: bytes, end: bytes, rng: random.Random) -> bytes:
-    """A key somewhere between two keys, past what they have in common."""
+    """A random key between two keys, randomised after their common prefix."""
     shared = 0
     while shared < min(len(start), len(end)) and start[shared] == end[shared]:
         shared += 1

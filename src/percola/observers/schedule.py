@@ -1,7 +1,8 @@
-"""§2.4: what a worker has left to do: all of its scanners share that.
+"""§2.4: a worker's schedule, shared by all of its scanners.
 
-Which columns may wait, and for how long (`Observer.defer`, `Observer.share`); which run apart and
-are this worker's; what the dead owe; whether anything is left at all; and other wake-ups.
+Which columns may wait, and for how long (`Observer.defer`, `Observer.share`); which columns on a
+dedicated thread this worker has claimed; when to settle the locks of dead transactions; whether any
+work is left; and wake-ups by other processes.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ _NONE: Final[frozenset[Address]] = frozenset()
 
 
 class Sweep:
-    """What is left to do on the columns that a worker observes; for all of its scanners.
+    """The schedule of the columns that a worker observes, shared by all of its scanners.
 
     Attributes:
-        ending: the worker is only waiting for the end of all work, deferred work included.
+        ending: the worker is draining: it waits until all work is done, debounced work included.
 
     Args:
-        every: seconds between looks for the locks of the dead.
+        every: seconds between scans for the locks of dead transactions.
         wake: called when settling a lock may have put a notify entry.
     """
 
@@ -58,8 +59,8 @@ class Sweep:
     def is_idle(self) -> bool:
         """Whether no notify entry is left for these observers, in the whole repository.
 
-        An entry goes only after its observer's commit, so a run under way counts as work; so
-        does a lock on an observed cell, if its notify entry comes when it is resolved.
+        An entry is removed only after its observer's commit, so a run in progress counts as work;
+        so does a lock on an observed cell, if resolving it puts the notify entry.
         """
         # The locks before the notify entries: a commit in between is then seen as an entry.
         return self._context.oracle.at_one_moment(
@@ -72,11 +73,11 @@ class Sweep:
             self._wake_ups += 1
 
     def wake_ups_by_others(self) -> int:
-        """A number that changes with every wake-up of another process."""
+        """A number that changes with every wake-up by another process."""
         return self._wake_ups - self._context.change_counts.told
 
     def is_due(self) -> bool:
-        """Whether it is time to look for the locks of the dead; true once each time."""
+        """Whether the scan for locks of dead transactions is due; true once per period."""
         now = self._context.clock.monotonic()
         with self._guard:
             if now - self._swept < self._every:
@@ -85,7 +86,7 @@ class Sweep:
             return True
 
     def overdue(self) -> frozenset[Address]:
-        """The columns that have been put off for as long as they may; true once each time."""
+        """The columns whose debounce time is over; each is returned once per period."""
         if not self._deferred:
             return _NONE
         now = self._context.clock.monotonic()
@@ -99,24 +100,25 @@ class Sweep:
         return frozenset(found)
 
     def note_work(self) -> None:
-        """There was something to do that may not be put off."""
+        """Note that there was work on a column that is not debounced."""
         self._worked = self._context.clock.monotonic()
 
     def quiet_in(self) -> float:
-        """Seconds until what was put off may be done, if nothing else comes; 0 for at once."""
+        """Seconds until debounced work may run if no other work arrives; 0 for at once."""
         if self.ending:
             return 0.0
         return max(0.0, self._worked + _QUIET - self._context.clock.monotonic())
 
     def note_busy(self, scanner: object, *, busy: bool) -> None:
-        """Whether a scanner found something to do when it went round last."""
+        """Note whether a scanner found something to do in its last round."""
         with self._guard:
             (self._busy.add if busy else self._busy.discard)(scanner)
 
     def claimed(self) -> frozenset[Address]:
-        """The columns of observers that run apart which are this worker's to look after.
+        """The columns on a dedicated thread that this worker has claimed.
 
-        A worker takes what no other has, and keeps it until it stops: the others stand by.
+        A worker claims the columns that no other has, and keeps them until it stops: the others
+        stand by.
         """
         for address in self._observers.apart - self._claims:
             if self._context.coordination.try_lock(*_claim(address)):
@@ -124,21 +126,21 @@ class Sweep:
         return frozenset(self._claims)
 
     def disclaim(self) -> None:
-        """Leave what runs apart to other workers; idempotent."""
+        """Release the claims on columns with a dedicated thread; idempotent."""
         while self._claims:
             self._context.coordination.unlock(*_claim(self._claims.pop()))
 
     def note_run(self, address: Address, seconds: float) -> None:
-        """The observers of a column that may take only a share of the time took so many."""
+        """Note how long the observers of a column with a cap on worker time ran."""
         share = self._observers.sharing[address]
         rested = self._context.clock.monotonic() + seconds * (1 / share - 1)
         with self._guard:
             self._rested[address] = max(rested, self._rested.get(address, rested))
 
     def rests_for(self, columns: frozenset[Address]) -> float:
-        """Seconds until one of some columns may take more of the time; 0 if one may at once.
+        """Seconds until one of these columns may run again under its cap; 0 for at once.
 
-        They all may while no other scanner of this worker finds anything to do.
+        All of them may run while no other scanner of this worker finds anything to do.
         """
         if self.ending or not self._busy or not columns <= self.resting():
             return 0.0
@@ -147,7 +149,7 @@ class Sweep:
             return max(0.0, min(self._rested.get(one, now) for one in columns) - now)
 
     def resting(self) -> frozenset[Address]:
-        """The columns that have taken their share of the time for now."""
+        """The columns that have reached their cap on worker time for now."""
         if not self._rested:
             return _NONE
         now = self._context.clock.monotonic()
@@ -157,9 +159,10 @@ class Sweep:
             return frozenset(self._rested)
 
     def finish_the_dead(self) -> bool:
-        """Settle dead transactions' locks on observed cells; whether there were any locks.
+        """Settle dead transactions' locks on observed cells; return whether there were any locks.
 
-        Not where notify entries stand apart: then the dead owe none, and looking costs the table.
+        With a separate notify table there is nothing to do: notify entries were put before the
+        commit point, and finding locks would take a scan of the whole table.
         """
         if self._context.store.has_notify_table:
             return False
@@ -177,12 +180,12 @@ class Sweep:
     def _observed(self, kind: Kind) -> Iterator[tuple[Cell, int, bytes]]:
         """All entries of a kind on the columns that this worker observes."""
         for table in self._observers.tables:
-            # Whether there is any is the usual question: the first call asks for one.
+            # Callers often need only the first entry: the first call asks for one.
             entries = self._context.store.walk_kind(kind, table, first=1)
             yield from (entry for entry in entries if self._observers.of(entry[0]))
 
 
 def _claim(address: Address) -> tuple[str, bytes]:
-    """The advisory lock that says which worker looks after a column apart: no row's."""
+    """The advisory lock by which a worker claims a column with a dedicated thread; no row's."""
     table, column = address
     return table, b"\0apart\0" + column

@@ -1,7 +1,7 @@
-"""§2.4: dirty cells of columns that no worker observes: said once, when a worker starts.
+"""§2.4: dirty cells of columns that no worker observes: a warning when a worker starts.
 
-Their notify entries are kept until somebody observes the column, and nothing else would tell that
-nobody does: a misspelt list of observers looks like a worker without work.
+Their notify entries are kept until a worker observes the column, and nothing else would reveal the
+mistake: with an observer missing from its list, a worker just looks idle.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from percola.transactions.snapshot import TransactionContext
 log = logging.getLogger("percola.worker")
 
 COUNTED: Final = 10_000
-"""How many notify entries of a table are looked at: a worker starts at once, whatever is dirty."""
+"""The most notify entries read per table, so that a worker starts fast however many are dirty."""
 
 
 def warn_of_unobserved(context: TransactionContext, observers: Observers) -> None:
     """Log each column that has dirty cells, and no observer here or in a live worker elsewhere.
 
-    Costs nothing if every column of the schema that can be observed is; else a bounded look at the
-    notify entries of the tables concerned.
+    Costs nothing if every observable column of the schema is observed here; else a bounded scan of
+    the notify entries of the tables concerned.
     """
     unobserved = {
         address
         for address, observed in context.columns.items()
-        # A table is listed as a column without a name.
+        # A table is listed as a column with an empty name.
         if observed is not False and address[1] and address not in observers.addresses
     }
     if not unobserved:
@@ -55,7 +55,7 @@ def warn_of_unobserved(context: TransactionContext, observers: Observers) -> Non
 
 
 def _dirty_cells(context: TransactionContext, table: str) -> tuple[Counter[bytes], bool]:
-    """How many cells of each column are dirty, and whether these are all."""
+    """The number of dirty cells by column, and whether the count is complete."""
     entries = context.store.walk_kind(Kind.NOTIFY, table, first=1)
     looked_at = list(itertools.islice(entries, COUNTED + 1))
     cells = dict.fromkeys(cell for cell, _, _ in looked_at)

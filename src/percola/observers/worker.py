@@ -1,12 +1,12 @@
 """§2.4 The worker: threads that look for dirty cells and run observers on them.
 
-Each thread has a scanner (`percola.observers.scanner`) that goes round the notify entries, runs the
-observers of what is dirty (`percola.observers.runner`), and says for how long there is nothing to
-do. That long the thread waits for a wake-up: one of a commit in this process arrives at once, of
-another process within milliseconds, and a slow scan makes up for lost ones.
+Each thread has a scanner (`percola.observers.scanner`) that scans the notify entries, runs the
+observers of dirty cells (`percola.observers.runner`), and returns for how long there is nothing to
+do. The thread waits that long for a wake-up: one from a commit in this process arrives at once, one
+from another process within milliseconds, and a periodic scan makes up for lost ones.
 
-A watch looks for observers that run for longer than they may, and puts fresh threads in the
-place of those that are lost to them.
+A watch thread finds observers that exceed the time limit, and replaces the threads that they
+occupy.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Worker:
 
     Args:
         repo: an open repository.
-        observers: every observer that this process runs, named here and nowhere else.
+        observers: all observers that this worker runs.
         options: see `WorkerOptions`; its fields may be given by keyword instead.
 
     Raises:
@@ -101,7 +101,7 @@ class Worker:
         forks.at_fork(self._start_afresh)
 
     def _start_afresh(self) -> None:
-        """A worker that has not been started; in a child none of its threads runs."""
+        """Initialise the unstarted state; also in a forked child, which has none of the threads."""
         self._shared = _Shared(threading.Condition())
         self._threads: list[threading.Thread] = []
         self._apart: threading.Thread | None = None
@@ -119,7 +119,7 @@ class Worker:
     def start(self) -> None:
         """Start the threads and return.
 
-        Raises ObserverMismatchError if a live worker observes one of the columns otherwise.
+        Raises ObserverMismatchError if a live worker runs other observers on one of the columns.
         """
         coordination = self._context.coordination
         if self._options.warn_unobserved:
@@ -143,9 +143,10 @@ class Worker:
             self._start_thread(apart=True)
 
     def stop(self, *, wait: bool = True) -> None:
-        """Let running observers finish, run no more; with `wait`, return when all have ended.
+        """Let running observers finish and start no more; with `wait`, return when all have ended.
 
-        Idempotent. An observer that does not end within its time limit is not waited for.
+        Idempotent. Does not wait for an observer that exceeds its time limit. Raises the error
+        that ended the worker, if there was one.
         """
         with self._shared.changed:
             self._runs.stopping = True
@@ -196,7 +197,7 @@ class Worker:
             self.start()
             try:
                 while not self._runs.stopping and not (done := finished()):
-                    # Not the wake-up of every commit: only the end is waited for here.
+                    # Waits for the end only, not for the wake-up of every commit.
                     self._stopped.wait(_LOOK)
             finally:
                 self.stop()
@@ -210,7 +211,7 @@ class Worker:
             return
 
         def ask(number: int, _: Any) -> None:
-            # No lock here: the main thread may hold it. It looks every few milliseconds.
+            # No lock here: the main thread may hold it. It polls every few milliseconds.
             self._runs.stopping = True
 
         before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -223,8 +224,8 @@ class Worker:
     def is_idle(self) -> bool:
         """Whether no notify entry is left for this worker's observers, in the whole repository.
 
-        An entry goes only after its observer's commit, so a run under way counts as work; so
-        does a lock on an observed cell, for its notify entry comes when it is resolved.
+        An entry is removed only after its observer's commit, so a run in progress counts as work;
+        so does a lock on an observed cell, if resolving it puts the notify entry.
         """
         return self._sweep.is_idle()
 
@@ -242,7 +243,7 @@ class Worker:
         self._begin(thread)
 
     def _begin(self, thread: threading.Thread) -> None:
-        # Whoever stops the worker meanwhile joins only threads that have been started.
+        # Under the guard, so that a concurrent `stop` joins only threads that have been started.
         with self._guard:
             thread.start()
             self._threads.append(thread)
@@ -280,7 +281,7 @@ class Worker:
                         self._shared.changed.wait(wait)
 
     def _end_with(self, error: Exception) -> None:
-        """Stop the worker; whoever runs or stops it gets the error."""
+        """Stop the worker; `run` and `stop` raise the error."""
         self._failure = error
         self._runs.stopping = True
         self._wake()
@@ -288,7 +289,7 @@ class Worker:
     # --- Watching -----------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Give up observers that run for too long, and start new threads in their place."""
+        """Give up observers that exceed the time limit, and replace their threads."""
         period = min(1.0, self._options.timeout / 4)
         while not self._stopped.wait(period):
             try:
@@ -304,7 +305,7 @@ class Worker:
     # --- Garbage collection ---------------------------------------------------------------
 
     def _collect(self, collector: GarbageCollector) -> None:
-        """Remove old versions, a little at a time; one worker of the repository does (P12)."""
+        """Remove old versions, a little at a time; one worker per repository does it (P12)."""
         while not self._stopped.wait(self._options.collect):
             try:
                 with collector.turn() as mine:
@@ -355,7 +356,7 @@ def _withdraw(coordination: Coordination, mine: dict[str, list[str]]) -> None:
         others = _announced.setdefault(coordination, [])
         if mine in others:
             others.remove(mine)
-            with contextlib.suppress(PercolaError, OSError):  # It may be closed by now.
+            with contextlib.suppress(PercolaError, OSError):  # The coordination may be closed.
                 coordination.announce_observers(_merged(others))
 
 
