@@ -1,9 +1,9 @@
-"""§2.4 Where Spark finds Percola by itself: `spark.read.format("percola")` with nothing registered.
+"""§2.4 Automatic registration: `spark.read.format("percola")` works without registering anything.
 
-PySpark looks through every importable top-level module whose name begins with `pyspark_`, and takes
-its `DefaultSource` for a data source: in a classic session, through Spark Connect, and in
-declarative pipelines alike. It has to be importable where the driver runs; where another session
-does not find it, `percola.spark.configure` registers it.
+PySpark imports every top-level module whose name begins with `pyspark_` and registers its
+`DefaultSource` as a data source: in classic sessions, through Spark Connect, and in declarative
+pipelines. The module must be importable where the driver runs; in a session that does not find it,
+`percola.spark.configure` registers the source.
 """
 
 from percola.spark.source import PercolaDataSource as DefaultSource

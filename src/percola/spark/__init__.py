@@ -1,6 +1,6 @@
-"""§2.4 Percola and Spark: loaders, and what else runs as a batch beside the observers.
+"""§2.4 Percola on Spark: a data source, loaders, and workers on executors.
 
-An extra, `pip install 'percola[spark]'`: `import percola` never needs it.
+An extra, `pip install 'percola[spark]'`: `import percola` does not need it.
 """
 
 from __future__ import annotations

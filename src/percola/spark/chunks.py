@@ -1,7 +1,7 @@
-"""§2.4 How many rows share a transaction: up to a number of rows, and up to a number of bytes.
+"""§2.4 Chunks: the rows that share a transaction, bounded by number and by bytes.
 
-Rows that are alike are bounded well by their number. Where one holds a word and the next a book, a
-bound in bytes keeps transactions of books small.
+A number of rows is a good bound where rows are of similar size; where sizes differ widely, the
+bound in bytes keeps transactions small.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _SMALL: Final = 8
 def chunked(
     rows: Iterable[R], most_rows: int, most_bytes: int, weigh: Callable[[R], int]
 ) -> Iterator[list[R]]:
-    """Cut rows into chunks, none of them empty; the order stays.
+    """Cut rows into non-empty chunks, in order.
 
     A chunk ends with the row that makes it `most_rows` rows or at least `most_bytes` bytes, and is
-    handed out before the next row is asked for.
+    yielded before the next row is read.
     """
     chunk: list[R] = []
     size = 0
@@ -39,7 +39,7 @@ def chunked(
 
 
 def weight(value: Any) -> int:
-    """About how many bytes a value stands for: those of all text and bytes in it, and some more."""
+    """The approximate size of a value: the bytes of all text and bytes in it, plus overhead."""
     if isinstance(value, str | bytes | bytearray):
         return len(value) + _SMALL
     if isinstance(value, Mapping):

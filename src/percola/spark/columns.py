@@ -1,6 +1,6 @@
-"""§2.4 What a table looks like in Spark: its columns' types, and cells as Arrow batches.
+"""§2.4 Mapping a table to Spark: column types, and cells as Arrow batches.
 
-    Percola                 Spark, if nothing else is asked for   or, if the schema asks for it
+    Percola                 Spark, by default                     or, if the schema has it
     ----------------------  ------------------------------------  -----------------------------
     the row's key           `row` string (binary, if rows=bytes)
     column of bytes         binary
@@ -13,8 +13,8 @@
     family `links` of T     `links` map<string, T>                one column of it: `links:name`
     weak column             does not appear
 
-These rules hold for reading, for writing and for the change feed alike. What a row does not have
-is null, a family of which it has no column as well.
+The same rules apply to reading, writing and the change feed. Missing cells are null, and so is a
+family without cells.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from percola.schema import Column, Family, Table, WeakColumn
 from percola.spark.json_values import JsonShapeError, json_converter
 
 ROW: Final = "row"
-"""What the Spark column of the row's key is called, unless the option rowColumn says otherwise."""
+"""The default name of the Spark column with the row's key; the option rowColumn changes it."""
 
 Rows: TypeAlias = Sequence[tuple[bytes, Mapping[bytes, bytes]]]
 """Rows as a snapshot reads them: the encoded key, and the encoded values by column."""
@@ -78,11 +78,11 @@ _ALSO: Final[Mapping[str, tuple[type[DataType], ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A Spark column and what it stands for.
+    """A Spark column and the Percola column or family behind it.
 
     Attributes:
-        field: the column as Spark has it.
-        member: the Percola column, or the family that is a map here; None is the row's key.
+        field: the Spark column.
+        member: the Percola column, or the family that is a map in Spark; None is the row's key.
     """
 
     field: StructField
@@ -103,7 +103,7 @@ class Chosen:
 
     @property
     def wanted(self) -> tuple[bytes, bool] | None:
-        """What `Store.scan` is to be asked for: (name, is_prefix); None for the row's key."""
+        """The argument for `Store.scan`: (name, is_prefix); None for the row's key."""
         if self.member is None:
             return None
         if isinstance(self.member, Family):
@@ -111,7 +111,7 @@ class Chosen:
         return self.member.key, False
 
 
-# --- What a table looks like ---------------------------------------------------------------
+# --- The Spark schema of a table -----------------------------------------------------------
 
 
 def row_type(table: Table[Any]) -> DataType:
@@ -120,14 +120,14 @@ def row_type(table: Table[Any]) -> DataType:
 
 
 def type_of(codec: Codec[Any]) -> DataType:
-    """The Spark type that a codec's values have if nothing else is asked for."""
+    """The default Spark type of a codec's values."""
     return _TYPES.get(codec.name, BinaryType())
 
 
 def fields_of(table: Table[Any], row_name: str = ROW) -> StructType:
-    """The table as Spark sees it: the row's key, then columns and families as they were declared.
+    """The table's Spark schema: the row's key, then columns and families in declaration order.
 
-    Raises SchemaError if the table has a column that is called as the row's key is here.
+    Raises SchemaError if a column of the table has the name of the row's key.
     """
     fields = [StructField(row_name, row_type(table))]
     for member in table.members:
@@ -144,7 +144,7 @@ def _default_type(member: Column[Any, Any] | Family[Any, Any]) -> DataType:
 
 
 def _check_row_name(table: Table[Any], name: str, row_name: str) -> None:
-    # Spark tells no upper case from lower case in names.
+    # Spark's names are case-insensitive.
     if name.casefold() == row_name.casefold():
         raise SchemaError(
             f"The table {table.name!r} has a column named {name!r}, which is what the row's key is "
@@ -158,17 +158,17 @@ def chosen(
     names: str | None = None,
     row_name: str = ROW,
 ) -> list[Chosen]:
-    """What the columns that are asked for stand for, in their order.
+    """Resolve the requested Spark columns, in order.
 
     Args:
-        table: the table, as the repository's schema has it.
-        schema: the Spark columns wanted (or given, in writing), with their types.
-        names: names separated by commas, or a JSON list of them, if there is no schema; the row's
-            key goes first, unless it is named. Without either, all of `fields_of`.
-        row_name: what the row's key is called in Spark.
+        table: the table from the repository's schema.
+        schema: the Spark columns to read (or write), with their types.
+        names: without a schema, names separated by commas, or a JSON list of them; the row's key
+            is first unless it is named. Without either, all of `fields_of`.
+        row_name: the name of the row's key in Spark.
 
-    Raises UnknownColumnError for what the table does not have, WrongTypeError for a type that a
-    column cannot have, SchemaError for names that collide and for no names at all.
+    Raises UnknownColumnError for unknown columns, WrongTypeError for a type that a column cannot
+    have, SchemaError for names that collide and for an empty list of names.
     """
     if schema is None:
         whole = fields_of(table, row_name)
@@ -208,7 +208,7 @@ def _listed(names: str) -> list[str]:
 def _member(
     table: Table[Any], name: str, row_name: str
 ) -> Column[Any, Any] | Family[Any, Any] | None:
-    """What a Spark column's name stands for; None is the row's key."""
+    """The column or family that a Spark column's name refers to; None is the row's key."""
     if name == row_name:
         for member in table.members:
             if not isinstance(member, WeakColumn):
@@ -297,14 +297,14 @@ def _other_types(codec: Codec[Any]) -> str:
 
 
 def schema_of(columns: Iterable[Chosen]) -> pa.Schema:
-    """The Arrow schema of what is chosen: exactly what Spark expects of a reader's batches."""
+    """The Arrow schema of the columns, exactly as Spark expects it of a reader's batches."""
     return to_arrow_schema(StructType([one.field for one in columns]), timezone="UTC")
 
 
 def to_batch(columns: Sequence[Chosen], rows: Rows) -> pa.RecordBatch:
     """Rows as an Arrow batch, one column for each of `columns`.
 
-    Raises WrongTypeError, naming the cell, for what is not of its column's type.
+    Raises WrongTypeError, naming the cell, for a value that is not of its column's type.
     """
     schema = schema_of(columns)
     arrays = to_arrays(columns, rows, schema)
@@ -333,7 +333,7 @@ def _binary(raws: Raws) -> pa.Array:
 
 
 def row_array(keys: Raws, kind: pa.DataType) -> pa.Array:
-    """Row keys as an Arrow array of `kind`, string or binary; WrongTypeError for broken text."""
+    """Row keys as an Arrow array of `kind`, string or binary; WrongTypeError for invalid UTF-8."""
     raw = _binary(keys)
     try:
         return raw.cast(kind)
@@ -345,7 +345,7 @@ def row_array(keys: Raws, kind: pa.DataType) -> pa.Array:
 def value_array(one: Chosen, raws: Raws, keys: Raws, kind: pa.DataType) -> pa.Array:
     """The encoded values of a column as an Arrow array of `kind`; None is null.
 
-    `keys` are the rows that the values stand in, for errors: WrongTypeError names the cell.
+    `keys` are the rows of the values, for errors: WrongTypeError names the cell.
     """
     member = one.member
     assert isinstance(member, Column)
@@ -366,9 +366,9 @@ def cells_array(
     kind: pa.DataType,
     cell: Callable[[int], Cell],
 ) -> pa.Array:
-    """Encoded values as an Arrow array of `kind`, which is what Spark's type `spark` is in Arrow.
+    """Encoded values as an Arrow array of `kind`, the Arrow type of Spark's type `spark`.
 
-    `cell` says which cell a value is of: WrongTypeError names the one that is not of the type.
+    `cell` returns the cell of a value: WrongTypeError names the first that is not of the type.
     """
     as_text = codec.name == "json" and isinstance(spark, StringType)
     if codec.name != "json" or as_text:
@@ -376,7 +376,7 @@ def cells_array(
         try:
             return array if pa.types.is_binary(kind) else _parsed(array, kind)
         except pa.ArrowInvalid:
-            pass  # Value by value: what Arrow cannot read, or which one is wrong.
+            pass  # Decode value by value: Arrow cannot parse it, or to find the invalid one.
     decode: Callable[[bytes], Any] = bytes.decode if as_text else codec.decode
     convert = json_converter(spark) if codec.name == "json" and not as_text else None
     values: list[Any] = []

@@ -1,7 +1,7 @@
-"""§2.4 What a Spark session of one's own needs to use Percola: two lines, and both are optional.
+"""§2.4 Configure a user's Spark session for Percola; optional.
 
-`spark.read.format("percola")` is found without any of this where `percola` is installed beside
-PySpark (`pyspark_percola`). What is left is what a session has to be told when it is built.
+Spark finds `format("percola")` without this where `percola` is installed beside PySpark
+(`pyspark_percola`). This module sets the session properties for filter pushdown and catalogs.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ SETTINGS: Final = {
 
 
 def configure(target: B, *, catalogs: Mapping[str, str] | None = None) -> B:
-    """Set a session up for Percola: one that is being built, or one that is there.
+    """Configure a session builder or an existing session for Percola.
 
         builder = percola.spark.configure(SparkSession.builder, catalogs={"shop": "./shop"})
         builder.getOrCreate().sql("SELECT * FROM shop.products").show()
 
-    Filters may then be handed down (the option pushFilters). A session that is there also gets
-    the data source registered, for where Spark does not find it by itself.
+    Filters can then be pushed down (the option pushFilters). In an existing session the data
+    source is registered too, for environments where Spark does not find it by itself.
 
     Args:
         target: a builder, or a session.
         catalogs: catalogs for Spark SQL: their names, and the addresses of their repositories.
 
-    Returns what it was given. Raises CatalogJarMissingError if there are catalogs and their jar
-    has not been built, ValueError for a name that no catalog can have.
+    Returns `target`. Raises CatalogJarMissingError if catalogs are given and their jar has not
+    been built, ValueError for an invalid catalog name.
     """
     settings = SETTINGS | (catalog_settings(catalogs) if catalogs else {})
     jar = settings.pop(JARS, None)
@@ -46,7 +46,7 @@ def configure(target: B, *, catalogs: Mapping[str, str] | None = None) -> B:
         for name, value in settings.items():
             target.config(name, value)
         return target
-    from percola.spark.source import PercolaDataSource  # It brings Arrow along.
+    from percola.spark.source import PercolaDataSource  # It imports Arrow.
 
     if jar is not None:
         target.sql(f"ADD JAR '{jar}'")

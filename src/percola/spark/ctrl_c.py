@@ -1,8 +1,8 @@
-"""§2.4: Ctrl-C in a program that uses Spark: when it acts, and that it does not get lost.
+"""§2.4: Ctrl-C in a program that uses Spark: deferring it, and not losing it.
 
-Py4J and Spark both stand in its way. Py4J writes a traceback when it is interrupted in a call; what
-is raised in its callbacks, which run whenever a Java object is collected, Python swallows; and
-Spark replaces the handler of the signal for good.
+Py4J and Spark both interfere with it. Py4J prints a traceback when a call is interrupted; Python
+swallows exceptions raised in Py4J's callbacks, which run whenever a Java object is collected; and
+Spark replaces the signal handler permanently.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _CALLBACKS: Final = os.path.join("py4j", "java_gateway.py")
 
 @contextlib.contextmanager
 def interrupts_held() -> Iterator[threading.Event]:
-    """Hold Ctrl-C back until the end of the block; the event says that it has come.
+    """Defer Ctrl-C to the end of the block; the event is set when it arrives.
 
-    Py4J writes a traceback when it is interrupted in a call, and Spark replaces the handler of the
-    signal for good: both end here. A second Ctrl-C acts at once.
+    Prevents Py4J's traceback for an interrupted call, and restores the signal handler that Spark
+    replaces. A second Ctrl-C acts at once.
     """
     interrupted = threading.Event()
     before = signal.getsignal(signal.SIGINT)
-    # Only the main thread can set handlers, and only Python's can be put back.
+    # Only the main thread can set handlers, and only Python handlers can be restored.
     if threading.current_thread() is not threading.main_thread() or before is None:
         yield interrupted
         return
@@ -49,9 +49,10 @@ def interrupts_held() -> Iterator[threading.Event]:
 
 @contextlib.contextmanager
 def interrupts_kept() -> Iterator[None]:
-    """For the length of the block, let no Ctrl-C be swallowed by a callback of Py4J.
+    """During the block, keep Py4J's callbacks from swallowing Ctrl-C.
 
-    One that comes there comes again a moment later. Does nothing outside of the main thread.
+    A Ctrl-C that arrives in a callback is sent again a moment later. Does nothing outside the main
+    thread.
     """
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
@@ -75,7 +76,7 @@ def interrupts_kept() -> Iterator[None]:
 
 
 def _is_collecting(frame: FrameType | None) -> bool:
-    """Whether what is interrupted runs in a callback of Py4J for a Java object that has gone."""
+    """Whether the interrupted frame runs in a Py4J callback for a collected Java object."""
     while frame is not None:
         code = frame.f_code
         if code.co_filename.endswith(_CALLBACKS) and code.co_name in (

@@ -1,15 +1,15 @@
-"""§2.4 Rows of Spark as writes of cells: the way back of `percola.spark.columns`.
+"""§2.4 Encoding Spark rows as writes of cells: the inverse of `percola.spark.columns`.
 
-    what a Spark column holds         what is written to the row
+    value of a Spark column           written to the row
     --------------------------------  ---------------------------------------------------------
-    a value                           the cell, as the column's codec has it
+    a value                           the cell, encoded by the column's codec
     null                              nothing; or the cell is deleted, with nulls=delete
-    a map, for a family               a cell for each entry; entries that it lacks stay
+    a map, for a family               a cell for each entry; other cells of the family stay
     null, for a family                nothing
-    true, in the delete column        every cell that the row has is deleted, its values ignored
+    true, in the delete column        every cell of the row is deleted, other values are ignored
 
-Whole Arrow columns are encoded at a time: text, whole numbers and bytes without a Python object
-for each value in between.
+Arrow columns are encoded as a whole: text, integers and bytes without an intermediate Python
+object per value.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ _SHOWN: Final = 60
 
 
 class Encoder:
-    """Encodes batches of one schema into writes of one table; made anew in every process.
+    """Encodes batches of one schema into writes of one table; created in every process.
 
     Args:
         table: the table.
-        schema: of the frame that is written.
+        schema: the schema of the frame that is written.
         row_name: the column with the row's key.
         deletes_nulls: whether null deletes a cell, rather than leaving it alone.
         delete_column: the column that says which rows to delete, if there is one.
-        limits: the store's; None where nothing is going to be written.
+        limits: the store's; None if nothing will be written.
 
     Raises UnknownColumnError, WrongTypeError and SchemaError as `chosen` does, and UsageError for
     a frame without the row's key, or without anything to write.
@@ -95,7 +95,7 @@ class Encoder:
             )
 
     def encode(self, batch: pa.RecordBatch) -> list[RowWrites]:
-        """What a batch writes, row by row. Raises WrongTypeError and ValueTooLargeError."""
+        """The writes of a batch, row by row. Raises WrongTypeError and ValueTooLargeError."""
         keys = self._keys(batch.column(self._places[self._row_name]))
         cells: list[dict[bytes, bytes | None]] = [{} for _ in keys]
         plain: list[tuple[bytes, list[bytes | None]]] = []
@@ -126,7 +126,7 @@ class Encoder:
 
     def _keys(self, array: pa.Array) -> list[bytes]:
         keys = _as_bytes(array)
-        # Row for row only if one is wrong.
+        # Search row by row only if one is invalid.
         if array.null_count or not all(keys):
             at = next(at for at, key in enumerate(keys) if not key)
             what = "null" if keys[at] is None else "empty"
@@ -209,7 +209,7 @@ def _check_delete_column(
 def _encode(
     codec: Codec[Any], kind: DataType, array: pa.Array, place: Callable[[int], str]
 ) -> list[bytes | None]:
-    """A column's values as the codec has them; None is null. `place` names a cell in errors."""
+    """A column's values encoded by the codec; None is null. `place` names a cell in errors."""
     if codec.name == "int":
         return _as_bytes(array.cast(pa.string()))
     if codec.name == "bool":
@@ -245,7 +245,7 @@ def _from_text(text: str) -> Any:
 
 
 def _to_json(kind: DataType) -> Callable[[Any], Any]:
-    """From a value as Arrow gives it to one that JSON has: what `json_values` reads back."""
+    """A converter from Arrow's Python values to JSON values that `json_values` reads back."""
     if isinstance(kind, StructType):
         fields = [(field.name, _to_json(field.dataType)) for field in kind]
         return _or_null(lambda value: {name: one(value.get(name)) for name, one in fields})

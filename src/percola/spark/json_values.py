@@ -1,9 +1,8 @@
-"""§2.4 JSON columns with a Spark type of their own: values as the schema says they are shaped.
+"""§2.4 JSON columns with a Spark type: values converted to the shape in the schema.
 
-A column of JSON is text in Spark, unless the schema gives it a type. Then every value is checked
-on the way: a number where the schema says struct is an error that names the place, not a null. A
-key that the schema does not name is left out, and one that is missing is null, as `from_json` has
-it.
+A column of JSON is text in Spark, unless the schema gives it a type. Then every value is checked:
+a number where the schema has a struct is an error that names the path, not a null. Keys that the
+schema does not have are dropped, and missing ones are null, as in `from_json`.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ from pyspark.sql.types import (
 )
 
 Converter: TypeAlias = Callable[[Any], Any]
-"""From a value as `json.loads` gives it to one that Arrow takes; JsonShapeError if it has another
-shape."""
+"""From a value of `json.loads` to one that Arrow accepts; JsonShapeError if its shape differs."""
 
 _BITS: Final[dict[type[DataType], int]] = {
     ByteType: 8,
@@ -45,7 +43,7 @@ _BITS: Final[dict[type[DataType], int]] = {
 
 
 class JsonShapeError(ValueError):
-    """A value's shape is not the one that the schema gives it, or no JSON has that type."""
+    """A value does not have the shape in the schema, or no JSON value has that type."""
 
 
 def json_converter(kind: DataType) -> Converter:
@@ -68,7 +66,7 @@ def json_converter(kind: DataType) -> Converter:
 
 
 def _string(value: Any) -> Any:
-    """Text as it is; what is not text, as JSON text, as `from_json` has it."""
+    """Text unchanged; other values as JSON text, as in `from_json`."""
     if value is None or isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -136,7 +134,7 @@ def _integer(bits: int) -> Converter:
 def _decimal(kind: DecimalType) -> Converter:
     unit = decimal.Decimal(1).scaleb(-kind.scale)
     most = decimal.Decimal(10) ** (kind.precision - kind.scale)
-    # Room for every digit that a decimal of Spark may have; the usual 28 would round.
+    # Enough for every digit of a Spark decimal; the default of 28 would round.
     exact = decimal.Context(prec=100)
 
     def convert(value: Any) -> Any:

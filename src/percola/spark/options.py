@@ -1,8 +1,8 @@
-"""§2.4 The options of `format("percola")`: their names, what they may say, what they are for.
+"""§2.4 The options of `format("percola")`: names, values, and the roles that accept them.
 
-All four ways of using the source take them from here, so an option means the same everywhere, and
-one that is misspelt, of a wrong kind or for something else is refused before anything runs. Names
-are case-insensitive, as everywhere in Spark.
+Batch and stream readers and writers all parse their options here, so an option means the same
+everywhere, and one that is misspelt, invalid or for another role is refused before any job runs.
+Names are case-insensitive, as everywhere in Spark.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Option:
     """One option.
 
     Attributes:
-        name: as it is written in the documentation.
-        parse: from the text to the value; ValueError with the end of a sentence for a wrong one.
-        default: the value without it.
-        roles: what it is for.
+        name: as spelled in the documentation.
+        parse: from the text to the value; ValueError, whose message ends a sentence, if invalid.
+        default: the value if the option is not given.
+        roles: the readers and writers that accept it.
     """
 
     name: str
@@ -109,7 +109,7 @@ OPTIONS: Final = (
     Option("rowColumn", _name, ROW, _ALL),
     Option("columns", _name, None, _READS),
     Option("snapshot", _moment("latest"), "latest", (READ,)),
-    # What the catalog asks the source: `percola.spark.catalog.describe`.
+    # The catalog's queries to the source: `percola.spark.catalog.describe`.
     Option("describe", _one_of("repository", "table"), None, (READ,)),
     Option("allRows", _flag, False, (READ,)),
     Option("startRow", _text, "", (READ,)),
@@ -121,7 +121,7 @@ OPTIONS: Final = (
     Option("partitions", _count, None, _READS),
     Option("pushFilters", _flag, False, (READ,)),
     Option("holdSeconds", _seconds, None, _READS),
-    # Nothing tells a data source's schema() whether it is asked for a table or for its feed.
+    # Spark does not tell a data source's schema() whether it is for a table or for its feed.
     Option("feedColumns", _flag, False, (READ_STREAM,)),
     Option("startingTimestamp", _moment("latest", "earliest"), None, (READ_STREAM,)),
     Option("maxRowsPerTrigger", _count, None, (READ_STREAM,)),
@@ -136,10 +136,10 @@ _BY_NAME: Final = {option.name.lower(): option for option in OPTIONS}
 
 
 class Options:
-    """The options that a user has given, checked; what was not given has its default.
+    """The validated options of a user, with defaults for the others.
 
     Args:
-        given: by name, in any case, as Spark hands them over.
+        given: by name, in any case, as Spark passes them.
 
     Raises ConflictingOptionsError, NotARepositoryError for an address of another kind.
 

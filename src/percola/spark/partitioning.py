@@ -1,9 +1,9 @@
-"""§2.4 A table cut into ranges of rows, one for each task.
+"""§2.4 Partitioning a table into ranges of rows, one per task.
 
-The store's tablets are where to cut first. An embedded store knows no sizes, so large ranges are
-looked into: a range that a few looks do not come to the end of is cut in the middle of its keys,
-again and again. Keys share long beginnings and are anything but evenly spread; cutting between the
-rows that are there, and not between those that could be, follows them.
+Ranges are first cut at the store's tablets. An embedded store does not know sizes, so ranges are
+sampled: a range with more records than one probe returns is cut at the middle of its keys,
+repeatedly. Keys share long prefixes and are unevenly distributed; cutting at rows that exist,
+instead of in the key space, follows their distribution.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Final, NamedTuple
 from percola.store.base import Store
 
 LEAST_ROWS: Final = 20_000
-"""About so many write records are worth a task of their own."""
+"""About how many write records justify a separate task."""
 
 _LOOK: Final = 64
-"""Write records that one look at a range goes through."""
+"""Write records that one probe of a range reads."""
 
 _LOOKS: Final = 600
-"""Looks at most: what planning may cost is some tenths of a second."""
+"""The maximum number of probes, which bounds planning to some tenths of a second."""
 
 
 class Range(NamedTuple):
@@ -39,11 +39,11 @@ class _Piece:
     depth: int
     start: bytes = field(compare=False)
     end: bytes = field(compare=False)
-    records: int | None = field(compare=False, default=None)  # None: more than a look shows
+    records: int | None = field(compare=False, default=None)  # None: more than a probe reads
 
 
 def default_partitions() -> int:
-    """How many tasks a table is worth if nobody says: a few for each core of this machine."""
+    """The default maximum number of tasks for a table: four per core of this machine."""
     return 4 * (os.cpu_count() or 1)
 
 
@@ -53,12 +53,12 @@ def row_ranges(
     """The rows from `start` up to but not including `end` (empty: no end) as ranges, in order.
 
     Args:
-        wanted: how many, if there are rows enough; None: as many as are worth a task each, up to
+        wanted: how many, if there are enough rows; None: one per `LEAST_ROWS` records, up to
             `default_partitions`.
     """
     most = wanted or default_partitions()
     pieces = _clipped(store, table, start, end)
-    # The last piece has no end yet: without one, there is no middle to cut at.
+    # The last piece may have no end, and then no middle to cut at.
     last = last_row(store, table, pieces[-1].start, end) if pieces else None
     if last is None:
         return [(start, end)]
@@ -95,8 +95,8 @@ def _clipped(store: Store, table: str, start: bytes, end: bytes) -> list[_Piece]
 
 
 def _grouped(leaves: list[_Piece], most: int, least: int | None) -> list[bytes]:
-    """Where to cut so that the groups are about equally large."""
-    # What no look came to the end of is as large as its depth lets it be expected.
+    """Bounds that divide the leaves into groups of about equal size."""
+    # The size of a leaf that was not read to its end is estimated from its depth.
     deepest = max((leaf.depth for leaf in leaves if leaf.records is None), default=0)
     sizes = [
         leaf.records if leaf.records is not None else 4 * _LOOK << min(10, deepest - leaf.depth)
@@ -118,8 +118,8 @@ def _grouped(leaves: list[_Piece], most: int, least: int | None) -> list[bytes]:
 def last_row(store: Store, table: str, start: bytes, end: bytes) -> bytes | None:
     """The last row from `start` on and before `end` (empty: no end); None if there is none.
 
-    Found byte by byte: some row is at or after a beginning up to the last row's own, and none is
-    after that.
+    A binary search for each byte of the key: for every prefix up to the last row's own there is a
+    row at or after it, and for greater ones there is none.
     """
     known = _first_row(store, table, start, end)
     if known is None:
@@ -147,7 +147,7 @@ def _first_row(store: Store, table: str, start: bytes, end: bytes) -> bytes | No
 
 
 def _middle(store: Store, table: str, low: bytes, high: bytes) -> bytes:
-    """A row about halfway between the row `low` and the bound `high`, as their bytes count."""
+    """A row about halfway between the row `low` and the bound `high`, read as numbers."""
     while low < high:
         shared = next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), None)
         if shared is None:
@@ -160,5 +160,5 @@ def _middle(store: Store, table: str, low: bytes, high: bytes) -> bytes:
         found = _first_row(store, table, between, high)
         if found is not None:
             return found
-        high = between  # Most bytes are in no key: there was nothing in the upper half.
+        high = between  # No row in the upper half: most byte values occur in no key.
     return low

@@ -1,16 +1,14 @@
-"""§2.4 The paper's loaders are MapReduces; ours run on Spark, also where none is set up.
+"""§2.4 The paper's loaders are MapReduces; ours run on Spark, including a local session.
 
-A session on this machine starts without a word here and ends without a trace.
+By default `local[*]` prints a page of notices, serves a web page, never retries a task, and
+leaves its JVM running until Python ends. A session started here is quiet and stops its JVM:
 
-Out of the box, `local[*]` prints a page of notices, serves a web page, never retries a task, and
-leaves its JVM running until Python ends. Here it is set up as a library that others call:
-
-- Java is looked for first, so that its absence is one sentence.
+- Java is located first, so that a missing Java gives a one-sentence error.
 - Spark's own configuration, and that of an installation elsewhere on the machine (SPARK_HOME,
-  SPARK_CONF_DIR), do not apply to it. They do on a cluster, where everything is left as it is.
-- The console gets errors only. Lost tasks are no errors: they are retried, and what fails for
-  good is raised in the driver.
-- Its Python workers import what this process imports.
+  SPARK_CONF_DIR), do not apply to local masters. On a cluster they do, unchanged.
+- The console gets errors only. Lost tasks are not reported: they are retried, and permanent
+  failures are raised in the driver.
+- Its Python workers import from the same paths as this process.
 """
 
 from __future__ import annotations
@@ -66,7 +64,7 @@ logger.executor.level = off
 logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
 logger.tasks.level = off
 """
-# Spark's launcher asks for the module, and the JVM has no switch that keeps it from saying so.
+# Spark's launcher requests the module, and no JVM option suppresses the warning.
 _NOTICE: Final = "WARNING: Using incubator modules:"
 _PIPE_BYTES: Final = 1 << 20
 _JVM_END_SECONDS: Final = 20
@@ -78,7 +76,7 @@ class JavaMissingError(PercolaError):
 
 
 class SparkStartError(PercolaError):
-    """Spark did not start; the message has the last that was heard of it."""
+    """Spark did not start; the message contains its last output."""
 
 
 @contextlib.contextmanager
@@ -87,15 +85,15 @@ def spark_session(
     app: str = "percola",
     config: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
-    """A Spark session for the length of a `with` block.
+    """A Spark session for a `with` block.
 
-    If this process has one, it is that one, as it is, and it goes on afterwards. Otherwise one is
-    started (5 to 10 seconds), and at the end of the block it is stopped, its JVM included.
+    If this process has an active session, that one is returned unchanged and is not stopped.
+    Otherwise one is started (5 to 10 seconds), and stopped at the end of the block with its JVM.
 
     Args:
         master: Spark's master URL. `local[N]` is run as `local[N,3]`: tasks are retried.
-        app: the name shown in Spark's own interfaces.
-        config: Spark properties that are set on top.
+        app: the application name in Spark's interfaces.
+        config: additional Spark properties.
 
     Raises:
         JavaMissingError: no Java of version 17 or newer.
@@ -111,7 +109,7 @@ def spark_context(
     app: str = "percola",
     config: Mapping[str, str] | None = None,
 ) -> Iterator[SparkContext]:
-    """As `spark_session`, without SQL: for jobs of plain tasks, two seconds sooner."""
+    """Like `spark_session`, without SQL: for jobs of plain tasks; starts two seconds faster."""
     there = SparkContext._active_spark_context
     if there is not None:
         yield there
@@ -131,7 +129,7 @@ def spark_context(
 def find_java() -> Path:
     """The `java` program to use: that of JAVA_HOME, else the one on the PATH.
 
-    Raises JavaMissingError if neither is there in version 17 or newer.
+    Raises JavaMissingError if neither is of version 17 or newer.
     """
     found = []
     home = os.environ.get("JAVA_HOME")
@@ -167,7 +165,7 @@ def _java_version(java: Path) -> int | None:
 
 
 class _Started:
-    """Spark as it was started here, and how to end it."""
+    """A Spark context that this module started, and how to stop it."""
 
     def __init__(self, master: str, app: str, config: Mapping[str, str]) -> None:
         java = find_java()
@@ -191,14 +189,14 @@ class _Started:
         _silence_py4j(True)
         try:
             with _environment(java, local=here):
-                # A JVM that an earlier session of this process left behind is used, and left.
+                # A JVM left by an earlier session of this process is reused, and not stopped.
                 if SparkContext._gateway is None:
                     streams = {} if self._output is None else self._output.streams()
                     self._gateway = launch_gateway(conf, streams)  # type: ignore[no-untyped-call]
                 gateway = self._gateway or SparkContext._gateway
                 self.context = self._context = SparkContext(conf=conf, gateway=gateway)
         except BaseException as error:
-            why = _gist(error)  # Py4J's errors ask the JVM for their words.
+            why = _gist(error)  # str() of Py4J's errors calls the JVM, so before it stops.
             self.stop()
             heard = self._output.rest() if self._output is not None else ""
             if not isinstance(error, Exception):
@@ -215,17 +213,17 @@ class _Started:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 with contextlib.suppress(Exception):
-                    # Tasks that are cut off, as after Ctrl-C, make the scheduler complain.
+                    # The scheduler logs errors about interrupted tasks, as after Ctrl-C.
                     self._context.setLogLevel("OFF")
                 with contextlib.suppress(Exception):
                     self._context.stop()
-                # If the JVM has died, that broke off, and Python's half is still to be stopped.
+                # If the JVM has died, that call failed before it stopped the Python side.
                 self._context.stop()
             self._context = None
         if self._gateway is not None:
             process: subprocess.Popen[bytes] = self._gateway.proc
             if process.stdin is not None:
-                process.stdin.close()  # The end of its input is its sign to go.
+                process.stdin.close()  # The JVM exits at the end of its input.
             try:
                 process.wait(timeout=_JVM_END_SECONDS)
             except subprocess.TimeoutExpired:
@@ -241,35 +239,35 @@ class _Started:
 
 
 class _Output:
-    """What the JVM writes to the console, without the one notice that nothing can silence.
+    """The JVM's console output, without the one notice that no option suppresses.
 
-    Until the session has started it waits in a pipe: if there never is one, it tells why.
+    It is buffered in a pipe until the session has started: if the start fails, it has the reason.
     """
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
-        # Linux only; elsewhere what Spark says while it starts must fit into the usual size.
+        # Linux only; elsewhere Spark's output during the start must fit the default pipe size.
         with contextlib.suppress(AttributeError, OSError):
             fcntl.fcntl(self._read, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self._thread: threading.Thread | None = None
 
     def streams(self) -> dict[str, int]:
-        """Arguments for the process to start."""
+        """The stream arguments for starting the process."""
         return {"stdout": self._write, "stderr": self._write}
 
     def pass_on(self) -> None:
-        """From now on, everything goes to standard error."""
+        """Forward all further output to standard error."""
         self._close_write()
         self._thread = threading.Thread(target=self._copy, name="spark-output", daemon=True)
         self._thread.start()
 
     def rest(self) -> str:
-        """What the process has said, without stack traces; it has ended."""
+        """The output of the process, which has ended, without stack traces."""
         self._close_write()
         return " ".join(line.strip() for line in self._lines() if not line.startswith("\tat "))
 
     def end(self) -> None:
-        """Wait until everything is passed on; the process has ended."""
+        """Wait until all output of the process, which has ended, has been forwarded."""
         self._close_write()
         if self._thread is not None:
             self._thread.join()
@@ -292,14 +290,14 @@ class _Output:
 
 @contextlib.contextmanager
 def _environment(java: Path, *, local: bool) -> Iterator[None]:
-    """The environment that the JVM, and so its Python workers, are started with."""
+    """Set the environment of the JVM and its Python workers for the block."""
     before = dict(os.environ)
     with tempfile.TemporaryDirectory(prefix="percola-spark-") as folder:
         if os.environ.get("JAVA_HOME") and not java.is_relative_to(os.environ["JAVA_HOME"]):
-            del os.environ["JAVA_HOME"]  # It leads nowhere; the PATH does.
+            del os.environ["JAVA_HOME"]  # It is invalid; the Java on the PATH is used.
         if local:
             (Path(folder) / "log4j2.properties").write_text(_LOG4J2)
-            # pip's PySpark brings its own Spark, and does not fit another one.
+            # pip's PySpark includes Spark, and does not work with another version.
             if (Path(pyspark.__file__).parent / "jars").is_dir():
                 os.environ.pop("SPARK_HOME", None)
             os.environ.update(
@@ -311,7 +309,7 @@ def _environment(java: Path, *, local: bool) -> Iterator[None]:
         try:
             yield
         finally:
-            # PySpark sets variables of its own, which have to stay.
+            # Restore only these: PySpark sets other variables, which must stay.
             for name in ("JAVA_HOME", "PYTHONPATH", "PYSPARK_PYTHON", *_SPARK_VARIABLES):
                 if name in before:
                     os.environ[name] = before[name]
@@ -320,10 +318,10 @@ def _environment(java: Path, *, local: bool) -> Iterator[None]:
 
 
 def _silence_py4j(silent: bool) -> None:
-    """Keep Py4J from logging the errors that it raises as well, with their tracebacks.
+    """Keep Py4J from logging, with tracebacks, the errors that it also raises.
 
-    It logs some through the root logger, which gives that a handler; from then on the root's
-    handler prints what Py4J's own loggers pass up.
+    It logs some through the root logger, which installs a handler there; from then on the root's
+    handler prints what Py4J's own loggers propagate.
     """
     root = logging.getLogger()
     (root.addFilter if silent else root.removeFilter)(_not_py4j)
@@ -336,5 +334,5 @@ def _not_py4j(record: logging.LogRecord) -> bool:
 
 def _gist(error: BaseException) -> str:
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    # Py4J puts the JVM's own words on a line of their own, behind a colon.
+    # Py4J puts the JVM's message on a separate line, after a colon.
     return next((line[2:] for line in lines if line.startswith(": ")), lines[0])

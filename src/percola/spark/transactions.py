@@ -1,7 +1,7 @@
-"""§2.4 Transactions of one's own over the rows of a Spark job: the paper's loaders.
+"""§2.4 User-defined transactions over the rows of a Spark job: the paper's loaders.
 
-`df.write` writes columns of one table, whatever was there before. A loader that looks before it
-writes, or writes several tables at once, gives its transaction to the tasks instead:
+`df.write` writes columns of one table regardless of their previous values. A loader that reads
+before it writes, or writes several tables, runs its own transaction in the tasks instead:
 
     def load(t, rows):
         for row in rows:
@@ -11,10 +11,10 @@ writes, or writes several tables at once, gives its transaction to the tasks ins
 
     frame.rdd.mapPartitions(in_transactions(load, "./repo", schema=[pages])).count()
 
-A task cuts its rows into chunks, and runs one transaction a chunk, again where it conflicts (rule
-P13). When Spark runs a task again, it begins at the task's first row: chunks that had committed are
-run once more. So the function has to come to the same when it is repeated. One that looks before it
-writes does so by itself; one that adds up does not, and belongs into an observer.
+A task cuts its rows into chunks and runs one transaction per chunk, which is retried if it
+conflicts (rule P13). When Spark reruns a task, it begins at the task's first row, and chunks that
+had committed run again. So the function must be idempotent. One that reads before it writes
+usually is; one that increments is not, and should be an observer.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ def in_transactions(
     chunk_rows: int = CHUNK_ROWS,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> Callable[[Iterable[R]], Iterator[T]]:
-    """What `mapPartitions` of an RDD, such as `frame.rdd`, needs to run transactions over its rows.
+    """A function for `mapPartitions` of an RDD, such as `frame.rdd`: runs transactions on its rows.
 
-    The result has one element for each transaction that committed: what `body` returned. Spark is
-    lazy: nothing runs until they are asked for, as by `count`, `sum` or `collect`.
+    The resulting RDD has one element for each committed transaction: the value that `body`
+    returned. Spark is lazy: nothing runs until an action such as `count`, `sum` or `collect`.
 
     Args:
         body: runs in tasks, with a transaction and some rows; it is pickled. It may run several
-            times for the same rows, and must have no effect but through its transaction.
+            times for the same rows, and must have no effects except through its transaction.
         repository: its address; every machine that runs tasks must reach it there.
-        schema: the tables that `body` uses, if they are to be made where they are missing.
-        chunk_rows: how many rows a transaction has at most.
-        chunk_bytes: a transaction gets no further row once its rows hold that many bytes, as far
-            as text and bytes in them tell.
+        schema: tables that `body` uses, which are created if they are missing.
+        chunk_rows: the maximum number of rows of a transaction.
+        chunk_bytes: a transaction gets no further row once its rows hold that many bytes,
+            estimated from the text and bytes in them.
 
     Raises ConflictingOptionsError for numbers below 1, NotARepositoryError for a repository in
-    memory. In a task, what `percola.open`, `Repository.run` and `body` raise: Spark then runs the
-    task again, and in the end gives the job up.
+    memory. Tasks raise what `percola.open`, `Repository.run` and `body` raise: Spark then retries
+    the task, and fails the job after its maximum number of attempts.
     """
     for name, number in (("chunk_rows", chunk_rows), ("chunk_bytes", chunk_bytes)):
         if number < 1:
@@ -77,7 +77,7 @@ class _InTransactions(Generic[R, T]):
     chunk_bytes: int
 
     def __call__(self, rows: Iterable[R]) -> Iterator[T]:
-        # Opened for one partition: Spark's process outlives it, and maybe the repository.
+        # Opened per partition: Spark's worker process outlives it, and may outlive the repository.
         with percola.open(self.address, schema=self.schema, create=False) as repo:
             for chunk in chunked(rows, self.chunk_rows, self.chunk_bytes, weight):
                 yield repo.run(partial(self._run, chunk))

@@ -3,8 +3,8 @@
     spark.sql.catalog.shop       io.percola.spark.PercolaCatalog
     spark.sql.catalog.shop.path  ./shop                             SELECT * FROM shop.products
 
-Spark loads catalogs by the name of a Java class. All that this one does is ask the Python data
-source (`percola.spark.source`), so nothing of Percola's storage is written twice.
+Spark loads catalogs by the name of a Java class. This one delegates to the Python data source
+(`percola.spark.source`), so storage access is not implemented twice.
 """
 
 from __future__ import annotations

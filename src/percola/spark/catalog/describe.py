@@ -1,12 +1,12 @@
-"""§2.4 What the catalog's tables are: the answers of the data source to its option `describe`.
+"""§2.4 Table metadata for the catalog: the data source's answers to the option `describe`.
 
-A Python data source can tell the JVM only one thing without a job: the schema of a frame. So the
-answer is one, made to be read by `io.percola.spark.Source`:
+Without a job, a Python data source can return only one thing to the JVM: the schema of a frame.
+So the answer is encoded as a schema, which `io.percola.spark.Source` decodes:
 
     describe=repository   a field for each table
     describe=table        one field: its type is the table's schema, its metadata has the snapshot;
                           none if the repository has no such table
-    a mistake             one field whose metadata has the error's sentence
+    an error              one field whose metadata has the error message
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ DESCRIBE: Final = "describe"
 
 
 def is_question(options: Mapping[str, str]) -> bool:
-    """Whether the options ask for a description instead of naming a frame."""
+    """Whether the options request a description instead of a frame."""
     return any(name.lower() == DESCRIBE for name in options)
 
 
 def describe(given: Mapping[str, str]) -> StructType:
-    """The answer to the question in the options; see the module's text."""
+    """The answer to the option `describe`; see the module docstring."""
     try:
         options = Options(given)
         options.check_role(READ)
@@ -56,7 +56,7 @@ def _table(options: Options) -> StructType:
         table = options.table(repository)
         ts = snapshot_timestamp(repository, options)
         fields = fields_of(table, options.row_column).fields
-    # The query plans later, and reads later still: until then its timestamp is protected.
+    # The query is planned and read later: a retention hold protects its timestamp until then.
     _, ts = frame_schema(options, ts, f"query-{uuid.uuid4().hex}")
     row, *columns = fields
     schema = StructType([StructField(row.name, row.dataType, nullable=False), *columns])

@@ -1,17 +1,17 @@
-"""§2.4: what the driver and the tasks of a fleet tell each other, in the repository itself.
+"""§2.4: messages between the driver and the tasks of a fleet, through the repository.
 
-A driver cannot talk to a task that runs, nor hear from it before it has ended; both reach the
-store. A fleet has a row of the system table there:
+Spark has no channel from a driver to a running task, nor back before the task ends; both can reach
+the store. A fleet has a row of the system table:
 
-    column       at       says
+    column       at       contents
     ----------   ------   ---------------------------------------------------------------
-    @driver      1        the driver's order: a beat that goes up, and whether to stop
-    @worker:N    epoch    what worker N reports: a beat that goes up, who it is, what it did
+    @driver      1        the driver's order: a heartbeat counter, and whether to stop
+    @worker:N    epoch    worker N's report: a heartbeat counter, its process, its totals
 
-An entry is replaced at the timestamp where it stands, so that no versions pile up. An epoch says
-which attempt of the worker it is; an older attempt can no longer report once a newer one has, and
-nobody can once the driver has cleared the row: so learns a zombie that it is one. Beats are
-compared with themselves alone, never a machine's clock with another's (rule P8).
+Entries are replaced at the same timestamp, so versions do not accumulate. The epoch numbers the
+attempts of a worker: an older attempt can no longer report once a newer one has, and none can once
+the driver has cleared the row. This is how a zombie learns that it was replaced. Heartbeats are
+compared only with earlier ones of the same process, never clocks of two machines (rule P8).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _ABANDONED_MS: Final = 24 * 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the driver says.
+    """The driver's message to the workers.
 
     Attributes:
-        beat: goes up for as long as the driver lives.
-        stop: whether the workers are to end.
-        wall_ms: the driver's clock, for those who look at the table.
+        beat: the heartbeat counter, which increases while the driver lives.
+        stop: whether the workers must end.
+        wall_ms: the driver's clock, for diagnosis and `clear_abandoned`.
     """
 
     beat: int
@@ -48,16 +48,16 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a worker says of itself.
+    """A worker's message to the driver.
 
     Attributes:
-        beat: goes up for as long as the worker lives.
+        beat: the heartbeat counter, which increases while the worker lives.
         host: the name of its machine.
-        pid: the number of its process there.
+        pid: its process id there.
         transactions: how many of its observers' transactions have committed.
         runs: for how many rows they ran.
-        per_second: committed transactions a second, of late.
-        conflicts: how often a transaction ran again.
+        per_second: the recent rate of committed transactions.
+        conflicts: how often a transaction was retried.
         failures: how often an observer raised.
         set_aside: how often a change was dead-lettered.
         columns: the (table, column) that its observers observe.
@@ -83,18 +83,18 @@ class Board:
         self._row = _ROWS + fleet.encode()
 
     def order(self) -> Order | None:
-        """What the driver has said last; None if the fleet is over."""
+        """The driver's last order; None if the fleet has ended."""
         cell = Cell(SYSTEM_TABLE, self._row, _DRIVER)
         found = self._store.entries(cell, Kind.DATA, _DRIVER_TS, _DRIVER_TS)
         return Order(**json.loads(found[0][1])) if found else None
 
     def give(self, order: Order) -> None:
-        """Say something to the workers; the first time, open the fleet."""
+        """Write an order; the first one creates the fleet's row."""
         put = Put(Kind.DATA, _DRIVER, _DRIVER_TS, json.dumps(asdict(order)).encode())
         self._store.mutate([RowMutation(SYSTEM_TABLE, self._row, (), [put])])
 
     def report(self, worker: int, epoch: int, report: Report) -> bool:
-        """Report; False if a newer attempt of the worker has, or if the fleet is over."""
+        """Write a report; False if a newer attempt has reported or the fleet has ended."""
         column = b"%b%d" % (_WORKER, worker)
         cell = Cell(SYSTEM_TABLE, self._row, column)
         changes: list[Put | Delete] = [
@@ -110,7 +110,7 @@ class Board:
         return applied
 
     def reports(self) -> dict[int, tuple[int, Report]]:
-        """The last report of each worker that has made one, with its epoch."""
+        """The last report of each worker that has reported, with its epoch."""
         found: dict[int, tuple[int, Report]] = {}
         for column, epoch, text in self._entries():
             if not column.startswith(_WORKER):
@@ -123,7 +123,7 @@ class Board:
         return found
 
     def clear(self) -> None:
-        """The fleet is over: nobody can report any more, and nothing of it stays."""
+        """End the fleet: delete its row, after which no worker can report."""
         changes = [Delete(Kind.DATA, column, ts) for column, ts, _ in self._entries()]
         if changes:
             self._store.mutate([RowMutation(SYSTEM_TABLE, self._row, (), changes)])
@@ -137,8 +137,8 @@ class Board:
 def clear_abandoned(store: Store, now_ms: int) -> None:
     """Remove the rows of fleets whose driver has been gone for a day, by this machine's clock.
 
-    A worker of such a fleet that lives after all is told to end by that, as its own patience
-    should have told it long ago.
+    If a worker of such a fleet still lives, this ends it; its own timeout should have done so
+    long before.
     """
     last: dict[bytes, int] = {}
     for cell, _, text in store.walk_kind(Kind.DATA, SYSTEM_TABLE, _ROWS, _ROWS + b"\xff"):

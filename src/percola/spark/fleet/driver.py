@@ -1,18 +1,18 @@
 """§2.4: workers on Spark's executors: the paper's worker on every machine, as long tasks.
 
-A worker is a Spark job of one task, kept up by a thread of the driver: when the job ends without
-having been told to, because its process, its executor or its machine died, the thread submits it
-again, after a back-off. Not one job with many tasks, for Spark would give all of them up when one
-has died often enough; and not barrier mode, which fails them together.
+A worker is a Spark job of one task, supervised by a thread of the driver: when the job ends
+unexpectedly, because its process, executor or machine died, the thread resubmits it after a
+back-off. A single job with many tasks would not do: Spark fails the whole job when one task has
+failed often enough, and barrier mode fails all tasks together.
 
-    driver ──▶ order: a beat, stop ──▶  the fleet's row in   ◀── report: a beat, ── workers
-                                        the repository           who, how much
+    driver ──▶ order: heartbeat, stop ──▶  the fleet's row in  ◀── report: heartbeat, ── workers
+                                           the repository          process, totals
 
-What passes between them stands in the repository (`percola.spark.fleet.board`). Both sides beat:
-a worker whose driver is gone ends by itself, and one that the driver has not heard of for as long
-is cancelled and submitted anew. Spark needs seconds to end a task that it has cancelled, and a
-machine may be cut off for longer, so an old worker may work on beside its successor. That does
-no harm: what they do are transactions.
+Messages go through the repository (`percola.spark.fleet.board`). Both sides send heartbeats: a
+worker whose driver is gone ends by itself, and a worker whose heartbeats stop for as long is
+cancelled and resubmitted. Spark needs seconds to end a cancelled task, and a machine may be
+partitioned for longer, so an old worker may keep running beside its successor. That is safe,
+because all their work is transactional.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _LOOK: Final = 0.02
 _FIRST_WAIT: Final = 0.1
 _LONGEST_WAIT: Final = 10.0
 _HEALTHY: Final = 60.0
-"""Seconds of life after which earlier deaths do not count any more."""
+"""After running for this many seconds, earlier deaths no longer count."""
 _CANCEL_SECONDS: Final = 20.0
 _SILENT: Final = 3.0
-"""Beats without one, after which a worker is shown as silent."""
+"""Missed heartbeats after which a worker is shown as silent."""
 _NO_PERCOLA: Final = "No module named 'percola"
 _PROCESS_DIED: Final = (
     "Python worker exited unexpectedly",
@@ -60,14 +60,14 @@ _PROCESS_DIED: Final = (
 
 
 class FleetError(PercolaError):
-    """The workers on Spark keep dying or cannot work, or did not get done in time."""
+    """The workers on Spark keep dying, cannot run, or did not finish in time."""
 
 
 class Fleet:
-    """Workers on Spark, watched over; `run_workers` makes one. A context manager that stops them.
+    """Supervised workers on Spark, created by `run_workers`. A context manager that stops them.
 
     Attributes:
-        name: its own name, which Spark's job groups and the jobs' descriptions begin with.
+        name: its name, which Spark's job groups and the jobs' descriptions begin with.
     """
 
     def __init__(
@@ -117,19 +117,20 @@ class Fleet:
     def __repr__(self) -> str:
         return f"<Fleet of {len(self._places)} workers on {self._task.address}>"
 
-    # --- For its user -------------------------------------------------------------------
+    # --- Public API ---------------------------------------------------------------------
 
     def status(self) -> list[WorkerStatus]:
-        """What each worker is doing, as far as it is known: up to a second old."""
+        """The state of each worker, up to a second old."""
         with contextlib.suppress(PercolaError):
             self._hear()
         with self._guard:
             return [self._status(one) for one in self._places]
 
     def pending(self) -> dict[str, int]:
-        """How many cells wait for an observer, by `table.column`: the work that is left.
+        """How many cells wait for an observer, by `table.column`: the remaining work.
 
-        Costs in proportion to it. Raises RepositoryClosedError once the fleet has been stopped.
+        The cost is proportional to it. Raises RepositoryClosedError once the fleet has been
+        stopped.
         """
         return self._repo.pending()
 
@@ -139,12 +140,12 @@ class Fleet:
             raise FleetError(str(self._failure)) from self._failure.__cause__
 
     def wait_until_idle(self, seconds: float | None = None) -> None:
-        """Return when nothing is left to do for the workers' observers; they go on working.
+        """Return when the workers' observers have no work left; the workers keep running.
 
-        What is dead-lettered does not count, and neither do columns that these workers do not
-        observe. Ctrl-C stops the fleet, as in `wait`.
+        Dead-lettered changes do not count, nor do columns that these workers do not observe.
+        Ctrl-C stops the fleet, as in `wait`.
 
-        Raises FleetError if a worker fails for good, or if there is still work after `seconds`.
+        Raises FleetError if a worker fails permanently, or if there is still work after `seconds`.
         """
         if not self._until(self._is_idle, seconds):
             left = ", ".join(f"{number:,} {name}" for name, number in self.pending().items())
@@ -155,17 +156,17 @@ class Fleet:
             )
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until somebody stops the fleet, or `seconds` long; whether it has been stopped.
+        """Wait until the fleet is stopped, at most `seconds`; return whether it has been stopped.
 
         Ctrl-C meanwhile lets running observers finish and stops the workers; then
-        KeyboardInterrupt is raised. Raises FleetError if a worker fails for good.
+        KeyboardInterrupt is raised. Raises FleetError if a worker fails permanently.
         """
         return self._until(self._ended.is_set, seconds)
 
     def stop(self, seconds: float = 30.0) -> None:
-        """Let running observers finish, end the workers, and return when they are gone.
+        """Let running observers finish, stop the workers, and return when they have ended.
 
-        What has not ended after `seconds` is cancelled. Idempotent.
+        Workers that have not ended after `seconds` are cancelled. Idempotent.
         """
         with self._stop_guard:
             if self._ended.is_set():
@@ -185,7 +186,7 @@ class Fleet:
 
     def _until(self, done: Callable[[], bool], seconds: float | None) -> bool:
         deadline = None if seconds is None else time.monotonic() + seconds
-        # Spark's own handler would cancel all jobs, and so break the observers off.
+        # Spark's own handler would cancel all jobs, and so interrupt the observers.
         with interrupts_held() as interrupted:
             while not done():
                 self.check()
@@ -213,17 +214,17 @@ class Fleet:
                 for cell, _, _ in store.walk_kind(kind, table, first=1)
             )
 
-        # A commit turns its locks into notify entries, where these do not stand apart: so the locks
-        # are looked for in between.
+        # Without a separate notify table, a commit replaces its locks by notify entries: so check
+        # the locks in between.
         looks = [Kind.NOTIFY] if store.has_notify_table else [Kind.NOTIFY, Kind.LOCK, Kind.NOTIFY]
         return self._repo.context.oracle.at_one_moment(
             lambda: not any(is_left(kind) for kind in looks)
         )
 
-    # --- Keeping a worker up ------------------------------------------------------------
+    # --- Supervising a worker -----------------------------------------------------------
 
     def _keep(self, place: Place) -> None:
-        """In a thread of its own: submit the worker's job, again and again, until the end."""
+        """On a dedicated thread: submit the worker's job repeatedly until the fleet stops."""
         deaths = 0
         state = "stopped"
         while not self._stopping.is_set():
@@ -262,7 +263,7 @@ class Fleet:
             if place.cancelled:
                 return Ending("failed", f"it was not heard of for {self._task.patience:g} s")
             said = str(error)
-            # Another Python will not be there at the next attempt.
+            # The next attempt would use the same Python.
             return Ending("failed", _reason(said), said, final=_NO_PERCOLA in said)
         said = {
             "silent": f"it did not hear of its driver for {self._task.patience:g} s",
@@ -284,7 +285,7 @@ class Fleet:
     # --- Watching -----------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """In a thread of its own: beat, listen, and cancel what is not heard of any more."""
+        """On a dedicated thread: send heartbeats, read reports, cancel silent workers."""
         while not self._closing.wait(self._task.beat):
             try:
                 self._order(stop=self._stopping.is_set())
@@ -344,7 +345,7 @@ class Fleet:
         )
 
     def _has_slot(self, place: Place) -> bool:
-        """Whether a task of the worker's job is running, for all that Spark's driver knows."""
+        """Whether a task of the worker's job is running, according to Spark's driver."""
         try:
             tracker = self._context.statusTracker()
             jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(place.group)]
@@ -353,13 +354,13 @@ class Fleet:
         except Exception:  # Py4J's errors, once the JVM is gone.
             return False
 
-    # --- The end ------------------------------------------------------------------------
+    # --- Ending -------------------------------------------------------------------------
 
     def _joined(self, seconds: float) -> bool:
-        """Whether every worker's job has ended, or Spark itself, after waiting for so long."""
+        """Wait up to `seconds`; return whether every worker's job, or Spark itself, has ended."""
         deadline = time.monotonic() + seconds
         while any(keeper.is_alive() for keeper in self._keepers):
-            # Where Spark has ended, a thread that waits for a job of its may wait for ever.
+            # When Spark has ended, a thread that waits for one of its jobs may wait forever.
             if self._spark_ended.is_set() or time.monotonic() >= deadline:
                 return self._spark_ended.is_set()
             self._ended.wait(_LOOK)
@@ -400,8 +401,8 @@ def _reason(text: str) -> str:
         )
     if "cancelled" in text:
         return "its job was cancelled"
-    # A Python traceback ends with what went wrong, and the JVM's follows it; else the JVM's own
-    # words stand behind what Py4J says.
+    # A Python traceback ends with the error, and the JVM's traceback follows it; otherwise the
+    # JVM's message follows Py4J's.
     _, _, python = text.partition("Traceback (most recent call last):")
     lines = [
         line.strip() for line in re.split(r"\n\s*(?:SQLSTATE|at )", python or text)[0].split("\n")

@@ -1,4 +1,4 @@
-"""§2.4: `run_workers`: what is asked for is looked at first, and then a fleet starts."""
+"""§2.4: `run_workers`: validate the arguments, then start a fleet."""
 
 from __future__ import annotations
 
@@ -36,36 +36,35 @@ def run_workers(
     options: WorkerOptions | None = None,
     **fields: Any,
 ) -> Fleet:
-    """Run observers on Spark's executors; returns at once, and the workers go on.
+    """Run observers on Spark's executors; returns at once, with the workers running.
 
         with run_workers(spark, "shop.views:observers", "./repo", workers=4) as fleet:
             fleet.wait()  # until Ctrl-C
 
     Each worker takes one of Spark's task slots for as long as it runs: leave some for other jobs.
-    Speculation and dynamic allocation should be off. A worker that dies is started again;
-    nothing is lost or done twice by that, as observers run in transactions.
+    Speculation and dynamic allocation should be off. A worker that dies is restarted; no work is
+    lost or done twice, because observers run in transactions.
 
     Args:
-        spark: the session or context whose executors run the workers; it has to live for as long
-            as the fleet.
+        spark: the session or context whose executors run the workers; it must outlive the fleet.
         observers: `MODULE:NAME`, as for `percola worker`: an observer, a list of observers, or a
             function that returns one of these and may take the repository. Executors import it:
-            it is installed there, sent with `addPyFile`, or in a folder that they share with this
-            program. An executor's Python process imports a module once.
+            it must be installed there, sent with `addPyFile`, or in a folder that they share with
+            this program. An executor's Python process imports a module once.
         repository: its address; every executor's machine must reach it there.
         workers: how many.
-        schema: `MODULE:NAME` of tables that the observers only write to, if they are to be made.
-        restarts: how often in a row a worker may die, within a minute each time, until the fleet
-            takes that for a failure, which `Fleet.check` and the waiting methods raise.
-        patience: seconds without a sign of life after which a worker is started anew; and for
-            which a worker goes on without one of the driver.
+        schema: `MODULE:NAME` of tables that the observers only write to, to create if missing.
+        restarts: how often in a row a worker may die, within a minute each time, before the fleet
+            fails, which `Fleet.check` and the waiting methods raise.
+        patience: seconds without a heartbeat after which a worker is restarted; also the seconds
+            without a heartbeat of the driver after which a worker ends.
         options: see `WorkerOptions`; its fields may be given by keyword instead, such as
             `threads=2` or `timeout=60`.
 
     Raises:
         UsageError: there are no such observers, or Spark cannot run them (Spark Connect).
         ConflictingOptionsError: options out of range, or more workers than a local Spark has slots.
-        NotARepositoryError: there is none, or one that only this process can use.
+        NotARepositoryError: there is no repository, or one that only this process can use.
     """
     if options is not None and fields:
         raise ConflictingOptionsError(

@@ -1,7 +1,7 @@
-"""§2.4: what the driver of a fleet knows of its workers.
+"""§2.4: the state of a fleet's workers in its driver.
 
-A worker lives in attempts: the jobs that the driver submits for it, and the further tries that
-Spark makes at a job's task. What is heard of an older attempt than the newest is not believed.
+A worker runs as a series of attempts: the jobs that the driver submits for it, and Spark's own
+retries of a job's task. Reports of attempts older than the newest are ignored.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from percola.spark.fleet.task import attempts_of
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """One worker of a fleet, as its driver knows it; `str` has it in a line.
+    """The driver's view of one worker of a fleet; `str` formats it as one line.
 
     Attributes:
         worker: its number, from 0.
-        state: "waiting" for a free slot of Spark's, "starting", "working", "silent" (no beat for a
-            while), "resting" between two attempts, "stopped", or "failed" for good.
+        state: "waiting" for a free slot of Spark's, "starting", "working", "silent" (no recent
+            heartbeat), "resting" between two attempts, "stopped", or "failed" permanently.
         host: the machine that it runs on, or ran on last; None if it never has.
-        pid: the number of its process there.
-        transactions: how many of its observers' transactions have committed, in all its lives.
-        per_second: committed transactions a second, of late; 0 unless it works.
-        set_aside: how often a change was dead-lettered, in its present life.
-        restarts: how often it was started again.
-        heartbeat: seconds since its last beat was seen; None if there was none.
-        error: why it ended last, if that was not meant to be.
+        pid: its process id there.
+        transactions: how many of its observers' transactions have committed, in all attempts.
+        per_second: the recent rate of committed transactions; 0 unless it works.
+        set_aside: how often a change was dead-lettered, in its current attempt.
+        restarts: how often it was restarted.
+        heartbeat: seconds since its last heartbeat was seen; None if there was none.
+        error: why it last ended unexpectedly.
     """
 
     worker: int
@@ -54,7 +54,7 @@ class WorkerStatus:
 
 
 class Place:
-    """One worker of the fleet: its attempts, and what was heard of it. Under the fleet's guard."""
+    """One worker of the fleet: its attempts and last report. Protected by the fleet's guard."""
 
     def __init__(self, worker: int) -> None:
         self.worker = worker
@@ -62,12 +62,12 @@ class Place:
         self.group = ""
         self.attempt = 0
         self.again: dict[int, int] = {}
-        """Spark's own further attempts, by ours."""
+        """Spark's own retries, by attempt."""
         self.epoch = 0
         self.report: Report | None = None
         self.heard = 0.0
         self.past = 0
-        """Transactions of lives that are over."""
+        """Transactions of attempts that have ended."""
         self.error = ""
         self.cancelled = False
 
@@ -89,10 +89,10 @@ class Place:
 
     @property
     def is_heard(self) -> bool:
-        """Whether this very attempt has reported."""
+        """Whether the current attempt has reported."""
         return self.report is not None and attempts_of(self.epoch)[0] == self.attempt
 
     @property
     def restarts(self) -> int:
-        """How often the worker was started again, by the driver or by Spark itself."""
+        """How often the worker was restarted, by the driver or by Spark."""
         return max(0, self.attempt - 1) + sum(self.again.values())

@@ -1,13 +1,12 @@
 """§2.4: a worker of a fleet, as a Spark task runs it.
 
-The task opens the repository, runs the observers in threads, and beats: once a second it reports
-to the board of its fleet, and several times a second it looks there for what the driver says. It
-ends when it is told to, when a newer attempt of the same worker has taken its place, when the
-fleet is over, or when it has not seen the driver's beat for as long as it may: then nobody is left
-to tell it anything.
+The task opens the repository and runs the observers in threads. Once a second it reports to the
+board of its fleet, and several times a second it reads the driver's order there. It ends when
+ordered to, when a newer attempt of the same worker has replaced it, when the fleet has ended, or
+when the driver's heartbeat has not changed for the timeout.
 
-Spark forks the process that runs this from a daemon, and uses it again for other tasks: nothing
-is open before the task begins, nor after it.
+Spark forks the process that runs this from a daemon and reuses it for other tasks: nothing is open
+before the task begins or after it ends.
 """
 
 from __future__ import annotations
@@ -31,25 +30,25 @@ from percola.observers.worker import Worker, WorkerOptions
 from percola.spark.fleet.board import Board, Report
 
 LOOK: Final = 0.1
-"""Seconds between looks at what the driver says."""
+"""Seconds between reads of the driver's order."""
 BEAT: Final = 1.0
-"""Seconds between beats, the driver's and the workers'; fewer where patience is short."""
+"""Seconds between heartbeats of driver and workers; fewer with a short timeout."""
 _ATTEMPTS: Final = 1_000
 _RATE_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a worker has to know; the same for all of a fleet, and pickled with each job.
+    """The description of a worker, the same for the whole fleet; pickled with each job.
 
     Attributes:
         address: the repository, as tasks reach it.
         observers: MODULE:NAME.
         schema: MODULE:NAME of further tables, or None.
         fleet: the fleet's name on the board.
-        options: the worker's.
-        patience: seconds without a beat of the driver after which it is taken for dead.
-        paths: where the driver imports from.
+        options: the worker's options.
+        patience: seconds without a heartbeat of the driver after which it counts as dead.
+        paths: the driver's import paths.
     """
 
     address: str
@@ -62,19 +61,19 @@ class Task:
 
     @property
     def beat(self) -> float:
-        """Seconds between beats."""
+        """Seconds between heartbeats."""
         return min(BEAT, self.patience / 10)
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a worker ended, as far as it could say so itself.
+    """How a worker ended, as reported by itself.
 
     Attributes:
         why: "told" to, "superseded" by a newer attempt, the fleet "over", the driver "silent", or
             "failed".
         error: if it failed, what happened, in a sentence.
-        details: if it failed in a way that nobody has foreseen, the traceback.
+        details: if it failed with an unexpected exception, the traceback.
         final: whether another attempt would fail in the same way.
     """
 
@@ -85,15 +84,15 @@ class Ending:
 
 
 def run_task(task: Task, worker: int, attempt: int, _: Iterable[Any]) -> Iterator[Ending]:
-    """The function of the Spark job: `work`, at the epoch of this very attempt."""
+    """The function of the Spark job: `work`, at the epoch of this attempt."""
     context = TaskContext.get()
-    # Spark may try a task of a job again by itself.
+    # Spark may retry a task of a job by itself.
     again = context.attemptNumber() if context is not None else 0
     yield work(task, worker, epoch_of(attempt, again))
 
 
 def epoch_of(attempt: int, again: int = 0) -> int:
-    """The epoch of a job's attempt, and of Spark's own further attempts at its task."""
+    """The epoch of a job's attempt and of Spark's own retries of its task."""
     return attempt * _ATTEMPTS + min(again, _ATTEMPTS - 1)
 
 
@@ -104,7 +103,7 @@ def attempts_of(epoch: int) -> tuple[int, int]:
 
 def work(task: Task, worker: int, epoch: int) -> Ending:
     """Run the observers until there is a reason to end; never raises an Exception."""
-    # At the end: they are only for what this machine would not find otherwise.
+    # Appended: only for modules that this machine would not find otherwise.
     sys.path.extend(one for one in task.paths if one not in sys.path and os.path.exists(one))
     try:
         with targets.opened(task.address, task.observers, task.schema) as (repo, observers):
@@ -113,7 +112,7 @@ def work(task: Task, worker: int, epoch: int) -> Ending:
                 observers
             )
     except PercolaError as error:
-        # Other observers may be those of a fleet that is just ending.
+        # The mismatch may be with a fleet that is just ending, so try again.
         final = isinstance(error, UsageError) and not isinstance(error, ObserverMismatchError)
         return Ending("failed", str(error), final=final)
     except Exception as error:
@@ -121,7 +120,7 @@ def work(task: Task, worker: int, epoch: int) -> Ending:
 
 
 class _Work:
-    """One attempt of a worker, from its first beat to its last."""
+    """One attempt of a worker, from its first heartbeat to its last."""
 
     def __init__(self, task: Task, worker: int, epoch: int, board: Board, run: Worker) -> None:
         self._task = task
@@ -136,7 +135,7 @@ class _Work:
         self._columns: list[tuple[str, str]] = []
 
     def run(self, observers: Sequence[Observer[Any]]) -> Ending:
-        """Work; raises what the worker raised."""
+        """Run the worker; raises what it raised."""
         self._columns = sorted(
             {(column.table_name, column.name) for one in observers for column in one.columns}
         )
@@ -154,7 +153,7 @@ class _Work:
         why = self._why_end() or self._reported_or_ended()
         if why:
             return Ending(why)
-        # Not in this thread, which has to beat, nor with the signals of a main thread.
+        # Not in this thread, which sends heartbeats, nor with a main thread's signal handling.
         thread = threading.Thread(target=run, name="percola-fleet-worker", daemon=True)
         thread.start()
         reported = time.monotonic()
@@ -163,7 +162,7 @@ class _Work:
                 self._run.stop(wait=False)
             if time.monotonic() - reported >= self._task.beat:
                 reported = time.monotonic()
-                # It goes on while the last observers finish: the driver should not lose patience.
+                # Keep reporting while the last observers finish, or the driver would time out.
                 refused = self._reported_or_ended()
                 if refused and not why:
                     why = refused
@@ -179,7 +178,7 @@ class _Work:
         try:
             order = self._board.order()
         except StoreError:
-            # Not to reach the store, and not to see the driver there, is the same.
+            # An unreachable store counts as a missing heartbeat of the driver.
             return "silent" if now - self._heard > self._task.patience else ""
         if order is None:
             return "over"
@@ -190,11 +189,11 @@ class _Work:
         return "silent" if now - self._heard > self._task.patience else ""
 
     def _reported_or_ended(self) -> str:
-        """Report; why this attempt has to end if nobody wants its reports any more."""
+        """Report; return why this attempt must end if its report was refused, else ""."""
         return "" if self._report() else self._why_end() or "superseded"
 
     def _report(self) -> bool:
-        """Beat; False if this attempt is not wanted any more."""
+        """Send a heartbeat; False if this attempt has been replaced or the fleet has ended."""
         self._beat += 1
         now, counts = time.monotonic(), self._run.metrics.counts()
         transactions = self._transactions()

@@ -5,7 +5,7 @@
     page-1  nav        3
     page-1  text       1
 
-The option `family=links` asks for it. A row with a million links is a million rows, and never one.
+Selected by the option `family=links`. A row with a million links becomes a million Spark rows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LongRows:
     Attributes:
         family: the family.
         schema: the columns, in their order.
-        row_name: what the row's key is called.
+        row_name: the name of the row key's column.
     """
 
     family: Family[Any, Any]
@@ -61,7 +61,7 @@ class LongRows:
 
 
 def long_fields(family: Family[Any, Any], row_name: str) -> StructType:
-    """The columns that long rows have; SchemaError if the row's key is called like another one."""
+    """The columns of long rows; SchemaError if the row key's name collides with another."""
     return StructType([StructField(name, kind) for name, kind in _types(family, row_name).items()])
 
 
@@ -79,7 +79,7 @@ def _types(family: Family[Any, Any], row_name: str) -> dict[str, DataType]:
 
 
 def long_rows(family: Family[Any, Any], schema: StructType, row_name: str) -> LongRows:
-    """The columns asked for, checked: UnknownColumnError and WrongTypeError say what is wrong."""
+    """Check the requested columns; raises UnknownColumnError and WrongTypeError."""
     types = _types(family, row_name)
     for field in schema:
         usual = types.get(field.name)

@@ -1,15 +1,15 @@
-"""§2.4 Filters that Spark hands down, with the option `pushFilters`.
+"""§2.4 Filter pushdown, with the option `pushFilters`.
 
     row = 'a'   row IN (…)   row < 'b'   row LIKE 'p%'   become ranges of rows: the rest is not read
-    size > 3    title = 'x'  tags IS NULL  …              are tried before other columns are decoded
+    size > 3    title = 'x'  tags IS NULL  …              run before other columns are decoded
 
-The first are answered in full, and Spark does not look again: keys are compared as bytes on both
-sides. The second are a sieve, and Spark looks again at what it lets through; so it only has to be
-sure of what it keeps back. Where Arrow and Spark differ (a NaN is greater than all numbers), it
-keeps nothing back.
+Filters of the first kind are exact, and Spark does not evaluate them again: both sides compare keys
+as bytes. Those of the second kind are sieves: Spark evaluates them again on the rows that pass, so
+a sieve must never drop a row that Spark would keep. Where Arrow and Spark differ (a NaN is greater
+than all numbers), the row passes.
 
-Spark hands filters down only if `spark.sql.python.filterPushdown.enabled` is set
-(`percola.spark.configure` sets it), and refuses a reader that asks for them otherwise.
+Spark pushes filters down only if `spark.sql.python.filterPushdown.enabled` is set
+(`percola.spark.configure` sets it), and otherwise refuses a reader that supports them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from percola.spark.read.snapshot import RowRanges, TableReader
 from percola.transactions.snapshot import after_prefix
 
 _POINTS: Final = 64
-"""Ranges of a list that are worth a task of their own."""
+"""How many ranges of a list justify a separate task."""
 
 _COMPARISONS: Final[dict[type[Filter], str]] = {
     EqualTo: "equal",
@@ -55,13 +55,13 @@ _COMPARISONS: Final[dict[type[Filter], str]] = {
 
 
 class FilteringReader(TableReader):
-    """A `TableReader` that takes filters from Spark."""
+    """A `TableReader` that supports filter pushdown."""
 
     _ranges: list[Range] | None = None
     _filters: tuple[Filter, ...] = ()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Take what can be taken; returns what Spark has to look at again."""
+        """Accept supported filters; return those that Spark must evaluate again."""
         low, high = self._range
         ranges = [Range(low, high or None)]
         left: list[Filter] = []
@@ -77,7 +77,7 @@ class FilteringReader(TableReader):
         return left
 
     def partitions(self) -> list[InputPartition]:
-        """Ranges of rows: one is cut as the table's tablets are, many are shared out."""
+        """Ranges of rows: one is cut at tablets, several are distributed over the tasks."""
         if self._ranges is None:
             return super().partitions()
         if len(self._ranges) == 1:
@@ -106,7 +106,7 @@ class FilteringReader(TableReader):
 
 
 def _attribute(filter_: Filter) -> str | None:
-    """The name of the column that a filter is about; None for a part of one, and for others."""
+    """The name of the column that a filter tests; None for nested fields and other filters."""
     path: tuple[str, ...] = getattr(filter_, "attribute", ())
     return path[0] if len(path) == 1 else None
 
@@ -115,7 +115,7 @@ def _attribute(filter_: Filter) -> str | None:
 
 
 def row_ranges_of(filter_: Filter, row_name: str) -> list[Range] | None:
-    """The ranges of rows that a filter of the row's key means, in order; None for other filters."""
+    """The ranges of rows that a filter of the row's key selects, in order; None for others."""
     if _attribute(filter_) != row_name:
         return None
     if isinstance(filter_, IsNotNull):
@@ -173,7 +173,7 @@ def intersected(some: Sequence[Range], others: Sequence[Range]) -> list[Range]:
 def sieve_of(
     filter_: Filter, one: Chosen, kind: pa.DataType
 ) -> Callable[[pa.Array], pa.Array] | None:
-    """What a filter keeps of a column's values, as a mask; None if it cannot tell for sure."""
+    """A function from a column's values to a filter's mask; None if it could drop too much."""
     if not isinstance(one.member, Column):
         return None
     if isinstance(filter_, IsNull):
@@ -182,7 +182,7 @@ def sieve_of(
         return lambda array: pc.is_valid(array)
     spark = one.field.dataType
     if isinstance(spark, StringType) and spark.collation != StringType().collation:
-        return None  # Compared by rules of a language.
+        return None  # Compared by a collation, not as bytes.
     if pa.types.is_nested(kind):
         return None
     try:
@@ -202,7 +202,7 @@ def sieve_of(
 
 def _among(values: pa.Array) -> Callable[[pa.Array], pa.Array]:
     if pa.types.is_floating(values.type):
-        # Arrow tells the two zeros apart, Spark does not.
+        # Arrow distinguishes 0.0 from -0.0, Spark does not.
         values = pc.add(values, pa.scalar(0.0, values.type))
         return lambda array: pc.or_(
             pc.is_in(pc.add(array, pa.scalar(0.0, array.type)), value_set=values), pc.is_nan(array)

@@ -1,8 +1,8 @@
-"""§2.4 What a task reads: a range of a table's rows at one timestamp, as Arrow batches.
+"""§2.4 The scan of a task: a range of a table's rows at one timestamp, as Arrow batches.
 
-Single columns come from the store column by column (`Store.scan_columns`) and become Arrow arrays
-as they are. Families come row by row. Either way, a cell that is locked is settled first and read
-again, as every reader does (figure 6, rules P9 and P10).
+Single columns are read column by column (`Store.scan_columns`) and become Arrow arrays without
+conversion. Families are read row by row. In both cases a lock on a cell is resolved first and the
+cell read again, as by every reader (figure 6, rules P9 and P10).
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _ROWS: Final = 8192
 _FIRST_CELLS: Final = 256
 _CELLS: Final = 8192
 _BYTES: Final = 8 << 20
-"""About how many bytes of values a batch holds; more only if one row does."""
+"""About how many bytes of values a batch holds; more only for a single larger row."""
 
 
 class Sieve(NamedTuple):
     """A test of one column's values that rows have to pass.
 
     Attributes:
-        at: the column's place among those chosen.
-        test: from its values to a mask; what is not true is left out.
+        at: the column's index among those chosen.
+        test: from its values to a mask; rows whose value is not true are dropped.
     """
 
     at: int
@@ -43,10 +43,10 @@ class RangeReader:
     """Reads ranges of one table at `ts`.
 
     Args:
-        services: the repository's.
+        context: the repository's transaction context.
         table: the table's name.
-        ts: the timestamp; whoever reads keeps garbage collection from it meanwhile.
-        fails_on_lock: raise LockTimeoutError for the lock of a live transaction, at once.
+        ts: the timestamp; the caller protects it from garbage collection meanwhile.
+        fails_on_lock: raise LockTimeoutError at once for the lock of a live transaction.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class RangeReader:
     ) -> Iterator[Any]:
         """The rows from `start` to before `end` that have one of `columns`, as Arrow batches.
 
-        With `every`, the rows that have one of those: more columns are read, none more decoded.
+        With `every`, the rows that have one of those columns, which are read but not decoded.
         Only the rows that pass all sieves are returned. Raises WrongTypeError, LockTimeoutError,
         SnapshotTooOldError, StoreError.
         """
@@ -78,7 +78,7 @@ class RangeReader:
         return self._by_row(columns, wanted or None, start, end, sieves)
 
     def long_batches(self, columns: LongRows, start: bytes, end: bytes) -> Iterator[Any]:
-        """The cells of a family, one a row, as Arrow batches; it raises what `batches` does."""
+        """The cells of a family, one per row, as Arrow batches; raises the errors of `batches`."""
         wanted = [(columns.family.prefix, True)]
         for rows in self._rows(wanted, start, end):
             cells = [
@@ -110,7 +110,7 @@ class RangeReader:
                 keys, values = self._unblocked(found, names)
             arrays: dict[int, pa.Array] = {}
             for at, test in sieves:
-                # Decoded for the sieve, so with the same rows left out as the others.
+                # An array decoded for an earlier sieve is filtered with the others.
                 array = arrays.get(at)
                 if array is None:
                     array = self._array(columns[at], keys, values, places, schema.field(at).type)
@@ -138,7 +138,7 @@ class RangeReader:
         return value_array(one, values[places[one.wanted[0]]], keys, kind)
 
     def _unblocked(self, found: ColumnScan, names: list[bytes]) -> tuple[Any, list[Any]]:
-        """The rows and values once no lock is in the way; rows with no value are left out."""
+        """The rows and values once all locks are resolved; rows without values are dropped."""
         keys = found.rows.to_pylist()
         values = [one.to_pylist() for one in found.values]
         for row, column, lock in found.blocked:
@@ -170,7 +170,7 @@ class RangeReader:
     def _rows(
         self, wanted: list[tuple[bytes, bool]] | None, start: bytes, end: bytes
     ) -> Iterator[list[tuple[bytes, dict[bytes, bytes]]]]:
-        """Rows with the encoded values of their columns, some at a time."""
+        """Rows with the encoded values of their columns, in batches."""
         position: bytes | None = start
         limit = _FIRST_CELLS
         while position is not None:
@@ -195,7 +195,7 @@ class RangeReader:
     # --- Locks --------------------------------------------------------------------------
 
     def _settled(self, cell: Cell, lock: tuple[int, bytes] | None) -> bytes | None:
-        """The cell's value once no lock is in the way any more."""
+        """The cell's value once its lock is resolved."""
         resolver = self._context.resolver
         value: bytes | None = None
         while lock is not None:
@@ -213,7 +213,7 @@ class RangeReader:
 
 
 def merged(batches: Iterator[Any]) -> Iterator[Any]:
-    """The batches with small ones put together."""
+    """Concatenate small batches."""
     waiting: list[Any] = []
     rows = 0
     for batch in batches:

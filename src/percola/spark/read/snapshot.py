@@ -1,12 +1,12 @@
-"""§2.4 `spark.read`: a table at one consistent timestamp, as the paper's MapReduces read theirs.
+"""§2.4 `spark.read`: a table at one consistent timestamp, as read by the paper's MapReduces.
 
 Every action on a frame, and every task of it, reads at the timestamp that the frame got when it
-was made: a self-join joins the table with itself, not with what came between. Meanwhile the
-timestamp is held back from garbage collection, by the frame's name and for `holdSeconds` from its
-last action on (a frame does not tell when it is no longer wanted).
+was created: both sides of a self-join see the same rows. A retention hold with the frame's name
+protects the timestamp from garbage collection for `holdSeconds` after the frame's last action
+(Spark does not report when a frame is no longer used).
 
-Tasks follow the table's tablets, and cut further where one is large. A task that is repeated reads
-the same again, so nothing is lost or doubled when a process dies.
+Ranges follow the table's tablets, and large tablets are cut further. A task that is retried reads
+the same rows, so none is lost or duplicated when a process dies.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from percola.spark.read.scan import RangeReader, Sieve, merged
 from percola.transactions.snapshot import after_prefix
 
 HOLD_SECONDS: Final = 3600.0
-"""How long a frame's timestamp is held back after its last action if nothing else is asked for."""
+"""The default number of seconds a frame's timestamp is held after its last action."""
 
 
 # --- When the frame is made -----------------------------------------------------------------
 
 
 def snapshot_timestamp(repository: Repository, options: Options) -> int:
-    """The timestamp that the options mean now.
+    """The timestamp that the options select now.
 
-    Raises UsageError for one that has not come yet, SnapshotTooOldError for one that is gone,
-    ConflictingOptionsError for options that do not go together.
+    Raises UsageError for one in the future, SnapshotTooOldError for one below the safe point,
+    ConflictingOptionsError for options that exclude each other.
     """
     at = options["snapshot"]
     if options["onLock"] == "avoid":
@@ -52,10 +52,10 @@ def snapshot_timestamp(repository: Repository, options: Options) -> int:
 
 
 def frame_schema(options: Options, ts: int, frame: str) -> tuple[StructType, int]:
-    """What a frame of the table looks like, and the timestamp that it is at from now on.
+    """The schema of a frame of the table, and the timestamp at which it reads.
 
-    The frame's timestamp is held from here on. Where it is the latest, it is chosen once more
-    after that: garbage collection that has not seen the hold began before it.
+    Places the retention hold. If the frame reads the latest timestamp, it is chosen again
+    afterwards: garbage collection that has not seen the hold began before that timestamp.
     """
     with options.open() as repository:
         table = options.table(repository)
@@ -74,12 +74,12 @@ def frame_schema(options: Options, ts: int, frame: str) -> tuple[StructType, int
 
 def _hold(repository: Repository, options: Options, ts: int, frame: str) -> None:
     seconds = options.seconds("holdSeconds", HOLD_SECONDS)
-    if seconds:  # Whoever asks for none sees to it in another way: reading writes nothing.
+    if seconds:  # With holdSeconds=0 the user protects the timestamp, and reads write nothing.
         repository.hold(ts, seconds, name=frame)
 
 
 def _family(table: Table[Any], options: Options) -> Family[Any, Any] | None:
-    """The family whose cells are to be rows; None if the table's rows are."""
+    """The family to read as long rows; None to read the table's rows."""
     name = options.text("family")
     if name is None:
         return None
@@ -99,7 +99,7 @@ def _family(table: Table[Any], options: Options) -> Family[Any, Any] | None:
 
 
 def _bounds(table: Table[Any], options: Options) -> tuple[bytes, bytes]:
-    """The range of rows that the options mean, as keys; an empty end is the table's end."""
+    """The range of rows that the options select, as keys; an empty end is the table's end."""
     if "prefix" in options and ("startRow" in options or "endRow" in options):
         raise ConflictingOptionsError(
             "Rows are chosen by either a prefix or startRow and endRow, not both."
@@ -129,7 +129,7 @@ def _key(table: Table[Any], name: str, options: Options) -> bytes:
 
 
 class RowRanges(InputPartition):
-    """What a task reads: rows from a start up to but not including an end, several times over.
+    """The row ranges that a task reads: each from a start up to but not including an end.
 
     An empty end is the table's end.
     """
@@ -154,7 +154,7 @@ class TableReader(DataSourceReader):
             self._columns(table)
 
     def _columns(self, table: Table[Any]) -> list[Chosen] | LongRows:
-        """What the schema's columns stand for."""
+        """The Percola columns behind the schema's columns."""
         family = _family(table, self._options)
         if family is not None:
             return long_rows(family, self._schema, self._options.row_column)
@@ -177,13 +177,13 @@ class TableReader(DataSourceReader):
             _hold(repository, self._options, self._ts, self._frame)
 
     def _sieves(self, columns: Sequence[Chosen]) -> list[Sieve]:
-        """What can be told of rows before all of their columns are decoded."""
+        """Tests that can drop rows before all of their columns are decoded."""
         return []
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of some ranges as Arrow batches."""
         if not isinstance(partition, RowRanges):
-            return  # There is nothing to read, and Spark asks all the same.
+            return  # Spark calls this without partitions, too.
         options = self._options
         with options.open() as repository, repository.snapshot(at=self._ts):
             table = options.table(repository)
@@ -211,7 +211,7 @@ class TableReader(DataSourceReader):
 
 
 def reader(options: Options, schema: StructType, ts: int, frame: str) -> DataSourceReader:
-    """The reader of a frame; with the option pushFilters, one that takes filters from Spark."""
+    """The reader of a frame; with the option pushFilters, one that supports pushdown."""
     if options.flag("pushFilters"):
         from percola.spark.read.filters import FilteringReader
 

@@ -1,7 +1,7 @@
-"""§2.4 How the changes of a batch are divided: ranges of rows with about equally much to read.
+"""§2.4 Partitioning the changes of a batch into ranges of rows with about equally many changes.
 
-Starting a task costs as much as reading some thousand rows, so a small batch is one range. Which
-ranges are fair is judged by a part of a large one. (`percola.spark.partitioning` divides rows.)
+Starting a task costs as much as reading some thousand rows, so a small batch is one range. For a
+large batch, the first changes are sampled. (`percola.spark.partitioning` partitions rows.)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOOKED_AT: Final = 65_536
 def change_ranges(
     store: Store, table: str, after: int, upto: int, most: int | None = None
 ) -> list[Range]:
-    """Ranges of rows in which the changes in (after, upto] are read, each all of a row's."""
+    """Ranges of rows for reading the changes in (after, upto]; no row is in two ranges."""
     listed = list(itertools.islice(store.walk_changes(table, after, upto), _LOOKED_AT))
     if not listed:
         return []

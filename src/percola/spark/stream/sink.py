@@ -1,9 +1,9 @@
 """§2.4 `df.writeStream`: each micro-batch is one joint transaction, committed exactly once.
 
 A batch's transaction is named after the query and the batch, which are the same after a restart.
-If the batch has committed, Spark may not know: its tasks find that it has, and write nothing. If it
-has not, a new run of it puts an end to whatever is left of the old one. Neither depends on how the
-rows are spread over partitions, which may be otherwise the second time.
+If Spark repeats a batch that has committed, its tasks find that it has, and write nothing. If it
+has not committed, the new run aborts what is left of the old one. Neither depends on how rows are
+distributed over partitions, which may differ between runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCHES_KEPT: Final = 200
-"""How many batches back a query's outcomes are kept; Spark can go back a hundred by itself."""
+"""For how many batches a query's outcomes are kept; Spark itself can go back a hundred."""
 
 
 def stream_writer(
@@ -41,7 +41,7 @@ def stream_writer(
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes micro-batches. Made again by Spark to end each: what it has to know, tasks report."""
+    """Writes micro-batches. Spark recreates it to commit each; its state comes from the tasks."""
 
     def __init__(self, made: Plan) -> None:
         self._plan = made
@@ -63,7 +63,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 forget(repo, [_job(job.rpartition("/")[0], batchId - BATCHES_KEPT)])
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Roll the batch back, so far as it is known; the rest goes when the query is restarted."""
+        """Roll back what the messages report; a restart of the query rolls back the rest."""
         known = [one for one in messages if isinstance(one, PartWritten)]
         if known:
             with closing(self._plan.open()) as repo:

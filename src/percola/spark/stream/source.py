@@ -2,19 +2,19 @@
 
     row  commit_ts  changed  then the table's columns, as they were at commit_ts
 
-An offset is a timestamp up to which everything has been read (`percola.feed.settled`): what was in
-flight then commits above it. A stream without a checkpoint first reads the table as it is, as rows
-with their own newest commit_ts, and then every change:
+An offset is a timestamp up to which every change has been read (`percola.feed.settled`):
+transactions still in flight commit above it. A stream without a checkpoint first reads the table's
+current rows, each with its newest commit_ts, and then every change:
 
     {"snapshot": T, "after": row}   the table at T, up to and including this row (in hex)
     {"ts": T}                       every change up to T
 
-Both carry a name for the stream, under which it holds its timestamp back from garbage collection,
-also while it does not run. Where a batch ends stands in its end alone: Spark asks for the initial
-offset once more if the first batch has to be repeated, and then it is another one.
+Both contain the stream's name, which is also the name of its retention hold; the hold remains
+while the stream does not run. What a batch contains must follow from its end offset alone: if the
+first batch is repeated, Spark calls `initialOffset` again, which returns another one.
 
-All changes of a row that are in one batch are in one partition, in the order of commit_ts. Tasks
-only read, so Spark may repeat them.
+All changes of a row in one batch are in one partition, in the order of commit_ts. Tasks only read,
+so Spark may repeat them.
 """
 
 from __future__ import annotations
@@ -58,30 +58,30 @@ CHANGED: Final = "changed"
 _FEEDS_OWN: Final[dict[str, DataType]] = {COMMIT_TS: LongType(), CHANGED: ArrayType(StringType())}
 
 HOLD_SECONDS: Final = 86_400.0
-"""How long a stream that does not run holds back its timestamp if nothing else is asked for."""
+"""The default number of seconds for which a stopped stream's timestamp is held."""
 
 _IDLE_SECONDS: Final = 60.0
-"""After so long without a change the offset moves on by itself: or the hold would stand still."""
+"""Without changes, the offset advances this often, so that the hold does, too."""
 
 _HOLD_MOVES: Final = 1.0
-"""How often, in seconds, the hold follows a stream that goes on."""
+"""The interval, in seconds, at which the hold follows an advancing stream."""
 
 _REST: Final = 4.0
-"""A look for locks, or for changes where there were none, is not repeated for so many times as
-long as it took: on a store of servers either may read the whole table."""
+"""A scan for locks, or one that found no changes, is not repeated for this many times its own
+duration: on a remote store either may read the whole table."""
 
 _BATCH_ROWS: Final = 4096
 _BATCH_BYTES: Final = 8 << 20
 
 
-# --- What a feed looks like -------------------------------------------------------------
+# --- The schema of a feed ---------------------------------------------------------------
 
 
 def feed_schema(options: Options) -> StructType:
     """The columns of the feed: the row, commit_ts, changed, and those of the table.
 
-    Raises NoFeedError if the table keeps none; SchemaError if a column of the table is called as
-    one of the feed's own.
+    Raises NoFeedError if the table has no feed; SchemaError if a column of the table has the name
+    of one of the feed's own.
     """
     with options.open() as repository:
         table = options.table(repository)
@@ -102,9 +102,9 @@ def _check_name(table: Table[Any], name: str) -> None:
 
 
 def _owned(table: Table[Any], schema: StructType, options: Options) -> set[str]:
-    """Which of the schema's columns are the feed's own; WrongTypeError for those of no such type.
+    """Which of the schema's columns are the feed's own; WrongTypeError for ones of another type.
 
-    Unless the option feedColumns says that they are, those that the table has too are the table's.
+    A column whose name the table has too is the table's, unless feedColumns is set.
     """
     members = {one.name.casefold() for one in table.members if not isinstance(one, WeakColumn)}
     found = set()
@@ -126,14 +126,14 @@ def _owned(table: Table[Any], schema: StructType, options: Options) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a stream has come: what an offset says.
+    """The position of a stream, which its offset encodes.
 
     Attributes:
-        ts: every change up to here has been read; while the table is read first, the timestamp at
-            which it is read.
+        ts: every change up to here has been read; during the first reading of the table, the
+            timestamp at which it is read.
         stream: the stream's name.
-        after: while the table is read first, the row up to which it has been; else None.
-        initial: whether the stream has not begun: another attempt begins elsewhere.
+        after: during the first reading of the table, the last row that has been read; else None.
+        initial: whether the stream has not begun: another attempt may begin elsewhere.
     """
 
     ts: int
@@ -142,7 +142,7 @@ class Position:
     initial: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """The offset as Spark keeps it in its checkpoint."""
+        """The offset as Spark stores it in its checkpoint."""
         if self.after is not None:
             return {"snapshot": self.ts, "after": self.after.hex(), "stream": self.stream}
         said: dict[str, Any] = {"ts": self.ts, "stream": self.stream}
@@ -150,7 +150,7 @@ class Position:
 
     @classmethod
     def of(cls, offset: dict[str, Any]) -> Position:
-        """What an offset of a checkpoint says; UsageError if it is of another source."""
+        """Decode an offset of a checkpoint; UsageError if it is another source's."""
         try:
             stream = str(offset["stream"])
             if "snapshot" in offset:
@@ -164,7 +164,7 @@ class Position:
 
 
 class StreamTooOldError(SnapshotTooOldError):
-    """Garbage collection has removed changes that a stream had yet to read (P12)."""
+    """Garbage collection has removed changes that a stream had not read yet (P12)."""
 
     def __str__(self) -> str:
         return (
@@ -176,7 +176,7 @@ class StreamTooOldError(SnapshotTooOldError):
         )
 
 
-# --- The driver's side ------------------------------------------------------------------
+# --- In the driver ----------------------------------------------------------------------
 
 
 @dataclass
@@ -195,7 +195,7 @@ class FeedPartition(InputPartition):
 
 
 def stream_reader(options: Options, schema: StructType) -> DataSourceStreamReader:
-    """The reader of a table's feed; see `feed_schema` for what is refused."""
+    """The reader of a table's feed; raises the errors of `feed_schema`."""
     with options.open() as repository:
         table = options.table(repository)
         since(repository, table)
@@ -206,7 +206,7 @@ def stream_reader(options: Options, schema: StructType) -> DataSourceStreamReade
 
 
 class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the feed of a table. One works in the driver's helper process as long as the query."""
+    """Reads the feed of a table. One lives in the driver's helper process as long as the query."""
 
     def __init__(self, options: Options, schema: StructType, columns: Sequence[Chosen]) -> None:
         self._options = options
@@ -217,7 +217,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._settled = 0
         self._look_again = 0.0
         self._nothing_in: tuple[int, int] | None = None
-        # When the offset last moved, what was last held back and when, and what was not since.
+        # When the offset last moved; the last hold and its time; a newer position not held yet.
         self._moved = time.monotonic()
         self._held: tuple[Position, float] | None = None
         self._unheld: Position | None = None
@@ -236,7 +236,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         else:
             now, first = self._find_settled(), since(repository, table)
             if now < first:
-                # The feed has begun just now, and what is in flight began before it.
+                # The feed is new, and transactions in flight began before it.
                 now = self._settled = settle(repository, table, first)
             whole = beginning is None
             position = Position(now, stream, b"" if whole else None, initial=not whole)
@@ -250,23 +250,23 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """What commits from here on is for the next run."""
+        """Fix the end of this run: later commits are left to the next one."""
         self._target = self._find_settled()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """How far a batch from `start` may go.
+        """The end of a batch that begins at `start`.
 
-        In whole timestamps, so `limit` may be exceeded by the changes of one.
+        Timestamps are never split, so the changes of one may exceed `limit`.
         """
         position = Position.of(start)
         self._check(position)
-        # A batch that ends there has been committed. At the end of a run it may be the last word.
+        # The batch that ends at `start` has been committed. It may be the last one of a run.
         self._hold(position, last=self._target is not None and position.ts >= self._target)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         if position.after is not None:
             return self._further_row(position, position.after, most).to_json()
         if position.initial:
-            # An empty batch, after which the timestamp stands in the checkpoint.
+            # An empty batch, which stores the timestamp in the checkpoint.
             return replace(position, initial=False).to_json()
         return replace(position, ts=self._further_ts(position.ts, most)).to_json()
 
@@ -301,10 +301,10 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     break
             now = time.monotonic()
             if not counted:
-                # What is settled stays so: it is looked at again with what is settled next.
+                # A settled range does not change: do not scan it again until more is settled.
                 self._nothing_in = after, upto
                 self._rest(now - began)
-        # It moves on also where nothing changes, but not for every commit to another table.
+        # The offset advances without changes, too, but not for every commit to another table.
         rest = min(_IDLE_SECONDS, self._hold_seconds / 4)
         if not counted and self._target is None and now - self._moved < rest:
             return after
@@ -315,9 +315,9 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return whole if whole > after else last
 
     def _find_settled(self) -> int:
-        """The newest settled timestamp; as it was a moment ago, if there are locks by the million.
+        """The newest settled timestamp; a recent one if the scan for locks is slow.
 
-        It never goes down: what was settled once stays so.
+        It never decreases: a settled timestamp stays settled.
         """
         began = time.monotonic()
         if began >= self._look_again:
@@ -327,7 +327,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._settled
 
     def _rest(self, took: float) -> None:
-        """Put off the next look for what is settled, after one that took so many seconds."""
+        """Delay the next scan for the settled timestamp after one that took `took` seconds."""
         rest = _REST * took if took > 0.05 else 0.0
         self._look_again = max(self._look_again, time.monotonic() + rest)
 
@@ -340,7 +340,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- A batch --------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The ranges of rows in which a batch is read."""
+        """The ranges of rows of a batch."""
         first, last = Position.of(start), Position.of(end)
         self._moved = time.monotonic()
         repository, table = self._repository(), self._table_name
@@ -348,7 +348,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = self._options.count("partitions")
         self._check(first if first.after is None else last)
         if first.after is not None:
-            # At the timestamp of the end: the start may be of another attempt.
+            # At the end's timestamp: the start may be from another attempt.
             beyond = _next(last.after) if last.after else b""
             ranges = row_ranges(store, table, _next(first.after), beyond, most)
             return [FeedPartition(None, last.ts, *one) for one in ranges]
@@ -358,18 +358,18 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [FeedPartition(first.ts, last.ts, *one) for one in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One range of a batch; runs in a task, which knows nothing of other calls."""
+        """Read one range of a batch; runs in a task, without state from other calls."""
         assert isinstance(partition, FeedPartition)
         with self._options.open() as repository:
             table = self._options.table(repository)
             yield from _batches(repository, table, self._schema, self._columns, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing before `end` will be asked for any more."""
+        """Record that Spark will not request anything before `end` again."""
         self._hold(Position.of(end))
 
     def stop(self) -> None:
-        """The query has ended; what it holds back stays, for the next run."""
+        """The query has ended; its retention hold stays for the next run."""
         opened, last = self._opened, self._unheld
         if opened is None:
             return
@@ -398,9 +398,9 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._options.seconds("holdSeconds", HOLD_SECONDS)
 
     def _hold(self, position: Position, *, last: bool = False) -> None:
-        """Hold the position's timestamp back from garbage collection, in place of the last one.
+        """Move the retention hold to the position's timestamp.
 
-        Not every time, but for the `last` one: an older timestamp only keeps a little more.
+        Rate-limited except for the `last` position: an older timestamp only retains a little more.
         """
         seconds = self._hold_seconds
         now = time.monotonic()
@@ -420,7 +420,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._unheld = None
 
 
-# --- A task's side ----------------------------------------------------------------------
+# --- In a task --------------------------------------------------------------------------
 
 
 def _batches(
@@ -430,12 +430,12 @@ def _batches(
     columns: Sequence[Chosen],
     partition: FeedPartition,
 ) -> Iterator[pa.RecordBatch]:
-    """What is in a partition as Arrow batches of the schema."""
+    """The contents of a partition as Arrow batches of the schema."""
     store, wanted = repository.context.store, _wanted(columns)
     start, end = partition.start, partition.end
     after, upto = partition.after, partition.upto
     convert = _converter(schema, columns)
-    # While it is read, garbage collection keeps it, whatever has become of the hold.
+    # The snapshot protects the range from garbage collection even if the hold has expired.
     with repository.snapshot(at=upto if after is None else after):
         if after is None:
             rows = read_rows(store, table.name, upto, start=start, end=end, wanted=wanted or None)
@@ -482,5 +482,5 @@ def _converter(
 
 
 def _next(row: bytes) -> bytes:
-    """The first row after one; the first of all after none."""
+    """The smallest key after `row`; the beginning of the table for an empty `row`."""
     return row + b"\0" if row else b""
