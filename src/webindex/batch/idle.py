@@ -1,4 +1,4 @@
-"""Invariant 11: what is left in a repository that is not at rest."""
+"""Invariant 11: the pending work of a repository that is not at rest."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from webindex.batch.verdict import Judged
 
 
 def judge_rest(repo: Repository) -> tuple[Judged, list[str]]:
-    """Look at what waits now; also in sentences.
+    """Check for pending work now; also described in sentences.
 
-    What a killed process has left locked is settled first, as anybody does who reads it: not all of
-    it is ever read.
+    Locks of dead processes are resolved first, as a reader would do: not all of them are ever read.
     """
     inspection.settle_the_dead(repo)
     judged = Judged(11)

@@ -32,7 +32,7 @@ def share_of(share: float, keys: Iterable[Key], *seed: object) -> set[Key]:
 
 
 def quotas(sizes: Sequence[int], total: int) -> list[int]:
-    """The documents to take from each package, in proportion to its size; at least one if it can."""
+    """Documents to take from each package, in proportion to its size; at least one if it can."""
     have = sum(sizes)
     if total >= have:
         return list(sizes)

@@ -10,7 +10,7 @@ and waiting pages are looked up in a later transaction, `parse` or `offer`. So o
 original, the later one sees the other, without a cell that both would have to write: a
 payload that a million pages share makes no loader wait for another.
 
-`settle` is a function of the known captures and reports: it decides anew what the page is. So it
+`settle` recomputes what the page is from the known captures and reports. So it
 does not matter how often it runs, and a better original may be loaded later (see `revisits.find`
 for the order of preference).
 """

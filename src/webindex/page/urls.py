@@ -242,7 +242,7 @@ def _clean(parsed: can_ada.URL, given: str) -> str:
 
 
 def _without_dots(path: str) -> str:
-    """Resolve ``.`` and ``..``: ada overlooks them after a name that begins with a dot."""
+    """Resolve ``.`` and ``..``: ada misses them after a name that begins with a dot."""
     kept: list[str] = []
     dots = ""
     for segment in path[1:].split("/"):

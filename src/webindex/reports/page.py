@@ -136,7 +136,7 @@ _COLUMNS: Final = [
 
 
 def tell(repo: Repository, index: ServingIndex, url: str) -> Story:
-    """Gather the story of a URL. Raises BadUrlError if it is not one."""
+    """Compile the report of a URL. Raises BadUrlError if it is not one."""
     url = normalise(url)
     row = page_row(url)
     story = Story(url, row, 0)

@@ -247,7 +247,7 @@ def started_job(context: SparkContext, name: str, show: Show) -> Iterator[Job]:
 
 
 def _gist(error: Exception) -> str:
-    """The sentence within Spark's report of a task that failed for good."""
+    """The sentence within Spark's report of a task that failed repeatedly."""
     text = str(error)
     if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
         return "its JVM died (killed, or out of memory?)."
