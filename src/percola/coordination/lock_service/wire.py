@@ -1,7 +1,7 @@
 """§2.4 on the wire: the messages of the lock service, and the names of its methods.
 
-The messages of `lock_service.proto`, written by hand as those of the oracle are
-(`percola.oracle.messages` says why).
+The messages of `lock_service.proto`, written by hand like those of the oracle (for the reasons in
+`percola.oracle.messages`).
 """
 
 from __future__ import annotations

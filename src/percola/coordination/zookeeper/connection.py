@@ -1,11 +1,11 @@
-"""§2.2, §2.4: one connection to ZooKeeper, with bounded waits and errors in words.
+"""§2.2, §2.4: one connection to ZooKeeper, with bounded waits and readable errors.
 
     ROOT/live/TOKEN          ephemeral: a liveness token (`percola.coordination.zookeeper.session`)
     ROOT/held/TS-NAME        ephemeral: a process reads at TS (see `…zookeeper.coordination`)
     ROOT/observers           changes whenever observers are announced
 
-The driver keeps one session, and takes up another when that is lost. What it is asked is asked
-asynchronously, since only so a wait can be bounded.
+The driver keeps one session, and opens another when it is lost. All requests are asynchronous,
+since only then can a wait be bounded.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 from percola.errors import StoreError
 
 log = logging.getLogger("percola.zookeeper")
-# It warns of every attempt to connect; what matters of that is told here.
+# The driver warns of every attempt to connect; what matters is reported here.
 _driver_log = logging.getLogger("percola.zookeeper.kazoo")
 _driver_log.setLevel(logging.ERROR)
 
 _SILENT: Final = 1.0
-"""Seconds for which a ZooKeeper that did not answer is not asked again."""
+"""Seconds without requests after ZooKeeper did not answer."""
 _SESSIONS: Final = 2
-"""After so many time-outs without a connection a session is given up for a new one."""
+"""The number of time-outs without a connection after which a new session is opened."""
 _PROBE_SECONDS: Final = 0.5
 
 
 class UnreachableError(StoreError):
-    """ZooKeeper did not answer, which may pass by itself."""
+    """ZooKeeper did not answer; this may be temporary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What `ZooKeeperCoordination` was given; it says what each means."""
+    """The arguments of `ZooKeeperCoordination`, which documents them."""
 
     hosts: tuple[str, ...]
     root: str
@@ -71,19 +71,19 @@ class Settings:
 
 
 class Connection:
-    """A process's one connection; everything but `begin` and `end` may be called by any thread.
+    """A process's one connection; all methods but `begin` and `end` may be called from any thread.
 
     Args:
         settings: where ZooKeeper is, and for how long to wait.
-        changed: called by the driver's thread when it was connected or disconnected, with whether
-            the session was lost, and all ephemeral nodes with it; must not wait.
+        changed: called by the driver's thread after it has connected or disconnected, with whether
+            the session was lost, and with it all ephemeral nodes; must not wait.
     """
 
     def __init__(self, settings: Settings, changed: Callable[[bool], None]) -> None:
         self.settings = settings
         self.acl = CREATOR_ALL_ACL if settings.auth else OPEN_ACL_UNSAFE
         self.refused = ""
-        """Why ZooKeeper does not let this process in, if it does not."""
+        """Why ZooKeeper refuses this process, if it does."""
         self._changed = changed
         self._client: Any = None
         self._ended = False
@@ -92,13 +92,13 @@ class Connection:
         self._made_folders = False
 
     def begin(self) -> None:
-        """Connect in the background, unless that goes on already."""
+        """Connect in the background, unless it is connecting already."""
         if self._client is not None:
             down = time.monotonic() - self._down_since
             if not self._ended and down < _SESSIONS * self.settings.session_seconds:
                 return
-            # The driver gives up where it is refused. And servers that have lost their data do
-            # not let anybody in again who has seen these.
+            # The driver gives up when it is refused. And servers that have lost their data refuse #
+            # clients that have seen those data.
             self.end()
             self._changed(True)
         settings = self.settings
@@ -130,7 +130,7 @@ class Connection:
         self._changed(lost)
 
     def end(self) -> None:
-        """End the session. Takes about its time-out where ZooKeeper does not answer."""
+        """End the session. Takes about its time-out if ZooKeeper does not answer."""
         client, self._client = self._client, None
         if client is None:
             return
@@ -141,7 +141,7 @@ class Connection:
             log.debug("a session did not end well: %r", error)
 
     def leave_parent(self) -> None:
-        """In the child of a fork: let go of what was copied, without a word to ZooKeeper."""
+        """In the child of a fork: discard the copied connection without contacting ZooKeeper."""
         client, self._client = self._client, None
         if client is None:
             return
@@ -153,7 +153,7 @@ class Connection:
 
     @property
     def is_connected(self) -> bool:
-        """Whether ZooKeeper can be asked just now."""
+        """Whether requests can be sent now."""
         client = self._client
         return client is not None and bool(client.connected) and not self._ended
 
@@ -163,7 +163,7 @@ class Connection:
         """The answer to one of the driver's asynchronous calls.
 
         Raises UnreachableError if it does not come within `request_seconds`, StoreError if it is
-        refused. NoNodeError, NodeExistsError and BadVersionError pass: whoever asks knows why.
+        refused. NoNodeError, NodeExistsError and BadVersionError are passed on to the caller.
         """
         client = self._client
         if not self.is_connected or time.monotonic() < self._silent_until:
@@ -181,7 +181,7 @@ class Connection:
             raise self.failed(error) from error
 
     def ask_each(self, calls: list[Callable[[Any], Any]]) -> list[Any]:
-        """The answers to several calls that are sent together; None where there is no node."""
+        """The answers to several calls sent together; None where the node does not exist."""
         sent: list[Any] = []
 
         def send(client: Any) -> Any:
@@ -196,16 +196,16 @@ class Connection:
 
         if not calls:
             return []
-        # They are answered in the order in which they were sent.
+        # ZooKeeper answers requests in the order in which they were sent.
         with contextlib.suppress(NoNodeError):
             self.ask(send)
         return [answer(one) for one in sent]
 
     def is_there(self, path: str) -> bool:
-        """Whether a node is there, by the word of the ensemble's leader if it seems not to be.
+        """Whether a node exists; if it seems not to, after a sync with the ensemble's leader.
 
-        The server that is asked may be behind: the node of a process that has just come may have
-        yet to reach it.
+        The server may be behind: the node of a process that has just started may not have reached
+        it yet.
         """
         if self.ask(lambda client: client.exists_async(path)) is not None:
             return True
@@ -217,7 +217,7 @@ class Connection:
         return self.ask(sync_and_look) is not None
 
     def children(self, path: str) -> list[str]:
-        """The names of the nodes in a folder, in order; none if it is not there."""
+        """The sorted names of a node's children; none if it does not exist."""
         try:
             found: list[str] = self.ask(lambda client: client.get_children_async(path))
         except NoNodeError:
@@ -225,7 +225,7 @@ class Connection:
         return sorted(found)
 
     def create(self, path: str) -> None:
-        """Make an ephemeral node without data; harmless if it is there."""
+        """Create an ephemeral node without data; no effect if it exists."""
         self.make_folders()
         try:
             self.ask(lambda client: client.create_async(path, b"", self.acl, ephemeral=True))
@@ -236,15 +236,15 @@ class Connection:
             raise
 
     def delete(self, path: str) -> None:
-        """Remove a node; harmless if it is not there."""
+        """Delete a node; no effect if it does not exist."""
         with contextlib.suppress(NoNodeError):
             self.ask(lambda client: client.delete_async(path))
 
     def make_folders(self, *, again: bool = False) -> None:
-        """Make what is to stand under the root; once, unless it has to be made `again`."""
+        """Create the permanent nodes under the root; once, unless `again`."""
         if self._made_folders and not again:
             return
-        # What is above the root may be shared with repositories that show another credential.
+        # Nodes above the root may be shared with repositories that use another credential.
         if above := self.settings.root.rpartition("/")[0]:
             self._make_folder(above, OPEN_ACL_UNSAFE)
         for name in ("live", "held", "observers"):
@@ -262,7 +262,7 @@ class Connection:
         return ", ".join(self.settings.hosts)
 
     def failed(self, error: KazooException) -> StoreError:
-        """What is wrong when ZooKeeper answers, and refuses."""
+        """The error for a request that ZooKeeper refused."""
         if isinstance(error, NoAuthError):
             return StoreError(
                 f"ZooKeeper at {self.hosts} does not let this process use {self.settings.root}: "
@@ -275,7 +275,7 @@ class Connection:
         )
 
     def unreachable(self, probed: str = "") -> UnreachableError:
-        """What is wrong when nobody answers."""
+        """The error for a request that was not answered."""
         told = f" ({probed})" if probed else ""
         return UnreachableError(
             f"ZooKeeper does not answer at {self.hosts}{told}. Check the addresses, and that most "
@@ -283,9 +283,9 @@ class Connection:
         )
 
     def probe(self) -> str:
-        """What is the matter with the servers, as far as can be told from here.
+        """What is wrong with the servers, as far as this process can tell.
 
-        Takes up to half a second for each.
+        Takes up to half a second for each server.
         """
         return "; ".join(f"{one}: {_probe(one)}" for one in self.settings.hosts)
 
@@ -293,8 +293,8 @@ class Connection:
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """The driver's threads, with a bound on each TCP connect, as in ZooKeeper's Java client.
 
-    The driver itself waits for a whole session time-out on a server whose machine is off, and so
-    spends all of `timeout_seconds` on it while the others of the ensemble serve.
+    The driver itself waits a whole session time-out for a server whose machine is off, and so
+    spends all of `timeout_seconds` on it while the rest of the ensemble is available.
     """
 
     def __init__(self, connect_seconds: float) -> None:

@@ -1,14 +1,14 @@
-"""§2.2 liveness tokens in ZooKeeper: a process's one session, and the token that lives with it.
+"""§2.2 liveness tokens in ZooKeeper: a process's one session, and the token tied to it.
 
-    ROOT/live/TOKEN     ephemeral: it goes with its session. Its data say who that is:
+    ROOT/live/TOKEN     ephemeral: deleted with its session. Its data describe the process:
                         {"pid": 4711, "host": "b", "observers": {"docs.contents": ["cluster"]}}
     ROOT/observers      empty; changes with every announcement, so that of two processes that
                         announce at once one sees the other
 
-A token is good for the session's time-out from the moment when ZooKeeper was last asked for its
-node and had it; the session is not ended sooner. A thread asks four times in that while. So a
-connection that is lost is not yet a loss; a token of which nothing was heard for so long is shown
-to nobody until it was seen again; and one that is gone is replaced by another, never made again.
+A token is good for one session time-out after the last request for its node that ZooKeeper answered
+with the node; the session does not expire sooner. A thread sends four such requests per time-out.
+So the token survives a lost connection; a token that was not confirmed for that long is not used
+until it is confirmed again; and one that is gone is replaced by a new one, never recreated.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from percola.errors import ObserverMismatchError, PercolaError, RepositoryClosed
 log = logging.getLogger("percola.zookeeper")
 
 TURN_SECONDS: Final = 1.0
-"""How often the thread looks whether there is something to do."""
+"""Seconds between the thread's checks for work."""
 _ATTEMPTS: Final = 20
 
 
@@ -47,20 +47,20 @@ class Session:
 
     Args:
         settings: where ZooKeeper is, and for how long to wait.
-        turn: called about once a second by the session's thread; says whether it needs a
-            connection that is not there.
+        turn: called about once a second by the session's thread; returns whether it needs a
+            connection and there is none.
     """
 
     def __init__(self, settings: Settings, turn: Callable[[Session], bool]) -> None:
         self.connection = Connection(settings, self._note)
         self.generation = 0
-        """Goes up when a session was lost, and all ephemeral nodes with it."""
+        """Increases when a session is lost, and with it all ephemeral nodes."""
         self._settings = settings
         self._turn = turn
-        # The state below, and whoever waits for it to change. Nobody who holds it waits for
-        # ZooKeeper: the driver's thread wants it too.
+        # Guards the state below and signals its changes. A thread that holds it never waits for #
+        # ZooKeeper: the driver's thread needs it too.
         self._changed = threading.Condition(threading.Lock())
-        # One at a time writes the token's node.
+        # One thread at a time writes the token's node.
         self._writing = threading.RLock()
         self._wake = threading.Event()
         self._keeper: threading.Thread | None = None
@@ -78,9 +78,10 @@ class Session:
     # --- For the coordination -------------------------------------------------------------
 
     def start(self, *, connect: bool = True) -> None:
-        """Start the thread, and begin to connect. Raises RepositoryClosedError after `close`.
+        """Start the thread and connect in the background. Raises RepositoryClosedError after
+        `close`.
 
-        Without `connect` the thread only has its turns until a connection is needed.
+        Without `connect` the thread only calls `turn` until a connection is needed.
         """
         is_under_way = self._keeper is not None and (not connect or self._needed_since is not None)
         if is_under_way and not self._closed:
@@ -98,9 +99,9 @@ class Session:
                 self._keeper.start()
 
     def token(self) -> str:
-        """The liveness token; waits a while for the first one, and for one in place of a lost one.
+        """The liveness token; waits for the first one, and for the replacement of a lost one.
 
-        Raises StoreError if there is none for `timeout_seconds`, or at once if none can be had.
+        Raises StoreError if there is none for `timeout_seconds`, or at once if waiting is useless.
         """
         good = self.good_token
         if good is not None:
@@ -132,16 +133,16 @@ class Session:
 
     @property
     def good_token(self) -> str | None:
-        """The token, if it is known to live."""
+        """The token, if it is known to be alive."""
         token = self._token
         return token if token is not None and time.monotonic() < self._until else None
 
     def is_own(self, token: str) -> bool:
-        """Whether it is the token of this very process, known to live or not."""
+        """Whether it is this process's token, known to be alive or not."""
         return token == self._token
 
     def await_connection(self, seconds: float) -> bool:
-        """Whether ZooKeeper can be asked; waits for that while this process is only beginning."""
+        """Whether requests can be sent; waits for the process's first connection."""
         connection = self.connection
         if connection.is_connected:
             return True
@@ -156,7 +157,7 @@ class Session:
         return connection.is_connected
 
     def connected(self) -> Connection:
-        """The connection, once there is one; StoreError if there is none."""
+        """The connection, once it is established; StoreError if it is not."""
         if self.await_connection(self._settings.timeout_seconds):
             return self.connection
         if why := self._why_none():
@@ -164,7 +165,7 @@ class Session:
         raise self.connection.unreachable(self.connection.probe())
 
     def processes(self) -> list[dict[str, object]]:
-        """What the nodes of the live tokens say."""
+        """The data of the nodes of all live tokens."""
         connection, live = self.connection, self._settings.path("live")
         tokens = connection.children(live)
         calls = [_getting(f"{live}/{token}") for token in tokens]
@@ -174,7 +175,7 @@ class Session:
                 continue
             try:
                 found.append({"token": token, **json.loads(answer[0])})
-            except (ValueError, TypeError):  # Not ours; but somebody lives there.
+            except (ValueError, TypeError):  # Not Percola's data, but the process is alive.
                 found.append({"token": token, "pid": 0, "host": "", "observers": {}})
         return found
 
@@ -186,7 +187,7 @@ class Session:
             try:
                 self._write(token, is_new=False)
             except BaseException:
-                # If it was written and only the answer got lost, the thread puts it right.
+                # If it was written and only the answer was lost, the thread corrects it.
                 self._observers, self._written = before, b""
                 self._wake.set()
                 raise
@@ -202,7 +203,7 @@ class Session:
             self._changed.notify_all()
         self._wake.set()
         if keeper is not None and keeper is not threading.current_thread():
-            # It ends the session. Where ZooKeeper does not answer, the time-out does.
+            # This ends the session; if ZooKeeper does not answer, its time-out does.
             keeper.join(2 * self._settings.request_seconds)
 
     # --- The thread -----------------------------------------------------------------------
@@ -222,7 +223,7 @@ class Session:
                 if self.connection.is_connected:
                     told = ""
             except UnreachableError:
-                pass  # It is tried again; whoever waits for it is told.
+                pass  # It is retried; waiting threads report it.
             except (PercolaError, KazooException) as error:
                 if (says := str(error) or repr(error)) != told:
                     told = says
@@ -233,7 +234,7 @@ class Session:
         self.connection.end()
 
     def _note(self, lost: bool) -> None:
-        """The connection has changed; called by the driver's own thread."""
+        """Record a change of the connection; called by the driver's thread."""
         with self._changed:
             if self._closed:
                 return
@@ -252,11 +253,11 @@ class Session:
         self._written = b""
 
     def _why_none(self) -> str:
-        """Why no token can be had, if waiting does not help."""
+        """Why there will be no token, if waiting is useless; else empty."""
         return self.connection.refused or self._refused
 
     def _is_due(self) -> bool:
-        """Whether the token's node has to be made, changed or seen again."""
+        """Whether the token's node must be created, changed or confirmed."""
         if not self._wanted:
             return False
         if self._token is None or self._written != self._described():
@@ -265,13 +266,13 @@ class Session:
         return self._until - time.monotonic() <= lasts * 3 / 4
 
     def _look(self) -> None:
-        """See that the token's node is there, or make one."""
-        # What counts is that it was there after this moment.
+        """Confirm that the token's node exists, or create one."""
+        # The token is good from this moment on if the node is found.
         asked, generation = time.monotonic(), self.generation
         token = self._token
         with self._writing:
             if token is None:
-                # The same again after a lost answer, or a session would have two.
+                # Reuse the token after a lost answer, or a session would have two.
                 token = self._next = self._next or f"{os.getpid()}-{secrets.token_hex(6)}"
                 self._write_new(token)
             elif not self.connection.is_there(self._settings.path("live", token)):
@@ -290,7 +291,7 @@ class Session:
                 self._until = asked + self._settings.session_seconds
                 self._changed.notify_all()
             elif self._token is None:
-                # Perhaps it was made in the next session already; nobody was shown it.
+                # It may belong to the next session already; it has not been used.
                 self._next = token
 
     def _write_new(self, token: str) -> None:
@@ -307,7 +308,7 @@ class Session:
     # --- The token's node -----------------------------------------------------------------
 
     def _write(self, token: str, *, is_new: bool) -> None:
-        """Make or change the token's node, unless a live process contradicts its observers."""
+        """Create or change the token's node, unless a live process's observers conflict with it."""
         with self._writing:
             self.connection.make_folders()
             for _ in range(_ATTEMPTS):
@@ -318,7 +319,7 @@ class Session:
                     self._written = described
                     return
                 if isinstance(wrong, NodeExistsError):
-                    is_new = False  # It was made before, and the answer got lost.
+                    is_new = False  # It was created before, and the answer was lost.
                 elif isinstance(wrong, NoNodeError) and is_new:
                     self.connection.make_folders(again=True)
                 elif not isinstance(wrong, BadVersionError):
@@ -329,7 +330,7 @@ class Session:
         )
 
     def _agree(self, token: str) -> int:
-        """Hold our observers against those of others; which announcement was the last by then."""
+        """Compare our observers with others'; returns the version of the last announcement."""
         call = _getting(self._settings.path("observers"))
         try:
             version: int = self.connection.ask(call)[1].version
@@ -357,7 +358,7 @@ class Session:
             return together.commit_async()
 
         answers = [one for one in self.connection.ask(commit) if isinstance(one, KazooException)]
-        # Of changes that are made together, all before the culprit were rolled back.
+        # In a failed transaction, all operations before the failed one were rolled back.
         blamed = [one for one in answers if not isinstance(one, RolledBackError)]
         return next(iter(blamed or answers), None)
 
