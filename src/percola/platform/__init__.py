@@ -1,1 +1,1 @@
-"""What Percola asks of the operating system: forks, files and file locks."""
+"""Operating-system services: forks, files and file locks; and protobuf fields."""

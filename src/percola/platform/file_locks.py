@@ -1,11 +1,12 @@
-"""Locks on files, by which the processes of a machine take turns, and who holds one.
+"""File locks between the processes of a machine, and the processes that hold them.
 
 Waiting for such a lock has no time limit: the kernel frees it when its holder ends. But a holder
 may be stopped, or hang. So a wait of several seconds is logged, with the process that holds the
-lock and its user, as the kernel tells them (`/proc/locks`).
+lock and its user, as the kernel reports them (`/proc/locks`).
 
-The log is written by a thread, for the waiting one is inside a system call. It is started by the
-first wait, looks once a second and ends a minute after the last: a lock that is free costs nothing.
+A separate thread writes the log, since the waiting thread is inside a system call. It is started by
+the first wait, checks once a second and ends a minute after the last wait: a free lock costs
+nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from percola.platform.files import open_file
 log = logging.getLogger("percola.store")
 
 LOGGED_AFTER: Final = 5.0
-"""Seconds of waiting after which it is logged; again after twice as many, and so on."""
+"""Seconds after which a wait is logged; again after twice as many, and so on."""
 
 _LOOK: Final = 1.0
 _LOOKS: Final = 60
@@ -44,7 +45,7 @@ class Holder(NamedTuple):
 
 
 def holders(fd: int, kind: str, byte: int = 0) -> list[Holder]:
-    """The processes that hold a lock on an open file, as far as the system shows them.
+    """The processes that hold a lock on an open file, as far as the system reveals them.
 
     `kind` is FLOCK, or POSIX for a record lock, and then the one on that byte.
     """
@@ -78,10 +79,10 @@ def _holder(pid: int) -> Holder:
 
 
 class Wait:
-    """Logs waiting for a lock that takes long, by one thread of this process at a time.
+    """Logs long waits for a lock, by one thread of this process at a time.
 
     Args:
-        described: what is waited for, as in "the write lock /a/b".
+        described: the lock, as in "the write lock /a/b".
         held_by: finds the holders.
     """
 
@@ -94,7 +95,7 @@ class Wait:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """For the length of a block this thread waits."""
+        """Mark this thread as waiting during a block."""
         self._since = time.monotonic()
         if not self._is_watched:
             self._is_watched = True
@@ -114,7 +115,7 @@ class Wait:
                 self._is_watched = False
                 if not self._since:
                     return
-                self._is_watched = True  # Somebody has begun to wait just now.
+                self._is_watched = True  # A wait has just begun.
             if not since:
                 continue
             if since != logged:
@@ -141,7 +142,7 @@ class Wait:
         )
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """End the logging thread."""
         self._closed.set()
 
 
@@ -164,10 +165,10 @@ class TurnLock:
                 fcntl.flock(self._fd, fcntl.LOCK_EX)
 
     def release(self) -> None:
-        """Give it back; harmless if it was not taken."""
+        """Release the lock; no effect if it is not held."""
         fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Close the file, and give the lock back."""
+        """Close the file and release the lock."""
         self._wait.close()
         os.close(self._fd)

@@ -1,4 +1,4 @@
-"""Files of a repository's folder: who may use them, and that there is room on the disk for them.
+"""Files of a repository's folder: their permissions, and disk space for them.
 
 Permissions follow the folder that a file is in. There are two kinds of file:
 
@@ -9,12 +9,12 @@ Permissions follow the folder that a file is in. There are two kinds of file:
     data     0600   0640   0644   0660   0664
     locked   0600   0600   0600   0660   0660
 
-A user who can open a file can lock it, for which reading suffices, and a lock that is never given
-back stops every writer. So a lock file is closed to those who could not write anyway. Files of an
-older version lose permissions that are too many when their owner opens them; none are added.
+A user who can open a file, even for reading only, can lock it, and a lock that is never released
+blocks every writer. So users who may not write have no access to lock files. Files of an older
+version lose excess permissions when their owner opens them; none are added.
 
-A file that is mapped into memory needs its blocks before that: where the disk is full, writing to
-a hole of a mapped file is no error that could be handled but the end of the process (SIGBUS).
+Disk blocks of a file are allocated before it is mapped into memory: on a full disk, writing to a
+hole of a mapped file is not an error that can be handled but kills the process (SIGBUS).
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _CLASSES: Final = (0o700, 0o070, 0o007)
 
 
 def is_full(error: OSError) -> bool:
-    """Whether a call failed because the disk, or what this user may have of it, is full."""
+    """Whether a call failed because the disk is full or the user's quota is exceeded."""
     return error.errno in _FULL
 
 
 def no_room(path: Path) -> StoreFullError:
-    """The error to raise where a file cannot be made or extended for want of room."""
+    """The error for a file that cannot be created or extended because the disk is full."""
     return StoreFullError(
         f"There is no room left on the disk for {path}; nothing of this was written. Make room "
         "and try again: everything committed before is safe."
@@ -51,7 +51,7 @@ def no_room(path: Path) -> StoreFullError:
 
 
 def file_error(error: OSError, path: Path) -> RepositoryError:
-    """The error of ours for a file of the repository that cannot be used."""
+    """Percola's error for a file of the repository that cannot be used."""
     if is_full(error):
         return no_room(path)
     return RepositoryError(f"The file {path} cannot be used: {error.strerror}.")
@@ -59,7 +59,7 @@ def file_error(error: OSError, path: Path) -> RepositoryError:
 
 @contextlib.contextmanager
 def using(path: Path) -> Iterator[None]:
-    """Within this block a file or folder of a repository is used: an OSError becomes ours."""
+    """Turn an OSError in a block that uses a repository's file or folder into Percola's error."""
     try:
         yield
     except OSError as error:
@@ -79,12 +79,12 @@ def mode_in(folder: os.stat_result, *, locked: bool) -> int:
 
 
 def open_file(path: Path, *, locked: bool = True, exclusive: bool = False, size: int = 0) -> int:
-    """Open a file of a repository for reading and writing, and make it if it is missing.
+    """Open a file of a repository for reading and writing; create it if it is missing.
 
     Args:
-        locked: see above; a file that is locked or mapped, and not one of data.
-        exclusive: it must not be there yet.
-        size: at least so many bytes of it get blocks on the disk.
+        locked: the kind of file, see above: one that is locked or mapped, not a data file.
+        exclusive: it must not exist yet.
+        size: allocate disk blocks for at least this many bytes.
 
     Raises OSError.
     """
@@ -100,7 +100,7 @@ def open_file(path: Path, *, locked: bool = True, exclusive: bool = False, size:
 
 
 def _open(path: Path, exclusive: bool) -> tuple[int, bool]:
-    """A descriptor, and whether the file was made for it."""
+    """A descriptor, and whether the file was created."""
     while True:
         if not exclusive:
             with contextlib.suppress(FileNotFoundError):
@@ -113,14 +113,14 @@ def _open(path: Path, exclusive: bool) -> tuple[int, bool]:
 
 
 def restrict(fd: int, folder: os.stat_result, *, made: bool, locked: bool = True) -> None:
-    """Give an open file of a folder its permissions; one that was not `made` now gets no more."""
+    """Set the permissions of an open file in a folder; adds none unless it was just `made`."""
     mode = mode_in(folder, locked=locked)
     file = os.fstat(fd)
     had = stat.S_IMODE(file.st_mode)
-    # Some file systems know no permissions, and only an owner may change them.
+    # Some file systems have no permissions, and only an owner may change them.
     with contextlib.suppress(OSError):
         if made and (file.st_uid, file.st_gid) != (folder.st_uid, folder.st_gid):
-            # What root makes in another user's repository must stay usable by that user.
+            # A file that root creates in another user's repository must be usable by that user.
             os.fchown(fd, folder.st_uid if os.geteuid() == 0 else -1, folder.st_gid)
     with contextlib.suppress(OSError):
         if (made and had != mode) or had & ~mode:
@@ -128,7 +128,7 @@ def restrict(fd: int, folder: os.stat_result, *, made: bool, locked: bool = True
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder inside a repository's, with the same permissions; fine if it is there."""
+    """Create a folder inside a repository's, with the same permissions; no effect if it exists."""
     try:
         path.mkdir(mode=PRIVATE_FOLDER)
     except FileExistsError:
@@ -141,7 +141,7 @@ def make_folder(path: Path) -> None:
 
 
 def allocate(fd: int, size: int) -> None:
-    """Have blocks on the disk for the first `size` bytes of a file. Raises OSError.
+    """Allocate disk blocks for the first `size` bytes of a file. Raises OSError.
 
     A file system that copies on write (btrfs, ZFS) may still need new ones later.
     """
@@ -157,7 +157,7 @@ def allocate(fd: int, size: int) -> None:
                 raise
         else:
             return
-    # The file system cannot reserve blocks: what is written takes them. What is there already
-    # stays as it is, for others may be changing it.
+    # The file system cannot reserve blocks, so write them. Existing contents are left alone, since
+    # # others may be changing them.
     while (end := os.fstat(fd).st_size) < size:
         os.pwrite(fd, bytes(size - end), end)

@@ -1,43 +1,44 @@
-"""What the child of a fork inherits, and the one place that decides what becomes of it.
+"""The state that the child of a fork inherits, and how it is reset or refused.
 
 A child has a copy of the parent's memory and of its descriptors, and of its threads only the one
-that forked. A lock that another thread held stays locked for ever in the child, what it protected
-may be half changed, and what belonged to the parent alone (a token, a connection, a random state)
-is now in two processes. So every object with such state sets it in one method, `_start_afresh`,
-which it calls when it is made and registers with `at_fork`; it runs again in each child, before
-anything else does. Nothing is checked later: a read or a commit does not ask for its process id.
+that forked. A lock that another thread held stays locked forever in the child, the state it
+protected may be half changed, and state that belonged to the parent alone (a token, a connection, a
+random state) is now in two processes. So every object with such state sets it in one method,
+`_start_afresh`, which it calls when it is created and registers with `at_fork`; it runs again in
+each child, before anything else does. Nothing is checked later: a read or a commit does not check
+the process id.
 
     inherited by the child                       in the child
     -------------------------------------------  ------------------------------------------------
-    LMDB's environment, its turn lock, readers   closed before the fork, once what runs in it has
-                                                 ended; opened again when needed (`lmdb_file`)
-    LMDB's commit queue and its lock             made anew: the requests are the parent's threads'
-    the memory store                             held during the fork, so that the copy is whole
+    LMDB's environment, its turn lock, readers   closed before the fork, once its transactions have
+                                                 ended; reopened when needed (`lmdb.file`)
+    LMDB's commit queue and its lock             recreated: the requests are the parent's threads'
+    the memory store                             held during the fork, so the copy is consistent
     the mapped safe point                        stays: parent and child share it
-    liveness token, row locks, wake-up FIFO,     closed and made anew when needed; the kernel's
-    slot of what is read (`leases` file)         record locks have stayed with the parent
+    liveness token, row locks, wake-up FIFO,     closed, recreated when needed; the kernel's
+    slot of active reads (`leases` file)         record locks have stayed with the parent
     row locks, listeners (memory, lock service)  none
     ZooKeeper session                            its sockets are closed unused; a new
                                                  session begins when it is needed
-    gRPC channels, streams, Java                 never used, never released; refused (`Unforkable`)
-    threads for calls to HBase                   a new pool; it is never used where Java was
+    gRPC channels, streams, Java                 never used or released; refused (`Unforkable`)
+    threads for calls to HBase                   a new pool; never used if Java was
     timestamps that are read at (`ActiveSnapshots`)  none: the parent's are the parent's to protect
     snapshots and transactions                   refused with TransactionUsedUpError
-    readers of single columns                    made anew; by this, inherited snapshots are known
-    change counts, call counts, habits of reads  empty
-    fates and ages of locks (`LockResolver`)     forgotten, and looked up again
+    readers of single columns                    recreated; this identifies inherited snapshots
+    change counts, call counts, read habits      empty
+    fates and ages of locks (`LockResolver`)     discarded, and read again
     open repositories (`percola.connect.shared`)  stay, with their users; only their locks are new
-    random states                                seeded anew, or both would retry in step
-    a worker                                     is as before its start: its threads are gone
+    random states                                reseeded, or both would retry in step
+    a worker                                     as before its start: its threads are gone
     an oracle's service                          gRPC's: refused
     prometheus metrics of a worker               the parent's; a child's worker makes its own
     locks of `functools.lru_cache`               there are none in CPython; `cached_property` has
                                                  one in Python 3.11, and so is not used
 
-Libraries that do not survive a fork say so instead of trying. With gRPC and an idle connection two
-children in a hundred ended or waited for ever, with all connections closed before the fork one in
-four hundred; gRPC's own support for forks does not change that. A JVM always waits for ever. A
-process that has used one and forks may go on; its children may not use it, nor may theirs.
+Libraries that do not survive a fork are refused in the child. With gRPC and an idle connection two
+children in a hundred crashed or hung, with all connections closed before the fork one in four
+hundred; gRPC's own fork support does not change that. A JVM always hangs. A process that has used
+such a library and forks may continue to use it; its descendants may not.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ _Hook: TypeAlias = Callable[[], None]
 
 
 class _Hooks(NamedTuple):
-    """What one object does at a fork; each is called to get the function, or None."""
+    """The hooks of one object at a fork; each is called to get the function, or None."""
 
     in_child: Callable[[], _Hook | None]
     before: Callable[[], _Hook | None]
@@ -71,7 +72,7 @@ class _Hooks(NamedTuple):
 _numbers: Final = itertools.count()
 _registered: Final[dict[int, _Hooks]] = {}
 _paused: Final[list[_Hook | None]] = []
-# One fork at a time: a second one would find everything paused, and resume it too early.
+# One fork at a time: a second one would find everything paused and resume it too early.
 _forking = threading.Lock()
 
 
@@ -81,8 +82,9 @@ def at_fork(
     """Register what to do at every fork; methods do not keep their object alive.
 
     Args:
-        in_child: sets all state that belongs to one process, locks included, as if nothing had
-            been used yet. It takes no lock: it may be held by a thread that is not there.
+        in_child: resets all state that belongs to one process, locks included, as if nothing had
+            been used yet. It must take no lock: a thread that does not exist in the child may hold
+            it.
         before: called in the parent before the fork. If it raises, it must leave nothing held.
         in_parent: called in the parent after the fork, if `before` did not raise.
 
@@ -102,7 +104,7 @@ def at_fork(
 
 
 def keep_inherited(*things: object) -> None:
-    """In a child: never release these, not even at its end.
+    """In a child: never release these objects, not even at exit.
 
     Their destructors would wait for threads that only the parent has.
     """
@@ -111,7 +113,7 @@ def keep_inherited(*things: object) -> None:
 
 
 def new_random() -> random.Random:
-    """A source of randomness that a child does not have in common with its parent."""
+    """A random number generator that a child does not share with its parent."""
     made = random.Random()
     at_fork(made.seed)
     return made
@@ -151,7 +153,7 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
-    # A garbage collection could end snapshots here, which use what is not made anew yet.
+    # A garbage collection could end snapshots here, which use state that is not reset yet.
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -168,7 +170,7 @@ def _in_child() -> None:
 
 
 def _report(hook: _Hook) -> None:
-    """Print an error and go on: nobody could catch it, and the other objects need their turn."""
+    """Print an error and continue: no caller can catch it, and the other hooks must run."""
     print(f"Percola could not prepare {hook} for a fork:", file=sys.stderr)
     traceback.print_exc()
 
@@ -181,7 +183,7 @@ class Unforkable:
     """A library that does not survive a fork, and whether this process uses it.
 
     Args:
-        described: what it is called in the error of a child.
+        described: its name in the error raised in a child.
 
     Attributes:
         is_used: whether this process has used it.
@@ -199,7 +201,7 @@ class Unforkable:
         self.is_used = False
 
     def refuse_child(self, what: str) -> None:
-        """StoreError in a child of a process that has used it; `what` is what was in use there."""
+        """StoreError in a child of a process that has used it; `what` names the object in use."""
         if self.is_barred:
             raise StoreError(
                 f"{what} was in use in this process's parent before it forked, and "
@@ -208,7 +210,7 @@ class Unforkable:
             )
 
     def begin_use(self, what: str) -> None:
-        """To be called before anything of it is made; raises what `refuse_child` does."""
+        """Call before creating any object of the library; raises as `refuse_child` does."""
         self.refuse_child(what)
         self.is_used = True
 

@@ -1,7 +1,7 @@
-"""§2.3 on the wire: the fields of which a message of protobuf is made.
+"""§2.3 on the wire: encodes and decodes the fields of protobuf messages.
 
-What the oracle and the lock service beside it say to their clients is written by hand with these
-few functions; why, stands in `percola.oracle.messages`.
+The messages of the oracle and the lock service are written by hand with these few functions, for
+the reasons in `percola.oracle.messages`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _BYTES: Final = 2
 
 
 def number(field: int, value: int) -> bytes:
-    """An unsigned number as a field. As protobuf has it, what is zero or empty is left out."""
+    """An unsigned number as a field. As in protobuf, zero and empty values are omitted."""
     return _varint(field << 3 | _VARINT) + _varint(value) if value else b""
 
 
@@ -29,10 +29,10 @@ def data(field: int, value: bytes) -> bytes:
 
 
 class Fields:
-    """A message's fields by number; those of later versions are passed over.
+    """A message's fields by number; unknown fields of later versions are skipped.
 
-    Raises ValueError for bytes that are no message, and where a field is of another kind than it
-    is asked for.
+    Raises ValueError for bytes that are not a message, and for a field of another type than
+    requested.
     """
 
     def __init__(self, raw: bytes) -> None:
