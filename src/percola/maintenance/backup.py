@@ -1,19 +1,19 @@
-"""Backups of a repository: one file, a snapshot of one moment, made while writers run.
+"""Backups of a repository: one file with a consistent snapshot, taken while writers run.
 
-    percola backup 1                      what it is, and the version of this layout
+    percola backup 1                      the file type, and the version of this layout
     {"format": 1, "timestamp": 4711, …}   one line of JSON: `Backup`
     length (4 bytes) ‖ that many bytes    LMDB's file, in pieces …
     00000000                              … up to an empty one
     SHA-256 (32 bytes)                    of all of the above
 
-A backup holds every transaction that had committed by its timestamp, and nothing of those that
-committed later. What was under way at that moment stands in it as it stood then, locks and
-notify entries included: a restored repository is one whose processes have all just been killed.
-Whoever meets a lock finishes or undoes it, a worker does the open work, and timestamps go on
-above every one in it.
+A backup holds every transaction that had committed by its timestamp, and none that committed later.
+Transactions in progress at that moment are in it as they were, with their locks and notify entries:
+a restored repository is one whose processes have all just been killed. Readers that meet a lock
+roll its transaction forward or back, workers run the pending observers, and new timestamps are
+above all those in the backup.
 
-Neither a backup nor what is restored is ever there in part: both are written under another name
-(`….partial-…`, `….restoring-…`: all that a killed process leaves), brought to disk, and renamed.
+Backups and restored repositories are never visible in part: both are written under a temporary name
+(`….partial-…`, `….restoring-…`: all that a killed process leaves), synced to disk, and renamed.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ _HEADER_BYTES: Final = 64 * 1024
 _DESCRIPTION: Final = "percola.json"
 
 Progress = Callable[[int, int], None]
-"""Called with how many bytes are done, and about how many there will be."""
+"""Called with the number of bytes done and the approximate total."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """What a backup says of itself.
+    """The header of a backup.
 
     Attributes:
         format: the version of the repository's format.
         durability: the repository's default: "full" or "relaxed".
-        timestamp: the last timestamp handed out when its snapshot was taken: it holds every
-            commit up to here, and none above.
+        timestamp: the last timestamp handed out when its snapshot was taken: the backup holds every
+            commit up to it, and none above.
         made_ms: when it was made, in milliseconds since the epoch.
         most_bytes: how many bytes the restored store needs on disk at most.
     """
@@ -76,22 +76,22 @@ class Backup:
 
 
 def _nothing(done: int, expected: int) -> None:
-    """No progress is shown."""
+    """Ignore progress."""
 
 
 # --- The header -------------------------------------------------------------------------
 
 
 def encode_header(backup: Backup) -> bytes:
-    """What a backup begins with."""
+    """The first bytes of a backup."""
     fields = {name: getattr(backup, name) for name in Backup.__slots__}
     return _MAGIC + json.dumps(fields).encode() + b"\n"
 
 
 def read_header(source: IO[bytes]) -> tuple[Backup, bytes]:
-    """Read what a backup begins with: what it says, and the bytes read.
+    """Read the header of a backup; returns it and the bytes read.
 
-    Raises DamagedRecordError if it is none, RepositoryVersionError if it is of another version.
+    Raises DamagedRecordError if it is not a backup, RepositoryVersionError if its version differs.
     """
     magic = source.read(len(_MAGIC))
     if magic != _MAGIC:
@@ -129,16 +129,16 @@ def read_header(source: IO[bytes]) -> tuple[Backup, bytes]:
 def backup(
     repo: Repository, target: str | os.PathLike[str] | IO[bytes], *, progress: Progress = _nothing
 ) -> Backup:
-    """Write a backup of the repository to a new file, or to an open stream; others may go on.
+    """Write a backup of the repository to a new file or an open stream; others may go on writing.
 
-    While it runs, the store keeps the versions of its pages that the snapshot needs: what is
-    rewritten meanwhile takes room of its own.
+    While it runs, the store keeps the pages that the snapshot needs, so pages rewritten meanwhile
+    take additional disk space.
 
     Raises:
-        NotARepositoryError: the repository is not in a folder: it is kept in memory only.
-        ConflictingOptionsError: there is such a file already; it is left as it is.
-        StoreFullError: there is no room left on the disk; nothing is left of the backup.
-        StoreError: the store cannot be read, or the file not be written.
+        NotARepositoryError: the repository is in memory only.
+        ConflictingOptionsError: the file exists; it is left unchanged.
+        StoreFullError: the disk is full; the partial backup is removed.
+        StoreError: the store cannot be read, or the file cannot be written.
     """
     folder = Path(repo.address)
     try:
@@ -182,7 +182,7 @@ def _write(made: Backup, copy: SnapshotCopy, out: Any, progress: Progress) -> No
 
 @contextlib.contextmanager
 def _new_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file that gets its name once it is whole and on disk; gone if anything goes wrong."""
+    """A file that is renamed to `path` once complete and on disk, and removed on any error."""
     taken = ConflictingOptionsError(
         f"{path} is there already, and a backup overwrites nothing: name another file."
     )
@@ -198,7 +198,7 @@ def _new_file(path: Path) -> Iterator[IO[bytes]]:
                 _sync(file)
         with _refusing(f"No backup can be written to {path}"):
             try:
-                # Unlike a rename, a link does not replace what somebody has put there meanwhile.
+                # Unlike a rename, a link does not replace a file created there meanwhile.
                 os.link(temporary, path)
             except FileExistsError:
                 raise taken from None
@@ -219,17 +219,17 @@ def restore(
     *,
     progress: Progress = _nothing,
 ) -> Backup:
-    """Make a repository of a backup, in a folder that is empty or not there yet.
+    """Create a repository from a backup, in a folder that is empty or does not exist.
 
-    A file is read twice: nothing is written before all of it is known to be sound. A stream is
-    read once, and the repository gets its name once the stream has proved sound.
+    A file is read twice: nothing is written until its checksum was verified. A stream is read once,
+    and the repository is renamed to its folder once the checksum was verified.
 
     Raises:
-        DamagedRecordError: it is no backup, or it was cut short or changed.
+        DamagedRecordError: it is not a backup, or it was truncated or changed.
         RepositoryVersionError: it is of another version.
-        ConflictingOptionsError: there is something in the folder.
-        StoreFullError: there is no room left on the disk; nothing is left of the repository.
-        StoreError: the file cannot be read, or the repository not be written.
+        ConflictingOptionsError: the folder is not empty.
+        StoreFullError: the disk is full; the partial repository is removed.
+        StoreError: the file cannot be read, or the repository cannot be written.
     """
     target = Path(folder).expanduser()
     _check_free(target)
@@ -250,7 +250,7 @@ def restore(
         with _refusing(f"No repository can be restored to {target}"):
             _fill(temporary, target, found, _pieces(stream, head), progress)
             _check_free(target)
-            # Onto an empty folder at most: the system refuses any other.
+            # Replaces an empty folder at most: the system refuses any other.
             temporary.rename(target)
             sync_folder(target.parent)
     return found
@@ -259,7 +259,7 @@ def restore(
 def _fill(
     folder: Path, target: Path, found: Backup, pieces: Iterator[bytes], progress: Progress
 ) -> None:
-    """Make the folder a repository that can take the target's place, and bring it to disk."""
+    """Write the repository into a folder that can replace the target, and sync it to disk."""
     folder.mkdir(mode=PRIVATE_FOLDER, parents=True)
     if target.is_dir():
         folder.chmod(stat.S_IMODE(target.stat().st_mode))
@@ -284,7 +284,7 @@ def _fill(
 
 
 def _pieces(stream: IO[bytes], head: bytes) -> Iterator[bytes]:
-    """What follows a header; DamagedRecordError by the end of it if anything is not as it was."""
+    """The data after a header; DamagedRecordError at the end if the checksum differs."""
     digest = hashlib.sha256(head)
     while True:
         prefix = _exactly(stream, _LENGTH.size)
@@ -330,7 +330,7 @@ def _check_free(target: Path) -> None:
 
 @contextlib.contextmanager
 def _refusing(what: str) -> Iterator[None]:
-    """What the system says becomes an error of ours; a reader who has gone does not (EPIPE)."""
+    """Turn an OSError into an error of Percola's, except EPIPE: the reader has gone."""
     try:
         yield
     except OSError as error:

@@ -1,38 +1,38 @@
-"""§2.1, §2.2, §2.4: `check` walks a repository and reports every broken invariant of its cells.
+"""§2.1, §2.2, §2.4: `check` scans a repository and reports every violated invariant of its cells.
 
-Crashes, dead writers and lost replies leave a repository in states that look unfinished and are not
-wrong: the next who meets them goes on from there. `percola.maintenance.row_rules` says which states
-a row can never be in; this module finds the rows, and looks at what spans two of them: a lock and
-its primary.
+Crashes, dead writers and lost replies leave a repository in states that are unfinished but not
+wrong: the next reader or worker resolves them. `percola.maintenance.row_rules` defines the states
+that a row can never be in; this module finds the rows, and checks what spans two of them: a lock
+and its primary.
 
-Why it raises no false alarm beside running writers and workers. A row is first read kind by
-kind, while others change it: what looks wrong then may have come from two moments. So it is
-read again, whole, twice in a row, until two readings agree entry for entry. Timestamps are never
-used twice, and nothing that the protocol has deleted is put back at the same timestamp; so what
-two readings have in common stood there all the time between the end of the first and the
-beginning of the second. What neither has seen may still have come and gone around that moment,
-so each reading goes by the order in which entries turn into one another: locks and notify
-entries first, then failures, then write records, and data last. Who misses a lock because it has
-just gone finds the record or the data's absence that it left; who misses a notify entry, the
-failure or the acknowledgment. Had that record come between the two readings, they would differ.
-So the row is judged as it stood, whole, at one moment. In between,
+Why there are no false alarms beside running writers and workers: a row is first read kind by kind,
+while others change it, so an apparent error may combine two moments. The row is then read again,
+completely, until two consecutive readings agree entry for entry. Timestamps are never used twice,
+and nothing that the protocol has deleted is put back at the same timestamp; so entries in both
+readings existed all the time between the end of the first and the beginning of the second. An entry
+in neither may still have come and gone around that moment, so each reading follows the order in
+which entries turn into one another: locks and notify entries first, then failures, then write
+records, and data last. A reading that misses a lock because it was just removed finds the record or
+the missing data that it left; one that misses a notify entry finds the failure or the
+acknowledgment. Had that record come between the two readings, they would differ. So the row is
+judged in the complete state of one moment. In between,
 
     a lock's primary    is read, its lock first. A primary is locked before any other cell (P3),
                         turns from lock to record in one mutation, and keeps the record for as
                         long as a lock of its transaction is left (P4, P12). The other lock is
                         there all the while, so a primary with neither has lost it; below
                         the safe point, where nothing commits any more, that is only a note.
-    the last timestamp  is asked for. It only goes up, and was given out before it was used.
+    the last timestamp  is requested. It only goes up, and was handed out before it was used.
     the schema          is read, if it seems to lack a column. It only grows, and does so before
-                        anybody writes the new column.
+                        the new column is written.
 
-    a table's feed      lists what the row's records say (`percola.maintenance.feed_rules`).
+    a table's feed      agrees with the row's records (`percola.maintenance.feed_rules`).
 
-A row that never holds still for that long is counted as unsettled, and not reported. A broken
-state which is over before it has been read twice may be missed: nothing is ever wrong only for
-a moment but by the luck of another mistake.
+A row that changes too often to be read twice alike is counted as unsettled, and not reported. A
+wrong state that ends before it has been read twice may be missed; only a second mistake could end
+it.
 
-Memory is that of a few hundred entries, and of the largest row.
+Memory use is a few hundred entries and the largest row.
 """
 
 from __future__ import annotations
@@ -72,31 +72,31 @@ _READINGS: Final = 64
 _REMEMBERED: Final = 10_000
 _PROGRESS: Final = 500
 _KINDS: Final = (Kind.LOCK, Kind.NOTIFY, Kind.FAILED, Kind.WRITE, Kind.DATA)
-"""In the order in which one turns into the other: see above."""
+"""In the order in which entries turn into one another: see above."""
 _LIMITS: Final = {Kind.DATA: 16}
-"""Entries a call, where it is not the usual number: data may be large."""
+"""Entries per call, for kinds that differ from the default: data may be large."""
 
 _Item = tuple[bytes, Kind, bytes, int, bytes]
-"""An entry on the walk: row, kind, column, timestamp, value."""
+"""An entry of the scan: row, kind, column, timestamp, value."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """What a check has walked through so far.
+    """Progress of a check.
 
     Attributes:
-        tables: how many tables it has begun.
+        tables: tables whose scan has begun.
         rows: rows with an entry of any kind.
-        cells: cells with an entry of any kind, those of Percola's own columns included.
+        cells: cells with an entry of any kind, including internal columns.
         writes: write records.
-        data: values that stand on their own; small ones stand in write records.
-        notifications: notify entries: observers have yet to look.
-        failures: observers that were set aside.
+        data: separately stored values; small ones are in their write records.
+        notifications: notify entries: changes that observers have yet to handle.
+        failures: dead-lettered changes.
         pending: locks of live processes: transactions that are committing.
-        left: locks that ended processes have left; whoever meets them next finishes or undoes.
-        unsettled: rows that looked odd, but changed too fast to be judged.
-        errors: findings that say that a rule is broken.
-        notes: findings that say that something is unusual, and harmless.
+        left: locks of dead processes, which the next reader resolves.
+        unsettled: rows that looked wrong, but changed too often to be judged.
+        errors: findings of violated rules.
+        notes: findings that are unusual but harmless.
         last_ts: the last timestamp handed out when the check began.
     """
 
@@ -121,13 +121,13 @@ def check(
     counts: Counts | None = None,
     progress: Callable[[Counts], None] = lambda counts: None,
 ) -> Iterator[Finding]:
-    """Walk the whole repository, and report what the protocol never leaves behind.
+    """Scan the whole repository, and report states that the protocol never leaves behind.
 
-    It reads only: nothing is resolved, mended or held up, and others may go on. What they
-    change meanwhile is judged as it is when the walk comes by.
+    It only reads: it resolves, repairs and blocks nothing, and others may read and write. Their
+    changes are judged in the state that the scan finds.
 
     Args:
-        counts: filled with what has been walked through, as it goes.
+        counts: updated during the scan.
         progress: called with the counts every few hundred rows.
 
     Raises StoreError if the store cannot be read.
@@ -154,7 +154,7 @@ def check(
 
 
 class _Walk:
-    """One check: what it has read, counted, and seen of primaries."""
+    """One check: its reads, its counts, and the primaries that it has seen."""
 
     def __init__(self, repo: Repository, counts: Counts) -> None:
         self._repo = repo
@@ -197,13 +197,13 @@ class _Walk:
         ):
             yield cell.row, kind, cell.column, ts, raw
             if kind is Kind.LOCK:
-                # The list of locks has one a cell; there must not be more of them, but look.
+                # The list of locks has one per cell; there must not be more, but check.
                 for other, record in self._store.entries(cell, Kind.LOCK, 0, MAX_TS):
                     if other != ts:
                         yield cell.row, kind, cell.column, other, record
 
     def _tolerantly(self, table: str, stream: Iterator[_Item]) -> Iterator[_Item]:
-        """The stream up to where a key is damaged, which is a finding: the rest is not seen."""
+        """The stream up to the first damaged key, which is a finding; the rest is not read."""
         row = b""
         try:
             for item in stream:
@@ -227,12 +227,12 @@ class _Walk:
         return found
 
     def _read(self, table: str, row: bytes) -> RowEntries:
-        """The whole row anew."""
+        """Read the whole row again."""
         items = [item for kind in _KINDS for item in self._entries(table, kind, row, row + b"\0")]
         return _gathered(items)
 
     def last_ts(self, seen: int) -> int:
-        """The last timestamp handed out: at least `seen`, or as of a moment after the call."""
+        """The last timestamp handed out: at least `seen`, or read after the call began."""
         if seen > self._last_ts:
             self._last_ts = self._context.oracle.read_timestamp()
         return self._last_ts
@@ -240,7 +240,7 @@ class _Walk:
     # --- Judging ------------------------------------------------------------------------
 
     def examine(self, table: str, row: bytes, entries: RowEntries) -> Iterator[Finding]:
-        """What is wrong with a row, if what was read of it stood there at one moment."""
+        """The findings of a row, assuming that its entries were read at one moment."""
         self._learn_columns(table, entries)
         yield from judge(table, row, entries, self._columns, self.last_ts)
         for column, one in entries.items():
@@ -252,7 +252,7 @@ class _Walk:
                 yield from self._judge_primary(Cell(table, row, column), start_ts, lock)
 
     def confirm(self, table: str, row: bytes) -> Iterator[Finding]:
-        """What is wrong with a row that has been read twice, and was the same."""
+        """The findings of a row that was the same in two readings."""
         for _ in range(_READINGS):
             self._missing.clear()
             try:
@@ -266,7 +266,7 @@ class _Walk:
                     yield from found
                     return
             except ValueError:
-                return  # A damaged key: the walk has come across it as well.
+                return  # A damaged key, which the scan reports as well.
         self.counts.unsettled += 1
 
     def _judge_primary(self, cell: Cell, start_ts: int, lock: LockRecord) -> Iterator[Finding]:
@@ -282,7 +282,7 @@ class _Walk:
             try:
                 other = decode_lock(held[0][1]).primary
             except DamagedRecordError:
-                return  # Reported where it stands.
+                return  # Reported with its own cell.
             if other != primary:
                 yield Finding(
                     "lock-without-primary",
@@ -298,8 +298,8 @@ class _Walk:
                 "transaction's lock nor a record of how it ended"
             )
             if start_ts < self._store.safe_point():
-                # A process that was taken for dead may lock once more after garbage collection
-                # has removed what said so; it then finds out, and commits nothing.
+                # A process that was considered dead may lock once more after garbage collection
+                # has removed its rollback; it then notices, and commits nothing.
                 message += ": below the safe point such a transaction commits no more."
                 yield Finding("late-lock", cell, start_ts, message, Severity.NOTE)
             else:
@@ -322,7 +322,7 @@ class _Walk:
     # --- Counting -----------------------------------------------------------------------
 
     def count(self, table: str, row: bytes, entries: RowEntries) -> None:
-        """Count what a row holds."""
+        """Count a row's entries."""
         counts = self.counts
         counts.rows += 1
         counts.cells += len(entries)
@@ -368,9 +368,9 @@ def _gathered(items: Iterable[_Item]) -> RowEntries:
 
 
 def _is_of(start_ts: int, ts: int, raw: bytes) -> bool:
-    """Whether a write record says how the transaction that began at `start_ts` has ended."""
+    """Whether a write record is the outcome of the transaction that began at `start_ts`."""
     try:
         record = decode_write(raw)
     except DamagedRecordError:
-        return True  # Reported where it stands; it may be this one.
+        return True  # Reported with its own cell; it may be this one.
     return record.start_ts == start_ts and (record.op is not Op.ROLLBACK or ts == start_ts)

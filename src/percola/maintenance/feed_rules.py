@@ -1,12 +1,11 @@
-"""§2.1: what a table's feed never looks like beside its write records, for `percola check`.
+"""§2.1: invariants between a table's feed and its write records, for `percola check`.
 
     write record @ c    is listed at c, if it puts or deletes, and c is above where the feed began
     listed at c         there is such a write record at c
 
 Both only above the safe point: below it, garbage collection removes the two one after the other.
-Entry and record are put in one mutation, and neither goes before the safe point has been raised. So
-beside running writers it is enough to look for the other after having seen the one, and at the safe
-point after that.
+Entry and record are put in one mutation, and neither is removed before the safe point has been
+raised. So beside running writers it suffices to read one, then the other, and then the safe point.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class FeedRules:
         self._since = feed_since(store, table)
 
     def judge_row(self, row: bytes, entries: RowEntries) -> Iterator[Finding]:
-        """Which of a row's write records the feed should list, and does not."""
+        """Findings for a row's write records that are missing in the feed."""
         if self._since is None:
             return
         for column, one in entries.items():
@@ -52,7 +51,7 @@ class FeedRules:
                     )
 
     def judge_entries(self, upto: int) -> Iterator[Finding]:
-        """Which entries of the feed up to a timestamp speak of no write record."""
+        """Findings for feed entries up to a timestamp that have no write record."""
         if self._since is None:
             return
         try:
@@ -71,7 +70,8 @@ class FeedRules:
                             "nothing was written.",
                         )
         except SnapshotTooOldError:
-            # Garbage collection has come by, and begins where the feed does.
+            # Garbage collection has removed the oldest entries: start again where the feed now
+            # begins.
             yield from self.judge_entries(upto)
         except NoFeedError:
             yield Finding(
@@ -84,7 +84,7 @@ class FeedRules:
 
 
 def _changing(records: Iterable[tuple[int, bytes]]) -> list[int]:
-    """The timestamps of those records that put or delete; what cannot be read is told elsewhere."""
+    """The timestamps of the records that put or delete; damaged records are reported elsewhere."""
     found = []
     for ts, raw in records:
         with contextlib.suppress(DamagedRecordError):

@@ -1,7 +1,7 @@
-"""§2.1, §2.2, §2.4: what the entries of one row never look like, whoever died when.
+"""§2.1, §2.2, §2.4: invariants of the entries of one row, whatever process crashed when.
 
-A transaction passes through few states, and each row mutation is atomic, so what a cell can
-hold at any one moment is little, kill -9 at every boundary included:
+A transaction passes through few states, and each row mutation is atomic, so a cell can be in only
+few states at any moment, even with kill -9 at every boundary:
 
     entry              always stands together with
     -----------------  -----------------------------------------------------------------------
@@ -14,11 +14,11 @@ hold at any one moment is little, kill -9 at every boundary included:
     record             change stands above
     ack @ c → s        its value is s: an observer has seen everything up to its own start_ts
     observed write @ c a notify entry at c or later, or an acknowledgment of c or later, or the
-                       observer has been set aside there (N1, N2, N5)
+                       change was dead-lettered there (N1, N2, N5)
 
 Garbage collection removes whole versions, data and record in one mutation, and never the newest
-(P12), so it leaves all of that as it is. What involves another row, a lock's primary, is judged
-in `percola.maintenance.check`.
+(P12), so it preserves all of these. Checks that involve another row, a lock's primary, are in
+`percola.maintenance.check`.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ class Severity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that the protocol does not leave behind.
+    """A state that the protocol does not leave behind.
 
     Attributes:
-        rule: the broken rule, in a word or three: `orphan-data`, `lost-notification`.
-        cell: where.
-        ts: the timestamp of the entry in question; 0 where it has none.
+        rule: the name of the violated rule: `orphan-data`, `lost-notification`.
+        cell: the cell concerned.
+        ts: the timestamp of the entry concerned; 0 if it has none.
         message: what is wrong, in a sentence.
-        severity: whether a rule is broken, or it is only unusual.
+        severity: an error or a note.
     """
 
     rule: str
@@ -96,21 +96,21 @@ class Entries:
 
     @property
     def oldest(self) -> int:
-        """The lowest timestamp of its entries, failures apart; 0 if there is none."""
+        """The lowest timestamp of its entries except failures; 0 if there is none."""
         return min((*self.lock, *self.write, *self.data, *self.notify), default=0)
 
     @property
     def newest(self) -> int:
-        """The highest timestamp of its entries, failures apart; 0 if there is none."""
+        """The highest timestamp of its entries except failures; 0 if there is none."""
         return max((*self.lock, *self.write, *self.data, *self.notify), default=0)
 
 
 RowEntries = dict[bytes, Entries]
-"""A row's entries, by column, Percola's own columns included."""
+"""A row's entries by column, including internal columns."""
 
 
 class Columns:
-    """What the schema says of a cell's column."""
+    """Looks up columns in the schema."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
@@ -121,7 +121,7 @@ class Columns:
         return self._of(table, column)
 
     def decode_row(self, table: str, row: bytes) -> Any:
-        """The row's key; UnicodeDecodeError if it is none of the table's."""
+        """The decoded row key; UnicodeDecodeError if it is not of the table's type."""
         return self._schema.table(table).decode_row(row)
 
     def _resolve(self, table: str, column: bytes) -> Column[Any, Any] | WeakColumn[Any] | None:
@@ -134,9 +134,9 @@ class Columns:
 def judge(
     table: str, row: bytes, entries: RowEntries, columns: Columns, last_ts: Callable[[int], int]
 ) -> Iterator[Finding]:
-    """What is wrong with a row, as it stood at one moment; its locks' primaries apart.
+    """The findings of a row in its state at one moment, without its locks' primaries.
 
-    `last_ts(seen)` tells the last timestamp handed out, as of now, or one that is `seen` or more.
+    `last_ts(seen)` returns the last timestamp handed out now, or one that is at least `seen`.
     """
     try:
         columns.decode_row(table, row)
@@ -166,7 +166,7 @@ def judge(
 
 
 class _Judge:
-    """Judges one cell: first what can be read of it at all, then what stands together."""
+    """Judges one cell: whether its entries can be decoded, and whether they are consistent."""
 
     def __init__(self, cell: Cell, entries: Entries, columns: Columns) -> None:
         self._cell = cell
@@ -336,7 +336,7 @@ class _Judge:
         yield from self._judge_last_changes()
 
     def _judge_last_changes(self) -> Iterator[Finding]:
-        """What records that change nothing say of the newest change below them."""
+        """Check the last change named in records that change nothing themselves."""
         changes = [(ts, record) for ts, record in self._writes.items() if record.op in _CHANGES]
         for ts, record in self._writes.items():
             if record.last_change is None:
@@ -356,7 +356,7 @@ class _Judge:
             if newest == at:
                 differs = said and found and (said.op, said.value) != (found.op, found.value)
             else:
-                # A delete may have been collected, and anything that a newer change hides.
+                # Deletes, and changes hidden by a newer one, may have been collected.
                 hidden = bool(changes) and changes[0][0] > ts
                 differs = said is not None and said.op is Op.PUT and not hidden
             if differs:
@@ -417,7 +417,7 @@ class _Judge:
         changes = [ts for ts, record in self._writes.items() if record.op in _CHANGES]
         newest = max(changes, default=0)
         if not (self._unread or self._entries.lock):
-            # Where notify entries stand apart, they are there before what is still locked.
+            # Notify entries in a separate table are written before the locks are committed.
             for ts in notified:
                 # Below the newest change, garbage collection may have removed the reason.
                 if ts not in self._writes and ts > newest:
@@ -455,7 +455,7 @@ class _Judge:
 
 
 def _acknowledged(ack: Entries) -> int:
-    """The highest timestamp that an observer has acknowledged, of what can be read."""
+    """The highest timestamp that an observer has acknowledged in readable entries."""
     seen = 0
     for raw in ack.write.values():
         try:
