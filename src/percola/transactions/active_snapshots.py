@@ -1,19 +1,20 @@
 """§2.2: which snapshots this process reads, so that garbage collection waits for them (P12).
 
-Every snapshot and transaction stands here from its beginning to its end. The oldest of them is
-what the process tells the others (`Coordination.hold_back`).
+Every snapshot and transaction is registered here from its beginning to its end. The process
+publishes the oldest timestamp (`Coordination.hold_back`).
 
-Saying so for each would cost more than many a read, so it is said when the first begins and
-when the oldest has ended. It may come a moment too late, or be said twice at once and be older
-than the truth for a while: then the store refuses to read below the safe point and the
-transaction runs again, or a little more is kept. Leases are a courtesy, never a proof.
+Publishing for each would often cost more than the reads, so the process publishes when the first
+begins and when the oldest has ended. A value may be published a moment too late: then the store
+refuses reads below the safe point, and the transaction runs again. Two threads may publish at once,
+which can leave too old a value for a while: then more versions are kept than necessary. Correctness
+never depends on it.
 
-There is no lock: a snapshot may be dropped by Python's garbage collection, at any point of any
-thread, and would wait for a lock that its own thread holds. Threads may therefore publish at once,
-in any order. Each looks again after it has published, so the last one to do so leaves what holds.
+There is no lock: Python's garbage collection may drop a snapshot at any point of any thread, which
+could then wait for a lock that its own thread holds. So threads may publish concurrently, in any
+order. Each checks again after it has published, so the last one leaves the right value.
 
-A child of a fork begins with none. What the parent reads is for the parent to protect, and most of
-it the child could never end: it belongs to threads that the child does not have.
+A forked child begins with none. The parent protects its own reads, and the child could never end
+most of them: they belong to threads that the child does not have.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from percola.coordination.base import Coordination
 from percola.platform import fork_safety as forks
 
 _RENEWED: Final = 256
-"""How many may begin before the oldest is looked up anew, in case that went wrong."""
+"""How many snapshots may begin before the oldest is published again, in case it is wrong."""
 
 
 class ActiveSnapshots:
     """The timestamps that this process reads at; for all of its threads.
 
     Args:
-        hold_back: tells the other processes the oldest of them, 0 for none.
+        hold_back: publishes the oldest of them to the other processes, 0 for none.
     """
 
     def __init__(self, hold_back: Callable[[int], None] = lambda ts: None) -> None:
@@ -48,7 +49,7 @@ class ActiveSnapshots:
         self._since = 0
 
     def add(self, key: int, ts: int) -> None:
-        """Whoever is known by `key` reads at `ts` from now on."""
+        """Register a snapshot, identified by `key`, that reads at `ts`."""
         self._active[key] = ts
         if not self._held:
             self._held = ts
@@ -61,7 +62,7 @@ class ActiveSnapshots:
             self._publish()
 
     def drop(self, key: int) -> None:
-        """It has ended; harmless if it has not begun."""
+        """Unregister a snapshot; harmless if it is not registered."""
         active = self._active
         ts = active.pop(key, None)
         if ts is None:
@@ -78,7 +79,7 @@ class ActiveSnapshots:
 
     def oldest(self) -> int | None:
         """The oldest timestamp that is read at, or None."""
-        # A list first: it is made in one piece, while threads come and go.
+        # A list first: copying is atomic, while other threads add and drop.
         return min(list(self._active.values()), default=None)
 
     def _publish(self) -> None:
@@ -88,7 +89,7 @@ class ActiveSnapshots:
             oldest = self.oldest() or 0
             self._held = oldest
             self._hold_back(oldest)
-            # Threads may have begun or ended since the look, or published what they saw before.
+            # Since `oldest` was read, threads may have begun, ended, or published older values.
             if self._held == oldest == (self.oldest() or 0):
                 return
 
@@ -97,19 +98,19 @@ _of: weakref.WeakKeyDictionary[Coordination, ActiveSnapshots] = weakref.WeakKeyD
 
 
 def leases_of(coordination: Coordination) -> ActiveSnapshots:
-    """The leases that all repository objects on the same coordination share.
+    """The active snapshots, shared by all repository objects on the same coordination.
 
-    It tells the other processes one timestamp for all of them: were each to speak for itself,
-    one that has nothing to read would take back what another has said.
+    One timestamp is published for all of them: if each object published its own, an idle one would
+    overwrite the timestamp of another.
     """
     found = _of.get(coordination)
     if found is None:
-        weakly = weakref.ref(coordination)  # Else the dictionary would keep it.
+        weakly = weakref.ref(coordination)  # Else the dictionary would keep it alive.
 
         def hold_back(ts: int) -> None:
             if (alive := weakly()) is not None:
                 alive.hold_back(ts)
 
-        # One wins where two threads make one at once.
+        # If two threads create one at once, the first wins.
         found = _of.setdefault(coordination, ActiveSnapshots(hold_back))
     return found

@@ -9,10 +9,10 @@ from percola.platform import fork_safety as forks
 
 
 class ChangeCounts:
-    """Which tables the commits of this process have notified somebody in; thread-safe.
+    """Counts, by table, the commits of this process that put notify entries; thread-safe.
 
-    A scanner that has found nothing in a table need not look again until its count has changed, or
-    a wake-up of another process has arrived: as many wake-ups as `told` are our own.
+    A scanner that has found nothing in a table need not scan it again until its count has changed
+    or a wake-up from another process has arrived; `told` of all wake-ups are from this process.
     """
 
     def __init__(self) -> None:
@@ -23,15 +23,15 @@ class ChangeCounts:
         self._guard = threading.Lock()
         self._counts: dict[str, int] = {}
         self.told = 0
-        """How often anything was noted."""
+        """The number of calls of `note`."""
 
     def note(self, tables: Iterable[str]) -> None:
-        """A transaction has committed and notified somebody in these tables."""
+        """Note that a transaction with notify entries in these tables has committed."""
         with self._guard:
             for table in tables:
                 self._counts[table] = self._counts.get(table, 0) + 1
             self.told += 1
 
     def of(self, table: str) -> int:
-        """A number that changes with every commit that notifies somebody in the table."""
+        """A number that changes with every commit that puts notify entries in the table."""
         return self._counts.get(table, 0)

@@ -13,7 +13,7 @@ A lock names its transaction's primary cell, and the primary alone decides:
 Departures from the paper, all for safety once calls may be late, repeated or lost:
 
 * Rolling back writes a rollback record on the primary, under a condition, so that a prewrite
-  which arrives later meets it (rule P4). Looking alone never decides.
+  which arrives later meets it (rule P4). A read alone never decides.
 * Every removal of a lock is conditional on that very lock (rule P5) and may be repeated (P6).
 * Whether the owner is alive decides only *when* (rule P8): its token is gone, or this process
   itself has watched the primary's lock go unrefreshed for its whole time to live. No two
@@ -50,7 +50,7 @@ _LONGEST_WAIT: Final = 0.05
 
 
 class Fate(NamedTuple):
-    """What has become of a transaction: `commit_ts` if committed, else None."""
+    """The outcome of a transaction: `commit_ts` if committed, None if rolled back."""
 
     commit_ts: int | None
 
@@ -59,10 +59,10 @@ ROLLED_BACK: Final = Fate(None)
 
 
 class LockResolver:
-    """Finishes or undoes the transactions whose locks are met; one for a repository object.
+    """Rolls transactions forward or back when their locks are met; one per repository object.
 
     Args:
-        wait_seconds: how long a reader waits for a live transaction's lock in all.
+        wait_seconds: how long a reader waits for a live transaction's lock in total.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class LockResolver:
 
     def _start_afresh(self) -> None:
         self._guard = threading.Lock()
-        # Decided transactions only: an undecided one may change at any moment.
+        # Only decided transactions: an undecided one may be decided at any moment.
         self._decided: dict[int, Fate] = {}
         # (primary, start_ts) → the wall time last seen in its lock, and since when.
         self._watched: dict[tuple[Cell, int], tuple[int, float]] = {}
@@ -92,8 +92,8 @@ class LockResolver:
     def wait_out(self, cell: Cell, start_ts: int, raw: bytes) -> None:
         """Return once the lock that `start_ts` holds on `cell` is gone (figure 6, line 14).
 
-        Raises LockTimeoutError if its owner is alive and keeps it for too long. Whatever was
-        read before must be read again (rule P10).
+        Raises LockTimeoutError if its owner is alive and holds it for longer than `wait_seconds`.
+        Everything that was read before must be read again (rule P10).
         """
         deadline = self._clock.monotonic() + self._wait_seconds
         attempt = 0
@@ -124,7 +124,7 @@ class LockResolver:
         apart = self._store.has_notify_table
         changes = settling_changes(cell.column, start_ts, lock, fate, apart)
         held = Condition(True, Kind.LOCK, cell.column, start_ts, start_ts)
-        # If the condition fails, somebody else has done the same: just as well.
+        # If the condition fails, another client has settled the lock already.
         self._store.mutate([RowMutation(cell.table, cell.row, [held], changes)])
 
     def fate(self, primary: Cell, start_ts: int, *, impatient: bool = False) -> Fate | None:
@@ -154,15 +154,15 @@ class LockResolver:
             newest = max((commit_ts for commit_ts, _ in records), default=start_ts - 1)
             if self._roll_back_primary(primary, start_ts, bool(held), newest):
                 return self._decide(start_ts, ROLLED_BACK)
-            # It changed under our eyes: look again (rule P10).
+            # The primary has changed in the meantime: read again (rule P10).
 
     def _roll_back_primary(self, primary: Cell, start_ts: int, held: bool, newest: int) -> bool:
-        """Write the rollback record if the primary still is as it was seen to be."""
+        """Write the rollback record if the primary is unchanged since it was read."""
         column = primary.column
         conditions = [Condition(held, Kind.LOCK, column, start_ts, start_ts)]
         last_change = None
         if held:
-            # While this lock stands nothing else is committed here: what is newest stays newest.
+            # While the cell has this lock, nothing else commits in it: the newest stays newest.
             below = self._store.entries(primary, Kind.WRITE, 0, start_ts - 1, 1)
             last_change = newest_change(below, complete=not below)
         else:
@@ -201,12 +201,12 @@ def commit_changes(
     apart: bool = False,
     decides: bool = False,
 ) -> list[Put | Delete]:
-    """The changes that commit one locked cell, by its owner or by whoever rolls it forward.
+    """The changes that commit one locked cell, by its owner or the client that rolls it forward.
 
     One row mutation: the write record, the notify entry of an observed column (rule N1) and the
-    removal of the lock. Where notify entries stand `apart`, this one has been put before the commit
-    point (`percola.store.remote.notify_table`). `decides` says that a cell that is only locked is
-    its transaction's primary.
+    removal of the lock. With a separate notify table (`apart`), the notify entry was put before the
+    commit point (`percola.store.remote.notify_table`). `decides`: the cell is locked only
+    (`Op.LOCK`) and is its transaction's primary.
     """
     record = encode_write(lock.op, start_ts, lock.value, lock.last_change, decides=decides)
     changes: list[Put | Delete] = [Put(Kind.WRITE, column, commit_ts, record)]
@@ -219,7 +219,7 @@ def commit_changes(
 def settling_changes(
     column: bytes, start_ts: int, lock: LockRecord, fate: Fate, apart: bool = False
 ) -> list[Put | Delete]:
-    """The changes that finish a lock which is not its transaction's primary, once it is decided."""
+    """The changes that settle a lock other than the primary's of a decided transaction."""
     if fate.commit_ts is not None:
         return commit_changes(column, start_ts, fate.commit_ts, lock, apart)
     return [Delete(Kind.LOCK, column, start_ts), Delete(Kind.DATA, column, start_ts)]
@@ -230,8 +230,8 @@ def rollback_changes(
 ) -> list[Put | Delete]:
     """The changes that roll a transaction back, on its primary: its lock becomes a record (P4).
 
-    `last_change` is the newest change below `start_ts`, which nobody knows unless the lock is held:
-    otherwise another transaction may yet commit in between.
+    `last_change` is the newest change below `start_ts`, which is known only if the lock is held:
+    otherwise another transaction may still commit in between.
     """
     return [
         Put(

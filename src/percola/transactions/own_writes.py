@@ -1,19 +1,19 @@
-"""§2.2 Own writes: what a transaction lays over the rows and ranges that it reads.
+"""§2.2 Own writes: a transaction merges its buffer into the rows and ranges that it reads.
 
-A transaction's buffer is a dict, which answers for a single cell at once. A row or a range takes
-the cells in order. The order is made when one is read, never by writing:
+The buffer is a dict, which serves single cells directly. Rows and ranges need the cells in sorted
+order. Sorting happens on such reads, never on writes:
 
-    buffer          c  a  d  b  e              by first write; a cell that is written again stays
-    runs            [a b c d]                  when the first row or range is read: all of it
-                    [a b c d] [e]              when the next one is: what is new, a run of its own
+    buffer          c  a  d  b  e              by first write; rewriting a cell keeps its place
+    runs            [a b c d]                  the first read of a row or range sorts all cells
+                    [a b c d] [e]              the next one sorts the new cells into another run
 
-Cells are never removed from the buffer, and a dict yields its newest keys first when it is
-reversed: so the number of cells in runs says which are new. A run that is not at least twice as
-long as the one behind it is merged with that one. So there are about log n runs, and a cell is
-moved about log n times, however writes and reads alternate.
+Cells are never removed from the buffer, and a reversed dict yields its newest keys first, so the
+number of cells in runs determines which cells are new. A run less than twice as long as the next
+one is merged with it. So there are about log n runs, and a cell is moved about log n times, however
+writes and reads alternate.
 
-A run never changes once it is made. A scan goes through those that were there when it reached its
-present chunk of the store's rows, whatever is written meanwhile, and so it ends.
+Runs are immutable. A scan iterates over the runs that existed when it reached its current chunk of
+the store's rows, whatever is written meanwhile, so it terminates.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Rows: TypeAlias = Iterator[tuple[bytes, dict[bytes, bytes]]]
 """Rows in order, with the values of their columns in order."""
 
 Changed: TypeAlias = dict[bytes, bytes | None]
-"""The own writes of a row by column; None deletes it."""
+"""A transaction's own writes to a row, by column; None deletes the column."""
 
 
 class OwnWrites:
@@ -58,7 +58,7 @@ class OwnWrites:
     def lay_over(
         self, stored: Rows, table: str, start: bytes, end: bytes, wanted: ColumnsAsked
     ) -> Rows:
-        """The rows in [start, end) as the transaction sees them; `stored` are the store's."""
+        """Merge own writes into `stored`, the store's rows in [start, end)."""
         if end == start + b"\0":
             return self._lay_over_row(stored, table, start, wanted)
         return self._lay_over_range(stored, table, start, end, wanted)
@@ -103,7 +103,7 @@ class OwnWrites:
     def _rows(
         self, table: str, start: bytes, end: bytes, wanted: ColumnsAsked
     ) -> Iterator[tuple[bytes, Changed]]:
-        """The rows of a range that are written, in order."""
+        """The transaction's own writes in a range, row by row, in order."""
         low = _new_cell(Cell, (table, start, b""))
         high = _new_cell(Cell, (table, end, b"") if end else (f"{table}\0", b"", b""))
         runs = [_between(run, low, high) for run in self._in_order()]
@@ -119,12 +119,12 @@ class OwnWrites:
                 yield row, changed
 
     def _in_order(self) -> list[list[Cell]]:
-        """The runs, with all that has been written by now."""
+        """The runs, including all cells written so far."""
         runs, new = self._runs, len(self._writes) - self._ordered
         if new:
             run = sorted(itertools.islice(reversed(self._writes), new))
             while runs and len(runs[-1]) < 2 * len(run):
-                run = sorted(runs.pop() + run)  # Of two that are in order: linear.
+                run = sorted(runs.pop() + run)  # Linear for two sorted lists.
             runs.append(run)
             self._ordered += new
         return runs
@@ -134,12 +134,12 @@ _NO_MORE: Final[tuple[bytes, Changed]] = (b"", {})
 
 
 def _between(run: list[Cell], low: Cell, high: Cell) -> Iterator[Cell]:
-    """A run's cells in [low, high): none is touched before it is asked for."""
+    """A run's cells in [low, high), lazily."""
     first = bisect_left(run, low)
     return map(run.__getitem__, range(first, bisect_left(run, high, first)))
 
 
 def _merged(values: dict[bytes, bytes], changed: Changed) -> dict[bytes, bytes]:
-    """A row's columns, in order, with what has been changed; those that are deleted go."""
+    """A row's columns, in order, with the changes applied and deleted columns removed."""
     merged = values | changed
     return {name: raw for name in sorted(merged) if (raw := merged[name]) is not None}

@@ -1,37 +1,37 @@
-"""§2.5 Prefetch: what past transactions read next comes with the first read.
+"""§2.5 Prefetch: the first read also fetches what past transactions read next.
 
 "Percolator attempts to predict, each time a column is read, what other columns in a row will be
 read later in the transaction": two values of a row cost about as much as one, and a call to a
 store behind a network costs more than either.
 
     a transaction reads    pages.capture of row R              a call
-    past ones read then    R's body, fingerprint, text    ──▶  come with it, into the read cache
-    and never              R's rank
+    past ones read then    R's body, fingerprint, text    ──▶  prefetched into the read cache
+    but never              R's rank
 
-What is learnt is a *habit*, by caller (an observer, or the function that `Repository.run` runs) and
-by the column that it reads first in a row: for each other column, the share of the transactions
-that read it later, recent ones counting most. A column that is read in a fifth of them comes along;
-one that is not read any more stays away after six in vain. So does one whose values are large for
-how seldom they are read: what is fetched in vain may cost what a call costs, and no more. Habits,
-columns a habit, rows and cells a call are all bounded. Of a batch, each row is learnt from as soon
-as the next one is begun.
+A *habit* is learnt per caller (an observer, or the function that `Repository.run` runs) and per
+column that it reads first in a row: for each other column, the fraction of transactions that read
+it later, weighted towards recent ones. A column that a fifth of them read is prefetched; one that
+is no longer read is dropped after six useless fetches. So is a column whose values are large for
+how seldom they are read: useless fetches may cost as much as the calls that they save, and no more.
+The numbers of habits, of columns per habit, and of rows and cells per call are bounded. In a batch,
+each row is learnt from as soon as the next one begins.
 
-An observer says which rows it was called for (`ReadAhead.expect`): its own row, or all rows of its
-batch. What past runs read of their own rows comes for all of these in one call, also in other
-tables whose rows have the same key: this is the paper's delaying of reads to form batches, without
-the delay, for the rows are known.
+An observer declares the rows it was called for (`ReadAhead.expect`): its own row, or all rows of
+its batch. What past runs read of their own rows is fetched for all of these in one call, also in
+other tables whose rows have the same key. The paper delays reads to form batches; here no delay is
+needed, for the rows are known.
 
-It changes no result. What comes ahead is a cell's state at the transaction's own start_ts; it is
-kept only if no lock is in the way, and a state that no lock hides never changes (rule P9). Nobody
-waits for a lock on a cell that he has not asked for, or has it resolved: if the cell is asked for,
-it is read again. Nor does damage to such a cell reach anybody.
+Results do not change. A prefetched state is the cell's state at the transaction's own start_ts; it
+is kept only if no lock is in the way, and a state that no lock hides never changes (rule P9).
+Prefetching never waits for a lock or resolves one: if the transaction asks for the cell, it is read
+again. Nor does a damaged cell cause an error unless the transaction asks for it.
 
-Reading whole families of a row (`get_row`) is a habit as well, in the rows that an observer was
-called for: with one row come those of its batch, in the same call, and not with the first read,
-because a store reads single columns by another request. How many cells come is not known before:
-what is beyond the bounds is left out, and a row that has a lock.
+Reading whole families of a row (`get_row`) is a habit as well, for the rows that an observer was
+called for: reading one row also fetches the others of its batch, in the same call. This does not
+happen with the first read, because a store reads single columns by another request. The number of
+cells is not known in advance: rows beyond the bounds, and rows with a lock, are not kept.
 
-Single columns of families are not guessed: their names are data. Departure from the paper: its
+Single columns of families are not predicted: their names are data. Departure from the paper: its
 prediction is within a row of one table.
 """
 
@@ -49,31 +49,31 @@ from percola.store.base import CellState
 from percola.store.counting import current_caller
 
 Address: TypeAlias = tuple[str, bytes]
-"""A column: its table's name, and its key. Or what is read of a row at once: see `shape_of`."""
+"""A column: its table's name and its key. Or a shape, for rows read at once: see `shape_of`."""
 
 ColumnsAsked: TypeAlias = Sequence[tuple[bytes, bool]] | None
 """Columns of a row: (name, is_prefix) each; None: all but Percola's own."""
 
 HABITS: Final = 1_000
-"""Habits that are remembered at most; beyond them, all are learnt anew."""
+"""The most habits remembered; beyond that, all are forgotten and learnt again."""
 
 COLUMNS: Final = 32
 """Columns that a habit has at most."""
 
 CELLS: Final = 512
-"""Cells that come ahead with one call at most."""
+"""The most cells prefetched with one call."""
 
 ROW_CELLS: Final = 4_096
-"""Cells of rows that are read whole that come with one call at most, but for those asked for."""
+"""The most cells of rows read at once that one call returns if it prefetches rows."""
 
 BYTES: Final = 1 << 20
-"""Bytes that come ahead with one call at most, as far as past values tell."""
+"""The most bytes prefetched with one call, estimated from past values."""
 
 WORTH: Final = 32 * 1024
-"""Bytes that may be fetched in vain for each call that is saved: about what a call costs."""
+"""Bytes that may be fetched in vain per saved call: about the cost of a call."""
 
 LIKELY: Final = 0.2
-"""The least share of past transactions that read a column for it to come along."""
+"""The least fraction of past transactions that read a column for it to be prefetched."""
 
 _NEWEST: Final = 0.25
 _GONE: Final = 0.01
@@ -88,7 +88,7 @@ _SHAPE: Final = b"\0"
 
 
 def shape_of(table: str, columns: ColumnsAsked) -> Address:
-    """What is read of a row at once, as it stands among columns: these hold no NUL."""
+    """The set of columns read of a row at once, encoded as an `Address`; columns hold no NUL."""
     if columns is None:
         return table, 2 * _SHAPE
     names = [(2 * _SHAPE if is_prefix else _SHAPE) + name for name, is_prefix in columns]
@@ -99,7 +99,7 @@ class Prefetch:
     """The habits of a repository's transactions in one process; safe to use from many threads.
 
     Attributes:
-        guessed: cells that came ahead; of a row that came whole, one.
+        guessed: the number of cells prefetched; a row read at once counts as one.
         used: how many of them were then read.
     """
 
@@ -108,23 +108,23 @@ class Prefetch:
         forks.at_fork(self._start_afresh)
 
     def _start_afresh(self) -> None:
-        # Reentrant, and what it protects is left alone by a call inside another: Python's garbage
-        # collection may end a snapshot, which is learned from, at any point of any thread.
+        # Reentrant, and a nested call changes nothing: Python's garbage collection may end a
+        # snapshot, which calls `learn`, at any point of any thread.
         self._guard = threading.RLock()
         self._is_busy = False
         self._habits: dict[_Key, dict[Address, float]] = {}
         self._sizes: dict[Address, float] = {}
-        # What `likely` has found since something was learnt last.
+        # The results of `likely` since the last call of `learn`.
         self._likely: dict[_Key, Sequence[tuple[Address, float]]] = {}
         self.guessed = 0
         self.used = 0
 
     def begin(self) -> ReadAhead:
-        """Follow a transaction of this thread's caller."""
+        """Begin to track a transaction of this thread's caller."""
         return ReadAhead(self, current_caller())
 
     def likely(self, key: _Key) -> Sequence[tuple[Address, float]]:
-        """The columns that are worth fetching after a first read, and how large they are."""
+        """The columns worth prefetching with a first read, with their average sizes."""
         known = self._likely.get(key)
         if known is not None:
             return known
@@ -143,7 +143,7 @@ class Prefetch:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[bool]:
-        """Hold the guard; whether this thread does not hold it already."""
+        """Hold the guard; yields False if this thread holds it already."""
         with self._guard:
             if self._is_busy:
                 yield False
@@ -155,7 +155,7 @@ class Prefetch:
                 self._is_busy = False
 
     def counts(self) -> tuple[int, int]:
-        """How many cells came ahead, and how many of them were then read."""
+        """The number of cells prefetched, and how many of them were then read."""
         with self._guard:
             return self.guessed, self.used
 
@@ -166,7 +166,7 @@ class Prefetch:
         guessed: int,
         used: int,
     ) -> None:
-        """Take in what a transaction has read of each row, and how large values were."""
+        """Learn from a transaction: the columns it has read of each row, and their sizes."""
         with self._alone() as is_alone:
             if not is_alone:
                 return
@@ -192,7 +192,7 @@ class Prefetch:
 
 
 class ReadAhead:
-    """What one transaction reads, row by row, and what should come along."""
+    """Tracks what one transaction reads, row by row, and predicts what to prefetch."""
 
     __slots__ = (
         "_caller",
@@ -213,16 +213,16 @@ class ReadAhead:
     def __init__(self, prefetch: Prefetch, caller: str) -> None:
         self._prefetch = prefetch
         self._caller = caller
-        # Habits that are learnt from, each of which stands for many rows.
+        # The habits of this caller, interned: many rows share one.
         self._keys: dict[Address | None, _Key] = {}
         # By row key: the habit, and the columns that were read later.
         self._visits: dict[bytes, _Key] = {}
         self._later: dict[bytes, dict[Address, None]] = {}
         self._expected: Collection[bytes] = ()
         self._fetched: set[bytes] = set()
-        # Rows of which has been learnt: what is read of them later is some other row's affair.
+        # Rows that have been learnt from: later reads of them belong to another row's run.
         self._finished: set[bytes] = set()
-        # Rows that were read whole, or need not come ahead any more.
+        # Rows that were read at once, or are not to be prefetched any more.
         self._known: set[tuple[bytes, Address]] = set()
         self._unread: set[Cell | tuple[bytes, Address]] = set()
         self._sizes: dict[Address, int] = {}
@@ -230,13 +230,13 @@ class ReadAhead:
         self._used = 0
 
     def expect(self, rows: Collection[bytes]) -> None:
-        """Say which rows the transaction is about; more may be added to them later."""
+        """Declare the rows that the transaction will read; more may be added later."""
         self._expected = rows
 
     def guess(self, cells: Sequence[Cell], written: Container[Cell]) -> list[Cell]:
-        """The cells to read together with `cells`, but for those that are written."""
+        """The cells to prefetch together with `cells`, except those in `written`."""
         if len(cells) == 1:
-            # Nearly always, and nearly always nothing comes of it.
+            # The common case, usually with nothing to prefetch.
             table, row, column = cells[0]
             if not self._is_new(row):
                 return []
@@ -272,7 +272,7 @@ class ReadAhead:
         return list(found)
 
     def _first_reads(self, cells: Sequence[Cell]) -> list[tuple[bytes, Address]]:
-        """The rows of which nothing has been read before, and what is read of them first."""
+        """The rows of which nothing has been read before, with the first column read of each."""
         found: dict[bytes, Address] = {}
         for table, row, column in cells:
             if self._is_new(row):
@@ -283,13 +283,13 @@ class ReadAhead:
         return row not in self._visits and row not in self._fetched and row not in self._finished
 
     def _finish(self) -> None:
-        """Another row of the batch is begun: learn at once from those that have been read."""
+        """Another row of the batch begins: learn from the rows that have been read."""
         if self._visits:
             self._finished.update(self._visits)
             self._learn(0, 0)
 
     def _learn(self, guessed: int, used: int) -> None:
-        """Learn from what has been read, and forget it."""
+        """Learn from the reads so far, and reset them."""
         visits, later, sizes = self._visits, self._later, self._sizes
         self._visits, self._later, self._sizes = {}, {}, {}
         # Copies: another thread may be reading in the same snapshot.
@@ -297,7 +297,7 @@ class ReadAhead:
         self._prefetch.learn(read, list(sizes.items()), guessed, used)
 
     def guess_rows(self, rows: Sequence[bytes], shape: Address) -> list[bytes]:
-        """The other rows of the batch of which the same should be read together with `rows`."""
+        """The other rows of the batch to prefetch, in the same shape, together with `rows`."""
         if not any(row in self._expected for row in rows):
             return []
         if not any(row in self._visits for row in rows):
@@ -317,18 +317,18 @@ class ReadAhead:
         return []
 
     def leave_out(self, row: bytes, shape: Address) -> None:
-        """A row has come ahead and was not kept: it is not to come again before it is asked for."""
+        """A row was prefetched and not kept: do not prefetch it again."""
         self._known.add((row, shape))
 
     def came_row(self, row: bytes, shape: Address, size: int) -> None:
-        """A row has come ahead."""
+        """A row was prefetched."""
         self._guessed += 1
         self._known.add((row, shape))
         self._unread.add((row, shape))
         self._note_size(shape, size)
 
     def read_row(self, row: bytes, shape: Address, size: int) -> None:
-        """The transaction has read a row at once, wherever it came from; `size` is its bytes."""
+        """The transaction has read a row at once, from cache or store; `size` is in bytes."""
         if (row, shape) in self._unread:
             self._unread.discard((row, shape))
             self._used += 1
@@ -337,13 +337,13 @@ class ReadAhead:
             self._visit(row, shape, size)
 
     def came(self, cell: Cell, state: CellState) -> None:
-        """A cell has come ahead, with no lock in the way."""
+        """A cell was prefetched, with no lock in the way."""
         self._guessed += 1
         self._unread.add(cell)
         self._note_size((cell.table, cell.column), len(state[2] or b""))
 
     def read(self, cell: Cell, state: CellState) -> None:
-        """The transaction has read a cell, wherever it came from."""
+        """The transaction has read a cell, from cache or store."""
         table, row, column = cell
         if cell in self._unread:
             self._unread.discard(cell)
@@ -353,7 +353,7 @@ class ReadAhead:
         self._visit(row, (table, column), len(state[2] or b""))
 
     def _visit(self, row: bytes, address: Address, size: int) -> None:
-        """Note what is read of a row."""
+        """Note a read in a row."""
         visit = self._visits.get(row)
         if visit is None:
             if len(self._visits) >= _ROWS or row in self._finished:
@@ -366,7 +366,7 @@ class ReadAhead:
         self._note_size(address, size)
 
     def _note_size(self, address: Address, size: int) -> None:
-        # What was read of many rows weighs together as much as what was read last.
+        # A moving average: the last size weighs as much as all before it.
         self._sizes[address] = (self._sizes.get(address, size) + size) // 2
 
     def end(self) -> None:

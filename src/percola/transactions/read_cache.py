@@ -1,17 +1,17 @@
 """§2.5 Batching: fewer, larger store calls.
 
-What the paper batches over the network is batched here at three places:
+The batching that the paper does over the network takes place here at three levels:
 
-* Conditional mutations of one transaction go to the store in bounded batches (`batches`): one
-  LMDB transaction, one request a region, many calls in flight, as the store can.
+* Conditional mutations of one transaction go to the store in bounded batches (`batches`), which
+  become one LMDB transaction, one request per region or many calls in flight.
 * Commits of many threads share one fsync: group commit, in `percola.store.lmdb.environment`.
-* Reads of one transaction are answered once (`ReadCache`): its snapshot does not change, so
-  what has been read stays true. `get_many` and `get_rows` ask for many cells in one call.
+* Reads of one transaction are cached (`ReadCache`): its snapshot does not change, so they stay
+  valid. `get_many` and `get_rows` read many cells in one call.
 
 The paper delays single reads to batch them and compensates by prefetching what past
 transactions read next. On an embedded store a read costs about a microsecond, less than the
-delay or the guess. On a store behind a network, the cache and the prediction
-(`percola.transactions.prefetch`) are at work; nothing is delayed.
+delay or the prediction. On a store behind a network, the cache and the prediction
+(`percola.transactions.prefetch`) are used; nothing is delayed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ READ_CACHE_BYTES: Final = 32 * 1024 * 1024
 def batches(mutations: Iterable[RowMutation]) -> Iterator[list[RowMutation]]:
     """Cut mutations into batches of bounded rows and bytes, in order.
 
-    They may be made as they are needed: no more than a batch is in memory at a time.
+    `mutations` may be a generator: at most one batch is in memory at a time.
     """
     return cut(mutations, _bytes_put, BATCH_ROWS, BATCH_BYTES)
 
@@ -43,16 +43,16 @@ def _bytes_put(mutation: RowMutation) -> int:
 
 
 RowCells: TypeAlias = list[tuple[Cell, CellState]]
-"""The cells of a row that have a lock or a value, of the columns that were asked for."""
+"""The cells of a row, among the requested columns, that have a lock or a value."""
 
 
 class ReadCache(dict[Cell, CellState]):
-    """What a transaction has read, bounded: when it is full it starts afresh.
+    """A bounded cache of a transaction's reads; it is cleared when it is full.
 
-    Rows that were read whole stand beside the cells, by the columns that were asked for.
+    Rows read at once are kept separately from cells, keyed by the requested columns.
 
     Args:
-        ahead: guesses what else to read, and learns from what is read; None: nothing does.
+        ahead: predicts what else to read, and learns from reads; None: no prefetching.
     """
 
     __slots__ = ("_bytes", "_rows", "_rows_cells", "ahead")
@@ -64,11 +64,11 @@ class ReadCache(dict[Cell, CellState]):
         self.ahead = ahead
 
     def guess(self, cells: Sequence[Cell], written: Container[Cell]) -> list[Cell]:
-        """What should be read together with `cells`, and is neither here nor written."""
+        """The cells to prefetch together with `cells`, except those in `written`."""
         return [] if self.ahead is None else self.ahead.guess(cells, written)
 
     def keep(self, cell: Cell, state: CellState, *, asked: bool = True) -> None:
-        """Remember an unlocked state; `asked`: it was read, and not only guessed."""
+        """Cache an unlocked state; `asked`: the transaction read it, it was not prefetched."""
         self._make_room(1, len(state[2] or b""))
         self[cell] = state
         if self.ahead is not None:
@@ -87,7 +87,7 @@ class ReadCache(dict[Cell, CellState]):
             self._bytes = size
 
     def look_up(self, cell: Cell) -> CellState | None:
-        """What is known of a cell that is read now."""
+        """The cached state of a cell that is being read."""
         state = self.get(cell)
         if state is not None and self.ahead is not None:
             self.ahead.read(cell, state)
@@ -98,7 +98,7 @@ class ReadCache(dict[Cell, CellState]):
     def look_up_rows(
         self, table: str, rows: Iterable[bytes], columns: ColumnsAsked
     ) -> dict[bytes, RowCells]:
-        """What is known of rows that are read now."""
+        """The cached cells of rows that are being read."""
         shape = shape_of(table, columns)
         found = {row: cells for row in rows if (cells := self._rows.get((row, shape))) is not None}
         if self.ahead is not None:
@@ -107,7 +107,7 @@ class ReadCache(dict[Cell, CellState]):
         return found
 
     def guess_rows(self, table: str, rows: Sequence[bytes], columns: ColumnsAsked) -> list[bytes]:
-        """Other rows, that have not come yet, which should be read together with some."""
+        """Rows not fetched yet that should be prefetched together with `rows`."""
         if self.ahead is None:
             return []
         return self.ahead.guess_rows(rows, shape_of(table, columns))
@@ -119,11 +119,11 @@ class ReadCache(dict[Cell, CellState]):
         found: Mapping[bytes, RowCells],
         asked: Container[bytes],
     ) -> None:
-        """Remember rows of which no cell is locked; those that were not `asked` were guessed."""
+        """Cache rows that have no locked cell; those not in `asked` were prefetched."""
         shape, left = shape_of(table, columns), BYTES
         for row, cells in found.items():
             size = _bytes_of(cells)
-            # A lock matters only to whoever reads the row: then it is read again.
+            # A lock matters only when the row is requested: then it is read again.
             fits = len(cells) < READ_CACHE_CELLS and all(state[0] is None for _, state in cells)
             if row not in asked:
                 left -= size
@@ -136,7 +136,7 @@ class ReadCache(dict[Cell, CellState]):
                 else:
                     self.ahead.leave_out(row, shape)
             if fits:
-                # One that is empty is something to remember, too.
+                # Empty rows are cached, too.
                 self._make_room(len(cells) + 1, size)
                 self._rows[row, shape] = cells
                 self._rows_cells += len(cells) + 1

@@ -1,7 +1,7 @@
 """§2.2: "the transaction has conflicted … and should be retried after a backoff".
 
 A retry runs the caller's function again, in a new transaction with a new snapshot: buffered
-writes are never replayed (rule P13), for they were computed from what is no longer true.
+writes are never replayed (rule P13), since they were computed from outdated reads.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def run(
     random_: random.Random,
     attempts: int = ATTEMPTS,
 ) -> T:
-    """Run `function` in a transaction and commit it; again, after a while, if it conflicts.
+    """Run `function` in a transaction and commit it; retry after a back-off if it conflicts.
 
-    Whatever else the function raises ends it at once. Raises RetriesExhaustedError, caused
-    by the last conflict, after `attempts` attempts.
+    Other exceptions of the function are not retried. Raises RetriesExhaustedError, caused by the
+    last conflict, after `attempts` attempts.
     """
     if attempts < 1:
         raise ConflictingOptionsError(f"A transaction needs at least 1 attempt, not {attempts}.")

@@ -1,4 +1,4 @@
-"""§2.2: a row of a table as a reader sees it, and which of its columns to read."""
+"""§2.2: a row of a table as a snapshot sees it, and the selection of columns to read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Columns = Iterable[Column[R, Any] | Family[R, Any]] | None
 
 
 class Row(Generic[R]):
-    """One row of a table as a snapshot sees it: the columns that were asked for and exist."""
+    """One row of a table as a snapshot sees it: those of the requested columns that exist."""
 
     __slots__ = ("_table", "_values", "key")
 

@@ -2,12 +2,12 @@
 
 A snapshot shows the repository as it was at its `start_ts`, whatever is committed later:
 
-    get(c, row):  a lock at or below start_ts?  → finish it, undo it or wait; read again
+    get(c, row):  a lock at or below start_ts?  → roll it forward or back, or wait; read again
                   newest write ≤ start_ts       → its value, or None
 
 Locks above `start_ts` belong to transactions that will commit above it: they do not matter
-(rule P9). Departures from the paper: what has been read is kept for the transaction's life
-(§2.5), and a scan reads chunks of rows, locks included.
+(rule P9). Departures from the paper: reads are cached for the transaction's life (§2.5), and a
+scan reads chunks of rows, locks included.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _MANY_CELLS = 8192
 
 @dataclass(frozen=True, slots=True)
 class TransactionContext:
-    """What a transaction works with; the repository puts it together, tests as well.
+    """The parts of a repository that a transaction uses; made by the repository, and by tests.
 
     Attributes:
         one_step: the store again, if transactions may commit in one step; else None.
@@ -55,11 +55,11 @@ class TransactionContext:
             True, False, or None for a weak column. Families by `name:`.
         ttl_ms: how long a lock may go without a refresh before it may be taken for dead.
         caches_reads: whether transactions keep what they read (§2.5).
-        prefetch: what past transactions read next (§2.5), where what is read is kept; or None.
-        calls: the count of calls to the store, where they are counted; or None.
-        wake: called after a commit that notified somebody, once it is noted in `news`.
-        news: in which tables this process's commits have notified somebody.
-        leases: where those that read now stand, for garbage collection to wait for.
+        prefetch: predicts what transactions read next (§2.5), if reads are cached; or None.
+        calls: counts the calls to the store, if they are counted; or None.
+        wake: called after a commit that put notify entries, once `change_counts` has it.
+        change_counts: the tables in which this process's commits have put notify entries.
+        leases: the active snapshots, for which garbage collection waits.
         readers: the store's readers of single columns.
     """
 
@@ -80,7 +80,7 @@ class TransactionContext:
     readers: Readers = field(default_factory=Readers)
 
     def changed(self, tables: Iterable[str]) -> None:
-        """Say, after a commit, that somebody has been notified in these tables."""
+        """Note, after a commit, that it put notify entries in these tables, and wake workers."""
         self.change_counts.note(tables)
         self.wake()
 
@@ -101,9 +101,9 @@ _READERS = 1000
 class Snapshot:
     """The repository as it was at `start_ts`: read-only, safe to use from several threads.
 
-    Garbage collection keeps what it reads until nothing refers to it any more, or it is closed;
-    as a context manager it is closed on leaving the block. It belongs to the process that began
-    it: in a child after a fork, reading it raises TransactionUsedUpError.
+    Garbage collection keeps the versions it reads until it is closed or no longer referenced; as
+    a context manager it is closed on leaving the block. It belongs to the process that began it:
+    in a forked child, reading it raises TransactionUsedUpError.
     """
 
     __slots__ = (
@@ -122,20 +122,20 @@ class Snapshot:
         self._readers = context.readers.by_column
         self._cache = context.new_cache() if context.caches_reads else None
         self._used_up: str | None = None
-        # A snapshot writes nothing; a transaction's reads look here first.
+        # Empty in a snapshot; a transaction's reads check it first.
         self._writes: Writes = {}
         self.start_ts = start_ts
         context.leases.add(id(self), start_ts)
 
     def __del__(self) -> None:
         try:
-            # Those that have ended have said so.
+            # Snapshots that have ended are unregistered already.
             if self._used_up is None:
                 self._context.leases.drop(id(self))
                 if self._cache is not None:
                     self._cache.end()
         except AttributeError:
-            return  # It got no timestamp, and never began.
+            return  # The constructor failed before it had a timestamp.
 
     def __enter__(self) -> Self:
         if self._used_up is not None:
@@ -151,12 +151,12 @@ class Snapshot:
         self.close()
 
     def close(self) -> None:
-        """Read no more, and hold nothing back from garbage collection any longer."""
+        """End the snapshot: it cannot be read any more, nor hold back garbage collection."""
         self._used_up = self._used_up or "has been closed"
         self._let_go()
 
     def _let_go(self) -> None:
-        """Nothing more is read."""
+        """Unregister the snapshot, and end its cache."""
         self._context.leases.drop(id(self))
         if self._cache is not None:
             self._cache.end()
@@ -164,7 +164,7 @@ class Snapshot:
     # --- Addresses ----------------------------------------------------------------------
 
     def _cell(self, column: Column[R, Any], row: R) -> Cell:
-        # Its first lines stand in `get` as well, which is called for every single read.
+        # Its first lines are repeated in `get`, which is called for every single read.
         if column.__class__ is not Column or column.address not in self._columns:
             self._check_column(column)
         key = column.encode_row(row)
@@ -239,7 +239,7 @@ class Snapshot:
         return states
 
     def _read_ahead(self, cells: Sequence[Cell], cache: ReadCache) -> list[CellState]:
-        """The cells' states, locked or not; what will probably be read next comes along (§2.5)."""
+        """The cells' states, locked or not; also prefetches predicted reads (§2.5)."""
         store = self._context.store
         guessed = cache.guess(cells, self._writes)
         if not guessed:
@@ -247,15 +247,15 @@ class Snapshot:
         try:
             states = store.read([*cells, *guessed], self.start_ts)
         except DamagedRecordError:
-            return store.read(cells, self.start_ts)  # It may be one that nobody has asked for.
+            return store.read(cells, self.start_ts)  # The damaged cell may be a prefetched one.
         for cell, state in zip(guessed, states[len(cells) :], strict=True):
-            # A lock matters only to whoever reads the cell.
+            # A lock matters only when the cell is requested.
             if state[0] is None:
                 cache.keep(cell, state, asked=False)
         return states[: len(cells)]
 
     def _states(self, cells: Sequence[Cell]) -> list[CellState]:
-        """The cells' states, from the cache as far as they are there."""
+        """The cells' states, from the cache where possible."""
         if self._cache is None:
             return self._read(cells)
         known = {c: state for c in cells if (state := self._cache.look_up(c)) is not None}
@@ -265,7 +265,7 @@ class Snapshot:
         return [known[cell] for cell in cells]
 
     def _visible(self, cell: Cell) -> bytes | None:
-        """What this transaction sees in a cell: its own write, or the snapshot's value."""
+        """The value of a cell as this transaction sees it: its own write, or the snapshot's."""
         if self._writes:
             own = self._writes.get(cell)
             if own is not None and own[0] != _LOCK_ONLY:
@@ -279,8 +279,8 @@ class Snapshot:
     def get(self, column: Column[R, V], row: R) -> V | None:
         """The value of a cell, or None if there is none. Figure 6, Get().
 
-        Raises UnknownColumnError, WrongTypeError, RowTooLongError for what cannot be asked;
-        LockTimeoutError if a live transaction keeps it locked; StoreError.
+        Raises UnknownColumnError, WrongTypeError or RowTooLongError for invalid arguments,
+        LockTimeoutError if a live transaction keeps the cell locked, and StoreError.
         """
         if self._used_up is not None:
             self._check_usable()
@@ -304,15 +304,15 @@ class Snapshot:
         try:
             return column.decode(raw)
         except ValueError:
-            return column.decode_value(raw)  # Says what is wrong.
+            return column.decode_value(raw)  # Raises with a helpful message.
 
     def _reader_of(self, column: Column[R, Any]) -> Reader:
-        """The column's reader, made once for all transactions; refuses what cannot be read."""
+        """The column's reader, shared by all transactions; raises for an unreadable column."""
         self._check_usable()
         if column.__class__ is not Column or column.address not in self._columns:
             self._check_column(column)
         if len(self._readers) >= _READERS:
-            self._readers.clear()  # Columns of families come and go.
+            self._readers.clear()  # Families may have any number of columns.
         reader = self._context.store.reader(column.table_name, column.key)
         self._readers[column.address] = reader
         return reader
@@ -339,7 +339,7 @@ class Snapshot:
         return self._cache is None or cell not in self._cache
 
     def get_row(self, table: Table[R], row: R, columns: Columns[R] = None) -> Row[R]:
-        """A row with the given columns and families (None: all). It is falsy if it is empty."""
+        """A row with the given columns and families (None: all). An empty row is falsy."""
         if self._cache is not None:
             return self.get_rows(table, (row,), columns)[0]
         self._check_usable()
@@ -370,7 +370,7 @@ class Snapshot:
     def _cells_of(
         self, table: str, keys: list[bytes], wanted: list[tuple[bytes, bool]] | None
     ) -> dict[bytes, RowCells]:
-        """The cells of rows, locked or not, from the cache as far as they are there."""
+        """The cells of rows, locked or not, from the cache where possible."""
         cache, store = self._cache, self._context.store
         if cache is None:
             found: dict[bytes, RowCells] = {}
@@ -386,7 +386,7 @@ class Snapshot:
             except DamagedRecordError:
                 if not others:
                     raise
-                # It may be in one that nobody has asked for.
+                # The damaged record may be in a prefetched row.
                 cells = store.scan_rows(
                     table, missing, self.start_ts, columns=wanted, limit=_MANY_CELLS
                 )
@@ -404,9 +404,9 @@ class Snapshot:
         end: R | None = None,
         columns: Columns[R] = None,
     ) -> Iterator[Row[R]]:
-        """The rows of a table in order: those that begin with `prefix`, or from `start` up to
-        but not including `end`. Only rows that have one of `columns` (None: any) appear. What a
-        transaction writes while its scan is under way may or may not appear in it.
+        """Scan the rows of a table in order: those that begin with `prefix`, or from `start` up to
+        but not including `end`. Only rows that have one of `columns` (None: any) appear. Writes
+        that a transaction makes during its own scan may or may not appear in it.
 
         Raises UsageError if both a prefix and a range are given.
         """
@@ -469,7 +469,7 @@ class Snapshot:
         cells: list[tuple[Cell, CellState]],
         wanted: list[tuple[bytes, bool]] | None,
     ) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
-        """The rows of one chunk; a transaction lays its own writes over them."""
+        """The rows of one chunk; a transaction merges its own writes into them."""
         for key, group in itertools.groupby(cells, key=lambda entry: entry[0].row):
             values = {}
             for cell, state in group:
@@ -480,13 +480,13 @@ class Snapshot:
                 yield key, values
 
     def version(self, column: Column[R, Any], row: R) -> int:
-        """The commit timestamp of the cell's newest put or delete here; 0 if there is none."""
+        """The commit timestamp of the cell's newest put or delete at start_ts; 0 if none."""
         self._check_usable()
         cell = self._cell(column, row)
         return self._states((cell,))[0][1]
 
 
 def after_prefix(prefix: bytes) -> bytes:
-    """The first key after all those that begin with `prefix`; empty if there is none."""
+    """The first key after all keys that begin with `prefix`; empty if there is none."""
     trimmed = prefix.rstrip(b"\xff")
     return trimmed[:-1] + bytes([trimmed[-1] + 1]) if trimmed else b""

@@ -1,15 +1,15 @@
-"""§2.2 Transactions: reads at one timestamp, writes at another, all of them or none.
+"""§2.2 Transactions: reads at one timestamp, atomic writes at another.
 
     start_ts    drawn when it begins: what Get() sees (`percola.transactions.snapshot`)
     set         buffered here, and seen by its own reads (figure 6, line 7)
-    commit_ts   drawn when it commits: where its writes stand
+    commit_ts   drawn when it commits: the timestamp of its writes
 
-Commit goes through the paper's two phases (`percola.transactions.two_phase`). On a store that
-applies a whole batch atomically and owns the timestamps, they shrink to one step
-(`OneStepStore.commit_one_step`, rule P11).
+Commit runs in the paper's two phases (`percola.transactions.two_phase`). On a store that applies a
+whole batch atomically and owns the timestamps, it takes one step (`OneStepStore.commit_one_step`,
+rule P11).
 
-Departures from the paper: own writes are read; `get_for_update` locks a cell without changing
-it, which closes write skew where a program needs that.
+Departures from the paper: a transaction reads its own writes; `get_for_update` locks a cell without
+changing it, which prevents write skew where a program needs that.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from percola.transactions.snapshot import Snapshot, TransactionContext
 from percola.transactions.two_phase import TwoPhaseCommit
 
 MOST_CELLS: Final = 1_000_000
-"""How many cells a transaction may write: about half a gigabyte of its process's memory."""
+"""The most cells that a transaction may write: about half a gigabyte of memory."""
 
 MOST_BYTES: Final = 1 << 30
-"""How many bytes its long values, those of more than `INLINE_BYTES`, may have together."""
+"""The most bytes that its values longer than `INLINE_BYTES` may have in total."""
 
 _RESOLVE_ATTEMPTS: Final = 8
 _PUT, _DELETE, _LOCK = int(Op.PUT), int(Op.DELETE), int(Op.LOCK)
@@ -47,15 +47,16 @@ _NOTHING: Final = (_LOCK, None)
 
 
 class Transaction(Snapshot):
-    """Reads at `start_ts`, own writes included; writes all or nothing at `commit_ts`.
+    """Reads a snapshot at `start_ts`, with its own writes; commits atomically at `commit_ts`.
 
     As a context manager it commits on leaving the block, and rolls back if the block raises.
-    For one thread at a time. After the end, however it came, it is used up.
+    Not thread-safe. It cannot be used again after a commit, successful or not, or a rollback.
 
     Attributes:
         start_ts: the timestamp of its snapshot.
         commit_ts: the timestamp of its writes, once it has committed.
-        unfinished: it has committed, but the store refused to remove what it was to answer.
+        unfinished: the store's error, if the transaction has committed but locks or answered
+            entries may not have been cleaned up; else None.
     """
 
     __slots__ = (
@@ -79,7 +80,7 @@ class Transaction(Snapshot):
         self._answers: list[tuple[Kind, Cell, int]] = []
         self.unfinished: StoreError | None = None
         self._bytes = 0
-        # Made when the first row or range is read after a write.
+        # Created by the first read of a row or range after a write.
         self._own: OwnWrites | None = None
         self.commit_ts: int | None = None
 
@@ -97,7 +98,7 @@ class Transaction(Snapshot):
     # --- Writing: buffered until commit (figure 6, line 7) ------------------------------
 
     def set(self, column: Column[R, V], row: R, value: V) -> None:
-        """Write a cell. Raises at once for what could never be committed.
+        """Write a cell. Values that could never be committed are refused at once.
 
         Raises UnknownColumnError, WrongTypeError, RowTooLongError, ValueTooLargeError;
         TransactionTooLargeError beyond `MOST_CELLS` or `MOST_BYTES`.
@@ -113,7 +114,7 @@ class Transaction(Snapshot):
             self._refuse_size()
 
     def _count_bytes(self, cell: Cell, raw: bytes) -> None:
-        """Count a value, which may be a long one, instead of what is in the buffer for its cell."""
+        """Count a value's bytes, if it is long, in place of the cell's buffered value."""
         size = len(raw) if len(raw) > INLINE_BYTES else 0
         most = self._context.store.limits.value_bytes
         if size > most:
@@ -137,7 +138,7 @@ class Transaction(Snapshot):
         )
 
     def delete(self, column: Column[R, Any], row: R) -> None:
-        """Delete a cell; deleting one that does not exist is a write as any other."""
+        """Delete a cell; deleting a cell that does not exist is a write like any other."""
         self._check_usable()
         cell = self._cell(column, row)
         if self._bytes:
@@ -147,10 +148,10 @@ class Transaction(Snapshot):
             self._refuse_size()
 
     def get_for_update(self, column: Column[R, V], row: R) -> V | None:
-        """Read a cell and make sure that nobody writes it before this transaction commits.
+        """Read a cell and make sure that no other transaction writes it before this one commits.
 
-        Closes write skew for the cells it names: another transaction that writes one of them
-        at the same time conflicts with this one.
+        Prevents write skew on this cell: a concurrent transaction that writes it conflicts with
+        this one.
         """
         value = self.get(column, row)
         cell = self._cell(column, row)
@@ -163,19 +164,19 @@ class Transaction(Snapshot):
         return value
 
     def _newest_change(self, cell: Cell) -> LastChange:
-        """The newest put or delete that this transaction sees in a cell, for its lock to repeat."""
+        """The newest put or delete that this transaction sees in a cell, for its lock record."""
         _, commit_ts, value = self._states((cell,))[0]
         if not commit_ts:
             return NO_CHANGE
         if value is None:
             return LastChange(commit_ts, encode_write(_DELETE, 0))
         if len(value) <= INLINE_BYTES:
-            # Nobody asks for the start_ts of a value that stands in the record itself.
+            # The start_ts of a value stored inline in the record is never used.
             return LastChange(commit_ts, encode_write(_PUT, 0, value))
         records = self._context.store.entries(cell, Kind.WRITE, commit_ts, commit_ts)
         if records:
             return LastChange(*records[0])
-        # Either it was collected since, which the safe point says, or it is lost.
+        # Either garbage collection has removed it, as the safe point will show, or it is lost.
         self._context.store.check_safe_point(self.start_ts)
         raise DamagedRecordError(
             f"{cell} has a value committed at {commit_ts} whose write record is missing: the store "
@@ -183,7 +184,7 @@ class Transaction(Snapshot):
         )
 
     def notify(self, column: WeakColumn[R], row: R) -> None:
-        """Notify a weak column: its observer will look at the row; never conflicts (§2.4)."""
+        """Notify a weak column: its observer will run for the row; never conflicts (§2.4)."""
         self._check_usable()
         if not isinstance(column, WeakColumn):
             raise UsageError(f"{column!r} is not a weak column: write it, and it notifies.")
@@ -213,7 +214,7 @@ class Transaction(Snapshot):
     # --- The end ------------------------------------------------------------------------
 
     def rollback(self) -> None:
-        """Give the transaction up. Nothing of it has reached the store."""
+        """Abandon the transaction. Nothing of it has reached the store."""
         if self._used_up is None:
             self._used_up = "was rolled back"
         self._let_go()
@@ -221,7 +222,7 @@ class Transaction(Snapshot):
     # --- What §2.4 needs beyond columns of the schema -----------------------------------
 
     def expect(self, rows: Collection[bytes]) -> None:
-        """Say of which rows, encoded, this will read; more may be added to them (§2.5)."""
+        """Declare the rows, encoded, that this will read; more may be added later (§2.5)."""
         if self._cache is not None and self._cache.ahead is not None:
             self._cache.ahead.expect(rows)
 
@@ -231,7 +232,7 @@ class Transaction(Snapshot):
         return states[0][1], states[1][2]
 
     def put(self, cell: Cell, raw: bytes) -> None:
-        """Write a cell, encoded: one of Percola's own, such as an acknowledgment, or Spark's.
+        """Write an encoded value to a cell: Percola's own, as an acknowledgment, or Spark's.
 
         Raises ValueTooLargeError and TransactionTooLargeError, as `set` does.
         """
@@ -242,7 +243,7 @@ class Transaction(Snapshot):
             self._refuse_size()
 
     def answer(self, kind: Kind, cell: Cell, ts: int) -> None:
-        """Delete a notify or failed entry once this transaction has committed (rule N2)."""
+        """Delete a notify or failed entry once this transaction has committed."""
         self._answers.append((kind, cell, ts))
 
     def commit(self) -> int:
@@ -250,9 +251,10 @@ class Transaction(Snapshot):
 
         Raises:
             ConflictError: another transaction wrote one of the cells since `start_ts`.
-            RolledBackError: others took this process for dead and undid the transaction.
-            CommitUnknownError: the store went away at the commit point.
-            StoreError: the store failed before; nothing was committed.
+            RolledBackError: another client considered this process dead and rolled back the
+                transaction.
+            CommitUnknownError: the store failed at the commit point.
+            StoreError: the store failed before the commit point; nothing was committed.
             TransactionUsedUpError: it has ended, or began before this process was forked.
         """
         self._check_usable()
@@ -308,10 +310,10 @@ class Transaction(Snapshot):
         raise AssertionError("unreachable")
 
     def _resolve_locks(self) -> None:
-        """Finish or undo two-phase transactions whose locks are in the way; then check again (P10).
+        """Settle the locks of two-phase transactions on this one's cells; then check again.
 
-        All of them at once: a dead transaction may have locked whatever this one writes, and the
-        store names only the first lock that it meets. Raises ConflictError for a live one's.
+        All of them in one pass: a dead transaction may have locked many of the cells, and the store
+        names only the first lock that it meets. Raises ConflictError for a live owner's lock.
         """
         context = self._context
         for cell in self._writes:

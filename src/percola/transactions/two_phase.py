@@ -5,15 +5,15 @@ Row mutations of the store are the only synchronisation between the clients:
     prewrite             lock the primary's row, then all others in batches; each row checks
                          for newer writes and other locks in the same mutation that locks it
     commit_ts            drawn after the last prewrite was acknowledged (P2)
-    notify               weak notifications, and all others where notify entries stand apart
+    notify               weak notifications, and all others if there is a separate notify table
     commit_primary       primary's lock → write record: the commit point
-    commit_secondaries   the same everywhere else; anyone who meets a lock may do it too
+    commit_secondaries   the same for all other cells; any client that meets a lock may do it too
 
     Bob.bal  7: lock (primary)   →  8: write → 7        Joe.bal  7: lock → Bob.bal  →  8: write → 7
 
-Departures from the paper: the primary's row is in place before any other cell is locked (P3);
+Departures from the paper: the primary's row is locked before any other cell is (P3);
 a write record above or *at* start_ts stops a prewrite, since a rollback leaves one there (P4),
-but another transaction's rollback record does not; lost replies are settled by reading (P6, P7);
+but another transaction's rollback record does not; after lost replies the state is read (P6, P7);
 locks are refreshed while a commit takes long (P8).
 """
 
@@ -54,7 +54,7 @@ log = logging.getLogger("percola.store")
 
 _ATTEMPTS: Final = 8
 _ANSWERS: Final = 10_000
-"""How many entries of a row one mutation removes: stores bound that, Bigtable at 100,000."""
+"""The most entries of a row removed by one mutation: stores limit that, Bigtable to 100,000."""
 
 _LOCK: Final = int(Op.LOCK)
 
@@ -66,8 +66,8 @@ class TwoPhaseCommit:
     """One run of figure 6's Commit(): prewrite, commit_primary, commit_secondaries.
 
     Attributes:
-        unfinished: why the store refused to change what the commit no longer depends on: locks
-            may be left, and entries that have been answered.
+        unfinished: the store's error if it failed after the commit point: locks and answered
+            entries may be left.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class TwoPhaseCommit:
         self._context = context
         self._start_ts = start_ts
         self._writes = writes
-        # Of cells that are only locked, the newest change at start_ts. As the prewrite checks
-        # that nothing has been written since, it is still the newest when this commits.
+        # The newest change at start_ts of each cell that is only locked. The prewrite checks that
+        # nothing has been written since, so it is still the newest when this commits.
         self._last_changes = last_change
         self._refreshed = context.clock.monotonic()
         # The write set is final now (P14): the first cell that changes is the primary.
@@ -90,12 +90,12 @@ class TwoPhaseCommit:
         self._locked: list[Cell] = []
         self._uncertain = False
         self.unfinished: StoreError | None = None
-        # Notify and failed entries that go once this has committed.
+        # Notify and failed entries to remove once this has committed.
         self._answered: dict[_Row, list[Put | Delete]] = {}
-        # No mutation is of both a row and its notify entries there
+        # With a separate notify table, no mutation covers both a row and its notify entries
         # (`percola.store.remote.notify_table`).
         self._apart = context.store.has_notify_table
-        # The oldest timestamp at which anything was locked that is committed here.
+        # The oldest timestamp of the locks that this commits.
         self._oldest_ts = start_ts
 
     def run(self, notifications: Iterable[Cell], answers: Sequence[tuple[Kind, Cell, int]]) -> int:
@@ -117,12 +117,13 @@ class TwoPhaseCommit:
             try:
                 self.prewrite(groups[:1], primary)
                 self.prewrite(groups[1:], primary)
-                # After the last lock is in place: either this sees a new safe point, or all that
-                # the locks could conflict with was still there (P12, `percola.gc.collector`).
+                # After the last lock is in place: either this sees a new safe point, or every
+                # record that the locks could conflict with was still there (P12,
+                # `percola.gc.collector`).
                 context.store.check_safe_point(self._oldest_ts)
                 commit_ts = context.oracle.timestamp()
-                # Before the commit point: a crash cannot lose them, and one for a transaction
-                # that does not commit only costs a look (N4).
+                # Before the commit point: a crash cannot lose them, and an entry of a transaction
+                # that does not commit only costs a check (N4).
                 self._notify(weak, commit_ts)
             except CommitUnknownError:
                 raise
@@ -223,7 +224,7 @@ class TwoPhaseCommit:
                 if lock_ts == start_ts:
                     own += 1
                 elif not self._context.resolver.try_resolve(cell, lock_ts, raw):
-                    # Two that want each other's cells do not wait for each other (P14).
+                    # Never wait here: two transactions may want each other's cells (P14).
                     raise ConflictError(cell, start_ts, lock_ts, locked=True)
             low = start_ts
             for commit_ts, raw in reversed(store.entries(cell, Kind.WRITE, start_ts, MAX_TS)):
@@ -232,8 +233,8 @@ class TwoPhaseCommit:
                     raise ConflictError(cell, start_ts, commit_ts, locked=False)
                 if record.start_ts == start_ts:
                     raise self._rolled_back()
-                # Another one's rollback record wrote nothing: ask for no write around it, or
-                # two that met, of which one gave up, would both give up (P14).
+                # Another transaction's rollback record is no write: require no writes below and
+                # above it. Else of two that conflict both might abort (P14).
                 if low < commit_ts:
                     conditions.append(Condition(False, Kind.WRITE, column, low, commit_ts - 1))
                 low = commit_ts + 1
@@ -252,7 +253,7 @@ class TwoPhaseCommit:
         )
 
     def _refresh_if_due(self, primary: Cell) -> None:
-        """Show the primary's lock to be alive while a commit takes long (§2.2, rule P8)."""
+        """Refresh the primary's lock during a long commit, to show it alive (§2.2, rule P8)."""
         context, start_ts = self._context, self._start_ts
         now = context.clock.monotonic()
         if now - self._refreshed < context.ttl_ms / 3000:
@@ -277,7 +278,7 @@ class TwoPhaseCommit:
         return sorted([*notifications, *observed])
 
     def _notify(self, notifications: Iterable[Cell], commit_ts: int) -> None:
-        """Put notify entries; again if no answer comes, for one too many costs a look (N4)."""
+        """Put notify entries; retry unknown outcomes, as a spare entry only costs a check (N4)."""
         mutations = (
             RowMutation(
                 table, row, (), [Put(Kind.NOTIFY, cell.column, commit_ts, b"") for cell in group]
@@ -298,13 +299,13 @@ class TwoPhaseCommit:
                 self._refresh_if_due(self._primary)
 
     def undo(self, primary: Cell) -> None:
-        """Give the transaction up: a rollback record on the primary, then the locks (P4).
+        """Roll back: put a rollback record on the primary, then remove the locks (P4).
 
-        Best effort: whoever meets what is left does the same.
+        Best effort: a client that meets a remaining lock does the same.
         """
         resolver = self._context.resolver
         if not self._locked and not self._uncertain:
-            return  # The primary itself was refused: nothing is there, nothing is under way.
+            return  # The primary itself was refused: nothing is stored or in flight.
         try:
             fate = resolver.fate(primary, self._start_ts, impatient=True)
             for cell in self._locked:
@@ -319,8 +320,9 @@ class TwoPhaseCommit:
     def commit_primary(self, cells: Sequence[Cell], primary: Cell, commit_ts: int) -> bool:
         """The commit point: the primary's whole row, under the condition that its lock holds.
 
-        What it answers in this row goes with it, if that does not stand apart. False if somebody
-        else may have committed it: then these entries may still be there.
+        The same mutation removes answered entries of this row, unless they are in a separate
+        notify table. Returns False if another client may have committed it: then these entries may
+        still be there.
         """
         context, start_ts = self._context, self._start_ts
         mutation = self._commit_point(cells, primary, commit_ts)
@@ -335,7 +337,7 @@ class TwoPhaseCommit:
                     context.store.check_safe_point(start_ts)
                 raise self._rolled_back()
             except SnapshotTooOldError as error:
-                # Garbage collection may have removed the record: nobody can tell any more.
+                # Garbage collection may have removed the record: the outcome is lost.
                 raise CommitUnknownError(primary, start_ts, commit_ts) from error
             except OutcomeUnknownError:
                 # Committed or not? The same mutation again is safe either way (P6, P7).
@@ -343,14 +345,14 @@ class TwoPhaseCommit:
                 context.clock.sleep(0.05)
             except StoreError as error:
                 if not unknown:
-                    # The store refused (it is full, say): nothing was written, and all is known.
+                    # The store refused (it is full, say): certainly nothing was written.
                     self.undo(primary)
                     raise
                 raise CommitUnknownError(primary, start_ts, commit_ts) from error
         raise CommitUnknownError(primary, start_ts, commit_ts)
 
     def _commit_point(self, cells: Sequence[Cell], primary: Cell, commit_ts: int) -> RowMutation:
-        """The one mutation that commits: a joint transaction's has more in it."""
+        """The one mutation that commits; a job's coordinator adds more to it."""
         held = Condition(True, Kind.LOCK, primary.column, self._start_ts, self._start_ts)
         changes = self._commit_row(cells, commit_ts)
         if not self._apart:
@@ -362,9 +364,9 @@ class TwoPhaseCommit:
         return any(decode_write(raw).start_ts == self._start_ts for _, raw in records)
 
     def commit_secondaries(self, groups: Sequence[Sequence[Cell]], commit_ts: int) -> None:
-        """Everything else, and what has been answered, in one call.
+        """Commit all other rows and remove the answered entries.
 
-        The transaction has committed, so a failure here is not its.
+        The transaction has committed, so a failure here does not fail it.
         """
         start_ts, removed = self._start_ts, self._answered
         standing = dict(removed)
@@ -374,7 +376,7 @@ class TwoPhaseCommit:
             held = [Condition(True, Kind.LOCK, c.column, start_ts, start_ts) for c in cells]
             changes = self._commit_row(cells, commit_ts)
             if not self._apart:
-                # A row is changed once: two changes of one are made one after the other.
+                # One mutation per row: two mutations of a row would run one after the other.
                 answered = standing.pop(row, [])
                 changes += answered[:_ANSWERS]
                 standing[row] = answered[_ANSWERS:]
@@ -394,7 +396,7 @@ class TwoPhaseCommit:
                 at = cells[0].table, cells[0].row
                 if at not in refused:
                     continue
-                # Somebody rolled a cell of the row forward meanwhile: finish the others.
+                # Another client rolled a cell of the row forward meanwhile: settle the others.
                 for cell in cells:
                     lock = self._lock(cell, self._primary)
                     self._context.resolver.settle(cell, start_ts, lock, Fate(commit_ts))
@@ -413,10 +415,10 @@ class TwoPhaseCommit:
         return changes
 
     def _tolerantly(self, mutations: Iterable[RowMutation]) -> list[RowMutation]:
-        """Apply what the commit no longer depends on; return what was refused.
+        """Apply mutations that the commit no longer depends on; return those refused.
 
-        If the store fails, what is left are locks that any reader rolls forward, and notify
-        entries that are answered already: nothing is lost.
+        If the store fails, this leaves locks that any reader rolls forward, and notify entries that
+        are answered already: nothing is lost.
         """
         refused: list[RowMutation] = []
         with self._tolerating():
