@@ -1,11 +1,19 @@
-"""The entry point of the command `webindex`, and of `python -m webindex`.
+"""The entry point of the command `webindex`, of `python -m webindex`, and of `spark-submit`.
+
+`spark-submit` runs this file by its path: `spark-submit … webindex/__main__.py load …`.
 
 It imports nothing from the extra `webindex`: without the extra it reports how to install it.
 """
 
 from __future__ import annotations
 
+import os.path
 import sys
+
+if not __package__ and sys.path and sys.path[0] == os.path.dirname(os.path.abspath(__file__)):
+    # Run by its path. Python would look for modules in this folder first, and some of them are
+    # named like the standard library's.
+    sys.path.pop(0)
 
 
 def main() -> None:
@@ -13,7 +21,7 @@ def main() -> None:
     try:
         from webindex.cli.main import cli
 
-        cli()
+        cli(prog_name="webindex")
     except ImportError as error:
         if (error.name or "webindex").partition(".")[0] in ("percola", "webindex"):
             raise

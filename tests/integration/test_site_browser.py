@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -23,7 +23,7 @@ from from_scratch import recrawl, sample
 from hostile_pages import OTHER, SOURCE, TARGET, TITLE, hostile
 from needs import lack, need
 from selenium import webdriver
-from selenium.common.exceptions import WebDriverException
+from selenium.common.exceptions import StaleElementReferenceException, WebDriverException
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -322,6 +322,18 @@ def test_the_axis_has_whole_numbers_and_every_series_its_name(
         asdict(Sample(at + 1, 12_000 * minutes * at, at, 1, {"pages.capture": 7}, 0, 3.0))
         for at in range(6)
     ]
+
+    def texts(selector: str) -> list[str]:
+        # The page redraws its plots each second, which removes what was found a moment before.
+        def read() -> list[list[str]] | None:
+            try:
+                return [[one.text for one in browser.all(selector)]]
+            except StaleElementReferenceException:
+                return None
+
+        [found] = cast(list[list[str]], wait_until(read, what=f"the text of {selector}"))
+        return found
+
     answer = json.dumps({"samples": samples, "view": asdict(View())})
     source = f"window.fetch = async () => new Response({json.dumps(answer)})"
     command = "Page.addScriptToEvaluateOnNewDocument"
@@ -331,10 +343,9 @@ def test_the_axis_has_whole_numbers_and_every_series_its_name(
         # It is drawn last.
         wait_until(lambda: browser.all('[data-plot="oldest"] svg text'), what="the plots")
         for plot in ("throughput", "latency", "waiting", "oldest"):
-            found = [one.text for one in browser.all(f'[data-plot="{plot}"] svg text')]
-            assert found[-len(axis) :] == axis
-        assert browser.one('[data-plot="waiting"] .legend').text == "parse 7"
-        assert browser.one('[data-plot="oldest"] .legend').text == "oldest 3.0 s"
+            assert texts(f'[data-plot="{plot}"] svg text')[-len(axis) :] == axis
+        assert texts('[data-plot="waiting"] .legend') == ["parse 7"]
+        assert texts('[data-plot="oldest"] .legend') == ["oldest 3.0 s"]
     finally:
         browser.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
 

@@ -126,4 +126,5 @@ class LongTests:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._number:
             terminalreporter.ensure_newline()
-            terminalreporter.line(f"{self._number} long tests not run: make test-all runs them")
+            tests = "test" if self._number == 1 else "tests"
+            terminalreporter.line(f"{self._number} long {tests} not run: make test-all runs them")

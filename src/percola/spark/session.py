@@ -9,6 +9,9 @@ leaves its JVM running until Python ends. A session started here is quiet and st
 - The console gets errors only. Lost tasks are not reported: they are retried, and permanent
   failures are raised in the driver.
 - Its Python workers import from the same paths as this process.
+
+A program that `spark-submit` started already has a JVM, with the master and the properties given
+there. None of the above applies then: that JVM is used, and `spark-submit` ends it.
 """
 
 from __future__ import annotations
@@ -68,6 +71,8 @@ logger.tasks.level = off
 _NOTICE: Final = "WARNING: Using incubator modules:"
 _PIPE_BYTES: Final = 1 << 20
 _JVM_END_SECONDS: Final = 20
+_GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
+"""Set by `spark-submit` in the environment of the program that it runs."""
 _SPARK_VARIABLES: Final = ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_LOCAL_IP")
 
 
@@ -89,6 +94,8 @@ def spark_session(
 
     If this process has an active session, that one is returned unchanged and is not stopped.
     Otherwise one is started (5 to 10 seconds), and stopped at the end of the block with its JVM.
+    In a program that `spark-submit` started, the session runs in its JVM, and `--master`, `--name`
+    and `--conf` override the arguments.
 
     Args:
         master: Spark's master URL. `local[N]` is run as `local[N,3]`: tasks are retried.
@@ -114,6 +121,10 @@ def spark_context(
     if there is not None:
         yield there
         return
+    if _GATEWAY in os.environ and SparkContext._gateway is None:
+        with _submitted(app, config or {}) as context:
+            yield context
+        return
     started: _Started | None = None
     with interrupts_kept():
         try:
@@ -124,6 +135,37 @@ def spark_context(
             if started is not None:
                 with interrupts_held():
                     started.stop()
+
+
+@contextlib.contextmanager
+def _submitted(app: str, config: Mapping[str, str]) -> Iterator[SparkContext]:
+    """A context in the JVM that `spark-submit` started, which ends it when this process exits."""
+    _silence_py4j(True)
+    try:
+        SparkContext._ensure_initialized()
+        conf = SparkConf()  # The properties of spark-submit and of its spark-defaults.conf.
+        for name, value in {"spark.app.name": app, **config}.items():
+            if not conf.contains(name):
+                conf.set(name, value)
+        context = _context_of(conf)
+        try:
+            yield context
+        finally:
+            with interrupts_held():
+                context.stop()
+    finally:
+        _silence_py4j(False)
+
+
+def _context_of(conf: SparkConf) -> SparkContext:
+    try:
+        return SparkContext(conf=conf)
+    except Exception as error:
+        why = _gist(error)
+        master = conf.get("spark.master")
+        raise SparkStartError(
+            f"Spark did not start with the master {master!r}: {why}"
+        ) from RuntimeError(why)
 
 
 def find_java() -> Path:
