@@ -1,11 +1,11 @@
-"""How late a changed page is known: from its loader's commit to its document, and to a search.
+"""Latency of a changed page: from its loader's commit to its document, and to a search.
 
 The time begins when the loader's transaction has returned: it is on disk. The page's *document* is
 there when the serving document of its cluster, committed by `assemble`, shows this capture of
-the page (`seen`). It is *found* when the search index has this document or a later one. Both are
-seen by a process that looks at them again and again, about once a millisecond: it reads which
-cluster the page is in and the version of that cluster's document, some 50 µs, and the document
-itself only if that version is new. So what is measured is at most a millisecond more than what is.
+the page (`seen`). It is *found* when the search index has this document or a later one. A process
+polls for both about once a millisecond: it reads which cluster the page is in and the version of
+that cluster's document, some 50 µs, and the document itself only if that version is new. So the
+measured latency is at most a millisecond too long.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
 """§2.5: calls to a network store that a document takes: plain, with a cache, and with prefetch.
 
-The whole web index is worked off in one thread, which looks for work, runs the observers and takes
-their commits to a store that commits in two phases, as one behind a network does. It is the
-memory store, so nothing is timed: calls, and what Bigtable makes of them, are counted.
+The whole web index is drained in one thread, which scans for work, runs the observers and commits
+to a store in two phases, as to a remote one. It is the memory store, so nothing is timed: calls,
+and the Bigtable requests that they would need, are counted.
 
-    calls      what the code above the store waits for once each
-    rounds     how often one waits for the network: 64 rows are changed, or 32 reads made, at once
+    calls      store calls, each of which its caller waits for
+    rounds     how often a caller waits for the network: 64 row changes, or 32 reads, at once
     requests   one for each row that is changed under conditions, and for all rows of which the
                same columns are read
 
 Where Google's emulator of Bigtable is there, the same is done once more on it, and the requests are
 those that the store's driver really made.
 
-    bulk       a crawl is loaded, then worked off: observers answer many rows at once
-    trickle    pages change one after the other, each worked off before the next comes
+    bulk       a crawl is loaded, then drained: observers process many rows at once
+    trickle    pages change one after the other, each drained before the next arrives
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The whole chain: pages a second from a WARC file to a search, and how late a change is found.
 
-Four passes over real pages, each saying what the others cannot:
+Four passes over real pages:
 
-    bulk      a Spark job loads a crawl while worker processes work it off: pages a second
-    steady    pages keep coming at half of that rate: latency of each under load
+    bulk      a Spark job loads a crawl while worker processes drain it: pages a second
+    steady    pages arrive at half of that rate: latency of each under load
     trickle   one changed page at a time: from its loader's commit to a search that finds it
     stages    one process, one thread: which share of a page's time each stage has
 """

@@ -1,4 +1,4 @@
-"""Worker processes of the web index that tell what their observers cost.
+"""Worker processes of the web index that record the cost of their observers.
 
 They are what `webindex work` starts, with the same settings, but each observer is clocked: the
 processor time and the time by the clock of its transactions, from beginning to commit. Once a

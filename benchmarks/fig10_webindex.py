@@ -1,14 +1,14 @@
 """Figure 10 with the web index: it follows a crawl on HBase while servers and workers are killed.
 
-The bank of `fig10_faults` says what a fault costs transactions; this says what it costs an index. A
+The bank of `fig10_faults` shows what a fault costs transactions; this, what it costs an index. A
 crawl is loaded into a repository on three region servers, with three DataNodes and two oracles,
-and two worker processes work it off. Meanwhile are killed with -9, one after the other:
+and two worker processes drain it. Meanwhile are killed with -9, one after the other:
 
     regionserver    the one with the most tables of the index that does not serve hbase:meta
     oracle          the one that hands out timestamps
     worker          with whatever it was doing
 
-What was killed is started again. When all is worked off, `webindex verify` compares every row with
+Killed processes are restarted. When no work is left, `webindex verify` compares every row with
 a computation from scratch, and `percola check` looks at every cell.
 """
 

@@ -1,9 +1,9 @@
 """The web index at the size of a crawl: stages, cost a page, latencies, and a real recrawl.
 
-Worker processes run all the time, as many as there are cores; the rest is what somebody would
-type. Stage by stage, on one repository:
+Worker processes run all the time, as many as there are cores; the rest are the commands that a
+user would type. Stage by stage, on one repository:
 
-    load       `webindex load` of the crawl, while the workers work it off: pages a second
+    load       `webindex load` of the crawl, while the workers drain it: pages a second
     rank       `webindex rank`, and the work that moved ranks make
     verify     `webindex verify`: everything compared with a computation from scratch
     recrawl    `webindex load` of the same pages as they were found later: work saved

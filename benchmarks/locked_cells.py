@@ -1,4 +1,4 @@
-"""What reads cost beside lock-only records: those that `get_for_update` leaves behind.
+"""What reads cost beside lock-only records, which `get_for_update` leaves behind.
 
 A transaction that reads a cell with `get_for_update` and does not write it commits a record that
 changes nothing. A cell that many transactions lock gathers them until garbage collection. Here one

@@ -1,4 +1,4 @@
-"""Processes that do the same thing at the same time, block after block.
+"""Processes that run the same operation at the same time, block after block.
 
 They are fresh interpreters, not forks: each opens the stores for itself, as separate programs
 would. A block begins when all of them stand at a barrier, and lasts for a time, not for a number

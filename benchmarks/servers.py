@@ -1,6 +1,6 @@
-"""What a benchmark starts beside itself: oracles, ZooKeeper, Bigtable's emulator, HBase's jars.
+"""The servers that benchmarks start: oracles, ZooKeeper, Bigtable's emulator, HBase's jars.
 
-Each is a process of its own, as a user starts it, and ends with its `with` block.
+Each is a separate process, as a user starts it, and ends with its `with` block.
 """
 
 from __future__ import annotations

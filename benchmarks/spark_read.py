@@ -1,8 +1,8 @@
 """`spark.read`: rows a second of a snapshot through an aggregate, on two cores.
 
-Beside it, in turn and in the same session, the same query on batches of the same shape that were
-made beforehand: what Spark takes over from Python at most. What is left of that is what the store,
-the protocol and the way from cells to Arrow cost.
+Compared, in turn and in the same session, with the same query on prebuilt batches of the same
+shape, the upper bound for a Python source in Spark. The difference is the cost of the store, the
+protocol and the conversion from cells to Arrow.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`df.write`: rows a second into LMDB, row by row, in chunks and as one transaction, on two cores.
 
 The rows are made and cached beforehand, so what is measured is from Spark's rows to cells that are
-committed, with the work that goes before and after: planning, opening, and ending the write. A
-small write, of one row in two partitions, says what that comes to by itself.
+committed, including planning, opening, and ending the write. A small write, of one row in two
+partitions, shows the cost of these alone.
 
 Both durabilities: full waits for the disk with every commit, relaxed does not. Micro-batches of a
 stream are measured by their own durations, as Spark reports them.

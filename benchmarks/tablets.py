@@ -1,9 +1,9 @@
 """§2.4: whether two worker processes serve all tablets of a table on HBase, and how evenly.
 
-A table is cut into regions, and each of its rows is dirty at any time: whoever answers it notifies
-it again. The rows themselves count how often, by the process that did it; added up by region, that
-says which regions were served by whom. Scanners that looked for the beginning of a table first, or
-that stayed where they found work, would show here.
+A table is split into regions, and each of its rows is dirty at any time: the observer notifies it
+again. Each row counts its runs by process; the sums by region show which process served which
+regions. Scanners that always began at the start of a table, or that stayed where they found work,
+would show here.
 
     python -m benchmarks.tablets set-up ADDRESS REGIONS ROWS      rows: of each region
     python -m benchmarks.tablets count ADDRESS                    {"regions": [[PID, …], …], …}
