@@ -1,19 +1,20 @@
-"""§2.1: calls to Cloud Bigtable: channels, deadlines, retries of reads, words for failures.
+"""§2.1: calls to Cloud Bigtable: channels, deadlines, retries of reads, error messages.
 
 The messages and the authorised channel are those of Google's client; the calls are made on that
-channel directly. Its two layers above would each retry by rules of their own, and writes must
-not be: a conditional mutation that is sent again after a lost reply answers "condition failed"
-though it was applied.
+channel directly. The client's two layers above it would each retry by their own rules, and writes
+must not be retried: a conditional mutation that is sent again after a lost reply answers "condition
+failed" although it was applied.
 
-    reads     sent again until `patience_seconds` have passed without a row, from the row on that
-              was reached; then one StoreError
-    writes    sent once. Whatever leaves open whether they were applied is OutcomeUnknownError
+    reads     retried until `patience_seconds` have passed without a row, resuming after the last
+              row received; then one StoreError
+    writes    sent once. A failure that leaves open whether they were applied is
+              OutcomeUnknownError
 
-Every call has a deadline of `request_seconds`, which the server knows too. A write waits that
-long for a connection, so a server that restarts costs time and no outcome.
+Every call has a deadline of `request_seconds`, which is sent to the server too. A write waits that
+long for a connection, so a restart of a server delays writes but makes no outcome unknown.
 
-A process opens its own channel when it first needs one; a child of one that has may not
-(`percola.platform.fork_safety`).
+A process opens its own channel when it first needs one; a child of a process that has opened one
+cannot use the store (`percola.platform.fork_safety`).
 """
 
 from __future__ import annotations
@@ -53,24 +54,24 @@ MutateRowsResponse = types.MutateRowsResponse.pb()
 SampleRowKeysRequest = types.SampleRowKeysRequest.pb()
 SampleRowKeysResponse = types.SampleRowKeysResponse.pb()
 
-# As Google's client has them. The time-out of keep-alive is also how long the kernel goes on
-# trying to deliver what the other side does not acknowledge.
+# As in Google's client. The keep-alive timeout is also how long the kernel retransmits data that
+# the peer does not acknowledge.
 _OPTIONS: Final = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    # A server that is back is found again soon.
+    # Reconnect soon after a server is back.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    # A stream is read by the thread that asked for it: no second thread for each.
+    # The requesting thread reads the stream, without a second thread per stream.
     (grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1),
 ]
 
 _Code = grpc.StatusCode
 
-# The server has refused: it has not applied, and asking again is in vain.
+# The server refused the call: it was not applied, and a retry would fail too.
 _REFUSED: Final = frozenset(
     (
         _Code.INVALID_ARGUMENT,
@@ -90,7 +91,7 @@ _RNG: Final = new_random()
 
 
 class Place(NamedTuple):
-    """Where a repository is.
+    """The location of a repository.
 
     Attributes:
         project: the Google Cloud project.
@@ -119,7 +120,7 @@ class Calls:
 
     Args:
         request_seconds: how long a single call may take.
-        patience_seconds: for how long a read is tried again in vain.
+        patience_seconds: how long a read is retried without an answer.
     """
 
     def __init__(self, place: Place, *, request_seconds: float, patience_seconds: float) -> None:
@@ -127,7 +128,7 @@ class Calls:
         self.request_seconds = request_seconds
         self.patience_seconds = patience_seconds
         self.made: Counter[str] = Counter()
-        """How many calls were made, by their name."""
+        """Number of calls made, by name."""
         self._closed = False
         self._start_afresh()
         at_fork(self._leave_parent)
@@ -140,14 +141,14 @@ class Calls:
         self._methods: dict[str, Any] = {}
 
     def _leave_parent(self) -> None:
-        # They are neither used nor closed here.
+        # A child neither uses nor closes its parent's channels.
         keep_inherited(self._channels, self._methods)
         self._start_afresh()
 
     # --- Channels -----------------------------------------------------------------------
 
     def method(self, service: str, name: str, answer: Any, *, streams: bool = False) -> Any:
-        """The callable of a method: takes the request message, time-out and metadata."""
+        """The callable of a method; its arguments are the request, timeout and metadata."""
         found = self._methods.get(service + name)
         if found is not None:
             return found
@@ -198,10 +199,10 @@ class Calls:
     # --- Names --------------------------------------------------------------------------
 
     def path(self, table: str) -> str:
-        """The full name of a table of ours in requests."""
+        """The full name in requests of one of Percola's tables."""
         found = self._paths.get(table)
         if found is None:
-            # Percola's own table: '@' is not allowed there, and a user's begins with no digit.
+            # Percola's system table: Bigtable forbids '@', users' tables begin with no digit.
             name = "0-" + table[1:] if table.startswith("@") else table
             found = self._paths[table] = f"{self.place.path}/tables/{name}"
         return found
@@ -222,10 +223,10 @@ class Calls:
     def ask(
         self, service: str, name: str, request: Any, answer: Any, *, routing: str, what: str
     ) -> Any:
-        """Make a call that changes nothing, or may be repeated; its answer.
+        """Make a call that changes nothing or may be repeated; return its answer.
 
-        `routing` names the resource to Google, `what` the purpose to a person. Raises
-        grpc.RpcError if the server refuses: the caller knows what that means.
+        `routing` names the resource for Google's routing, `what` describes the call in error
+        messages. Raises grpc.RpcError if the server refuses it, for the caller to interpret.
         """
         tries = Tries(self, what)
         while True:
@@ -240,12 +241,12 @@ class Calls:
                 tries.failed(error)
 
     def send(self, name: str, request: Any, answer: Any, table: str, *, alone: bool = False) -> Any:
-        """Send a write and return at once: the future of its answer.
+        """Send a write and return the future of its answer without waiting.
 
-        With `alone`, wait for it and return the answer itself, which is faster.
+        With `alone`, wait and return the answer itself, which is faster.
         """
         method = self.method(DATA, name, answer)
-        # Nothing has been sent before there is a connection: waiting for it is safe.
+        # Nothing is sent before there is a connection, so waiting for one is safe.
         return self._make(
             name,
             method if alone else method.future,
@@ -255,12 +256,12 @@ class Calls:
         )
 
     def send_many(self, name: str, request: Any, answer: Any, table: str) -> Any:
-        """Send a write whose answers come as a stream: that stream."""
+        """Send a write whose answers are a stream; return the stream."""
         method = self.method(DATA, name, answer, streams=True)
         return self._make(name, method, request, metadata=self.headers(table), wait_for_ready=True)
 
     def read_rows(self, request: Any, table: str, seconds: float) -> Any:
-        """Ask for rows: the stream of answers, which may take so many seconds in all."""
+        """Read rows; return the stream of answers, with a deadline of `seconds` for all of it."""
         method = self.method(DATA, "ReadRows", ReadRowsResponse, streams=True)
         return self._make(
             "ReadRows", method, request, metadata=self.headers(table), timeout=seconds
@@ -272,13 +273,13 @@ class Calls:
         try:
             return method(request, **{"timeout": self.request_seconds, **options})
         except ValueError as error:
-            # What grpc raises if another thread has closed the channel.
+            # gRPC raises this if another thread has closed the channel.
             if self._closed:
                 raise _closed() from error
             raise
 
     def sample_keys(self, table: str) -> list[bytes]:
-        """Keys that divide the table into parts of about equal size, as the server knows them."""
+        """The server's sample of keys that divide the table into parts of about equal size."""
         request = SampleRowKeysRequest(
             table_name=self.path(table), app_profile_id=self.place.app_profile
         )
@@ -294,7 +295,7 @@ class Calls:
     # --- Failures -----------------------------------------------------------------------
 
     def refusal(self, error: Any, what: str, table: str = "") -> StoreError | UnknownTableError:
-        """What a failed call means, in words; the outcome of a write is known."""
+        """The error for a refused call; a write was not applied."""
         code, details = error.code(), _first_line(error.details() or "")
         lower = details.lower()
         if code is _Code.NOT_FOUND and table and "profile" not in lower and "family" not in lower:
@@ -327,7 +328,7 @@ class Calls:
         )
 
     def write_failure(self, error: Any, what: str, table: str) -> StoreError | UnknownTableError:
-        """What the failure of a write means: refused, or not known."""
+        """The error for a failed write: refused, or outcome unknown."""
         if error.code() in _REFUSED:
             return self.refusal(error, what, table)
         return OutcomeUnknownError(
@@ -337,7 +338,7 @@ class Calls:
 
 
 class Tries:
-    """How often and how long a read is tried again; one for a read."""
+    """The retries of one read: how often, how long, and the pauses between."""
 
     def __init__(self, calls: Calls, what: str) -> None:
         self._calls = calls
@@ -346,12 +347,12 @@ class Tries:
         self._count = 0
 
     def progressed(self) -> None:
-        """Something has come: patience begins anew."""
+        """Restart the time limit, because part of an answer has arrived."""
         self._since = time.monotonic()
         self._count = 0
 
     def failed(self, error: Any, table: str = "") -> None:
-        """Wait before the next try; raises StoreError or UnknownTableError if there is none."""
+        """Wait before the next try; raise StoreError or UnknownTableError if there is none."""
         calls = self._calls
         if error.code() in _REFUSED:
             raise calls.refusal(error, self._what, table) from error
@@ -363,7 +364,7 @@ class Tries:
             ) from error
         self._count += 1
         pause = backoff(_RNG, self._count, first=_FIRST_PAUSE, most=_LONGEST_PAUSE)
-        time.sleep(min(pause, left))  # Nothing tells when a server is back.
+        time.sleep(min(pause, left))  # There is no event for a server's return.
 
 
 def _closed() -> RepositoryClosedError:
@@ -376,7 +377,7 @@ def _serialized(message: Any) -> bytes:
 
 
 def _authorised(transport: Any) -> Any:
-    """What makes a transport's channel: Google's own way, with our options."""
+    """A factory for a transport's channel: Google's own, with the options above."""
 
     def create(host: str, **arguments: Any) -> Any:
         return transport.create_channel(host, **{**arguments, "options": _OPTIONS})

@@ -1,13 +1,13 @@
 """§2.1: the feed of a table's changes in Bigtable.
 
-Bigtable changes one row at a time, so a list of changes cannot stand in rows of its own and be
-kept by the same mutation. It stands in the changed row: a write record of a table that keeps a
-feed comes with an empty cell of the family `changes`, at the same column and timestamp, in the
-same mutation. Nothing can be missing from it or be too much.
+Bigtable changes one row at a time, so a list of changes in separate rows could not be written by
+the same mutation. It is stored in the changed row: each write record of a table that keeps a feed
+comes with an empty cell in the family `changes`, at the same column and timestamp, in the same
+mutation. The feed can neither miss a change nor list one too many.
 
-What that costs: a small cell a change, until the collector forgets it; and whoever follows the
-feed reads the family over the whole table, as there is no order by time to read it in. So one
-call of `changes` costs as much as a walk over the table's rows; `walk_changes` makes one only.
+The cost is a small cell per change, until the collector removes it. A reader of the feed reads the
+family over the whole table, as it is not ordered by time. So one call of `changes` costs as much
+as a scan of the table's rows; `walk_changes` makes only one call.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Feeds:
         return found[:limit], following
 
     def walk(self, table: str, after: int, upto: int, start: bytes, end: bytes) -> list[ChangedRow]:
-        """All that `Store.walk_changes` finds, in order."""
+        """See `Store.walk_changes`; the changes in order."""
         listed = self._listed(table, after + 1, upto, start, end)
         found = sorted(listed, key=lambda one: one[:2])
         self._check(table, after + 1)
@@ -68,7 +68,7 @@ class Feeds:
                 yield ChangedRow(ts, key, tuple(sorted(names)))
 
     def _check(self, table: str, first: int) -> None:
-        """NoFeedError or SnapshotTooOldError if what was listed until now may be incomplete."""
+        """Raise NoFeedError or SnapshotTooOldError if the changes read may be incomplete."""
         if table not in self._shared.view(elapsed()).feeds:
             raise NoFeedError(f"The table {table!r} keeps no feed of its changes.")
         self._shared.check(first - 1)

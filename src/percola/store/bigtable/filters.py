@@ -1,18 +1,18 @@
-"""§2.1: conditions and reads of the contract as Bigtable's request filters.
+"""§2.1: translates conditions and reads into Bigtable's request filters.
 
-A kind is a column family, a Percola column is a qualifier in it, and a timestamp is stored a
-thousandfold, because Bigtable keeps microseconds in steps of a thousand.
+A kind is a column family, a Percola column is a qualifier in it, and a timestamp is multiplied by
+a thousand, because Bigtable stores microseconds in steps of a thousand.
 
-A conditional mutation is one request: a filter, and what to do if it lets any cell of the row
-through, or none. All conditions of a row become one filter:
+A conditional mutation is one request: a filter, and the changes to make if any cell of the row
+passes it, or if none does. All conditions of a row become one filter:
 
-    all *absent*      one that matches what must not be there: the changes go with "none"
-    all *present*     one that matches them all, a cell each, and skips all of them but one:
-                      the changes go with "any"
-    both              the second, if the first lets nothing through
+    all *absent*      matches the cells that must not exist; the changes apply if none passes
+    all *present*     matches one cell per condition and skips all of them but one; the changes
+                      apply if any passes
+    both              the second, if nothing passes the first
 
-Only the last needs Bigtable's condition filter, of which its reference warns that its parts
-are not evaluated atomically. They are here: a conditional mutation holds the row from its
+Only the last needs Bigtable's condition filter. Bigtable's reference warns that the parts of such a
+filter are not evaluated atomically. Here they are: a conditional mutation locks the row from its
 filter to its changes.
 """
 
@@ -44,19 +44,19 @@ _NOTIFY_TABLE: Final = "1-"
 
 
 def table_of(table: str, kind: Kind) -> str:
-    """Where a table's entries of a kind stand: those of notifications in a table of their own."""
-    # No table of a user begins with a digit, and with these two it still fits.
+    """The Bigtable table for a kind of entry: notify entries are in a separate one."""
+    # Users' tables do not begin with a digit, and the longest name still fits with this prefix.
     return _NOTIFY_TABLE + table if kind is Kind.NOTIFY else table
 
 
 CHANGES: Final = "changes"
-"""The family in which a table that keeps a feed lists what was put and deleted."""
+"""The column family in which a table that keeps a feed lists its puts and deletes."""
 
 SCALE: Final = 1000
-"""Bigtable's timestamps are this many times ours."""
+"""Bigtable's timestamps are Percola's times this factor."""
 
 MAX_STORED_TS: Final = (2**63 - 1) // SCALE
-"""The highest timestamp that fits in Bigtable: 9.2 · 10¹⁵."""
+"""The highest timestamp that Bigtable can store: 9.2 · 10¹⁵."""
 
 _PLAIN: Final = re.compile(rb"[A-Za-z0-9_:@./#-]+")
 _SPECIAL: Final = re.compile(rb"[^A-Za-z0-9_]")
@@ -81,7 +81,7 @@ class ColumnRange(NamedTuple):
 
 
 def stored(ts: int) -> int:
-    """A timestamp as Bigtable keeps it; StoreError if it is too high for that."""
+    """A timestamp as Bigtable stores it; raises StoreError if it is too high."""
     if not 0 <= ts <= MAX_STORED_TS:
         raise StoreError(
             f"The timestamp {ts} does not fit in Bigtable, which keeps those up to "
@@ -91,12 +91,12 @@ def stored(ts: int) -> int:
 
 
 def chain(*filters: Filter) -> Filter:
-    """What passes all of the filters, one after the other."""
+    """The cells that pass all of the filters, one after the other."""
     return filters[0] if len(filters) == 1 else _Filter(chain=_Chain(filters=filters))
 
 
 def union(filters: Sequence[Filter]) -> Filter:
-    """What passes any of the filters; a cell that passes two is there twice."""
+    """The cells that pass any of the filters; one that passes two is returned twice."""
     return filters[0] if len(filters) == 1 else _Filter(interleave=_Union(filters=filters))
 
 
@@ -116,10 +116,10 @@ def nothing() -> Filter:
 
 
 def stamps(low: int, high: int) -> Filter | None:
-    """Cells with `low` ≤ timestamp ≤ `high`; None if that is all there can be."""
+    """Cells with `low` ≤ timestamp ≤ `high`; None if that covers all timestamps."""
     if low <= 0 and high >= MAX_STORED_TS:
         return None
-    # The end is excluded, and 0 stands for none.
+    # The end is exclusive; 0 means no end.
     end = 0 if high >= MAX_STORED_TS else (high + 1) * SCALE
     start = min(low, MAX_STORED_TS + 1) * SCALE if low > 0 else 0
     if start >= 2**63:
@@ -154,7 +154,7 @@ def columns(name: str, ranges: Sequence[ColumnRange] | None) -> Filter:
 
 
 def wanted_ranges(wanted: Sequence[tuple[bytes, bool]] | None) -> list[ColumnRange]:
-    """The ranges of columns that a scan was asked for, none of them inside another one."""
+    """The ranges of columns that a scan reads, none of them inside another."""
     if wanted is None:
         # All but Percola's own.
         mark = SYSTEM_MARK[0]
@@ -183,19 +183,19 @@ def _after(prefix: bytes) -> bytes | None:
 
 
 class Predicate(NamedTuple):
-    """The conditions of a row: whether they hold if the filter lets something through."""
+    """The conditions of a row: a filter, and whether they hold if any cell passes it."""
 
     filter: Filter
     holds_if_any: bool
 
 
 def predicate(conditions: Sequence[Condition]) -> Predicate:
-    """The filter that says whether all conditions hold; there must be at least one.
+    """The filter that decides whether all conditions hold; there must be at least one.
 
     Raises TransactionTooLargeError if they are too many for a filter.
     """
     made = _predicate(conditions, _matching)
-    # Most are well below the limit: a condition is its column, twice, and less than 80 bytes.
+    # Most are well below the limit: a condition takes twice its column, and less than 80 bytes.
     if len(conditions) <= 20 and all(len(one.column) <= 400 for one in conditions):
         return made
     if made.filter.ByteSize() > FILTER_BYTES:
@@ -239,11 +239,11 @@ def _predicate(conditions: Sequence[C], matching: Callable[[C], Filter]) -> Pred
 
 
 def _all_of(conditions: Sequence[C], matching: Callable[[C], Filter], cells: int) -> Filter:
-    """Lets something through if all of the conditions, of presence in `cells` cells, hold."""
+    """A filter that a cell passes if all conditions, of presence in `cells` cells, hold."""
     parts = []
     for one in conditions:
         single = one.low == one.high
-        # A cell for each, however many it matches: so they can be counted.
+        # One cell per condition, however many it matches, so that they can be counted.
         parts.append(matching(one) if single else chain(matching(one), newest(1)))
     if cells == 1:
         return parts[0]
@@ -251,10 +251,10 @@ def _all_of(conditions: Sequence[C], matching: Callable[[C], Filter], cells: int
 
 
 def _together(conditions: Sequence[Condition]) -> list[_Together]:
-    """The same conditions in fewer words: those that differ in their column only as one.
+    """The same conditions in fewer bytes: those that differ only in their column are merged.
 
     A regular expression names all their columns, each once instead of twice. Only columns of plain
-    characters, which every dialect of them writes alike, are put together.
+    characters, which are the same in every dialect of regular expressions, are merged.
     """
     groups: dict[tuple[Any, ...], _Together] = {}
     for present, kind, name, low, high in conditions:
@@ -267,7 +267,7 @@ def _together(conditions: Sequence[Condition]) -> list[_Together]:
 
 
 def _matching_any(group: _Together) -> Filter:
-    """The entries that any condition of a group speaks of."""
+    """The entries that any condition of a group matches."""
     first = group.columns[0]
     if len(group.columns) == 1:
         return _matching(Condition(group.present, group.kind, first, group.low, group.high))
@@ -278,14 +278,14 @@ def _matching_any(group: _Together) -> Filter:
 
 
 def _matching(condition: Condition) -> Filter:
-    """The entries that a condition speaks of."""
+    """The entries that a condition matches."""
     within = stamps(condition.low, condition.high)
     place = column(FAMILIES[condition.kind], condition.column)
     return place if within is None else chain(place, within)
 
 
 def conditions_filter(conditions: Iterable[Condition]) -> Filter:
-    """Of each condition at least one entry that it speaks of, if there is any."""
+    """At least one entry that matches each condition, if there is any."""
     return union([chain(_matching(one), newest(1)) for one in conditions])
 
 
@@ -293,7 +293,7 @@ def conditions_filter(conditions: Iterable[Condition]) -> Filter:
 
 
 def snapshot(ranges: Sequence[ColumnRange], ts: int, records: int) -> Filter:
-    """What a reader at `ts` needs of columns: locks, the newest write records, newest data.
+    """What a reader at `ts` requests of columns: locks, newest write records, newest data.
 
     The newest data at or below `ts` is nearly always what the newest visible put wrote, so
     that one request answers a read.

@@ -1,11 +1,11 @@
-"""§2.1, §2.5: what Bigtable's rows say: cells at a timestamp, scans, entries.
+"""§2.1, §2.5: reads from Bigtable: cells at a timestamp, scans, entries.
 
-One request reads a row's locks, its newest write records and its newest data at or below a
-timestamp, and a row comes as it stood at one moment: locks are read no later than writes.
-Seldom that is not enough, and a second look follows: where the newest records are all rollbacks
-and locks without a write, or the newest data is not what the visible record put. What is at or
-below a reader's timestamp and not locked changes no more, but for what the collector removes,
-which the check of the safe point afterwards notices.
+One request reads a row's locks, newest write records and newest data at or below a timestamp, from
+one consistent view of the row: locks are read no later than writes. A second request is needed only
+where the newest records are all rollbacks or locks without a write, or where the newest data is not
+what the visible record put. Entries at or below a reader's timestamp that are not locked no longer
+change, except that the collector removes some, which the check of the safe point afterwards
+detects.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from percola.store.remote.visibility import DataAt, RecordsBelow, visible
 T = TypeVar("T")
 
 RECORDS: Final = 4
-"""How many write records of a column the first look asks for."""
+"""The number of write records of a column that the first request reads."""
 
 _MORE_RECORDS: Final = 256
 _KEYS: Final = 500
@@ -53,7 +53,7 @@ class Reading:
     # --- Cells --------------------------------------------------------------------------
 
     def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
-        """See `Store.read`: one request for the rows of which the same columns are asked."""
+        """See `Store.read`: one request for all rows with the same columns."""
         if len(cells) == 1:
             return [self._alone(*cells[0], ts)]
         by_row: dict[tuple[str, bytes], set[bytes]] = {}
@@ -85,7 +85,7 @@ class Reading:
         return [states.get(cell, NOTHING) for cell in cells]
 
     def _alone(self, table: str, row: bytes, column: bytes, ts: int) -> CellState:
-        """What `read` does, without what it takes to read several cells."""
+        """`read` for a single cell, without the overhead of several."""
         state = NOTHING
         for _, stored in RowStream(self._calls, table, _snapshot((column,), ts), keys=(row,)):
             seen = _state(stored, column)
@@ -99,7 +99,7 @@ class Reading:
     def _states(
         self, found: Sequence[tuple[Cell, StoredRow]], ts: int
     ) -> list[tuple[Cell, CellState]]:
-        """The states of cells, with a second look at those that need one."""
+        """The states of cells, with a second request for those that need one."""
         states: list[tuple[Cell, CellState]] = []
         wanting: list[tuple[int, Cell, DataAt]] = []
         for cell, row in found:
@@ -126,7 +126,7 @@ class Reading:
         return states
 
     def _older(self, cell: Cell, below: int) -> CellState | DataAt:
-        """The newest visible record below a timestamp, looked for in larger steps."""
+        """The newest visible record below a timestamp, searched in larger steps."""
         while True:
             records = self.entries(cell, Kind.WRITE, 0, below - 1, _MORE_RECORDS)
             state = visible(records, [], _MORE_RECORDS)
@@ -186,7 +186,7 @@ class Reading:
         for at in range(0, len(rows), _KEYS):
             if at and len(wanted) >= limit:
                 break
-            # They come in order; of those before the first one asked for, some may be too many.
+            # Rows come in key order: those before the first one requested may exceed the limit.
             keys = sorted(rows[at : at + _KEYS])
             until, too_many = keys[-1], set()
             stream = RowStream(self._calls, table, filter_, keys=keys)
@@ -210,7 +210,7 @@ class Reading:
     def _seen(
         self, wanted: Sequence[tuple[Cell, StoredRow]], ts: int
     ) -> list[tuple[Cell, CellState]]:
-        """The states of those cells that have a lock or a value."""
+        """The states of the cells that have a lock or a value."""
         states = self._states(wanted, ts)
         return [one for one in states if one[1][0] is not None or one[1][2] is not None]
 
@@ -223,7 +223,7 @@ class Reading:
         limit: int,
         take: Callable[[bytes, StoredRow], int],
     ) -> bytes | None:
-        """Give rows to `take` until it has got `limit` things of them; the row to go on from."""
+        """Pass rows to `take` until it has `limit` items; return the row to continue from."""
         position, count = start, 0
         while not end or position < end:
             most = max(1, limit - count)
@@ -243,18 +243,18 @@ class Reading:
 
 @lru_cache(maxsize=64)
 def _snapshot(columns: tuple[bytes, ...], ts: int) -> Filter:
-    """What brings columns: the reads of a snapshot or a batch mostly differ in their rows only."""
+    """The filter for columns: the reads of a snapshot or batch mostly differ only in rows."""
     return snapshot([ColumnRange(column, last=column) for column in columns], ts, RECORDS)
 
 
 def _snapshot_of(columns: Sequence[tuple[bytes, bool]] | None, ts: int) -> Filter | None:
-    """What brings the columns that a scan was asked for, or more; None if there are none."""
+    """The filter for at least the columns that a scan reads; None if there are none."""
     ranges = wanted_ranges(columns)
     if not ranges:
         return None
     filter_ = snapshot(ranges, ts, RECORDS)
     if filter_.ByteSize() > FILTER_BYTES:
-        # Too many columns to name: ask for all, and choose here.
+        # Too many columns to name: read all, and filter them here.
         filter_ = snapshot([ColumnRange(b"\0")], ts, RECORDS)
     return filter_
 
@@ -262,13 +262,13 @@ def _snapshot_of(columns: Sequence[tuple[bytes, bool]] | None, ts: int) -> Filte
 def _wanted(
     table: str, key: bytes, row: StoredRow, columns: Sequence[tuple[bytes, bool]] | None
 ) -> list[tuple[Cell, StoredRow]]:
-    """The cells of a row that a scan was asked for, in order."""
+    """The cells of a row that a scan reads, in order."""
     names = {name for family, name in row if family in (_LOCK, _WRITE)}
     return [(Cell(table, key, name), row) for name in sorted(names) if is_wanted(name, columns)]
 
 
 def _pieces(columns: Collection[bytes]) -> Iterator[list[bytes]]:
-    """Cut columns into parts that fit in a filter, each of them in three families."""
+    """Split columns into parts that fit in a filter, which names each in three families."""
     return cut(
         sorted(columns),
         lambda column: 3 * (2 * len(column) + 40),
@@ -280,7 +280,7 @@ def _pieces(columns: Collection[bytes]) -> Iterator[list[bytes]]:
 def in_flight(
     things: Iterable[T], start: Callable[[T], RowStream]
 ) -> Iterator[tuple[T, RowStream]]:
-    """Start a stream for each thing, some ahead of the one that is handed out."""
+    """Start a stream for each thing, several ahead of the one that is yielded."""
     waiting: deque[tuple[T, RowStream]] = deque()
     try:
         for thing in things:
@@ -297,7 +297,7 @@ def in_flight(
 
 
 def _state(row: StoredRow, column: bytes) -> CellState | DataAt | RecordsBelow:
-    """What a first look says of a cell."""
+    """The state of a cell from the first request, or what to read next."""
     locks = row.get((_LOCK, column))
     if locks:
         return locks[0], 0, None

@@ -1,7 +1,7 @@
-"""§2.1: rows as Bigtable streams them: asked for in order, put together, asked for again.
+"""§2.1: streams of rows from Bigtable: requests, assembly of rows, resumption.
 
-A stream that breaks is asked for again from the row after the last one that has come, or that the
-server says it has looked at, for as long as `Tries` allows.
+A stream that breaks is resumed after the last row received, or after the last one that the server
+reports as scanned, for as long as `Tries` allows.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ StoredRow: TypeAlias = dict[tuple[str, bytes], list[tuple[int, bytes]]]
 
 
 class RowStream:
-    """Rows that were asked for, in order; the request is on its way once this is made.
+    """Requested rows, in order; creating the object sends the request.
 
-    Rows are whole: Bigtable never shows half of a change of one. A stream that breaks is asked
-    for again from the row after the last one that has come.
+    Rows are whole: Bigtable never returns part of a mutation. A stream that breaks is resumed
+    after the last row received.
 
     Args:
         keys: the rows, in order; None for those from `start` on up to but not including `end`
@@ -52,7 +52,7 @@ class RowStream:
         self._limit = limit
         self._last: bytes | None = None
         self.count = 0
-        """How many rows have come."""
+        """How many rows have been received."""
         self._answers = self._ask()
 
     def _ask(self) -> Any:
@@ -75,8 +75,8 @@ class RowStream:
                 span.start_key_closed = self._start
             if self._end:
                 span.end_key_open = self._end
-        # A range may hold much that the filter leaves out before anything comes: give it as long
-        # as patience lasts anyway.
+        # The filter may drop much of a range before the first row comes: allow a range the time
+        # limit of all retries.
         seconds = calls.request_seconds if self._keys is not None else calls.patience_seconds
         return calls.read_rows(request, self._table, seconds)
 
@@ -98,7 +98,7 @@ class RowStream:
                 self._answers = self._ask()
 
     def _is_complete(self) -> bool:
-        """Whether all has come before the stream broke."""
+        """Whether all rows had been received before the stream broke."""
         if self._last is None:
             return False
         if self._limit and self.count >= self._limit:
@@ -106,14 +106,14 @@ class RowStream:
         return self._keys is not None and self._last >= self._keys[-1]
 
     def cancel(self) -> None:
-        """Ask for no more of it."""
+        """Cancel the request."""
         self._answers.cancel()
 
 
 def assembled(answers: Any) -> Iterator[tuple[bytes, StoredRow | None]]:
-    """Put the chunks of an answer together: a row may come in many, and a value in several.
+    """Assemble rows from chunks: a row may come in many, and a value in several.
 
-    (row, None) says that everything up to that row has been looked at, and filtered out.
+    (row, None) means that everything up to that row has been scanned and filtered out.
     """
     key = b""
     row: StoredRow = {}

@@ -1,19 +1,19 @@
 """§2.1: tables in Bigtable, and the settings without which the protocol is not safe.
 
-Every Percola table is a Bigtable table of its own, with a column family for each kind of entry:
-a kind is then read and limited to its newest entries without the others, and one more (`changes`)
-lists what a feed tells. The family of notify entries is the only one of a second table, `1-` and
-the name of the first, so that a scan for them passes over nothing else; Percola's own tables notify
-nobody and have none. No family has a garbage collection rule, for timestamps are
-logical: an age means nothing, and which version may go is for Percola to say.
+Every Percola table is a separate Bigtable table, with a column family for each kind of entry, so
+that a kind can be read, and limited to its newest entries, without the others. One more family
+(`changes`) lists the entries of a feed. Notify entries are in a second table, named `1-` and the
+name of the first, with no other family, so that a scan for them reads nothing else; Percola's own
+tables have no observers and no such table. No family has a garbage collection rule: timestamps are
+logical, so ages are meaningless, and Percola decides which versions are removed.
 
-Refused here, in words that say what to change:
+This module refuses, with a message that says what to change:
 
 * a table that exists without these families, or with a rule that drops versions;
 * an application profile that routes to several clusters, whose replicas lag behind, or that does
-  not allow single-row transactions. A profile that may not be looked at is taken on trust:
-  Bigtable itself refuses conditional mutations through a wrong one. So is every profile in
-  Google's emulator, which has none.
+  not allow single-row transactions. A profile that this account may not read is not checked:
+  Bigtable itself refuses conditional mutations through a wrong one. Nor is any profile in Google's
+  emulator, which has none.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SCHEMA: Final = types.Table.View.SCHEMA_VIEW
 
 
 def create_tables(calls: Calls, names: Iterable[str]) -> None:
-    """Make sure that the tables exist as they must be; StoreError in words if they cannot."""
+    """Create the tables that do not exist; StoreError if one cannot be used."""
     for name in names:
         _create_table(calls, name, ROW_FAMILIES)
         if not name.startswith("@"):
@@ -62,7 +62,7 @@ def _create_table(calls: Calls, name: str, families: Sequence[str]) -> None:
 
 
 def _get(calls: Calls, name: str) -> Any:
-    """The table's settings; None if there is no such table."""
+    """The table's settings; None if it does not exist."""
     path = calls.path(name)
     request = _GetTable(name=path, view=_SCHEMA)
     what = f"looking at the table {name!r}"
@@ -75,7 +75,7 @@ def _get(calls: Calls, name: str) -> Any:
 
 
 def _create(calls: Calls, name: str, families: Sequence[str]) -> Any:
-    """Create the table; its settings, or None if it has appeared meanwhile."""
+    """Create the table; return its settings, or None if it has been created meanwhile."""
     path = calls.path(name)
     request = _CreateTable(parent=calls.place.path, table_id=path.rpartition("/")[2])
     for family in families:
@@ -124,7 +124,7 @@ def _check(calls: Calls, name: str, table: Any, families: Sequence[str]) -> None
 
 
 def check_app_profile(calls: Calls) -> None:
-    """Refuse an application profile through which the protocol would not be safe: StoreError."""
+    """Raise StoreError if the application profile would make the protocol unsafe."""
     profile = calls.place.app_profile or "default"
     path = f"{calls.place.path}/appProfiles/{profile}"
     what = f"looking at the application profile {profile!r}"

@@ -1,4 +1,4 @@
-"""§2.1, rule P12: the shared row (`percola.store.remote.shared_row`) as it stands in Bigtable."""
+"""§2.1, rule P12: the shared row (`percola.store.remote.shared_row`) in Bigtable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MutateRowAnswer = types.MutateRowResponse.pb()
 
 
 class Shared(SharedRow):
-    """The shared row in a Bigtable table of its own."""
+    """The shared row, in a separate Bigtable table."""
 
     def __init__(self, calls: Calls) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Shared(SharedRow):
         return row
 
     def _put(self, column: bytes, ts: int) -> None:
-        # The older ones go with it.
+        # Older entries are deleted by the same mutation.
         request = _MutateRow(
             table_name=self._calls.path(SHARED_TABLE),
             row_key=ROW,

@@ -1,29 +1,29 @@
-"""§2.1: the store contract on Cloud Bigtable, the paper's own store.
+"""§2.1: the store on Cloud Bigtable, the paper's own store.
 
-One conditional mutation of Bigtable prewrites or commits all cells of a row, and a row is read as
-it stood at one moment: nothing of the protocol needs more. What stands in the other files:
+One conditional mutation of Bigtable prewrites or commits all cells of a row, and a row is read from
+one consistent view of it, which is all that the protocol needs. The other modules:
 
-    bigtable_filters     conditions and reads as request filters
-    bigtable_calls       channels, deadlines, retries, words for failures
-    bigtable_rows        streams of rows
-    bigtable_writing     mutations, many in flight; rows and their notify entries in steps
-    bigtable_reading     cells, scans
-    bigtable_shared      the safe point, and which tables keep a feed
-    bigtable_feeds       the feed
-    bigtable_settings    tables, families, the application profile
+    filters        conditions and reads as request filters
+    client         channels, deadlines, retries, error messages
+    row_stream     streams of rows
+    writes         mutations, many in flight; rows and their notify entries in steps
+    reads          cells, scans
+    shared_row     the safe point, and which tables keep a feed
+    feed           the feed
+    schema         tables, families, the application profile
 
-A scan of one family reads over all others of its rows, because a user cannot give families storage
-of their own. So the notify entries of a table stand in a second one, which holds nothing else:
-finding work costs what is dirty (rule N6). `percola.store.remote.notify_table` says what that means
-for writers.
+A scan of one family reads all other families of its rows too, because a user cannot give families
+separate storage. So the notify entries of a table are stored in a second table, which contains
+nothing else: finding work costs in proportion to what is dirty (rule N6).
+`percola.store.remote.notify_table` describes the consequences for writers.
 
-`latest_arrival`: how late a call that was given up may still take effect. Bigtable has no condition
-on the time of day that could fence one off, so it is a bound on each leg. The client drops what it
-has not sent at the deadline. What is in the kernel's hands is delivered or dropped within
+`latest_arrival` bounds how late a call that was given up may still take effect. Bigtable has no
+condition on the time of day that could fence such a call, so the bound is a sum. The client drops
+what it has not sent at the deadline. Data in the kernel's buffers is delivered or dropped within
 keep-alive's ten seconds where TCP_USER_TIMEOUT works, and within the quarter of an hour for which
 Linux retransmits where it does not, also after the process died. The server counts the deadline, a
-minute at most, from when it gets the request, and gives up then. Together below twenty minutes;
-being generous costs nothing but rollback records that are collected later.
+minute at most, from the receipt of the request, and gives up then. The sum is below twenty minutes;
+a generous bound only means that rollback records are collected later.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ PATIENCE_SECONDS: Final = 30.0
 class BigtableStore(Store):
     """A repository's tables in a Bigtable instance; safe to use from many threads.
 
-    Not in a child of a process that has used one: gRPC does not survive a fork.
+    It cannot be used in a child of a process that has used one: gRPC does not survive a fork.
 
     Args:
         place: the instance.
         request_seconds: how long a single call may take, up to 60.
-        patience_seconds: for how long a read is tried again while nothing answers.
+        patience_seconds: how long a read is retried without an answer.
     """
 
     # Bigtable's own limits are 4 KiB and 100 MiB.
@@ -133,7 +133,7 @@ class BigtableStore(Store):
     def _check_table(self, table: str) -> None:
         self._check_open()
         if table not in self._known:
-            # Asks for no row: an unknown table is an UnknownTableError.
+            # Reads no row; raises UnknownTableError if the table does not exist.
             for _ in RowStream(self._calls, table, nothing(), keys=[b"\0"]):
                 pass
             self._known.add(table)
@@ -313,7 +313,7 @@ class BigtableStore(Store):
             self._calls.close()
 
     def statistics(self) -> dict[str, int]:
-        """How many calls were made to Bigtable, by their name."""
+        """The number of calls made to Bigtable, by name."""
         return dict(self._calls.made)
 
 
@@ -328,7 +328,7 @@ _SHAPE: Final = "'bigtable://project/instance' or 'bigtable://project/instance?a
 
 
 def place_of(address: str) -> Place:
-    """The place that an address names; BIGTABLE_EMULATOR_HOST says whether in an emulator.
+    """The place that an address names; in an emulator if BIGTABLE_EMULATOR_HOST is set.
 
     Raises UsageError that says what is wrong with the address.
     """

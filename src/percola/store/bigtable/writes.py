@@ -1,13 +1,13 @@
-"""§2.1, §2.5: mutations of rows as requests to Bigtable, many of them in flight at once.
+"""§2.1, §2.5: sends row mutations to Bigtable, many requests in flight at once.
 
-    with conditions        one conditional mutation a row: figure 6's prewrite or commit of a
+    with conditions        one conditional mutation per row: figure 6's prewrite or commit of a
                            whole row is one call
-    without                rows of a table together in one request, each applied by itself
-    conditions, no change  a read, judged here
+    without conditions     rows of a table together in one request, each applied independently
+    conditions, no change  a read; the conditions are evaluated here
 
-What is changed of a row and of its notify entries, which stand in another table, goes in steps
-(`percola.store.remote.notify_table`). No write is sent twice. If one fails, no more are sent, those
-under way are waited for, and then it is an error: OutcomeUnknownError if one of them was not
+A mutation of a row and of its notify entries, which are stored in another table, is sent in steps
+(`percola.store.remote.notify_table`). No write is sent twice. If a request fails, no more are sent,
+those in flight are waited for, and an error is raised: OutcomeUnknownError if one of them was not
 answered.
 """
 
@@ -50,7 +50,7 @@ AT_ONCE: Final = 64
 _ROWS: Final = 500
 _BYTES: Final = 4 * 1024 * 1024
 _CHANGES: Final = 90_000
-"""Bigtable takes up to 100,000 changes a request, in whatever rows."""
+"""Bigtable accepts up to 100,000 changes per request, over all rows."""
 _LISTED: Final = (b"P", b"D")
 _KIND_OF: Final = {name: kind for kind, name in FAMILIES.items()}
 
@@ -61,7 +61,7 @@ _Range = types.TimestampRange.pb()
 
 
 class Plan(NamedTuple):
-    """A row mutation as it will be sent: one of the three is set, or none if nothing is to do."""
+    """A row mutation as it will be sent: at most one of conditional, entry and look is set."""
 
     table: str
     row: bytes
@@ -72,7 +72,7 @@ class Plan(NamedTuple):
 
 
 def plan(calls: Calls, mutation: RowMutation, listing: bool) -> Plan:
-    """Prepare a row mutation; `listing`: what it puts and deletes goes into the table's feed.
+    """Prepare a row mutation; `listing`: list its puts and deletes in the table's feed.
 
     Raises TransactionTooLargeError, or StoreError for a timestamp that does not fit.
     """
@@ -114,7 +114,7 @@ def _put(family: str, column: bytes, ts: int, value: bytes) -> Any:
 def delete(family: str, column: bytes, ts: int) -> Any:
     """The mutation that deletes the entry at exactly this timestamp."""
     at = ts * SCALE
-    # The end is excluded and has to be a multiple as well; 0 stands for none.
+    # The end is exclusive and must be a multiple of a thousand as well; 0 means no end.
     end = at + SCALE if ts < MAX_STORED_TS else 0
     span = _Range(start_timestamp_micros=at, end_timestamp_micros=end)
     return _Mutation(
@@ -123,19 +123,19 @@ def delete(family: str, column: bytes, ts: int) -> Any:
 
 
 def _is_listed(record: Put) -> bool:
-    """Whether a feed lists a write record: it puts or deletes, and not in a column of ours."""
+    """Whether a feed lists a write record: a put or delete outside Percola's own columns."""
     return record.value[:1] in _LISTED and not record.column.startswith(SYSTEM_MARK)
 
 
 def steps(calls: Calls, mutation: RowMutation, listing: bool) -> list[Plan | None]:
-    """Prepare a row mutation step by step, as `notify_table` says; None: nothing to do there."""
+    """Prepare the steps of a row mutation (see `notify_table`); None for a step with no work."""
     return [
         None if step is None else plan(calls, _placed(step), listing) for step in steps_of(mutation)
     ]
 
 
 def _placed(step: RowMutation) -> RowMutation:
-    """A step in the Bigtable table that it is about."""
+    """A step, with the name of the Bigtable table that it changes."""
     if any(part.kind is Kind.NOTIFY for part in (*step.conditions, *step.changes)):
         table = table_of(step.table, Kind.NOTIFY)
         return RowMutation(table, step.row, step.conditions, step.changes)
@@ -143,7 +143,10 @@ def _placed(step: RowMutation) -> RowMutation:
 
 
 def apply(calls: Calls, prepared: Sequence[Sequence[Plan | None]]) -> list[bool]:
-    """Apply mutations, each in its steps; whether the conditions held. Raises as `Store.mutate`."""
+    """Apply mutations step by step; return whether each one's conditions held.
+
+    Raises as `Store.mutate` does.
+    """
     results = [True] * len(prepared)
 
     def apply_step(number: int, chosen: Sequence[int]) -> None:
@@ -160,7 +163,7 @@ def apply(calls: Calls, prepared: Sequence[Sequence[Plan | None]]) -> list[bool]
         try:
             apply_step(last, wave)
         except (StoreError, UnknownTableError) as error:
-            # The rows have been changed: nobody may take this for a refusal.
+            # The rows have been changed, so the caller must not take this for a refusal.
             raise OutcomeUnknownError(
                 "What was to be changed in rows was, but notify entries that were to go with that "
                 f"may still be there: {error}"
@@ -169,7 +172,7 @@ def apply(calls: Calls, prepared: Sequence[Sequence[Plan | None]]) -> list[bool]
 
 
 class Writing:
-    """Sends prepared mutations and gathers what has become of them; one for a batch."""
+    """Sends the prepared mutations of one batch and collects their outcomes."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
@@ -177,7 +180,7 @@ class Writing:
         self._failures: list[StoreError | UnknownTableError] = []
 
     def apply(self, plans: Sequence[Plan]) -> list[bool]:
-        """Apply all; whether the conditions held. Raises what `Store.mutate` does."""
+        """Apply all; return for each whether its conditions held. Raises as `Store.mutate`."""
         self._results = [True] * len(plans)
         self._plans = plans
         if len(plans) == 1 and plans[0].conditional is not None:
@@ -192,13 +195,13 @@ class Writing:
             for _, call, _ in self._pending:
                 call.cancel()
         if self._failures:
-            # One whose outcome is unknown first: the caller has to look then.
+            # An unknown outcome takes precedence: the caller must check the rows then.
             unknown = [one for one in self._failures if isinstance(one, OutcomeUnknownError)]
             raise (unknown or self._failures)[0]
         return self._results
 
     def _send_one(self, one: Plan) -> bool:
-        """A single conditional mutation, as the primary's are."""
+        """Send a single conditional mutation, such as the primary's."""
         try:
             answer = self._calls.send(
                 "CheckAndMutateRow",
@@ -250,7 +253,7 @@ class Writing:
             self._finish()
 
     def _finish(self) -> None:
-        """Wait for the oldest request under way."""
+        """Wait for the oldest request in flight."""
         places, call, table = self._pending[0]
         one = self._plans[places[0]]
         try:
@@ -273,7 +276,7 @@ class Writing:
         self._pending.popleft()
 
     def _gather(self, places: list[int], call: Any, table: str) -> None:
-        """The answers for rows that were sent together: a status each."""
+        """Collect the statuses of rows that were sent together."""
         answered = 0
         for answer in call:
             for entry in answer.entries:
@@ -289,7 +292,7 @@ class Writing:
             )
 
     def _look(self, one: Plan) -> bool:
-        """Whether conditions hold, where there is nothing to change."""
+        """Whether the conditions of a mutation without changes hold."""
         found: set[tuple[Kind, bytes, int]] = set()
         stream = RowStream(self._calls, one.table, conditions_filter(one.look), keys=[one.row])
         for _, row in stream:
@@ -308,7 +311,7 @@ class Writing:
 
 
 def in_requests(plans: Sequence[Plan], places: Iterable[int]) -> Iterator[list[int]]:
-    """The rows without conditions of a table, in requests of bounded rows, bytes and changes."""
+    """Split a table's rows without conditions into requests of bounded rows, bytes and changes."""
 
     def size(at: int) -> int:
         return int(plans[at].entry.ByteSize())
@@ -321,7 +324,7 @@ def in_requests(plans: Sequence[Plan], places: Iterable[int]) -> Iterator[list[i
 
 
 class RowFailure(grpc.RpcError):  # type: ignore[misc]
-    """Why one row of a request was not changed, in the shape of a failed call."""
+    """The failure of one row of a request, as the error of a call."""
 
     def __init__(self, status: Any) -> None:
         super().__init__(status.message)
@@ -335,12 +338,12 @@ class RowFailure(grpc.RpcError):  # type: ignore[misc]
         )
 
     def details(self) -> str:
-        """What the server says."""
+        """The server's message."""
         return str(self._status.message)
 
 
 def _waves(addresses: Iterable[Sequence[tuple[str, bytes]]]) -> Iterator[list[int]]:
-    """Cut a batch so that no row is in one part twice: its mutations come one after the other."""
+    """Split a batch so that no part contains a row twice: its mutations are sent in sequence."""
     wave: list[int] = []
     rows: set[tuple[str, bytes]] = set()
     for at, touched in enumerate(addresses):
