@@ -1,4 +1,4 @@
-"""§2.5 Calls of bounded size: a sequence is cut where a call would become too long or too large."""
+"""§2.5: calls of bounded size: splits a sequence by number and by bytes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ T = TypeVar("T")
 def cut(
     things: Iterable[T], weigh: Callable[[T], int], most: int, most_bytes: int
 ) -> Iterator[list[T]]:
-    """Cut a sequence into lists, in order; no more than one list is in memory at a time.
+    """Split a sequence into lists, in order; only one list is in memory at a time.
 
     Args:
-        things: may be made as they are needed.
-        weigh: the bytes of one, or what else a call bounds.
-        most: how many of them a list holds.
-        most_bytes: how much of that they come to, unless a single one has more.
+        things: the sequence; may be lazy.
+        weigh: returns the bytes of a thing, or another size that a call bounds.
+        most: the most things in a list.
+        most_bytes: the largest total size of a list, unless a single thing is larger.
     """
     part: list[T] = []
     size = 0

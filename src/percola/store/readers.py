@@ -1,8 +1,8 @@
 """§2.5: the store's readers of single columns, which all snapshots of one process share.
 
-A child of a fork has another, empty dictionary, and the one that its parent's snapshots refer to is
-emptied. So a snapshot that was inherited finds no reader, and looks why: it costs a read nothing
-that what began before a fork is refused after it.
+A child of a fork gets a new, empty dictionary, and the one that its parent's snapshots refer to is
+cleared. So an inherited snapshot finds no reader, and then checks why: refusing snapshots that
+began before a fork costs the other reads nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Readers:
     """The readers of one repository object.
 
     Attributes:
-        by_column: made as they are needed, by table and column; another one in each process.
+        by_column: created as needed, by table and column; each process has its own.
     """
 
     def __init__(self) -> None:

@@ -1,15 +1,15 @@
-"""§2.1: a physical copy of one LMDB snapshot, made while others write.
+"""§2.1: a physical copy of an LMDB snapshot, made while other transactions write.
 
-LMDB can write out what a read transaction sees, without the pages that are free. It may take
+LMDB can write out the snapshot of a read transaction, without the free pages. That may take
 minutes, in which this process could neither fork nor let its map grow (`percola.store.lmdb.file`
-ends LMDB's transactions for both). So a child process does it, with an environment of its own:
-its reader keeps the pages from being used again, as any reader's does, until it ends, however it
-ends. What it writes to its standard output is
+ends LMDB's transactions for both). So a child process does it, with a separate environment: like
+any reader, it keeps the pages from being reused until it ends, in whatever way. It writes to its
+standard output
 
-    {"ts": the last timestamp drawn, "bytes": at most so many follow}  in one line of JSON
+    {"ts": the last timestamp drawn, "bytes": the most bytes that follow}  in one line of JSON
     data.mdb
 
-and a sentence to its standard error where it fails.
+and, if it fails, an error message to its standard error.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from percola.errors import StoreError
 from percola.store.lmdb.driver import translate
 
 CHUNK_BYTES: Final = 1 << 20
-"""How much of a copy is read at a time, in bytes."""
+"""The size of a chunk of a copy, in bytes."""
 
 _ATTEMPTS: Final = 5
 _LEAST_MAP_BYTES: Final = 1 << 24
 
 
 class SnapshotCopy:
-    """A copy that is under way; a context manager, which ends it.
+    """A copy in progress; a context manager, which ends it.
 
     Args:
-        folder: where the store's `data.mdb` stands; somebody has it open.
+        folder: the folder of the store's `data.mdb`, which is open in some process.
 
     Raises StoreError if the store cannot be read.
 
     Attributes:
-        ts: the last timestamp drawn, as of the snapshot: everything committed up to it is in it.
-        most_bytes: how long the copy may become; free pages are left out.
+        ts: the last timestamp drawn, as of the snapshot, which contains all commits up to it.
+        most_bytes: the maximum size of the copy; free pages are left out.
     """
 
     def __init__(self, folder: Path) -> None:
-        # The child finds this very package, wherever it was imported from.
+        # The child imports this same package, wherever it is.
         source = str(Path(__file__).parents[3])
         paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
@@ -90,13 +90,13 @@ class SnapshotCopy:
         self.close()
 
     def chunks(self) -> Iterator[bytes]:
-        """The copy, piece by piece; StoreError if it ended early."""
+        """The copy in chunks; StoreError if it ended early."""
         while chunk := self._output.read(CHUNK_BYTES):
             yield chunk
         self._wait()
 
     def _wait(self) -> None:
-        """The child's end, which must be a good one."""
+        """Wait for the child to end; StoreError if it failed."""
         if self._process.wait() == 0:
             return
         self._errors.seek(0)
@@ -114,14 +114,14 @@ class SnapshotCopy:
 
 
 def _open(folder: Path) -> tuple[lmdb.Environment, Any]:
-    """An environment of this process's own, and a read transaction in it."""
+    """Open a separate environment, and a read transaction in it."""
     size = max(_LEAST_MAP_BYTES, 2 * os.path.getsize(folder / "data.mdb"))
     for attempt in range(_ATTEMPTS):
         env = lmdb.open(str(folder), map_size=size, readonly=True, create=False, readahead=True)
         try:
             return env, env.begin()
         except lmdb.MapResizedError:
-            # Others have enlarged it just now, by more than was left for that.
+            # Other processes have just enlarged it beyond the map of this one.
             env.close()
             if attempt == _ATTEMPTS - 1:
                 raise

@@ -1,4 +1,4 @@
-"""§2.1: the edge to py-lmdb: what we use of it, and what its errors mean to a user."""
+"""§2.1: the interface to py-lmdb: the methods in use, and the translation of its errors."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import lmdb
 from percola.errors import StoreError, StoreFullError
 
 _LITTLE: Final = 64 << 20
-"""A disk that has less room than this, in bytes, is taken for full when a write fails."""
+"""A disk with less free space than this, in bytes, counts as full when a write fails."""
 
 
 class Cursor(Protocol):
-    """What we use of an LMDB cursor; keys and values are bytes, for buffers are off."""
+    """The methods in use of an LMDB cursor; keys and values are bytes, as buffers are off."""
 
     def set_range(self, key: bytes) -> bool: ...
     def key(self) -> bytes: ...
@@ -31,7 +31,7 @@ class Cursor(Protocol):
 
 
 class Txn(Protocol):
-    """What we use of an LMDB transaction."""
+    """The methods in use of an LMDB transaction."""
 
     def get(self, key: bytes, default: bytes | None = None, *, db: Any = None) -> bytes | None: ...
     def put(self, key: bytes, value: bytes, *, db: Any = None) -> bool: ...
@@ -44,7 +44,7 @@ class Txn(Protocol):
 
 
 def translate(error: Exception, folder: Path) -> StoreError:
-    """The error of ours that says what LMDB's, or the system's, means to a user."""
+    """The StoreError for an error of LMDB or the system."""
     text = str(error)
     if (
         isinstance(error, lmdb.DiskError)
@@ -75,9 +75,9 @@ def translate(error: Exception, folder: Path) -> StoreError:
 
 
 def _is_full(folder: Path) -> bool:
-    """Whether a write that was cut short, which LMDB calls an input/output error, ran out of room.
+    """Whether a short write, which LMDB reports as an input/output error, means a full disk.
 
-    Only the next write would be told why, and LMDB does not make it.
+    The system would report the reason only to the next write, which LMDB does not make.
     """
     disk = os.statvfs(folder)
     try:

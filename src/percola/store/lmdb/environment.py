@@ -1,10 +1,10 @@
-"""§2.1, §2.5: one LMDB environment a process, with group commit.
+"""§2.1, §2.5: one LMDB environment per process, with group commit.
 
-Writers take turns, in all processes, and each waits for the disk. So threads put their operation
-in a queue; one of them leads and runs all that is queued by then in one LMDB transaction, and
-many commits share one fsync. If an operation raises, the transaction is undone and runs again
-without it: it leaves nothing behind, and the others alone. If the map is full, it is undone,
-the map grows, and it runs again.
+Only one writer of all processes runs at a time, and each waits for the disk. So threads put their
+operations in a queue; one thread leads and runs all queued operations in one LMDB transaction, so
+that many commits share one fsync. If an operation raises, the transaction is rolled back and run
+again without it: the operation leaves nothing behind and does not affect the others. If the map is
+full, the transaction is rolled back, the map grows, and it runs again.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ T = TypeVar("T")
 Operation = Callable[[Txn], T]
 
 FIRST_MAP_BYTES: Final = 1 << 36
-"""Address space to begin with (64 GiB). It costs neither memory nor disk."""
+"""Initial address space (64 GiB). It costs neither memory nor disk."""
 
 DURABILITIES: Final = ("full", "relaxed")
 
 _GROUP: Final = 512
 
 _CARE_SECONDS: Final = {True: 60.0, False: 1.0}
-"""How often a writer looks after the environment, with and without sync."""
+"""The interval of maintenance by writers, in seconds, with and without sync."""
 
 log = logging.getLogger("percola.store")
 
@@ -46,12 +46,12 @@ class Environment(MappedFile):
     """An LMDB environment with named databases, used by all threads of this process.
 
     Args:
-        folder: where `data.mdb` and `lock.mdb` stand.
+        folder: the folder of `data.mdb` and `lock.mdb`.
         names: the named databases, opened in this order.
         durability: "full" makes every commit wait until it is on disk. "relaxed" does not
             wait: a killed process loses nothing, a power cut or a crash of the system may
             lose or damage the repository.
-        map_bytes: address space to begin with; it grows by itself.
+        map_bytes: initial address space; it grows automatically.
 
     Raises:
         StoreError: the file is damaged, of another format, or not accessible.
@@ -73,7 +73,7 @@ class Environment(MappedFile):
 
     def _start_afresh(self) -> None:
         super()._start_afresh()
-        # A request: [operation, or None once it is done with; result; error; bell].
+        # A request: [operation, or None once it is finished; result; error; wake-up lock].
         self._queue: deque[list[Any]] = deque()
         self._writing = threading.Lock()
         self._care_at = time.monotonic() + _CARE_SECONDS[self._sync]
@@ -81,8 +81,8 @@ class Environment(MappedFile):
     def write(self, operation: Operation[T]) -> T:
         """Run `operation` in a write transaction, together with those of other threads.
 
-        It may run more than once (when the map grows, when another one fails), but only one
-        run is committed. What it raises is raised here, and then nothing of it is written.
+        It may run more than once (when the map grows, or another operation fails), but only one
+        run is committed. If it raises, the exception is raised here and nothing is written.
         """
         request: list[Any] = [operation, None, None, None]
         try:
@@ -94,7 +94,7 @@ class Environment(MappedFile):
                     while request[0] is not None:
                         self._commit_group()
         except BaseException:
-            # Ctrl-C: what nobody waits for any more need not run.
+            # Ctrl-C: no thread waits for the operation any more, so it need not run.
             request[0] = None
             self._promote()
             raise
@@ -105,11 +105,11 @@ class Environment(MappedFile):
         return result
 
     def _share(self, request: list[Any]) -> None:
-        """Have the request run together with those of all who wait while the disk is written.
+        """Run the request together with those of all threads that wait for the disk.
 
-        Were they to wait for `_writing`, each would have to get it only to learn that its request
-        is done, and whoever gave it back would be the first to have it again. Without sync that
-        costs less than being woken.
+        If they waited for `_writing`, each would have to acquire it only to see that its request is
+        finished, and the thread that released it would often acquire it again first. Without sync
+        that costs less than a wake-up.
         """
         bell = None
         if self._writing.locked():
@@ -127,14 +127,14 @@ class Environment(MappedFile):
             self._promote()
 
     def _promote(self) -> None:
-        """Wake the first who waits for a turn: nobody may be leading any more."""
+        """Wake the first waiting thread, as there may be no leader any more."""
         for request in list(self._queue):
             if request[0] is not None:
                 _ring(request)
                 return
 
     def _commit_group(self) -> None:
-        """Run what is queued in one LMDB transaction; requires the lock `_writing`."""
+        """Run the queued operations in one LMDB transaction; requires the lock `_writing`."""
         queue = self._queue
         running = self._running
         group: list[list[Any]] = []
@@ -174,15 +174,15 @@ class Environment(MappedFile):
                     self._abort(txn)
             finally:
                 if turn is not None:
-                    with contextlib.suppress(OSError):  # Closed, if a pause lost patience.
+                    with contextlib.suppress(OSError):  # Closed, if a pause timed out.
                         turn.release()
                 running.pop()
             if isinstance(error, Exception):
                 if txn is not None or env is self._env:
                     self._recover(group, error, in_operation)
-                # Else a pause has lost patience with us, and closed it: begin again.
+                # Else a pause timed out and closed the environment: begin again.
             else:
-                # An interrupt (Ctrl-C). The threads that wait with us go on without us.
+                # An interrupt (Ctrl-C). The other waiting threads continue without this one.
                 if over:
                     for request in group:
                         request[0] = None
@@ -202,11 +202,11 @@ class Environment(MappedFile):
     def _abort(self, txn: Txn) -> None:
         """Undo a write transaction of this thread, which counts as running.
 
-        py-lmdb waits for a moment at which no thread is inside LMDB. Among busy readers it may
-        never come, so they are kept out.
+        py-lmdb waits until no thread is inside LMDB, which may never happen among busy readers. So
+        they are kept out.
         """
         mine = False
-        # Somebody else who pauses waits for us, and keeps the readers out as well.
+        # Another thread that pauses waits for this one, and keeps the readers out as well.
         while not (mine or self._paused):
             mine = self._changing.acquire(timeout=0.001)
         if mine:
@@ -218,7 +218,7 @@ class Environment(MappedFile):
                 self._resume()
 
     def _recover(self, group: list[list[Any]], error: Exception, in_operation: bool) -> None:
-        """After a group that was undone: who is told, and who runs again."""
+        """After a group was rolled back: report the error to some requests, queue the others."""
         queue = self._queue
         failed = group
         if isinstance(error, lmdb.MapFullError | lmdb.MapResizedError):
@@ -228,7 +228,7 @@ class Environment(MappedFile):
             except StoreError as why:
                 error = why
         elif isinstance(error, lmdb.PanicError):
-            # LMDB refuses everything until the file is opened anew.
+            # LMDB refuses all calls until the file is opened again.
             self._pause()
             try:
                 self._drop()
@@ -237,7 +237,7 @@ class Environment(MappedFile):
         elif in_operation:
             failed = group[-1:]
         if not group and failed is group:
-            # It could not even begin: that concerns everybody.
+            # The transaction could not begin: all requests fail.
             while queue:
                 failed.append(queue.popleft())
         for request in failed:
@@ -247,7 +247,7 @@ class Environment(MappedFile):
         queue.extendleft(request for request in reversed(group) if request[0] is not None)
 
     def _explain(self, error: Exception) -> Exception:
-        """The error to raise in one of several threads: each needs an instance of its own."""
+        """The error to raise in one of several threads, each of which needs its own instance."""
         if isinstance(error, lmdb.Error):
             told: Exception = translate(error, self.folder)
             told.__cause__ = error
@@ -259,25 +259,25 @@ class Environment(MappedFile):
         return told
 
     def _care(self) -> None:
-        """From time to time: free what killed readers hold; without sync, write to disk."""
+        """Periodic maintenance: free the slots of killed readers; without sync, write to disk."""
         self._care_at = time.monotonic() + _CARE_SECONDS[self._sync]
         try:
             txn = self.begin_read()
             try:
                 if self._env is not None:
-                    # A reader that was killed keeps old pages from being used again.
+                    # A killed reader keeps old pages from being reused.
                     self._env.reader_check()
                     if not self._sync:
                         self._env.sync(True)
             finally:
                 self.end_read(txn)
         except (lmdb.Error, RepositoryError):
-            # Whatever was asked of us has been done, and nobody waits for this.
+            # The requested writes are committed, and no caller waits for this.
             log.warning("The store in %s could not be looked after.", self.folder, exc_info=True)
 
 
 def _ring(request: list[Any]) -> None:
-    """Wake whoever waits for the request, if anybody does; ringing twice is fine."""
+    """Wake the thread that waits for the request, if one does; may be called twice."""
     bell = request[3]
     if bell is not None:
         with contextlib.suppress(RuntimeError):

@@ -1,15 +1,15 @@
-"""§2.1: the feeds of tables in LMDB: what was put or deleted, in the order of commit_ts.
+"""§2.1: the feeds of tables in LMDB: their puts and deletes, in the order of commit_ts.
 
     changes   table (2 bytes) ‖ commit_ts (8) ‖ row, NUL escaped ‖ 00 01 ‖ column ‖ 00   →  nothing
     (root)    "feed:" ‖ table                 which tables keep one
 
-An entry a changed cell, put by the LMDB transaction that puts the cell's write record, at the
-end of the tree: one page a table that is written already.
+There is one entry per changed cell, put by the LMDB transaction that puts the cell's write record.
+It is appended to the table's entries, mostly in a page that is being written already.
 
-Which tables keep a feed is told to all processes by a number in shared memory
-(`percola.store.lmdb.safe_point`). It goes up within the write transaction that adds one, and every
-writer looks at it within its own: so whoever writes after that transaction knows. Was it undone,
-or its process killed, then the number has gone up for nothing, and the list is read once more.
+A number in shared memory (`percola.store.lmdb.safe_point`) notifies all processes that the list of
+tables with a feed has changed. The write transaction that adds a table increments it, and every
+writer checks it within its own transaction, so all later writers know. If that transaction was
+rolled back or its process killed, the list is merely read once more.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ROW: Final = 10
 
 
 class Feeds:
-    """Which tables of an environment keep a feed, and what the feeds list.
+    """The feeds of an environment: which tables keep one, and their entries.
 
     Args:
         database: the number of the database `changes` in the environment.
@@ -52,7 +52,7 @@ class Feeds:
     # --- Writing ------------------------------------------------------------------------
 
     def keep(self, table: str) -> None:
-        """Keep a feed of a table, from the next write transaction of any process on."""
+        """Keep a feed of a table, beginning with the next write transaction of any process."""
         name = _FEED + self._keys.prefix(table)
 
         def add(txn: Txn) -> None:
@@ -83,7 +83,7 @@ class Feeds:
         keys: Sequence[bytes],
         commit_ts: bytes,
     ) -> None:
-        """List what a transaction puts and deletes; `keys` are those of its cells."""
+        """List the puts and deletes of a transaction; `keys` are those of its cells."""
         database = self._environment.databases[self._database]
         for (cell, op, _, _), key in zip(writes, keys, strict=True):
             if key[:2] in feeds and op in _LISTED and not cell.column.startswith(SYSTEM_MARK):
@@ -105,7 +105,7 @@ class Feeds:
         txn.put(_entry(key, commit_ts), b"", db=self._environment.databases[self._database])
 
     def forget(self, table: str, upto: int, limit: int) -> int:
-        """Remove up to `limit` entries at or below a timestamp; returns how many they were."""
+        """Remove up to `limit` entries at or below a timestamp; return how many were removed."""
         prefix = self._keys.prefix(table)
         end = _bound(prefix, upto)
 
@@ -115,7 +115,7 @@ class Feeds:
                 txn.delete(key, db=self._environment.databases[self._database])
             return len(gone)
 
-        # A look first: most of the time there is nothing, and a write takes a turn.
+        # Read first: there is usually nothing to remove, and a write waits for its turn.
         with self._environment.reading() as txn:
             if not self._first(txn, prefix, end, 1):
                 return 0
@@ -176,17 +176,17 @@ class Feeds:
 
 
 def _entry(key: bytes, commit_ts: int) -> bytes:
-    """The key of the entry for the cell that stands at `key`."""
+    """The key of the entry for the cell with the key `key`."""
     return key[:2] + commit_ts.to_bytes(8, "big") + key[2:]
 
 
 def _bound(prefix: bytes, ts: int) -> bytes:
-    """What all entries up to a timestamp sort before, and no entry above it."""
+    """The upper bound of entries up to a timestamp: no later entry sorts before it."""
     return prefix + (ts + 1).to_bytes(8, "big")
 
 
 def _changed(part: bytes, columns: list[bytes]) -> ChangedRow:
-    """What a key begins with, up to its column, as a changed row."""
+    """A changed row, from its columns and the part of their keys before the column."""
     row = part[_ROW:-2]
     if b"\0" in row:
         row = row.replace(b"\0\xff", b"\0")

@@ -1,20 +1,20 @@
-"""§2.1: LMDB's file in this process's memory: reading, a map that grows, and `fork`.
+"""§2.1: LMDB's file mapped into this process: reading, growing the map, and `fork`.
 
-LMDB lets many processes work on one file without a server, and readers never wait. What it
-leaves to its user is done here, once:
+With LMDB many processes use one file without a server, and readers never wait. This module does
+what LMDB leaves to its users:
 
 The map. LMDB maps its file into memory at a size fixed when it is opened. When another process
-has grown it, or a writer of this one needs more, the threads of this process finish what they
-do, and the map is enlarged.
+has grown it, or a writer of this one needs more, the map is enlarged after the running
+transactions of this process's threads have ended.
 
-Turns. Writers of all processes queue for a lock of the kernel's on `turn.lock` before they begin
-LMDB's own write transaction. LMDB's mutex alone would do, were it not that a process killed at
-the moment at which it is woken for it takes the wake-up along: another then sleeps for ever in
-front of a mutex that is free. The kernel's file lock has no such gap.
+Turns. Writers of all processes queue for a kernel lock on `turn.lock` before they begin LMDB's own
+write transaction. LMDB's mutex alone would suffice but for one gap: if a process is killed just as
+it is woken for the mutex, the wake-up is lost, and another process sleeps for ever although the
+mutex is free. The kernel's file lock has no such gap.
 
 fork. No environment may be inherited: LMDB could neither use nor close it in the child, nor
-open another on the same file. So it is closed just before a fork, once what runs in it has
-ended, and parent and child each open one when they next need it: some milliseconds.
+open another on the same file. So it is closed just before a fork, once its running transactions
+have ended, and parent and child each open one when they next need it, which takes milliseconds.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ _MAX_READERS: Final = 2048
 _LEAST_MAP_BYTES: Final = 1 << 20
 
 _LOCK_BYTES: Final = _MAX_READERS * 64 + 4096
-"""What `lock.mdb` needs for so many readers, or a little more: LMDB uses what is there."""
+"""The size of `lock.mdb` for so many readers, or a little more: LMDB uses the file's size."""
 
 _PATIENCE: Final = 5.0
-"""How long, in seconds, to wait for LMDB transactions of this process to end, before leaving
-the rest to py-lmdb's own checks. They are short; a Ctrl-C at a bad moment can lose the count."""
+"""How long, in seconds, to wait for LMDB transactions of this process to end, before relying on
+py-lmdb's own checks. They are short; a Ctrl-C at a bad moment can make their count wrong."""
 
 
 class MappedFile:
     """An LMDB environment with named databases, open in this process; for all its threads.
 
     Args:
-        folder: where `data.mdb` and `lock.mdb` stand.
+        folder: the folder of `data.mdb` and `lock.mdb`.
         names: the named databases, opened in this order.
         sync: whether LMDB waits for the disk at every commit.
-        map_bytes: address space to begin with; it grows by itself.
+        map_bytes: initial address space; it grows automatically.
 
     Raises:
         StoreError: the file is damaged, of another format, or not accessible.
@@ -82,7 +82,7 @@ class MappedFile:
         self._changing = threading.Lock()
         # append and pop of a deque are atomic: a counter of running LMDB transactions.
         self._running: deque[None] = deque()
-        # While the map grows, at a fork and at the end, nobody may begin a transaction.
+        # While the map grows, at a fork and in `close`, no thread may begin a transaction.
         self._paused = False
 
     def _leave_parent(self) -> None:
@@ -94,7 +94,7 @@ class MappedFile:
     def _open(self) -> None:
         """Open the environment, unless it is open; in a pause, wait for its end.
 
-        Not for what counts as running: a pause waits for that.
+        Must not be called by a thread that counts as running: a pause waits for those.
         """
         with self._changing:
             if self._closed:
@@ -128,7 +128,7 @@ class MappedFile:
                     mode=0o600,
                 )
             except lmdb.MemoryError:
-                # Where address space is limited (ulimit -v), begin with less: the map grows.
+                # If address space is limited (ulimit -v), begin with less: the map grows.
                 if size // 2 < max(used, _LEAST_MAP_BYTES):
                     raise
                 size //= 2
@@ -153,16 +153,16 @@ class MappedFile:
                 return env
 
     def _make_files(self) -> None:
-        """Make LMDB's files with the permissions of the folder, and room for `lock.mdb`.
+        """Create LMDB's files with the permissions of the folder, and reserve `lock.mdb`'s blocks.
 
-        LMDB maps it sparse: a reader that takes a slot would end by SIGBUS where the disk is full.
-        Only while the environment is closed: to close a file gives up this process's locks on it.
+        LMDB maps `lock.mdb` sparse: on a full disk a reader that takes a slot would get SIGBUS.
+        Call it only while the environment is closed: closing a file drops this process's locks.
         """
         self.folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
         os.close(open_file(self.folder / "data.mdb", locked=False))
         fd = open_file(self.folder / "lock.mdb")
         try:
-            # One that is in use keeps its size: each process goes by the size that it has found.
+            # A file in use keeps its size, because processes rely on the size that they found.
             allocate(fd, os.fstat(fd).st_size or _LOCK_BYTES)
         finally:
             os.close(fd)
@@ -178,7 +178,7 @@ class MappedFile:
                 txn: Txn = env.begin()  # type: ignore[assignment]
                 return txn
         except BaseException as error:
-            # Processes that were killed while they read may have left their slots behind.
+            # Processes killed during a read may have left their slots occupied.
             full = isinstance(error, lmdb.ReadersFullError)
             freed = full and self._env is not None and self._env.reader_check() > 0
             self._running.pop()
@@ -214,7 +214,7 @@ class MappedFile:
     # --- The map, a fork, the end -------------------------------------------------------
 
     def _pause(self) -> None:
-        """Keep this process's threads out of LMDB until `_resume`; not for whoever is in it."""
+        """Keep this process's threads out of LMDB until `_resume`; not for a thread inside it."""
         self._changing.acquire()
         self._paused = True
         try:
@@ -230,7 +230,7 @@ class MappedFile:
         self._changing.release()
 
     def _drop(self) -> None:
-        """Close LMDB's environment, in a pause: whoever needs it next opens it again."""
+        """Close LMDB's environment, in a pause; the next thread that needs it opens it again."""
         env, self._env = self._env, None
         if env is not None:
             env.close()
@@ -244,7 +244,7 @@ class MappedFile:
         try:
             env = self._env
             if env is not None:
-                # LMDB forbids it while a transaction runs in this process; ours are short.
+                # LMDB forbids it while a transaction runs in this process; Percola's are short.
                 env.set_mapsize(env.info()["map_size"] * factor)
         except lmdb.Error as error:
             # The old map is gone, and there is no new one: LMDB must not be touched again.
@@ -268,7 +268,7 @@ class MappedFile:
     def close(self) -> None:
         """Close the environment; everything committed is on disk afterwards.
 
-        What runs in other threads ends first; what comes later raises RepositoryClosedError.
+        Running transactions of other threads end first; later ones raise RepositoryClosedError.
         """
         self._pause()
         try:

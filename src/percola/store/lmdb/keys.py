@@ -1,10 +1,10 @@
-"""§2.1: how cells stand as keys in LMDB's B-trees.
+"""§2.1: the encoding of cells as keys of LMDB's B-trees.
 
     key = table (2 bytes) ‖ row, NUL escaped ‖ 00 01 ‖ column ‖ 00 ‖ timestamp (8 bytes)
 
-Keys are compared as bytes, so rows stand in order and a row's cells together. Where the newest
-entry is wanted first, the timestamp is counted down from 2⁶⁴-1. LMDB's keys have at most 511
-bytes: that is where the row limit comes from.
+Keys are compared as bytes, so rows are in order and a row's cells are adjacent. Where the newest
+entry must come first, the timestamp is subtracted from 2⁶⁴-1. The row limit follows from LMDB's
+limit of 511 bytes per key.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Keys:
         self._names: dict[bytes, str] = {}
 
     def create_tables(self, names: Iterable[str]) -> None:
-        """Give a number to each table that has none."""
+        """Assign a number to each table that has none."""
         wanted = list(names)
 
         def create(txn: Txn) -> None:
@@ -55,7 +55,7 @@ class Keys:
         self._names.update((number, name) for name, number in found.items())
 
     def prefix(self, table: str) -> bytes:
-        """What the keys of a table begin with; UnknownTableError if there is none."""
+        """The prefix of a table's keys; UnknownTableError if the table does not exist."""
         prefix = self._prefixes.get(table)
         if prefix is None:
             self._load()
@@ -72,7 +72,7 @@ class Keys:
         return prefix + row + b"\0\1" + column + b"\0"
 
     def row_key(self, table: str, row: bytes) -> bytes:
-        """What no key of a row, and every key of the rows before it, sorts before."""
+        """The lower bound of a row's keys: all keys of earlier rows sort before it."""
         return self.prefix(table) + row.replace(b"\0", b"\0\xff")
 
     def end_key(self, table: str, end: bytes) -> bytes:
@@ -88,9 +88,9 @@ class Keys:
         return Cell(self._table_name(key[:2]), row, key[at + 2 : -1])
 
     def long_value(self, txn: Txn, data: Any, entry: bytes, record: bytes) -> bytes:
-        """The value that a put's record, at the key `entry`, says stands in the tree `data`.
+        """The value in the tree `data` that belongs to a put's record at the key `entry`.
 
-        Raises DamagedRecordError if it does not.
+        Raises DamagedRecordError if it is missing.
         """
         key, start_ts = entry[:-8], int.from_bytes(record[2:WRITE_HEADER], "big")
         value = txn.get(key + (TOP - start_ts).to_bytes(8, "big"), db=data)
@@ -105,7 +105,7 @@ class Keys:
 
 
 def _tables(txn: Txn) -> dict[str, bytes]:
-    """The tables' numbers as they begin keys."""
+    """The tables' numbers, encoded as key prefixes."""
     tables: dict[str, bytes] = {}
     cursor = txn.cursor()
     if cursor.set_range(b"table:"):

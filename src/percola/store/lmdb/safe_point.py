@@ -1,14 +1,14 @@
 """§2.1: the safe point of garbage collection, in memory that all processes share.
 
-A read below the safe point must fail, whoever raised it and however lately (rule P12). So every
-read looks at it, and a look has to cost next to nothing: it is an integer in a mapped file. What
-counts after a power cut stands in LMDB itself; the two are made to agree when they are opened.
+A read below the safe point must fail, whichever process raised it and however recently (rule P12).
+So every read checks it, and the check must be very cheap: it is an integer in a mapped file. The
+durable value is stored in LMDB itself; the two are reconciled when the store is opened.
 
-The second integer beside it counts how often a table has begun to keep a feed: a writer looks at
-it within its write transaction, and reads the list anew only if it has changed.
+The second integer counts how often a table has begun to keep a feed: a writer checks it within its
+write transaction, and reads the list of feeds again only if it has changed.
 
-A collector raises the safe point here before it removes anything, and a reader looks here after
-it has taken its LMDB snapshot: a snapshot in which something is missing never goes unnoticed.
+A collector raises the safe point here before it removes anything, and a reader checks it after
+taking its LMDB snapshot: a reader of an incomplete snapshot always detects it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SharedSafePoint:
     """The safe point of one store, shared by all processes of the machine, forks included.
 
     Args:
-        folder: where the store's files stand.
+        folder: the folder of the store's files.
 
     Raises StoreError if the file cannot be mapped, StoreFullError if there is no room for it.
 
@@ -53,19 +53,19 @@ class SharedSafePoint:
         self.view = memoryview(self._map).cast("Q")
 
     def raise_to(self, ts: int) -> None:
-        """Raise it to `ts` if it is below; for whoever holds the store's write lock."""
+        """Raise it to `ts` if it is below; the caller must hold the store's write lock."""
         if self.view[0] < ts:
             self.view[0] = ts
 
     def agree_with(self, environment: Environment) -> None:
-        """Agree with LMDB about the safe point: after a power cut either may be ahead."""
+        """Reconcile the safe point with LMDB's: after a power cut either may be ahead."""
 
         def agree(txn: Txn) -> None:
             durable, drawn = (
                 int.from_bytes(txn.get(key) or b"", "big") for key in (b"safe", b"ts")
             )
             if self.view[0] > drawn:
-                # Of a repository that is no longer there: the file is older than it says.
+                # The file belongs to an earlier repository in this folder.
                 self.view[0] = durable
             self.raise_to(durable)
 

@@ -1,23 +1,22 @@
-"""§2.1: the store contract on LMDB: a folder, many processes, no server.
+"""§2.1: the store on LMDB: a folder, many processes, no server.
 
-B-trees, one a locality group but for one liberty: locks and write records share a tree,
-because the next thing after "is there a lock?" is always "what is the newest write?", and
-here one seek answers both.
+Each locality group is a B-tree, with one exception: locks and write records share a tree, because
+a read that checks for a lock always needs the newest write next, and one seek finds both.
 
     cells    key ‖ start_ts         lock record          (a lock sorts before the writes)
              key ‖ 2⁶⁴-1-commit_ts  write record         (the newest write comes first)
-    data     key ‖ 2⁶⁴-1-start_ts   a value too long to stand in its write record
+    data     key ‖ 2⁶⁴-1-start_ts   a value too long for its write record
     notify   key ‖ commit_ts        nothing
-    failed   key ‖ commit_ts        why an observer was set aside
-    locks    key                    nothing: which cells carry locks, to list them quickly
-    changes  (`percola.store.lmdb.feed`)   what was put or deleted, of tables with a feed
+    failed   key ‖ commit_ts        why a change was dead-lettered for an observer
+    locks    key                    nothing: which cells have locks, to list them quickly
+    changes  (`percola.store.lmdb.feed`)   the puts and deletes of tables with a feed
     (root)   "ts", "table:NAME"     the last timestamp drawn; the tables' numbers
              "safe"                 the safe point of garbage collection
 
-These stand in LMDB's root tree, which every commit rewrites anyway: the timestamp costs
-a commit no page of its own.
+The last entries are in LMDB's root tree, which every commit rewrites anyway: storing the timestamp
+costs a commit no additional page.
 
-`percola.store.lmdb.keys` says what a key is.
+`percola.store.lmdb.keys` defines the keys.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ _OF_KIND: Final = {
     Kind.FAILED: _FAILED,
 }
 _AFTER: Final = b"\xff" * 9
-_STEPS: Final = 24  # Cells that a scan steps over before it looks for the next wanted column.
+_STEPS: Final = 24  # Cells that a scan skips one by one before it seeks the next wanted column.
 _PUT, _DELETE, _LOCK = int(Op.PUT), int(Op.DELETE), int(Op.LOCK)
 
 
@@ -85,9 +84,9 @@ class LmdbStore(OneStepStore):
     """A store in a folder of the local file system (not a network file system).
 
     Args:
-        folder: must exist; `data.mdb` and `lock.mdb` are made in it.
+        folder: must exist; `data.mdb` and `lock.mdb` are created in it.
         durability: see `Environment`.
-        map_bytes: address space to begin with; it grows by itself.
+        map_bytes: initial address space; it grows automatically.
     """
 
     limits = Limits(row_bytes=384, value_bytes=256 * 1024 * 1024)
@@ -228,7 +227,7 @@ class LmdbStore(OneStepStore):
 
     def raise_safe_point(self, ts: int) -> None:
         def put(txn: Txn) -> None:
-            # Readers see it before anybody can know that it is durable: too early does no harm.
+            # Readers see it before it is durable, which is harmless.
             self._safe_point.raise_to(ts)
             txn.put(b"safe", self.safe_point().to_bytes(8, "big"))
 
@@ -249,9 +248,9 @@ class LmdbStore(OneStepStore):
         return int.from_bytes(drawn or b"", "big")
 
     def reader(self, table: str, column: bytes) -> Reader:
-        # What most reads are goes straight through: no lock, and the newest write is visible
-        # and carries its value. Timestamps are compared as the bytes that they are in the key:
-        # a lock's and a later write's sort before the bound.
+        # Fast path for most reads: there is no lock, and the newest write is visible and contains
+        # its value. Timestamps are compared as their bytes in the key: those of a lock and of
+        # a later write sort before the bound.
         environment = self._environment
         prefix, tail = self._keys.prefix(table), b"\0\1" + column + b"\0"
         safe_point, too_old = self._safe_point.view, self._safe_point.check
@@ -304,7 +303,7 @@ class LmdbStore(OneStepStore):
             environment.end_read(txn)
 
     def _state(self, txn: Txn, cursor: Cursor, key: bytes, ts: int) -> CellState:
-        """What a reader at `ts` sees of the cell at `key`; the cursor stands at or after it."""
+        """The cell at `key` as a reader at `ts` sees it; the cursor is at or after it."""
         found = cursor.key()
         while found.startswith(key):
             at = int.from_bytes(found[-8:], "big")
@@ -378,7 +377,7 @@ class LmdbStore(OneStepStore):
             row_part = b""
             row = b""
             names = sorted(name for name, _ in columns or ())
-            idle = 0  # Cells that nobody wants, one after another, in this row.
+            idle = 0  # Consecutive cells of this row that are not wanted.
             while going:
                 entry = cursor.key()
                 if entry >= last:
@@ -498,7 +497,7 @@ class LmdbStore(OneStepStore):
         return self._feeds.forget(table, upto, limit)
 
     def tablets(self, table: str) -> list[Tablet]:
-        """Ranges cut where keys evenly spread between the first and the last row fall."""
+        """Ranges split at keys spread evenly between the first and the last row."""
         environment = self._environment
         first, last = self._keys.prefix(table), self._keys.end_key(table, b"")
         cuts: list[bytes] = []
@@ -529,7 +528,7 @@ class LmdbStore(OneStepStore):
 
 
 def _records(cursor: Cursor, key: bytes, going: bool) -> Iterator[tuple[int, bytes]]:
-    """A cell's write records, newest first, from where the cursor stands."""
+    """A cell's write records, newest first, from the cursor's position."""
     while going:
         found, record = cursor.item()
         if not found.startswith(key):

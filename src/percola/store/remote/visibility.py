@@ -1,7 +1,7 @@
-"""§2.1: figure 6's Get, on stores of which each look at a row is a call.
+"""§2.1: figure 6's Get, on stores where each read of a row is a call.
 
-One request brings a row's locks, its newest write records and its newest data at or below the
-reader's timestamp. That is nearly always enough. Where it is not, this says what is still needed.
+One request returns a row's locks, newest write records and newest data at or below the reader's
+timestamp. That is nearly always enough. Where it is not, this module decides what to read next.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from percola.store.remote.shared_row import SharedRow
 
 
 class DataAt(NamedTuple):
-    """The visible record names data that has not come."""
+    """The visible record refers to data that the first request did not return."""
 
     commit_ts: int
     start_ts: int
 
     def missing(self, cell: Cell, ts: int, shared: SharedRow) -> NoReturn:
-        """Raise what is to be said if it is not there: SnapshotTooOldError, DamagedRecordError."""
-        # Either it was collected, which the safe point says, or it was never there.
+        """Raise the error for missing data: SnapshotTooOldError or DamagedRecordError."""
+        # Either it was collected, as the safe point shows, or it never existed.
         shared.look()
         shared.check(ts)
         raise missing_data(cell, self.commit_ts, self.start_ts)
@@ -37,7 +37,7 @@ class RecordsBelow(NamedTuple):
 def visible(
     records: Sequence[tuple[int, bytes]], data: Sequence[tuple[int, bytes]], asked: int
 ) -> CellState | DataAt | RecordsBelow:
-    """The newest put or delete among records, newest first; `asked` is how many could come."""
+    """The newest put or delete among records, newest first; `asked` is how many were requested."""
     for commit_ts, raw in records:
         if change := repeated_change(raw):
             commit_ts, raw = change
