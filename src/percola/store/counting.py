@@ -1,22 +1,22 @@
-"""§2.5 Calls: how often the store is asked, for what, and by whom.
+"""§2.5: counts the calls to a network store, by kind and caller.
 
-Behind a network a call costs what thousands of look-ups in memory cost, so what a document costs
-is counted in calls: the paper's is "around 50 individual Bigtable operations". `CountedStore`
-stands between a repository and a network store and counts, by kind and by caller:
+A call over a network costs as much as thousands of look-ups in memory, so the cost of a document
+is counted in calls: in the paper it is "around 50 individual Bigtable operations". `CountedStore`
+wraps a network store and counts, by kind and by caller:
 
     read      cells at a timestamp, one or many
-    scan      a range of rows at a timestamp, or single rows whole
+    scan      a range of rows at a timestamp, or whole single rows
     mutate    row mutations, one or many
-    entries   what stands in one cell: locks, write records
-    look      notify and other entries in a range: work to do, locks of the dead
-    other     the safe point, tablets, feeds, what collectors walk through
+    entries   the entries of one cell: locks, write records
+    look      notify and other entries in a range: pending work, locks of dead clients
+    other     the safe point, tablets, feeds, scans of garbage collectors
 
-A call is what its caller waits for once. How many requests it becomes is the store's affair: one
-for each row that is changed under conditions on Bigtable, one for each region on HBase.
+A call is one wait of its caller. The number of requests per call depends on the store: one for
+each row that is changed under conditions on Bigtable, one for each region on HBase.
 
-The caller is a name that a thread goes by for a while (`calling_for`): an observer's, or that of
-the function that `Repository.run` runs. What a lock costs, or looking whether an observer is set
-aside, counts for whoever ran into it. On an embedded store nothing stands in between.
+The caller is a name that a thread sets for a while (`calling_for`): that of an observer, or of the
+function that `Repository.run` runs. Resolving a lock, or checking whether a change is dead-lettered
+for an observer, counts for the caller that needed it. Embedded stores are not wrapped.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _caller: Final[ContextVar[str]] = ContextVar("caller", default="")
 
 
 def current_caller() -> str:
-    """The name that this thread goes by now; empty for none."""
+    """The caller name of this thread; empty for none."""
     return _caller.get()
 
 
 class calling_for:  # noqa: N801
-    """Have this thread go by a name for the length of a block."""
+    """Set the caller name of this thread for the length of a block."""
 
     __slots__ = ("_name", "_token")
 
@@ -62,12 +62,12 @@ class calling_for:  # noqa: N801
 
 
 class Count(NamedTuple):
-    """What one caller's calls of one kind came to.
+    """The totals of one caller's calls of one kind.
 
     Attributes:
-        calls: how many.
-        rows: rows that they named; 0 for ranges.
-        cells: cells that they named, or found in ranges; of mutations, the changes.
+        calls: the number of calls.
+        rows: the rows that they named; 0 for ranges.
+        cells: the cells that they named, or found in ranges; for mutations, the changes.
     """
 
     calls: int = 0
@@ -87,7 +87,7 @@ class StoreCalls:
         self._counts: dict[tuple[str, str], list[int]] = {}
 
     def note(self, kind: str, rows: int, cells: int) -> None:
-        """Count a call of this thread's caller."""
+        """Count a call for this thread's caller."""
         with self._guard:
             count = self._counts.setdefault((_caller.get(), kind), [0, 0, 0])
             count[0] += 1
@@ -101,7 +101,7 @@ class StoreCalls:
 
 
 class CountedStore(Store):
-    """Hands every call on to another store and counts it. It commits in two phases only."""
+    """Passes every call on to another store and counts it. It commits in two phases only."""
 
     def __init__(self, inner: Store, calls: StoreCalls) -> None:
         self.inner = inner
@@ -192,7 +192,7 @@ class CountedStore(Store):
         return self.inner.safe_point()
 
     def check_safe_point(self, ts: int) -> None:
-        # As the checks that end a read: seldom a call.
+        # Like the check after a read, this is rarely a call.
         self.inner.check_safe_point(ts)
 
     def raise_safe_point(self, ts: int) -> None:
@@ -239,5 +239,5 @@ class CountedStore(Store):
         self.inner.close()
 
     def statistics(self) -> dict[str, int]:
-        """What the store itself can tell."""
+        """The statistics of the wrapped store."""
         return self.inner.statistics()

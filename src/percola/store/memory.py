@@ -1,6 +1,7 @@
-"""§2.1: the store contract in memory: small, real, and the ground the simulation runs on.
+"""§2.1: the store in memory, on which the simulation and many tests run.
 
-One lock, one sorted map of rows a table. It keeps nothing across processes.
+One lock, and one sorted map of rows per table. Its data is neither durable nor shared between
+processes.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class MemoryStore(OneStepStore):
 
     def __init__(self) -> None:
         self._start_afresh()
-        # Nobody changes anything during a fork, so that the child's copy is whole.
+        # No thread changes anything during a fork, so that the child's copy is consistent.
         forks.at_fork(self._start_afresh, before=self._hold_still, in_parent=self._go_on)
         self._tables: dict[str, SortedDict[bytes, _Row]] = {}
         # Rows that hold any entry of a kind that is scanned for by itself.
@@ -383,7 +384,7 @@ def _newest_first(
         return
     newest, value = entries.peekitem()
     if low <= newest <= high:
-        # Mostly it is the one that is asked for, and a range takes longer to set up.
+        # It is usually the entry asked for, and iterating over a range takes longer to set up.
         yield newest, value
         high = newest - 1
     for ts in entries.irange(low, high, reverse=True):
@@ -391,6 +392,6 @@ def _newest_first(
 
 
 def _is_listed(record: Put) -> bool:
-    """Whether a feed lists a write record: it puts or deletes, and not in a column of ours."""
+    """Whether a feed lists a write record: a put or delete outside Percola's own columns."""
     puts = record.value[:1] in (b"P", b"D")
     return puts and not record.column.startswith(SYSTEM_MARK)

@@ -1,1 +1,1 @@
-"""§2.1: what the stores on servers share."""
+"""§2.1: code shared by the stores on servers (HBase, Bigtable)."""

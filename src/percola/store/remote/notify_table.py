@@ -1,33 +1,34 @@
-"""§2.1, §2.4: a row mutation in steps, where notify entries stand apart from their rows.
+"""§2.1, §2.4: row mutations in steps, on stores with a separate table for notify entries.
 
-Where one kind of entry cannot be read without passing over all others of its row, a scan for dirty
-cells would cost the table. On such a store (`Store.has_notify_table`; Bigtable) notify entries are
-in a table of their own, and no mutation is atomic over that and the row:
+If one kind of entry cannot be read without reading all others of its row, a scan for dirty cells
+costs as much as the whole table. On such a store (`Store.has_notify_table`; Bigtable) notify
+entries are in a separate table, and no mutation is atomic over that table and the row:
 
-    conditions on notify entries   are looked at first
-    puts of notify entries         come before the row, for an entry too many only costs a look
-    the row                        its other conditions and changes: one mutation, as ever
-    deletes of notify entries      come after the row, if it was changed
+    conditions on notify entries   are checked first
+    puts of notify entries         precede the row: a superfluous entry only costs a check
+    the row                        its other conditions and changes are one mutation, as always
+    deletes of notify entries      follow the row, if it was changed
 
-So a mutation that is refused may leave notify entries, and one that breaks off may leave some that
-it was to delete; but what it changes in the row never lacks an entry that it was to put. What has
-such mixed mutations stays safe with that:
+So a refused mutation may leave notify entries, and an interrupted one may leave some that it should
+have deleted; but every change of the row has the notify entries that the mutation puts. The
+mutations that change both remain safe:
 
-* Dead-lettering puts a `failed` entry and deletes notify entries; retrying does the opposite. Cut
-  in two, both leave both: the observer looks once more than it must. Where another observer has
-  yet to see the change, the notify entry stays and says that the change is dead-lettered for this
-  one; that is believed only where the `failed` entry stands (`percola.observers.failures`).
-* Removing what is left of a deleted cell asks for no notify entry of it (`percola.gc.collector`).
-  Its change lies below the safe point and was answered when that was asked; a change from now on
-  has a write record of its own, which stays.
+* Dead-lettering puts a `failed` entry and deletes notify entries; a retry does the opposite. If
+  interrupted, either leaves both, and the observer checks once more than necessary. If another
+  observer has yet to handle the change, the notify entry stays and records that the change is
+  dead-lettered for this one, which counts only if the `failed` entry exists
+  (`percola.observers.failures`).
+* Removing the remains of a deleted cell requires that it has no notify entry
+  (`percola.gc.collector`). Its change is below the safe point and had been handled when that
+  condition was checked; a later change has a separate write record, which is not removed.
 
-**Commits put nothing beside their write records.** The entries of what a transaction writes are put
-once all its locks are in place and its commit_ts is drawn, before its commit point, as those of
-weak notifications are on any store (rule N4). Then rule N1 holds whoever completes the commit, and
-also while nobody does: past the commit point, all entries have been put. Whoever finds one sooner
-begins above commit_ts, meets the lock, and waits or decides as any reader does: it cannot answer
-for a change that it has not seen. So the locks of the dead need not be looked for, a scan of a
-whole table here (`percola.observers.scanner`).
+**Commits put only their write records.** The notify entries of a transaction's writes are put once
+all its locks are in place and its commit_ts is drawn, before its commit point, as those of weak
+notifications are on any store (rule N4). So rule N1 holds whichever client completes the commit,
+and also until one does: after the commit point, all entries have been put. A worker that finds an
+entry earlier begins above commit_ts, meets the lock, and waits or resolves it as any reader does:
+it cannot handle a change that it has not seen. So workers need not search for the locks of dead
+clients, which would be a scan of a whole table here (`percola.observers.scanner`).
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ from percola.store.base import Delete, Put, RowMutation
 
 
 class Steps(NamedTuple):
-    """A row mutation in steps, each of which has something to do or is None.
+    """A row mutation in steps; a step without work is None.
 
     Attributes:
-        look: conditions on notify entries; nothing else is done if they do not hold.
-        puts: of notify entries, without conditions.
-        row: all that stands in the row; None only if there is nothing but notify entries.
-        deletes: of notify entries, without conditions.
+        look: the conditions on notify entries; nothing else is done if they do not hold.
+        puts: puts of notify entries, without conditions.
+        row: everything in the row itself; None only if there are only notify entries.
+        deletes: deletes of notify entries, without conditions.
     """
 
     look: RowMutation | None
@@ -55,7 +56,7 @@ class Steps(NamedTuple):
 
 
 def steps_of(mutation: RowMutation) -> Steps:
-    """Cut a mutation into its steps; one of notify entries alone is not cut."""
+    """Split a mutation into its steps; one of notify entries alone is not split."""
     table, row = mutation.table, mutation.row
     ours = [one for one in mutation.conditions if one.kind is Kind.NOTIFY]
     conditions = [one for one in mutation.conditions if one.kind is not Kind.NOTIFY]

@@ -1,37 +1,36 @@
-"""§2.1, rule P12: what all processes on a network store must know: safe point, feeds.
+"""§2.1, rule P12: state that all processes on a network store share: safe point, feeds.
 
-Both stand in one row. Asking for it with every call would double the calls, so each process goes
-by what it has seen for up to LEASE seconds, and whoever changes something waits for that long
-before it counts:
+Both are stored in one row. Reading it with every call would double the calls, so each process
+caches it for up to LEASE seconds, and a change takes effect only after that time:
 
-    announce     put the new value; everyone who looks from now on goes by it
-    wait         LEASE seconds and a tenth: nobody goes by the old one any more
+    announce     put the new value; processes that read the row from now on use it
+    wait         LEASE seconds and a tenth: no process uses the old value any more
     in force     put it once more: `raise_safe_point` and `keep_feed` return
 
 Why that is enough. A reader finishes reading at a moment A by its own clock, and then checks. It
-goes by what it has asked for at a moment Q if A - Q < LEASE, else it asks now. Had it missed a
-value that was announced at W, then its look was before W, so A < W + LEASE, which is before the
-value came into force, and before anything was removed on the strength of it: what it read was all
-there. If it asked after A, its look was after A: the same.
+uses the row that it requested at a moment Q if A - Q < LEASE, else it requests the row now. If it
+missed a value that was announced at W, its request was before W, so A < W + LEASE, which is before
+the value came into force, and before anything was removed because of it: all that it read was
+complete. If it requested the row after A, the same follows, as the request was after A.
 
-A committer checks when its last prewrite has been acknowledged, at A. Had it missed a safe point,
-then by the same reckoning all its prewrites were applied before anything was removed: they met all
-that they conflict with. Only then does it draw its commit_ts (P2), so that this is above any safe
-point whose collector did not see its locks (`percola.gc.collector`). One whose prewrites came after
-a removal has A after W + LEASE, and is told. The same holds for who finds no record of its own
-commit: if it was removed, then before A.
+A committer checks when its last prewrite has been acknowledged, at A. If it missed a safe point,
+then by the same argument all its prewrites were applied before anything was removed: they met all
+records that conflict with them. Only then does it draw its commit_ts (P2), so that this is above
+any safe point whose collector did not see its locks (`percola.gc.collector`). A committer whose
+prewrites were applied after a removal has A after W + LEASE, so its check fails. The same holds for
+a client that finds no record of its own commit: if it was removed, then before A.
 
-A writer looks whether the table keeps a feed at a moment A, when the commit_ts that it is about to
-write has been drawn; had it missed the feed, then that commit_ts is older than the moment at which
-the feed came into force, and so below the timestamp from which on the catalog says that the feed is
-complete.
+A writer checks whether the table keeps a feed at a moment A, when the commit_ts that it is about to
+write has been drawn; if it missed the feed, that commit_ts is older than the moment at which the
+feed came into force, and so below the timestamp from which the feed is complete according to the
+catalog.
 
-A process compares durations by its own clock only, one that goes on while the machine sleeps. The
-tenth is room for clocks that run at different speeds. The collector does not go by any of this: it
-removes what the server says is in force (`look`).
+A process compares durations by its own clock only, one that runs on while the machine sleeps. The
+tenth allows for clocks that run at different speeds. The collector does not use the cache: it
+removes only what the server reports as below the safe point in force (`look`).
 
-A safe point or feed whose announcer died is announced for good and comes into force when the
-next one raises it or asks for it; readers and committers heed it from its announcement on.
+A safe point or feed whose announcer died stays announced and comes into force when the next client
+raises or requests it; readers and committers respect it from its announcement on.
 """
 
 from __future__ import annotations
@@ -47,13 +46,13 @@ from percola.errors import SnapshotTooOldError
 from percola.platform import fork_safety as forks
 
 SHARED_TABLE: Final = "@percola-store"
-"""The table of the row; users' names do not begin like that."""
+"""The table of the row; users' tables cannot have names like this."""
 
 LEASE: Final = 1.0
-"""Seconds for which a process goes by what it has seen. All processes must agree on it."""
+"""Seconds for which a process caches the row. It must be the same in all processes."""
 
 ROW: Final = b"repository"
-"""Its key; the entries are those of kind DATA."""
+"""The key of the row; its entries are of kind DATA."""
 
 _SAFE_POINT: Final = b"safe-point:"
 _FEED: Final = b"feed:"
@@ -63,14 +62,14 @@ _KEPT: Final = 1
 
 
 class View(NamedTuple):
-    """The row as this process saw it.
+    """The row as this process last read it.
 
     Attributes:
-        asked: when it asked, by `elapsed`.
-        announced: the safe point that readers and committers heed.
-        in_force: the safe point that everyone heeds.
+        asked: when it sent the request, by `elapsed`.
+        announced: the safe point that readers and committers respect.
+        in_force: the safe point that every process respects.
         feeds: the tables that keep a feed, or are about to.
-        feeds_in_force: those of them of which every writer knows.
+        feeds_in_force: those of them that every writer knows.
     """
 
     asked: float
@@ -81,10 +80,10 @@ class View(NamedTuple):
 
 
 class SharedRow(ABC):
-    """The shared row, as one process goes by it; a store says how it is read and written.
+    """One process's cache of the shared row; subclasses read and write it in their store.
 
     Args:
-        sleep: waits for so many seconds.
+        sleep: waits for a number of seconds.
     """
 
     def __init__(self, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -102,22 +101,22 @@ class SharedRow(ABC):
 
     @abstractmethod
     def _put(self, column: bytes, ts: int) -> None:
-        """Put an entry without a value. The newest counts, so it may be repeated."""
+        """Put an entry without a value. The newest one counts, so the call may be repeated."""
 
     def view(self, moment: float) -> View:
-        """What whoever finished at `moment` must go by; asks the server only if it has to."""
+        """The view for an operation that finished at `moment`; reads the row only if needed."""
         view = self._view
         if view is not None and moment - view.asked < LEASE:
             return view
         with self._guard:
-            # Another thread may have asked meanwhile: one call for all.
+            # Another thread may have read it meanwhile: one call for all.
             view = self._view
             if view is None or moment - view.asked >= LEASE:
                 view = self.look()
             return view
 
     def look(self) -> View:
-        """Ask the server."""
+        """Read the row from the server."""
         asked = elapsed()
         row = self._read()
         view = View(
@@ -133,19 +132,19 @@ class SharedRow(ABC):
         return view
 
     def check(self, ts: int) -> None:
-        """SnapshotTooOldError if what was looked at for `ts` until now may be incomplete."""
+        """Raise SnapshotTooOldError if what was read at `ts` until now may be incomplete."""
         view = self.view(elapsed())
         if ts < view.announced:
             raise SnapshotTooOldError(ts, view.announced)
 
     def raise_safe_point(self, ts: int) -> None:
-        """Raise it, and return when no process reads below it any more."""
+        """Raise the safe point, and return when no process reads below it any more."""
         if ts <= self.look().in_force:
             return
         self._establish(_SAFE_POINT, ts)
 
     def keep_feed(self, table: str) -> None:
-        """Note that the table keeps a feed, and return when every writer knows."""
+        """Record that the table keeps a feed, and return when every writer knows."""
         if table in self.look().feeds_in_force:
             return
         self._establish(_FEED + table.encode() + b":", _KEPT)
