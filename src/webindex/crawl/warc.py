@@ -411,7 +411,7 @@ def _body(
 def _as_it_came(
     frame: Frame, http: HeaderMap, max_body: int, content_type: str | None, problem: str
 ) -> bytes:
-    """A body that is not encoded as its headers say, or not to its end."""
+    """A body whose encoding differs from its headers, or that is truncated."""
     raw = _decoded(frame.data, max_body + _ROOM_FOR_HEADERS, encoded=False)
     # Many crawlers write the decoded body but keep the header of its encoding.
     if _SNIFFED_MARKUP.match(raw):

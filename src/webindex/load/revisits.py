@@ -77,7 +77,7 @@ EMPTY: Final = frozenset(
         "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
     }
 )
-"""Payload digests of nothing: what has one of them needs no original."""
+"""Payload digests of an empty body: records with one of them need no original."""
 NOTHING: Final = blake2b(b"", digest_size=16).hexdigest()
 """The `digest` of an empty body."""
 _HEX_SHA1: Final = re.compile(r"[0-9a-fA-F]{40}")

@@ -41,7 +41,7 @@ from webindex.page.urls import page_id, page_row
 __all__ = ["offer", "offer_captures", "read_ahead", "settle", "wake"]
 
 WAKE_STEP: Final = 500
-"""Pages that one run of `wake` tells: a payload may be shared by any number of them."""
+"""Pages that one run of `wake` notifies: any number of pages may share a payload."""
 
 
 @observer(tables.settle_due, batch=tables.BATCH)

@@ -136,7 +136,7 @@ def invert(t: Transaction, row: str) -> None:
 
 
 def _read_ahead(t: Snapshot, rows: Sequence[str]) -> None:
-    """Read what `count` reads for these pages, but for their in-links: those come by habit."""
+    """Prefetch what `count` reads for these pages; their in-links are prefetched automatically."""
     own = (tables.fingerprint, tables.pointer, tables.tally)
     t.get_many((column, row) for row in rows for column in own)
     counted = [row for row in rows if is_counted(t, row)]

@@ -33,7 +33,7 @@ _BOMS = (
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 _CHARSET = re.compile(r"charset\s*=[\s\"']*([\w.:-]+)", re.ASCII | re.IGNORECASE)
-# One character in so many may be broken before a charset counts as wrong.
+# One in this many characters may be broken before a charset counts as wrong.
 _TOLERATED = 500
 _DAMAGE = "\ufffd"
 
@@ -45,7 +45,7 @@ _VOID = frozenset(
 )
 
 _TAG = re.compile(r"<(/?)([a-zA-Z][^\s/>]*)[^>]*>?")
-# Elements that are void, or that the next one of their kind closes: they do not pile up.
+# Elements that are void, or that the next one of their kind closes: they do not nest.
 _FLAT = frozenset(
     """
     area base br col embed hr img input link meta param source track wbr

@@ -25,7 +25,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """What the newest run of the PageRank job reported; see `ranking.RankReport`."""
+    """The report of the newest run of the PageRank job; see `ranking.report.RankReport`."""
 
     run: int
     started_ms: int

@@ -51,7 +51,7 @@ class ExportLog:
         return fresh
 
     def latency(self, at_ms: int, window_ms: int) -> Latency | None:
-        """Percentiles over the pages that became searchable in the last so many milliseconds."""
+        """Percentiles over the pages that became searchable in the last `window_ms` ms."""
         since = at_ms - window_ms
         return latency(
             [w for one in self._known.values() if one.at_ms >= since for w in one.latency_ms]
