@@ -32,7 +32,7 @@ STEPS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A change of the page on which an observer was dead-lettered."""
+    """A dead-lettered change of the page, and the observer that failed on it."""
 
     observer: str
     attempts: int
@@ -63,14 +63,14 @@ def waiting(repo: Repository, now: Snapshot, row: str, cluster: str | None) -> I
 
 
 def troubles(repo: Repository, row: str, cluster: str | None) -> Iterator[Trouble]:
-    """Observers that failed repeatedly on a change of the page, and were dead-lettered."""
+    """The dead-lettered changes of a page and of its cluster."""
     found = [inspection.failures(repo, table=table, row=key) for table, key in _rows(row, cluster)]
     for one in itertools.chain(*found, inspection.failures(repo, table=tables.outbox)):
         yield Trouble(one.observer, one.attempts, one.at_ms, one.error, one.traceback)
 
 
 def _windows(repo: Repository) -> set[str]:
-    """Windows of the outbox that may have entries: those whose observer is due or dead-lettered."""
+    """Windows of the outbox that may have entries: those notified or dead-lettered."""
     due = {one.cell.row for one in inspection.notifications(repo, table=tables.outbox)}
     due |= {one.cell.row for one in inspection.failures(repo, table=tables.outbox)}
     return {tables.outbox.decode_row(row) for row in due}
