@@ -44,7 +44,7 @@ class Arrival:
     _epoch: int = 0
 
     def look(self, snapshot: Snapshot, index: ServingIndex) -> bool:
-        """Look how far it is; whether it can be found."""
+        """Check its progress; return whether a search finds it."""
         if self.assembled is None and self._is_assembled(snapshot):
             self.assembled = self._waited()
         if self.assembled is not None and self.found is None:
@@ -74,7 +74,7 @@ class Arrival:
 
 
 def arrive(repo: Repository, page: Capture) -> Arrival:
-    """Load a page, as a crawler does that brings one."""
+    """Load one page, as a crawler does."""
     loaded = load_captures(repo, [page], "arrivals")
     committed = time.perf_counter()
     if not loaded.written:
@@ -197,6 +197,6 @@ class Beside:
             time.sleep(max(_LOOK_SECONDS * 2, 10 * (time.perf_counter() - began)))
 
     def look(self) -> bool:
-        """Go on for 50 ms; whether all pages have been loaded and can be found."""
+        """Continue for 50 ms; return whether all pages have been loaded and can be found."""
         self.step()
         return not self._pages and all(one.found is not None for one in self.arrivals)

@@ -167,7 +167,7 @@ class Chain:
         self.repo.close()
 
     def count(self, documents: int, *steps: Callable[[], None]) -> Calls:
-        """What it takes to run some steps and to work off what they leave."""
+        """Count the calls of running some steps and draining the work that they cause."""
         before, began = self._look(), time.perf_counter()
         for step in steps:
             step()
@@ -204,7 +204,7 @@ class Chain:
 
 
 def _worker(repo: Repository, observers: Sequence[Observer[Any]]) -> Callable[[], None]:
-    """A worker in this thread: works off all that there is, and returns."""
+    """A worker on this thread, which returns when no work is left."""
     context, group, metrics = repo.context, Observers(observers), WorkerMetrics()
     # What is looked at once a second whatever comes is not a document's.
     options, rng = WorkerOptions(threads=1, rescan=math.inf), random.Random(1)
@@ -228,7 +228,7 @@ def _shown(caller: str) -> str:
 
 @dataclass(slots=True)
 class Passes:
-    """What a bulk load and a trickle came to."""
+    """The counts of a bulk load and a trickle."""
 
     bulk: Calls
     trickle: Calls
@@ -237,7 +237,7 @@ class Passes:
 def measure(
     inner: Store, clockwork: MemoryStore, folder: Path, copies: int, reads: tuple[bool, bool]
 ) -> Passes:
-    """Load the sample `copies` times over and work it off; then change some pages one by one."""
+    """Load the sample `copies` times over and drain it; then change some pages one by one."""
     captures = list(multiplied(sample(), copies))
     live = [one for one in captures if 200 <= one.status < 300]
     changed = random.Random(1).sample(live, min(100, len(live) // 4))
@@ -286,7 +286,7 @@ def run(console: Console, *, quick: bool) -> None:
 
 
 def _on_bigtable(console: Console, copies: int) -> dict[str, Passes]:
-    """The same on Google's emulator, if it is there: it is not built for this."""
+    """The same on Google's emulator, if it is installed: it is never built for this."""
     script = ROOT / "scripts" / "bigtable_emulator.sh"
     if subprocess.run([script, "find"], capture_output=True, check=False).returncode:
         console.print("Without Bigtable's emulator, the requests are only what they should be.")
@@ -329,7 +329,7 @@ def report(found: Mapping[str, Passes]) -> str:
 
 
 def bigtable_report(found: Mapping[str, Passes]) -> str:
-    """Requests a document: what they should be, and what the driver made."""
+    """Requests a document: as estimated, and as made by the driver."""
     lines = []
     for title in ("bulk", "trickle"):
         passes: list[Calls] = [getattr(one, title) for one in found.values()]

@@ -64,7 +64,7 @@ _LOOK_SECONDS: Final = 0.25
 
 
 class ChainError(PercolaError):
-    """The chain did not do the work that was to be measured: there are no figures."""
+    """The chain did not finish the work to be measured, so there are no figures."""
 
 
 # --- Passes -------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def _bulk(
 def _steady(
     repo: Repository, workers: Workers, pages: Sequence[Capture], rate: float, figures: Figures
 ) -> None:
-    """Pages that come at their time, whether or not the chain has got so far (an open loop)."""
+    """Load pages at a fixed rate, whether or not the chain keeps up (an open loop)."""
     before = repo.snapshot().start_ts
     began = time.perf_counter()
     for number, page in enumerate(pages):
@@ -169,7 +169,7 @@ def _steady(
 
 
 def processor_time(workers: Workers) -> float:
-    """Seconds that all worker processes have computed so far."""
+    """The processor time of all worker processes so far, in seconds."""
     usages = [Usage() for _ in workers.processes]
     for usage, process in zip(usages, workers.processes, strict=True):
         usage.look(process.pid)
@@ -187,7 +187,7 @@ def latencies(repo: Repository, since: int) -> list[float]:
 
 @contextmanager
 def watched(workers: Workers, usages: list[Usage]) -> Iterator[None]:
-    """Note what the worker processes use, several times a second."""
+    """Sample the resource usage of the worker processes several times a second."""
     done = threading.Event()
     seen = {process.pid: Usage() for process in workers.processes}
 
@@ -207,7 +207,7 @@ def watched(workers: Workers, usages: list[Usage]) -> Iterator[None]:
 
 
 def run(console: Console, *, quick: bool) -> None:
-    """Measure, print the tables, draw the plot, leave the figures as JSON."""
+    """Measure, print the tables, draw the plot, write the figures as JSON."""
     found = conditions()
     pages = sample()
     with temporary_folder() as folder:

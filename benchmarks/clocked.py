@@ -45,7 +45,7 @@ _EVERY_SECONDS: Final = 1.0
 
 @dataclass(slots=True)
 class Ran:
-    """What an observer came to: rows that it answered, transactions, seconds."""
+    """The totals of an observer: rows processed, transactions, seconds."""
 
     runs: float = 0
     transactions: float = 0
@@ -57,7 +57,7 @@ class Ran:
 
 @dataclass(slots=True)
 class Work:
-    """What worker processes came to: by observer, and all their processor time.
+    """The totals of worker processes: by observer, and all their processor time.
 
     Attributes:
         at: when it was written down, in seconds since 1970.
@@ -81,7 +81,7 @@ class Work:
 
     @property
     def rest(self) -> float:
-        """Processor time that was no observer's."""
+        """Processor time outside of observers."""
         return max(0.0, self.cpu - sum(one.cpu for one in self.observers.values()))
 
     def __add__(self, other: Work) -> Work:
@@ -163,7 +163,7 @@ class ClockedWorkers(Workers):
 
 @contextmanager
 def clocked(address: str, count: int, notes: Path) -> Iterator[ClockedWorkers]:
-    """Clocked worker processes for the length of a block."""
+    """Clocked worker processes for a `with` block."""
     workers = ClockedWorkers(address, count, notes)
     try:
         yield workers
@@ -175,7 +175,7 @@ def clocked(address: str, count: int, notes: Path) -> Iterator[ClockedWorkers]:
 
 
 class Clock:
-    """Adds up what observers take, on all threads."""
+    """Adds up the time of observers, on all threads."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()

@@ -26,7 +26,7 @@ _BESIDE: Final = 50
 
 
 class CorpusError(PercolaError):
-    """There is no crawl to measure with."""
+    """No crawl is available to measure with."""
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class Corpus:
     """The WARC files of a crawl, and what else is loaded after it.
 
     Attributes:
-        name: what it is called in the tables.
+        name: its name in the tables.
         crawl: the crawl.
         small: runs of captures, evenly chosen; None if the whole is small itself.
         recrawl: a later crawl of pages of it.

@@ -82,7 +82,7 @@ class Cluster:
 
 @dataclass(slots=True)
 class Share:
-    """So many of so many."""
+    """A number out of a total."""
 
     part: int = 0
     of: int = 0
@@ -196,7 +196,7 @@ def _sum(shares: Iterable[Share]) -> Share:
 
 
 def index_pages(repo: Repository, index: ServingIndex, pages: Sequence[tuple[str, bytes]]) -> None:
-    """Load pages as a crawl is loaded, and run the observers until nothing is left to do."""
+    """Load pages as a crawl is loaded, and run the observers until no work is left."""
     for at in range(0, len(pages), _BATCH):
         load_captures(repo, [_capture(*one) for one in pages[at : at + _BATCH]], "labelled")
     chain = [observers.parse, resolve, follow, join, assemble, export_to(index)]
@@ -210,7 +210,7 @@ def _capture(url: str, body: bytes) -> Capture:
 
 
 def clusters(repo: Repository) -> list[Cluster]:
-    """The clusters of a repository at rest."""
+    """The clusters of an idle repository."""
     with repo.snapshot() as snapshot:
         return [
             Cluster(
@@ -420,7 +420,7 @@ def run(console: Console, *, quick: bool) -> None:
 
 
 def report(labelled: Labelled, figures: Figures) -> str:
-    """The tables and what else there is to say."""
+    """The tables and the remarks on them."""
     made = Counter(one.package for one in labelled.originals)
     rows = []
     for one in DOCUMENTATION:

@@ -55,7 +55,7 @@ def row_of(number: int) -> str:
 
 
 def amount_of(value: str | None) -> int:
-    """What a balance comes to."""
+    """The amount in a balance."""
     return int((value or "0").partition(" ")[0])
 
 
@@ -84,7 +84,7 @@ def client(address: str, folder: Path, name: str, threads: int, pause: float) ->
 
 
 def _be_impatient(seconds: float) -> None:
-    """What is tried again for half a minute otherwise is given up sooner: to see it given up."""
+    """Shorten the retries that otherwise last half a minute, to observe their failure."""
 
     def store(address: Any) -> Any:
         return open_store(address, request_seconds=seconds / 4, patience_seconds=seconds)
@@ -145,7 +145,7 @@ def _transfer(rng: random.Random, mark: str) -> Callable[[RecordedTransaction], 
 
 
 def add_up(t: RecordedTransaction) -> int:
-    """What all accounts come to."""
+    """The sum of all accounts."""
     return sum(amount_of(row[balance]) for row in t.scan(accounts, columns=[balance]))
 
 
@@ -169,7 +169,7 @@ def set_up(address: str, folder: Path, regions: int) -> None:
 
 
 def close(address: str, folder: Path) -> None:
-    """Read all accounts, which settles whatever the dead have left on them; print their sum.
+    """Read all accounts, which resolves the locks of dead clients; print their sum.
 
     And what `percola locks` lists before and after, and `percola check` at the end: from here, for
     each process that opens HBase starts a JVM.
@@ -187,7 +187,7 @@ def close(address: str, folder: Path) -> None:
 
 
 def _percola(address: str, word: str) -> Any:
-    """What a command of `percola` prints."""
+    """The output of a `percola` command."""
     done = CliRunner().invoke(cli, ["--repo", address, "--json", word])
     if not done.stdout:
         raise RuntimeError(f"'percola {word}': {done.stderr} {done.exception!r}")
@@ -204,7 +204,7 @@ def _calls(address: str) -> Any:
 
 
 def cut(address: str, table: str, rows: list[bytes]) -> None:
-    """Make a table of HBase anew, as it was but cut at these rows; HBase spreads the regions."""
+    """Recreate an HBase table, pre-split at these rows; HBase distributes the regions."""
     import jpype
 
     calls = _calls(address)

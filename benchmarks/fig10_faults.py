@@ -50,14 +50,14 @@ SESSION: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something to do, and for how long the clients work before it."""
+    """An action, and for how long the clients work before it."""
 
     seconds: float
     happen: Callable[[], None]
 
 
 class Faults:
-    """What is killed and started again, of a bank on a cluster with two oracles."""
+    """The faults of a bank on a cluster with two oracles: what is killed and restarted."""
 
     def __init__(self, bank: Bank, cluster: Cluster, oracles: list[OracleProcess]) -> None:
         self.bank = bank
@@ -83,22 +83,22 @@ class Faults:
         self._down.append(chosen)
 
     def start_region_servers(self) -> None:
-        """Start those again that were killed."""
+        """Restart those that were killed."""
         while self._down:
             self.cluster.process(self._down.pop()).start()
 
     def kill_oracle(self) -> None:
-        """Kill the oracle that hands out."""
+        """Kill the active oracle."""
         chosen = leader(self.oracles)
         self.bank.note(f"oracle {chosen.address} killed, which handed out")
         chosen.kill()
 
     def start_oracles(self) -> None:
-        """Start those again that were killed, at their addresses."""
+        """Restart those that were killed, at their addresses."""
         start_again(self.oracles, self.cluster)
 
     def kill_zookeeper(self) -> None:
-        """Kill it; all its sessions go on if it is back soon."""
+        """Kill it; its sessions survive if it is back soon."""
         self.bank.note("zookeeper killed")
         self.cluster.process("zookeeper").kill()
 
@@ -149,7 +149,7 @@ def start_again(oracles: list[OracleProcess], cluster: Cluster) -> None:
 
 
 def kill_all(oracles: Sequence[OracleProcess]) -> None:
-    """End whichever processes are there by then."""
+    """Kill all processes in the list."""
     for one in oracles:
         one.kill()
 

@@ -27,7 +27,7 @@ _SMALL_JAVA: Final = "-Xmx128m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:Acti
 
 
 class BankError(percola.PercolaError):
-    """The bank's load did not do what was to be measured, or a promise was broken."""
+    """The bank's load did not do the work to be measured, or a guarantee was violated."""
 
 
 class Program:
@@ -102,7 +102,7 @@ def placement(address: str, cluster: Cluster, log: Path) -> dict[str, list[str]]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that was done to the servers, and when by the clock of the histories, in ns."""
+    """An action on the servers, and its time by the clock of the histories, in ns."""
 
     name: str
     at: int

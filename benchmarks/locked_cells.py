@@ -115,7 +115,7 @@ COMMIT: Final = "get_for_update and commit"
 
 @dataclass(slots=True)
 class Line:
-    """What an operation costs beside each number of locks, compared with none.
+    """The cost of an operation for each number of locks, compared with none.
 
     Attributes:
         compared: by the number of locks; what is `raw` there is beside none.
@@ -147,7 +147,7 @@ class Line:
 
 @contextmanager
 def opened(store: str, folder: Path) -> Iterator[Repository]:
-    """A fresh repository on a store of this name, with the servers that it needs."""
+    """A new repository on the named store, with the servers that it needs."""
     if store == "memory":
         with percola.open("memory:", [_table]) as repo:
             yield repo
@@ -206,7 +206,7 @@ def measure(
 
 
 def _rate(operation: Operation, repo: Repository, locks: int, seconds: float) -> float:
-    """Operations a second, for about so long, and at least one."""
+    """Operations a second, measured for about that long, at least one operation."""
     done, clock = 0, time.perf_counter
     began = clock()
     while True:

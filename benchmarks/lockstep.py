@@ -29,7 +29,7 @@ _spawn = multiprocessing.get_context("spawn")
 
 
 class LockstepError(RuntimeError):
-    """A process of a measurement failed; what it said stands above."""
+    """A process of a measurement failed; its output is above."""
 
 
 class Lockstep:
@@ -79,7 +79,7 @@ class Lockstep:
                 process.join()
 
     def run(self, task: str, seconds: float) -> list[Measured]:
-        """Run a task in all processes at once; what each of them got done."""
+        """Run a task in all processes at once; return the result of each."""
         try:
             for end in self._ends:
                 end.send((task, seconds))

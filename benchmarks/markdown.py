@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; its first column is text, the others are numbers and stand to the right.
+    """A table; its first column is text, the others are numbers, aligned to the right.
 
     A row may be shorter than the columns. Raises ValueError for one that is longer.
     """

@@ -123,7 +123,7 @@ def throughput(measured: Sequence[tuple[int, float, float]]) -> float:
 
 @dataclass(slots=True)
 class Usage:
-    """What a process has used, as Linux tells: peaks in bytes, processor time in seconds.
+    """The resource usage of a process on Linux: peaks in bytes, processor time in seconds.
 
     `anonymous` is memory of its own. `resident` also counts pages of files, so with them the
     store's map, which all processes share and which the system takes back when it needs room.
@@ -173,12 +173,12 @@ def temporary_folder() -> Iterator[Path]:
 
 
 def output_name(benchmark: str, *, quick: bool) -> str:
-    """What a benchmark's files are called: a quick run leaves those of a whole one alone."""
+    """The name of a benchmark's files: a quick run never replaces those of a whole one."""
     return f"{benchmark}-quick" if quick else benchmark
 
 
 def write_json(name: str, figures: Mapping[str, Any]) -> Path:
-    """Leave all figures of a benchmark beside its plot."""
+    """Write all figures of a benchmark beside its plot."""
     OUTPUT.mkdir(parents=True, exist_ok=True)
     path = OUTPUT / f"{name}.json"
     path.write_text(json.dumps(figures, indent=2, ensure_ascii=False) + "\n")
@@ -186,7 +186,7 @@ def write_json(name: str, figures: Mapping[str, Any]) -> Path:
 
 
 def conditions() -> dict[str, Any]:
-    """What a figure is worth nothing without: machine, disk, versions, what else was running."""
+    """The conditions of a run: machine, disk, versions, load by other programs."""
     return {
         "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": " ".join(["python -m benchmarks", *sys.argv[1:]]),
@@ -202,7 +202,7 @@ def conditions() -> dict[str, Any]:
 
 
 def conditions_line(found: Mapping[str, Any]) -> str:
-    """The conditions in one line, for people."""
+    """The conditions as one readable line."""
     return (
         f"{found['cores']} cores ({found['processor']}), {found['file_system']}, a sync takes "
         f"{found['sync_ms']:.2f} ms, Python {found['python']}, load before the run "

@@ -36,7 +36,7 @@ ROLES: Final = {
 
 
 class StageError(PercolaError):
-    """A stage of a benchmark did not do the work that was to be measured."""
+    """A stage of a benchmark did not do the work to be measured."""
 
 
 @dataclass(slots=True)
@@ -150,7 +150,7 @@ def role_of(command_line: bytes) -> str | None:
 
 @contextmanager
 def watched() -> Iterator[Usage]:
-    """Note, once a second, what all processes use that this one has started."""
+    """Sample, once a second, the usage of all descendants of this process."""
     watch = _Watch()
     done = threading.Event()
 
@@ -213,7 +213,7 @@ def command(
 
 
 def _interrupt(process: subprocess.Popen[bytes]) -> None:
-    """End a command, and with it what it has started."""
+    """End a command and its descendants."""
     with suppress(OSError):
         process.send_signal(signal.SIGINT)
     with suppress(subprocess.TimeoutExpired):
@@ -225,7 +225,7 @@ def _interrupt(process: subprocess.Popen[bytes]) -> None:
 
 
 def disk_bytes(folder: Path) -> int:
-    """What a folder takes on the disk: a file's blocks, not its length."""
+    """The disk usage of a folder: its files' blocks, not their lengths."""
     size = 0
     for place, _, names in os.walk(folder):
         for name in names:

@@ -28,7 +28,7 @@ _DEADLINE: Final = 180.0
 
 
 class ServerError(percola.PercolaError):
-    """A server that a benchmark needs is not there, or does not start."""
+    """A server that a benchmark needs is missing or does not start."""
 
 
 class OracleProcess:
@@ -87,7 +87,7 @@ class OracleProcess:
 
     @property
     def hands_out(self) -> bool:
-        """Whether it hands out timestamps now, and is not on standby."""
+        """Whether it is the active oracle and not on standby."""
         oracle = NetworkOracle(
             [self.address], timeout_seconds=0.05, request_seconds=2.0, **credentials()
         )
@@ -101,7 +101,7 @@ class OracleProcess:
 
 
 def leader(oracles: list[OracleProcess]) -> OracleProcess:
-    """The one that hands out timestamps; waits until one does."""
+    """The active oracle; waits until there is one."""
     end = time.monotonic() + _DEADLINE
     while time.monotonic() < end:
         for one in oracles:

@@ -111,7 +111,7 @@ class NumberReader(DataSourceStreamReader):
 
 
 class Watched:
-    """A stream whose sink says when a number has come.
+    """A stream whose sink records when a number has arrived.
 
     Args:
         publish: makes a number come.
@@ -141,7 +141,7 @@ class Watched:
 
 
 def batch_times(query: StreamingQuery, skipped: int) -> dict[str, list[float]]:
-    """What Spark says of the batches that had rows: milliseconds by step."""
+    """Spark's own timings of the batches that had rows: milliseconds by step."""
     steps: dict[str, list[float]] = {}
     full = [one for one in query.recentProgress if one["numInputRows"]]
     for progress in full[skipped:]:

@@ -56,7 +56,7 @@ _PADDING: Final = "x" * 61
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One line of the table: what is read, and what is asked of it."""
+    """One line of the table: what is read, and the query."""
 
     name: str
     table: str
@@ -127,7 +127,7 @@ def fill(folder: Path, rows: int) -> None:
 
 
 class PrebuiltSource(DataSource):
-    """Batches that were made beforehand: the option `file` has one, `rows` says how many rows."""
+    """Prebuilt batches: the option `file` has one, `rows` is the number of rows."""
 
     @classmethod
     def name(cls) -> str:
@@ -144,7 +144,7 @@ class PrebuiltSource(DataSource):
 
 
 class PrebuiltReader(DataSourceReader):
-    """Yields one batch until there are as many rows as are wanted."""
+    """Yields one batch repeatedly, up to the wanted number of rows."""
 
     def __init__(self, file: str, rows: int) -> None:
         self._file, self._rows = file, rows

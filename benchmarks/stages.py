@@ -82,7 +82,7 @@ class Stages:
 
 
 def measure_stages(folder: Path, captures: Sequence[Capture]) -> Stages:
-    """Load the captures and work them off, in one thread, from a WARC file to the index."""
+    """Load the captures and drain them, in one thread, from a WARC file to the index."""
     warc = folder / "stages.warc.gz"
     write_warc(warc, captures)
     found = Stages(sum(200 <= one.status < 300 for one in captures))

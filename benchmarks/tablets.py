@@ -56,7 +56,7 @@ by = crowd.family("by", int)
 
 @observer(again)
 def serve(t: Transaction, row: str) -> None:
-    """Counts, and makes the row dirty again."""
+    """Count, and make the row dirty again."""
     mine = by[str(os.getpid())]
     t.set(mine, row, (t.get(mine, row) or 0) + 1)
     t.notify(again, row)
@@ -67,7 +67,7 @@ OBSERVERS: Final = [serve]
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """How often rows were answered.
+    """How often rows were processed.
 
     Attributes:
         regions: for each region, in order of rows, by process.
@@ -79,7 +79,7 @@ class Served:
 
     @property
     def totals(self) -> list[int]:
-        """For each region, by whomever."""
+        """The sum for each region, over all processes."""
         return [sum(one.values()) for one in self.regions]
 
 
@@ -91,7 +91,7 @@ def _row(region: int, number: int) -> str:
 
 
 def set_up(address: str, regions: int, rows: int) -> None:
-    """Make the table in so many regions, and all of its rows dirty."""
+    """Create the table with that many regions, and make all of its rows dirty."""
     percola.open(address, [crowd]).close()
     cut(address, crowd.name, [_row(one, 0).encode() for one in range(1, regions)])
     with percola.open(address, [crowd]) as repo:
@@ -119,7 +119,7 @@ def count(address: str, rows: int) -> Served:
 
 @dataclass(eq=False)
 class WorkerProcess:
-    """A `percola worker`, which says how often its observer has run."""
+    """A `percola worker` process that reports how often its observer has run."""
 
     process: subprocess.Popen[str]
     port: int
@@ -131,7 +131,7 @@ class WorkerProcess:
         return int(sum(float(one.split()[-1]) for one in lines if one.startswith(_RUNS)))
 
     def end(self) -> None:
-        """Tell it to end, and wait for that."""
+        """Stop it, and wait until it has ended."""
         self.process.send_signal(signal.SIGTERM)
         if code := self.process.wait(_DEADLINE):
             raise percola.PercolaError(f"A worker has ended with the exit code {code}.")
@@ -141,7 +141,7 @@ class WorkerProcess:
 def worker(
     address: str, threads: int = THREADS, observers: str = "benchmarks.tablets:OBSERVERS"
 ) -> Iterator[WorkerProcess]:
-    """A worker process for the length of a block, once it has begun."""
+    """A worker process for a `with` block, which starts once the worker runs."""
     sources = os.pathsep.join((str(ROOT), str(Path(percola.__file__).parents[1])))
     options = ("--threads", str(threads), "--metrics-port", "0")
     process = subprocess.Popen(
@@ -212,7 +212,7 @@ def shown(served: Served) -> str:
 
 
 def _command(*arguments: object) -> Any:
-    """One of the commands below in a process of its own: Java is to run in none that goes on."""
+    """Run one of the commands below in a subprocess, so that this process does not start Java."""
     sources = os.pathsep.join((str(ROOT), str(Path(percola.__file__).parents[1])))
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.tablets", *map(str, arguments)],
