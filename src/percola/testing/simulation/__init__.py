@@ -1,10 +1,10 @@
 """Deterministic simulation: Percola's own code under seeded schedules and faults.
 
-Transactions, locks, observers and workers are the real ones. What they stand on is simulated:
-a store behind a network, an oracle, a lock service, clocks. Every call and every sleep is a
-point at which another client goes on; calls come late, twice or never, replies get lost, and
-processes die with calls on the wire. All chance comes from one seed, so a seed that fails fails
-again, and shrinks to a story that can be read.
+Transactions, locks, observers and workers are the real ones. Their environment is simulated: a
+store behind a network, an oracle, a lock service, clocks. At every call and every sleep another
+client may run; calls arrive late, twice or never, replies are lost, and processes die with calls in
+flight. All randomness comes from one seed, so a failure is reproducible, and can be shrunk to a
+readable trace.
 
 To simulate your own observers, describe a workload: what clients do, and what must hold once
 everything is at rest.
@@ -32,33 +32,31 @@ everything is at rest.
             print(tell(shrink_run(Measuring, result)))
             break
 
-Whatever the workload, each run also checks that every row mutation keeps the protocol's rules
-(`steps`), that no lock is left at rest, that every transaction stands in all of its cells or in
-none, that the history of what `client.transact` recorded is one of snapshot isolation
-(`percola.testing.histories.timestamps`), and that it comes to rest at all.
+For every workload, each run also checks that every row mutation keeps the protocol's rules
+(`invariants`), that no lock is left at rest, that every transaction is visible in all of its cells
+or in none, that the history recorded by `client.transact` satisfies snapshot isolation
+(`percola.testing.histories.timestamps`), and that the run terminates.
 
-An observer must take its time and its chance from where the simulation can see them: no threads,
-no `time`, no `random` of its own. Whatever it does outside its transaction happens again when it
-is run again.
+An observer must take time and randomness from the simulation: no threads, no `time`, no `random`.
+Its effects outside its transaction are repeated when it is retried.
 
-How it is built:
+Structure:
 
-    schedule       greenlets and virtual time: who goes on
+    schedule       greenlets and virtual time: which task runs next
     faults         what can go wrong, drawn from the seed or listed
-    world          what all processes share, and the life of one process
-    store, surroundings
+    world          the state shared by all processes, and the life of one process
+    store, environment
                    the store, oracle, coordination and clock as one process sees them
-    clients        clients and workers: what runs in a process
-    workload, simulation
-                   what you describe, and one run of it
-    steps, claims  what is checked of every mutation, and after each run
-    story, shrinking
-                   how a failure is told
+    clients        clients and workers: the code that runs in a process
+    workload, run  the workload to derive from, and one run of it
+    invariants, at_rest
+                   checks of every mutation, and after each run
+    trace, shrink  how a failure is reported and reduced
 
-The seams for a bug of one's own are `Simulation(…, make_store=…, make_oracle=…,
-make_coordination=…)`: each makes what a process sees, and may return a subclass that breaks a
-promise; `watches_steps=False` leaves it to the outcome to show that. It needs `greenlet` (the
-extra `testing`), pytest and Hypothesis.
+To inject a bug, pass `Simulation(…, make_store=…, make_oracle=…, make_coordination=…)`: each
+creates the object that a process uses, and may return a subclass that violates its contract;
+`watches_steps=False` checks only the outcome, not every mutation. Requires `greenlet` (the extra
+`testing`), pytest and Hypothesis.
 """
 
 from percola.testing.simulation.clients import Attempt, Client, SimulatedWorker

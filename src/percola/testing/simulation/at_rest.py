@@ -1,4 +1,4 @@
-"""What holds at rest after every run, whatever the workload: no lock, no orphan, nothing torn."""
+"""Checks at rest after every run, for any workload: no locks, orphans or torn transactions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check_at_rest(store: Store, tables: Sequence[str], history: Sequence[Recorde
 
 
 def _check_whole(store: Store, record: Recorded) -> None:
-    """A transaction stands in all of its cells, at one commit_ts, or in none (P3 … P7)."""
+    """A transaction is visible in all of its cells, at one commit_ts, or in none (P3 … P7)."""
     if not record.two_phase or record.start_ts < store.safe_point():
         return  # Others may share its start_ts; or what it wrote may have been removed since.
     expected: int | None = None

@@ -30,7 +30,7 @@ _WAKING: Final = 0.0005
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What has become of a client's transaction, as far as it knows.
+    """The outcome of a client's transaction, as far as the client knows.
 
     Attributes:
         outcome: of the last attempt.
@@ -49,12 +49,12 @@ class Attempt:
 
 
 class Client:
-    """A client in one of its lives: what a workload's `turn` works with.
+    """A client in one of its lives: the argument of a workload's `turn`.
 
     Attributes:
         number: which client it is, from 1; the same in every life.
         repo: its repository; all of Percola can be used.
-        chance: what its work is drawn from.
+        chance: the random number generator for its work.
     """
 
     def __init__(
@@ -70,18 +70,18 @@ class Client:
         simulation.histories.append(self.recorder.history)
 
     def work(self, workload: Workload) -> None:
-        """Take the turns that are left; all lives of this client share them."""
+        """Take the remaining turns, which all lives of this client share."""
         while self._turns:
             workload.turn(self, self._turns.pop(0))
-            # Mostly at once; now and then so late that others have given up what was on its way.
+            # Mostly at once; sometimes so late that others have given up the calls in flight.
             self.think(workload.pause * (20 if self.rng.random() < 0.2 else 1))
 
     def think(self, seconds: float = 0.01) -> None:
-        """Do nothing for up to some seconds."""
+        """Sleep for a random time of at most `seconds`."""
         self.process.schedule.pause(self.rng.random() * seconds)
 
     def note(self, text: str) -> None:
-        """Say in the story what goes on."""
+        """Add a line to the trace."""
         self.process.world.tell(self.process.name, "notes", text)
 
     def transact(
@@ -91,9 +91,9 @@ class Client:
         attempts: int = 6,
         two_phase: bool | None = None,
     ) -> Attempt:
-        """Run `function(transaction)` and commit, again if it conflicts; all of it is recorded.
+        """Run `function(transaction)` and commit; retry on conflicts; record every attempt.
 
-        Whatever the simulated faults do to it becomes an outcome; its own errors are raised.
+        Effects of simulated faults become outcomes; errors of `function` are raised.
         In the mixed mode, `two_phase` is drawn if it is not given.
         """
         world = self.process.world
@@ -136,7 +136,7 @@ class Client:
 
 
 class SimulatedWorker:
-    """A worker in one of its lives: the real scanners and runs, without threads.
+    """A worker in one of its lives: the real scanners and runner, without threads.
 
     Attributes:
         runs: set `runs.stopping` to let it end.
@@ -162,14 +162,14 @@ class SimulatedWorker:
         self._waiting: list[Task] = []
 
     def start(self) -> None:
-        """Start its scanners and its watch."""
+        """Start its scanners and its timeout watch."""
         self._repo.context.coordination.on_wake(self._wake)
         for _ in range(self._options.threads):
             self._process.schedule.start(self._process, self._scan)
         self._process.schedule.start(self._process, self._watch)
 
     def stop(self) -> None:
-        """Let what is running finish, and run no more."""
+        """Let running observers finish, and start no more."""
         self.runs.stopping = True
         self._wake()
 
@@ -214,7 +214,7 @@ class SimulatedWorker:
                 self._waiting.remove(task)
 
     def _watch(self) -> None:
-        """Give up observers that run for too long, as the worker's watch does."""
+        """Give up observers that exceed their timeout, as the worker's watch does."""
         schedule = self._process.schedule
         while not self.runs.stopping:
             self._wait(self._options.timeout / 4)

@@ -1,4 +1,4 @@
-"""What a simulated process sees of the world besides the store: oracle, coordination, clock."""
+"""The environment of a simulated process besides the store: oracle, coordination, clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from percola.testing.simulation.world import Process
 
 
 class SimulatedClock(Clock):
-    """The clocks of one process; sleeping lets the others go on."""
+    """The clocks of one process; while it sleeps, others run."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -38,7 +38,7 @@ class SimulatedClock(Clock):
 
 
 class SimulatedOracle(Oracle):
-    """The oracle, as one process reaches it: every request takes its time."""
+    """The oracle as one process reaches it: every request takes time."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -48,7 +48,7 @@ class SimulatedOracle(Oracle):
         self._process.call(Call.ORACLE)
         ts = self._inner.timestamp()
         self._process.world.tell(self._process.name, "timestamp", ts)
-        # Its way back: others may be quicker with theirs.
+        # The reply's latency: replies to others may overtake it.
         self._process.gap()
         return ts
 

@@ -1,11 +1,11 @@
-"""Faults: what can go wrong, how often, and what did.
+"""Faults: which can happen, how often, and which did.
 
 A process numbers its calls, so a fault has an address: "call 12 of client 2". A run draws its
 faults from its seed and lists them; the same run with the list instead, or with a part of it, is
 how a failing run is shrunk.
 
-Each seed picks the kinds that may happen in it and how often (some have none at all): a run in
-which everything happens at once hides what takes two of a kind.
+Each seed picks the kinds of faults and how often they happen (some have none at all): a run with
+all kinds at once hides bugs that need two faults of one kind.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from percola.errors import UsageError
 
 
 class FaultKind(Enum):
-    """What can go wrong; the value is how a fault is written in a list."""
+    """Kinds of faults; the value is the name in a list of faults."""
 
     DIES = "dies"
-    """The process dies at this call; a call on its way may arrive all the same, later."""
+    """The process dies at this call; a call in flight may still arrive later."""
     REPLY_LOST = "reply-lost"
-    """The mutation takes effect, and the caller never hears of it."""
+    """The mutation takes effect, and its reply is lost."""
     CALL_LOST = "call-lost"
     """The mutation is lost, and the caller cannot tell."""
     LATE = "late"
-    """The caller gives the mutation up, and it takes effect after that."""
+    """The caller's call times out, and the mutation takes effect after that."""
     DUPLICATED = "duplicated"
     """The mutation takes effect, and the network delivers it once more, later."""
     SLOW = "slow"
     """The call takes long, and others overtake it."""
     PAUSED = "paused"
-    """The whole process stands still for a while: a suspended machine, a long collection."""
+    """The whole process pauses for a while: a suspended machine, a long garbage collection."""
     UNREACHABLE = "unreachable"
     """The store refuses this process's calls for a while."""
     ORACLE_RESTARTED = "oracle-restarted"
     """The oracle loses what it had reserved: timestamps jump; a call under way fails."""
     TOKEN_LOST = "token-lost"
-    """The others see the process dead; it knows nothing of that."""
+    """The others see the process as dead; it does not know."""
     CLOCK_JUMP = "clock-jump"
     """The process's wall clock jumps either way, its monotonic clock ahead."""
     TABLET_SPLIT = "tablet-split"
-    """A table is cut into tablets elsewhere."""
+    """A table's tablet boundaries change."""
     WAKE_UP_LOST = "wake-up-lost"
     """A commit's wake-up reaches no worker."""
 
@@ -89,11 +89,11 @@ POSSIBLE: Final[dict[Call, frozenset[FaultKind]]] = {
 """What can go wrong with each kind of call."""
 
 _BURST: Final = 0.4
-"""How likely one fault is followed by another within few calls: what breaks a protocol is seldom
-one fault alone."""
+"""How likely one fault is followed by another within few calls: a single fault rarely breaks a
+protocol."""
 
 _FAULT_CALLS: Final = 60
-"""Calls for which a fault waits for one that it can happen to."""
+"""How many calls a fault waits for one that it can happen to."""
 
 _RATES: Final = (0.0, 0.01, 0.03, 0.08, 0.15)
 
@@ -111,7 +111,7 @@ class Fault(NamedTuple):
 
 
 def parse_faults(text: str) -> list[Fault]:
-    """The inverse of joining faults by `;`. Raises UsageError for what is no list of faults."""
+    """The inverse of joining faults by `;`. Raises UsageError if `text` is not a list of faults."""
     faults = []
     for one in filter(None, text.split(";")):
         try:
@@ -126,7 +126,7 @@ def parse_faults(text: str) -> list[Fault]:
 
 
 class Faults:
-    """What may go wrong in a run, and what did.
+    """The faults of a run: those that may happen, and those that did.
 
     Args:
         chance: which kinds may happen, and how often, are drawn from it.
@@ -151,7 +151,7 @@ class Faults:
         self.listed = None if listed is None else list(listed)
         every = tuple(kinds)
         self.rate = rng.choice(_RATES)
-        # Few kinds that happen often find what many that happen seldom do not.
+        # Few frequent kinds find bugs that many rare kinds do not.
         most = min(rng.choice((4, len(every))), len(every))
         self.kinds = rng.sample(every, rng.randint(min(2, most), most))
 
@@ -165,7 +165,7 @@ class Faults:
 
 
 class Lot:
-    """What befalls one process: faults, one after the other.
+    """The faults of one process, one after the other.
 
     Attributes:
         due: the number of the next call to ask about; later ones, too, until it has happened.
@@ -190,7 +190,7 @@ class Lot:
             self.due = math.inf
             return None
         if fault.kind not in POSSIBLE[call]:
-            # It waits for a call that it can happen to, but not for ever.
+            # It waits for a call that it can happen to, but not forever.
             if number - fault.call > _FAULT_CALLS:
                 self._draw(number)
             return None

@@ -1,13 +1,13 @@
-"""What holds of every single row mutation that takes effect, whatever comes of it in the end.
+"""Invariants of every single row mutation that takes effect, whatever the final outcome.
 
     P3   a secondary is locked only while its primary is locked, or decided
-    P4   a primary's lock goes only with a write record, or a rollback record, in its place
+    P4   a primary's lock is removed only with a write record or a rollback record in its place
     P5   a lock is removed only on the condition that it is that very lock
     N1   a cell that is observed is committed with its notify entry, at commit_ts; where these stand
          apart, the entries of all of a transaction's cells stand there at its commit point
          a secondary is committed only where its primary has been, at the same commit_ts
 
-A rule that is broken does harm only now and then; seen here, it is found at once.
+A violated rule causes wrong data only rarely; these checks find it at once.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Broken = tuple[str, tuple[Cell, ...]]
 
 
 def broken_step(store: Store, mutation: RowMutation, apart: Sequence[str] = ()) -> Broken | None:
-    """What would not hold any more if the mutation took effect now, which it has not yet.
+    """The invariant that the mutation would violate if it were applied now; None if none.
 
-    `apart` are all tables, if notify entries stand apart from their rows there.
+    `apart` are all tables, if notify entries are in a separate table.
     """
     if apart and (broken := _commits_unnoticed(store, mutation, apart)) is not None:
         return broken
@@ -136,7 +136,7 @@ def _unlocks(
 
 
 def _record(store: Store, primary: Cell, start_ts: int) -> int | None:
-    """Where the record of a transaction stands on its primary; a rollback's is at `start_ts`."""
+    """The timestamp of a transaction's record on its primary; a rollback's is at `start_ts`."""
     for ts, raw in store.entries(primary, Kind.WRITE, start_ts, MAX_TS):
         if decode_write(raw).start_ts == start_ts:
             return ts

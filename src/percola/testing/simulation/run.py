@@ -42,16 +42,16 @@ READ_AHEAD: Final = "a cell that came ahead was read"
 
 @dataclass(slots=True)
 class Result:
-    """What a run came to.
+    """The result of a run.
 
     Attributes:
-        violated: the claim that did not hold, if one did not.
-        faults: what happened.
+        violated: the violated property, if any.
+        faults: the faults that happened.
         counts: of transactions by outcome, of observers' runs.
-        sightings: anomalies that are allowed and were seen.
-        trace: all that happened; `percola.testing.simulation.trace` tells it.
+        sightings: allowed anomalies that were seen.
+        trace: all events; `percola.testing.simulation.trace` prints them.
         history: the recorded transactions, unknown outcomes settled.
-        world: what is left of the world, its store above all.
+        world: the final world, mainly its store.
     """
 
     seed: int
@@ -110,7 +110,7 @@ class Simulation:
         self.sizes = {name: rng.randint(*ranges[name]) for name in sorted(ranges)}
         self.sizes.update(sizes or {})
         self.seed = seed
-        # Not from the chance above: the seed's other runs stay what they were.
+        # Not from the generator above, so that the rest of the seed's run is unchanged.
         drawn = random.Random(f"{workload.name}/{seed}/reads").random() < _PREFETCHING
         wanted = workload.prefetches if prefetches is None else prefetches
         self.prefetches = drawn if wanted is None else wanted
@@ -139,9 +139,9 @@ class Simulation:
         self._stops = False
 
     def run(self) -> Result:
-        """Run it all; what was violated stands in the result."""
+        """Run the simulation; a violation is in the result."""
         result = Result(self.seed, self._kind.name, self.mode, self.sizes)
-        # The collector would call finalisers at moments of its own.
+        # Python's garbage collection would call finalisers at unpredictable moments.
         collects = gc.isenabled()
         gc.disable()
         logs = logging.root.manager.disable
@@ -181,7 +181,7 @@ class Simulation:
     # --- Processes ----------------------------------------------------------------------
 
     def open(self, process: Process, *, one_step: bool | None = None) -> Repository:
-        """A repository object for a process, on what the process sees of the world."""
+        """A repository object for a process, on its simulated environment."""
         if one_step is None:
             one_step = self.mode is not Mode.TWO_PHASE
             if self.mode.is_mixed:
@@ -274,7 +274,7 @@ class Simulation:
         self._workload.at_rest(final)
 
     def _recover(self, has_observers: bool) -> None:
-        """Let somebody who lives settle what the dead have left, and the workers do the rest."""
+        """Let a live process resolve what dead processes left, and the workers do the rest."""
         process = Process(self.world, "recovery")
         repo = self.open(process)
         context = repo.context

@@ -1,11 +1,11 @@
-"""The schedule: whose turn it is, in a time of its own.
+"""The schedule: which task runs next, in virtual time.
 
-Every thread of every simulated process is a greenlet. Whenever one makes a call (of the store,
-the oracle, the lock service) or sleeps, it says how long that takes and gives way; the schedule
-lets whoever is due next go on. The latencies come from seeded randomness, so the interleaving
-does as well, and time passes only as they say: an hour costs nothing.
+Every thread of every simulated process is a greenlet. Whenever one makes a call (to the store, the
+oracle, the lock service) or sleeps, it gives the duration and yields; the schedule resumes the task
+that is due next. The latencies come from seeded randomness, and so does the interleaving; virtual
+time advances only by them: an hour costs nothing.
 
-Threads never run at the same time, and one goes on without a break between two such points.
+Threads never run at the same time, and run without interruption between two such points.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Died(BaseException):
 
 
 class NoRestError(PercolaError):
-    """The simulated processes do not come to an end."""
+    """The simulated processes do not terminate."""
 
 
 class Mortal:
@@ -103,11 +103,11 @@ class Schedule:
         return task
 
     def at(self, seconds: float, action: Callable[[], None]) -> None:
-        """Do something after some seconds; it takes no time and gives way to nobody."""
+        """Call `action` after some seconds; it takes no time and does not yield."""
         self._push(self.now + seconds, action, 0)
 
     def pause(self, seconds: float) -> None:
-        """Let the others go on for some seconds. Raises Died if the process dies meanwhile."""
+        """Let other tasks run for some seconds. Raises Died if the process dies meanwhile."""
         task = self._current
         if task is None:
             return  # Before and after the simulation everything happens at once.
@@ -118,14 +118,14 @@ class Schedule:
             heapq.heappush(events, (when, self._number, task, task.ticket))
             self._hub.switch()
         else:
-            # Nobody comes before: the same without going round.
+            # No other task is due before: skip the switch.
             self.now = when
             self.steps += 1
         if task.owner.is_dead:
             raise Died
 
     def wake(self, task: Task, after: float) -> None:
-        """Let a pausing task go on sooner: after some seconds from now."""
+        """Resume a pausing task earlier: some seconds from now."""
         if not task.ended:
             task.ticket += 1
             self._push(self.now + after, task, task.ticket)
@@ -146,7 +146,7 @@ class Schedule:
         return self._current
 
     def run(self, finished: Callable[[], bool], *, longest: float) -> None:
-        """Go on until `finished`, or until nobody has anything left to do.
+        """Run until `finished`, or until no task is left.
 
         Raises whatever a task failed with, and NoRestError if that takes longer than
         `longest` seconds.

@@ -1,8 +1,8 @@
 """Shrinking: from a failing run to a smaller one that still fails.
 
-A run is its seed, its sizes and the list of its faults. Taking some faults away, or a client, or
-a turn, gives another run with a history of its own; if it violates a claim as well, it is the
-better story. What cannot be taken away any more is what it needs.
+A run is determined by its seed, its sizes and the list of its faults. Removing some faults, a
+client or a turn gives another run with another history; if it also violates a property, it replaces
+the first. Shrinking ends when nothing more can be removed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Run = Callable[[Mapping[str, int], Sequence[Fault]], Result]
 
 
 def shrink(failed: Result, run: Run, least: Mapping[str, int], *, attempts: int = 300) -> Result:
-    """The smallest failing run found by taking things away one after the other.
+    """The smallest failing run found by removing faults, clients and turns one after the other.
 
     Args:
         failed: a run that violated a claim.

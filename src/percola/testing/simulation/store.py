@@ -1,12 +1,12 @@
 """The simulated store: the memory store behind a network, as one process reaches it.
 
-The contract (`percola.store.base`) says what a store must promise; this one promises nothing
-more. Every row of a batch goes on its own, in any order, with others in between. The cells of a
-read are read one after the other, and of each the lock first and the write later. A scan
-returns few rows at a time. A mutation may arrive late, twice, or never.
+The store guarantees only the contract (`percola.store.base`). The rows of a batch are sent
+separately, in any order, interleaved with other calls. The cells of a read are read one after the
+other, and of each the lock first and the write later. A scan returns few rows at a time. A mutation
+may arrive late, twice, or never.
 
-Where it keeps notify entries apart, a mutation of them and of their row goes in steps, each of
-which may go wrong for itself (`percola.store.remote.notify_table`).
+If notify entries are in a separate table, a mutation of them and of their row is sent in steps,
+each of which may fail separately (`percola.store.remote.notify_table`).
 
 A commit in one step is atomic, as an embedded store's is: what can happen is that the process
 dies before or after it, or that the store refuses it.
@@ -36,12 +36,12 @@ from percola.testing.simulation.invariants import broken_step
 from percola.testing.simulation.world import ClaimViolatedError, Process
 
 _GIVES_UP_AFTER: Final = 0.05
-"""Seconds after which a caller that hears nothing gives up."""
+"""Seconds after which a call without a reply times out."""
 _CHUNK: Final = 12
 
 
 class SimulatedStore(OneStepStore):
-    """One process's way to the store that all share."""
+    """One process's client of the shared store."""
 
     def __init__(self, process: Process) -> None:
         self._process = process

@@ -1,10 +1,9 @@
-"""The story of a run: numbered lines in the paper's words, and the cells as figure 4 draws them.
+"""The trace of a run: numbered lines in the paper's terms, and cells in the form of figure 4.
 
     17  0.0142  client 2   prewrites accounts['Bob'].bal @7, the primary: '93'
     18  0.0155  client 2   ✗ the reply is lost
 
-Of reads only those that came back are told, with what they saw; what the scanners look for and
-do not find is left out.
+Only reads that returned are shown, with their results; scans that find nothing are omitted.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ _WORDS: Final[dict[FaultKind, str]] = {
 
 
 def tell(result: Result, *, most: int = 400) -> str:
-    """The story of a run that violated a claim, or of one that did not.
+    """The trace of a run as text, whether it failed or not.
 
     Args:
-        most: lines that are told; of a longer story the beginning is left out.
+        most: the most lines; the beginning of a longer trace is left out.
     """
     sizes = ", ".join(f"{name} {number}" for name, number in result.sizes.items())
     lines = [f"{result.workload}, seed {result.seed}: {result.mode.value} commits, {sizes}."]

@@ -1,4 +1,4 @@
-"""A workload: what the clients of a simulation do, what its observers do, what must hold."""
+"""A workload: the clients and observers of a simulation, and the properties to check."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Workload(ABC):
             draws them, and shrinking makes them smaller. `COMMON_SIZES` come by themselves.
         modes: how its transactions may commit.
         pause: seconds that a client waits at most between turns.
-        kinds: what may go wrong in it.
+        kinds: the kinds of faults that may happen.
         lock_ttl_seconds: the time to live of its locks.
         options: for its workers.
         prefetches: whether what past transactions read next comes along (§2.5); None: as the seed
@@ -89,7 +89,7 @@ class Workload(ABC):
         return ()
 
     def set_up(self, client: Client) -> None:
-        """Write what the clients find; nothing goes wrong here. By default, nothing."""
+        """Write the initial data; no faults happen here. By default, nothing."""
         return
 
     @abstractmethod
@@ -98,7 +98,7 @@ class Workload(ABC):
 
     @abstractmethod
     def at_rest(self, repo: Repository) -> None:
-        """Check what must hold once all is settled: nothing is locked, the workers are idle.
+        """Check the final state: nothing is locked, the workers are idle.
 
         Raises ClaimViolatedError (`violate`) if it does not.
         """
@@ -109,7 +109,7 @@ class Workload(ABC):
 
     @staticmethod
     def violate(claim: str, *cells: tuple[Column[Any, Any], Any]) -> None:
-        """Report that a claim does not hold, and which cells show it."""
+        """Report a violated property, and the cells that show it."""
         raise ClaimViolatedError(
             claim, [(c.table_name, c.table.encode_row(r).decode(), c.name) for c, r in cells]
         )

@@ -31,7 +31,7 @@ _OF_THE_STORE: Final = (Call.MUTATE, Call.READ, Call.ORACLE, Call.ONE_STEP)
 
 
 class ClaimViolatedError(PercolaError):
-    """What a simulation was to show does not hold.
+    """A property that the simulation checks is violated.
 
     Attributes:
         claim: what should have held and did not, in sentences.
@@ -68,15 +68,15 @@ class World:
     """Everything outside the simulated processes.
 
     Args:
-        seed: all chance of the run comes from it.
+        seed: all randomness of the run comes from it.
         listed: the faults that happen, instead of those that the seed would draw.
         longest_delay: seconds of virtual time within which whatever is late arrives. Most of
             it arrives much sooner.
         has_notify_table: whether notify entries have a table of their own.
-        watches_steps: whether every row mutation is checked (`steps`), or only the outcome.
+        watches_steps: whether to check every row mutation (`invariants`), or only the outcome.
 
     Attributes:
-        store: what is really stored.
+        store: the shared store.
         trace: what happened, in order.
         counts: how many transactions committed, conflicted and so on.
         sightings: anomalies that are allowed, and were seen.
@@ -115,16 +115,16 @@ class World:
         self.trace.append(Event(self.schedule.now, who, what, details))
 
     def delay(self, amount: float) -> float:
-        """Seconds that a fault of this amount, in [0, 1), delays something."""
+        """The delay in seconds of a fault of this amount, in [0, 1)."""
         return self.longest_delay * amount**3
 
     def tick(self) -> int:
-        """A counter that grows with every look: a clock that all processes of a history share."""
+        """A counter that increases with every call: a clock that all processes share."""
         self._ticks += 1
         return self._ticks
 
     def deliver_later(self, seconds: float, action: Callable[[], None]) -> None:
-        """Something on the wire arrives after some seconds, whoever lives then."""
+        """Deliver a call in flight after some seconds, even if its sender has died."""
         self.on_the_wire += 1
 
         def arrive() -> None:
@@ -134,7 +134,7 @@ class World:
         self.schedule.at(seconds, arrive)
 
     def split(self, rng: random.Random) -> None:
-        """Cut a table into tablets anew, at rows that are there or could be."""
+        """Change a table's tablet boundaries, to existing or possible rows."""
         known = sorted(self.splits) or [""]
         table = rng.choice(known)
         cuts = sorted({bytes([rng.randrange(1, 255)]) for _ in range(rng.randint(0, 4))})
@@ -169,11 +169,11 @@ class Process(Mortal):
     # --- Calls --------------------------------------------------------------------------
 
     def call(self, kind: Call, on_wire: Callable[[], None] | None = None) -> Fault | None:
-        """Number a call, let time pass for it, and do to it what the faults say.
+        """Number a call, let time pass for it, and apply the faults to it.
 
-        Returns the fault if it is one that only the callee can bring about. `on_wire` is what
-        the call does when it arrives, for a process that dies with it on its way. Raises Died,
-        and StoreError if the store cannot be reached.
+        Returns the fault if only the callee can apply it. `on_wire` is the call's effect when it
+        arrives, for a process that dies with the call in flight. Raises Died, and StoreError if the
+        store cannot be reached.
         """
         if self.is_dead:
             raise Died
@@ -195,14 +195,14 @@ class Process(Mortal):
         return fault
 
     def gap(self) -> None:
-        """A moment inside a call at which others may come in between."""
+        """A moment inside a call at which others may run."""
         if not self.opens and self.schedule.current is not None:
             if self.is_dead:
                 raise Died
             self.schedule.pause(self.rng.random() * _LATENCY)
 
     def _suffer(self, fault: Fault, kind: Call, on_wire: Callable[[], None] | None) -> float:
-        """Bring about what happens to the process or the world; seconds that it takes."""
+        """Apply a fault to the process or the world; returns the seconds that it takes."""
         world, amount = self.world, fault.amount
         world.tell(self.name, "fault", fault)
         match fault.kind:
@@ -220,7 +220,7 @@ class Process(Mortal):
                 if kind is Call.ORACLE and amount < 0.5:
                     raise StoreError("The simulated oracle was restarted.")
             case FaultKind.TOKEN_LOST:
-                # A session is mostly lost because the process stood still.
+                # A session is mostly lost because the process was paused.
                 self._lose_token()
                 return world.delay(amount)
             case FaultKind.CLOCK_JUMP:
@@ -258,5 +258,5 @@ class Process(Mortal):
         return self.schedule.now + self._monotonic_ahead
 
     def wall_ms(self) -> int:
-        """Milliseconds by its wall clock, which agrees with nobody's."""
+        """Milliseconds by its wall clock, which differs from all others."""
         return _EPOCH_MS + self._wall_ahead_ms + int(self.schedule.now * 1000)
