@@ -1,4 +1,4 @@
-"""What to test with: the conformance suite that every store has to pass.
+"""Testing tools: the conformance suite that every store must pass.
 
 An extra, `pip install 'percola[testing]'`. Derive a test class from `StoreConformance`, or, for a
 store that commits in one step, from `OneStepConformance`.

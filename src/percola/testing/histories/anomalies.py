@@ -1,15 +1,16 @@
-"""What a wrong read is called: which anomaly it is part of, and the story of it.
+"""Classifies wrong reads: the anomaly that each is part of, and a description of it.
 
-The sweep of `percola.testing.histories.timestamps` finds reads that differ from what their snapshot
-had. That is rare, so here is time to look at everybody who wrote or read the keys in question:
+The sweep of `percola.testing.histories.timestamps` finds reads that differ from their snapshot.
+They are rare, so this module can afford to examine all transactions that wrote or read the keys
+concerned:
 
-    nobody wrote it             value from nowhere
-    an aborted one did          dirty read
-    its writer wrote over it    intermediate read
-    it was committed later      future read; circular flow if that one saw the reader's writes
+    nobody wrote the value      value from nowhere
+    an aborted transaction did  dirty read
+    its writer overwrote it     intermediate read
+    it was committed later      future read; circular flow if its writer saw the reader's writes
     it was too old              lost update, torn transaction, read skew, long fork, stale read
 
-What is too old is told apart by what else was seen, by this reader and by others.
+Values that are too old are classified by what else this reader and others saw.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ from percola.testing.histories.violations import (
 
 @dataclass(slots=True)
 class Misread:
-    """A read that differs from what the reader's snapshot had.
+    """A read that differs from the reader's snapshot.
 
     Attributes:
-        reader: who read.
-        key: what.
+        reader: the transaction that read.
+        key: the key read.
         seen: the value that it saw; None for nothing.
         expected: the value that was there.
-        writer: who had written that; None if nobody had.
+        writer: the transaction that wrote the expected value; None if there is none.
         in_range: whether a range left the key out.
     """
 
@@ -61,17 +62,17 @@ class Misread:
 
 @dataclass(slots=True)
 class _Source:
-    """Who wrote a value, and whether that one wrote over it itself."""
+    """The writer of a value, and whether it overwrote the value itself."""
 
     writer: Recorded
     overwritten: bool
 
 
 class Diagnosis:
-    """Names misreads, with the whole history at hand.
+    """Classifies misreads by the whole history.
 
     Args:
-        records: everybody; those of unknown outcome that were seen, with a commit_ts.
+        records: all transactions; seen ones of unknown outcome have a commit_ts.
         misreads: in the order of the readers' start_ts.
     """
 
@@ -95,7 +96,7 @@ class Diagnosis:
                     self._readers[key].append((value, record))
 
     def violations(self, limit: int) -> Iterator[Violation]:
-        """The first `limit` of them, one for each reader and anomaly."""
+        """The first `limit` violations, one for each reader and anomaly."""
         told: set[tuple[int, str]] = set()
         for misread in self._misreads:
             found = self._name(misread)
@@ -167,11 +168,11 @@ class Diagnosis:
     # --- A committed value in the wrong place -------------------------------------------
 
     def _misplaced(self, misread: Misread, committed: list[Recorded]) -> Violation:
-        """The value was committed, or is that there was nothing: later or earlier than due."""
+        """The value, or the absence of one, is a committed state of another time."""
         reader, key, missed = misread.reader, misread.key, misread.writer
         later = [one for one in committed if _commit_ts(one) > reader.start_ts]
         earlier = [one for one in committed if _commit_ts(one) <= reader.start_ts]
-        # That nothing is there was so at first, whoever deleted it later.
+        # The key was absent at first, whoever deleted it later.
         if missed is not None and (earlier or not later or misread.seen is None):
             return self._too_old(misread, missed)
         if not later:
@@ -276,7 +277,7 @@ class Diagnosis:
         return None
 
     def _torn(self, writer: Recorded, key: str, seen_by_reader: str | None) -> str | None:
-        """Whether nobody ever saw the writer's write of one key, though its others were seen."""
+        """Whether the writer's write of one key was never seen, though its others were."""
         due, wrote = _commit_ts(writer), dict(writer.writes)
         later = [(value, one) for value, one in self._readers[key] if one.start_ts >= due]
         if any(value == wrote.get(key) for value, _ in later):
@@ -293,7 +294,7 @@ class Diagnosis:
         return f"Of {name(writer)} others saw {others[0]}, and nobody ever this write: it is torn."
 
     def _forked(self, missed: Recorded, key: str, writer: Recorded, read: str) -> Recorded | None:
-        """Somebody who saw what the reader missed, and not what the reader saw."""
+        """A transaction that saw what the reader missed, and not what the reader saw."""
         value, other = dict(missed.writes)[key], dict(writer.writes)[read]
         saw = {id(one) for got, one in self._readers[key] if got == value}
         for got, one in self._readers[read]:
@@ -322,5 +323,5 @@ def _flows(reader: Recorded, writer: Recorded) -> str | None:
 
 
 def _commit_ts(record: Recorded) -> int:
-    """Where a transaction's writes stand; 0 if it has not committed."""
+    """The timestamp of a transaction's writes; 0 if it has not committed."""
     return 0 if record.commit_ts is None or record.outcome is Outcome.ABORTED else record.commit_ts

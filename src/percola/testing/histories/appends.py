@@ -1,7 +1,7 @@
-"""Whether a history is one of snapshot isolation, told without its timestamps.
+"""Checks a history for snapshot isolation without using its timestamps.
 
-Values are lists that only grow, and no element is appended to a key twice. Then a list that was
-read tells the order in which its elements were appended, and so who came before whom:
+Values are lists that only grow, and no element is appended to a key twice. A list that was read
+then shows the order in which its elements were appended, and so the order of transactions:
 
     T1 ww T2    T2 appended right after T1
     T1 wr T2    T2 read a list that ends with what T1 appended
@@ -45,7 +45,7 @@ LIMIT: Final = 20
 def check_appends(
     history: Iterable[Recorded], *, real_time: bool = True, limit: int = LIMIT
 ) -> list[Violation]:
-    """Every way in which a history of appends is not one of snapshot isolation, first come.
+    """The violations of snapshot isolation in a history of appends, in order of discovery.
 
     Each value read or written is a list, or None for an empty one. With `real_time` a
     transaction must see what was acknowledged before it began (strong snapshot isolation);
@@ -61,7 +61,7 @@ class _Appends:
     def __init__(self, records: list[Recorded], real_time: bool) -> None:
         self._records = records
         self._real_time = real_time
-        # Per key: who appended an element; what of it was written over by its own writer.
+        # Per key: the writer of each element; the elements that their own writer overwrote.
         self._writers: dict[str, dict[object, Recorded]] = {}
         self._intermediate: dict[str, set[object]] = {}
         # Per transaction and key: the list that it appended to, if it is known, and the appended.
@@ -90,7 +90,7 @@ class _Appends:
     # --- Who appended what --------------------------------------------------------------
 
     def _note_appends(self, record: Recorded) -> None:
-        """What a transaction appended is what it wrote beyond what it had read."""
+        """Record a transaction's appends: the elements it wrote beyond those it had read."""
         if not record.writes:
             return
         read = {key: _list(value) for key, value in reversed(record.reads)}
@@ -126,7 +126,7 @@ class _Appends:
         self._appended[id(record)] = mine
 
     def _visible(self) -> list[Recorded]:
-        """The committed ones, and those of unknown outcome of which an element was read."""
+        """Committed transactions, and those of unknown outcome of which an element was read."""
         unknown = {
             id(one) for one in self._records if one.outcome is Outcome.UNKNOWN and one.writes
         }
@@ -161,7 +161,7 @@ class _Appends:
     # --- The order of elements ----------------------------------------------------------
 
     def _order_elements(self) -> None:
-        """The longest list read of each key; every other one must begin it."""
+        """Find the longest list read of each key; every other one must be a prefix of it."""
         for record in self._committed:
             for key, value in record.reads:
                 read = _list(value)
@@ -169,7 +169,7 @@ class _Appends:
                     self._orders[key] = read
         for record in self._committed:
             for key, (base, appended) in self._appended.get(id(record), {}).items():
-                # What it wrote was there, too, once it had committed, if nothing says otherwise.
+                # A committed transaction's list existed, too, unless something contradicts it.
                 order = self._orders.setdefault(key, [])
                 if base is not None and base == order:
                     self._orders[key] = order + appended
@@ -237,7 +237,7 @@ class _Appends:
         )
 
     def _lost_updates(self) -> None:
-        """Two that appended to the same list: one of the appends is lost, read or not."""
+        """Report appends of two transactions to the same list: one is lost, read or not."""
         first: dict[tuple[str, object], Recorded] = {}
         for record in self._committed:
             for key, (base, appended) in self._appended.get(id(record), {}).items():
@@ -255,7 +255,7 @@ class _Appends:
                         key,
                     )
 
-    # --- Who came before whom -----------------------------------------------------------
+    # --- The order of transactions ------------------------------------------------------
 
     def _dependencies(self, cycles: Cycles) -> None:
         visible = {id(one) for one in self._committed}
@@ -278,7 +278,7 @@ class _Appends:
                     writer = writers.get(_hashable(read[-1]))
                     if writer is not None and writer is not record and id(writer) in visible:
                         cycles.add(writer, record, Edge("wr", key, read[-1]))
-                # A list that does not begin the longest one is a violation of its own.
+                # A list that is not a prefix of the longest one is a separate violation.
                 at = len(read)
                 if at >= len(order) or (read and order[at - 1] != read[-1]):
                     continue

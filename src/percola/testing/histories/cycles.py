@@ -1,10 +1,10 @@
-"""Cycles among transactions that snapshot isolation does not have, and their names.
+"""Cycles among transactions that violate snapshot isolation, and their names.
 
-Each transaction is two nodes, its start and its commit, with an edge from one to the other. What
-one of them owes to another is an edge between such nodes (see `percola.testing.histories.appends`);
-what was over before something else began goes through a chain of moments, so that n transactions
-need n edges and not n². Components are found by Tarjan's algorithm, without recursion; only in one
-that has a cycle is a short one looked for, the worst kind first.
+Each transaction is two nodes, its start and its commit, with an edge from one to the other. A
+dependency is an edge between such nodes (see `percola.testing.histories.appends`); real-time order
+goes through a chain of moments, so that n transactions need n edges and not n². Components are
+found by Tarjan's algorithm, without recursion; a short cycle is searched only in components that
+have one, the worst kind first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from percola.testing.histories.violations import (
 )
 
 _TRIES: Final = 200
-"""Edges or nodes of a component from which a short cycle is looked for."""
+"""Edges or nodes of a component from which a short cycle is searched."""
 
 
 class Edge(NamedTuple):
@@ -77,7 +77,7 @@ class Cycles:
             self._link(one + 1, other, edge)
 
     def add_real_time(self) -> None:
-        """Whatever was over came before all that began later."""
+        """Add edges from each transaction to all that began after its end."""
         ended = sorted((r for r in self._records if r.ended is not None), key=attrgetter("ended"))
         times = [record.ended for record in ended]
         first = len(self._targets)
@@ -99,7 +99,7 @@ class Cycles:
     # --- Search -------------------------------------------------------------------------
 
     def violations(self, limit: int) -> Iterator[Violation]:
-        """A cycle of each component that has one, the worst that is in it; `limit` at most."""
+        """The worst cycle of each component that has one; `limit` at most."""
         for number, component in enumerate(self._components(range(len(self._targets)), None)):
             if number == limit:
                 return
@@ -153,7 +153,7 @@ class Cycles:
     def _path(
         self, source: int, target: int, nodes: set[int], kinds: frozenset[str] | set[str]
     ) -> list[int] | None:
-        """The shortest way along such edges, of one edge at least: its nodes."""
+        """The nodes of the shortest path along such edges, of at least one edge."""
         came: dict[int, int] = {}
         queue = deque([source])
         while queue:
@@ -243,7 +243,7 @@ class Cycles:
         ring = path[first:-1] + path[: first + 1]
         for source, target in itertools.pairwise(ring):
             between = zip(self._targets[source], self._edges[source], strict=True)
-            # The worst reason if there are several: that is what was looked for first.
+            # The worst edge if there are several, since it was searched first.
             edge = min((e for node, e in between if node == target), key=_rank)
             if source < limit:
                 before = self._records[source // 2]

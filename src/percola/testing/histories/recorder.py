@@ -1,7 +1,6 @@
-"""Histories: what transactions saw and did, recorded so that a checker can judge them.
+"""Records histories, the reads and writes of transactions, for a checker.
 
-A `Recorder` stands between a workload and its transactions, and the workload reads like any
-other code:
+A `Recorder` wraps the transactions of a workload, whose code looks as usual:
 
     recorder = Recorder("teller 1", path=folder / "teller-1.jsonl")
     with recorder.transaction(repo) as t:
@@ -10,7 +9,7 @@ other code:
 
     violations = checking.check(recorder.history)
 
-Each attempt is a `Recorded` of its own. A cell's key in the history is `table.column/row`.
+Each attempt is a separate `Recorded`. A cell's key in the history is `table.column/row`.
 """
 
 from __future__ import annotations
@@ -72,11 +71,11 @@ class Recorder:
         process: the client's name in the history.
         clock: a clock or counter that all clients of the history share. The default is the
             system's monotonic clock, which is the same for all processes of a machine.
-        path: a file to record in besides `history`, a line at a time; made if it is not there.
+        path: a file to record in besides `history`, line by line; created if it is missing.
 
     Attributes:
-        history: what has been recorded, in the order in which commits were tried. A record
-            whose commit is under way is of unknown outcome.
+        history: the records, in the order in which commits were tried. While a commit is in
+            progress, its outcome is unknown.
     """
 
     def __init__(
@@ -285,7 +284,7 @@ class RecordedTransaction:
         upto: str | None = low
         try:
             for row in rows:
-                # Whoever stops here has looked no further than behind this row.
+                # A reader that stops here has scanned no further than just after this row.
                 upto = _text(row.key) + "\0"
                 for column, _ in row.items():
                     found.get(address(column), []).append(key_of(column, row.key))
@@ -296,7 +295,7 @@ class RecordedTransaction:
             for name, keys in found.items():
                 start = f"{name}/{low}"
                 end = f"{name}0" if upto is None else f"{name}/{upto}"  # "0" follows "/"
-                # What it wrote itself says nothing about the snapshot.
+                # Its own writes say nothing about the snapshot.
                 self._check_own(start, end, keys)
                 keys = [key for key in keys if key not in self._written]
                 self.record.ranges.append((start, end, keys))
@@ -377,7 +376,7 @@ class RecordedTransaction:
             record.outcome, record.ended = Outcome.ABORTED, recorder.clock()
             recorder.note_end(record)
             raise
-        # Whatever else is raised is the end of this client: nobody heard what became of it.
+        # Any other error ends this client, so the outcome stays unknown.
         record.outcome, record.ended = Outcome.COMMITTED, recorder.clock()
         if record.writes or record.locked:
             record.commit_ts = commit_ts

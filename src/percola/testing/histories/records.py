@@ -1,11 +1,11 @@
-"""What is known of one transaction, and files of such records: a history, in JSON lines.
+"""Records of transactions, and histories: files of such records in JSON lines.
 
     {"id": 3, "process": "p1", "start_ts": 40, …, "outcome": "unknown"}    before it commits
     {"id": 3, "outcome": "committed", "commit_ts": 45, "ended": 1234567}   once it has heard
 
-The first line is in the file before the commit is tried, so that a process that is killed in
-the middle leaves a transaction of unknown outcome and never one that nobody knows of. Each
-process writes a file of its own; `read_histories` puts them together.
+The first line is in the file before the commit is tried, so that a process killed during the commit
+leaves a transaction of unknown outcome and never an unrecorded one. Each process writes a separate
+file; `read_histories` merges them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from percola.errors import PercolaError
 
 
 class Outcome(Enum):
-    """How a transaction ended, as far as its own process heard."""
+    """How a transaction ended, as far as its own process knows."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -36,7 +36,7 @@ class Outcome(Enum):
 class Recorded:
     """One transaction of a history.
 
-    Values are whatever JSON can carry and `==` can compare; None says that nothing is there.
+    Values can be anything that JSON represents and `==` compares; None means no value.
 
     Attributes:
         id: names it in the history; unique there.
@@ -50,8 +50,8 @@ class Recorded:
         writes: (key, final value), each key once; None deletes.
         began: before `start_ts` was drawn, by a clock or counter that all processes share; 0
             if nobody looked.
-        ended: after the outcome was heard, by the same clock; None if it never was.
-        overwritten: (key, value) of its writes that it wrote over itself: nobody may see them.
+        ended: after the outcome was known, by the same clock; None if it never was.
+        overwritten: (key, value) of its writes that it overwrote itself: no other may see them.
         own_reads: (key, value seen, value written before) of reads of its own writes.
         locked: keys read by `get_for_update` and not written.
         ranges: (low, high, keys found): every key from `low` up to but not including `high`
@@ -131,7 +131,7 @@ def encode(record: Recorded) -> str:
 
 
 def encode_end(record: Recorded) -> str:
-    """What has become of a transaction whose first line is written already, as one line."""
+    """The outcome of a transaction whose first line is written already, as one line."""
     fields = {
         "id": record.id,
         "outcome": record.outcome.value,
@@ -150,8 +150,8 @@ def write_history(path: str | os.PathLike[str], history: Iterable[Recorded]) -> 
 def read_history(path: str | os.PathLike[str]) -> list[Recorded]:
     """Read one file, in the order in which its transactions were written.
 
-    A last line without its end is what a killed process was about to say: it is left out.
-    Raises DamagedHistoryError, which names the line, for anything else that is amiss.
+    An incomplete last line, left by a killed process, is ignored.
+    Raises DamagedHistoryError, which names the line, for any other damage.
     """
     found: dict[int, Recorded] = {}
     with without_collection(), open(path, "rb") as file:
@@ -186,7 +186,7 @@ def read_folder(folder: str | os.PathLike[str]) -> list[Recorded]:
 
 
 def merge(histories: Iterable[Iterable[Recorded]]) -> list[Recorded]:
-    """Several histories as one, in the order in which the transactions began, numbered anew."""
+    """Merge several histories, in the order in which the transactions began, and renumber them."""
     together = sorted(itertools.chain.from_iterable(histories), key=lambda one: one.began)
     return [replace(one, id=number) for number, one in enumerate(together, start=1)]
 

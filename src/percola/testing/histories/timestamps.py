@@ -1,18 +1,18 @@
-"""Whether a history is one of snapshot isolation, told by its timestamps, in near-linear time.
+"""Checks a history for snapshot isolation by its timestamps, in near-linear time.
 
-Percola reports both timestamps of a transaction, so nothing has to be guessed. One sweep
-through all of them in order keeps the value that each key has by then:
+Percola reports both timestamps of a transaction, so the order need not be inferred. One sweep
+through all of them in order tracks the current value of each key:
 
     at a commit_ts   the previous writer of each cell must have committed by this one's start_ts
     at a start_ts    each value read must be the one that its key has now
 
-Besides: a transaction is not started below what was acknowledged before it began; commit_ts is
-above start_ts and nobody else's; own writes are read; a range holds all that it must.
+In addition: no transaction starts below a timestamp that was acknowledged before it began;
+commit_ts is above start_ts and unique; own writes are read; ranges are complete.
 
-A transaction of unknown outcome counts as committed if somebody saw a write of it, and then all
-of it must be there. That a cell is empty does not tell who deleted it: if one of unknown outcome
-may have, nothing is concluded. Where it would have committed is bounded by who saw it and who
-wrote after it; within these bounds the latest place is as good as any.
+A transaction of unknown outcome counts as committed if another saw one of its writes, and then all
+of them must be visible. An empty cell does not show who deleted it: if a transaction of unknown
+outcome may have, nothing is concluded. Its commit_ts is bounded by the transactions that saw it and
+those that wrote after it; within these bounds the latest is as good as any.
 
 The sweep trusts the timestamps; `percola.testing.histories.appends` does not.
 """
@@ -42,7 +42,7 @@ from percola.testing.histories.violations import (
 __all__ = ["Violation", "check", "explain"]
 
 LIMIT: Final = 20
-"""Violations that are reported at most: one mistake has many consequences."""
+"""The most violations reported: one bug has many consequences."""
 
 _MISREADS: Final = 1_000
 _INFINITY: Final = float("inf")
@@ -50,9 +50,9 @@ _START, _COMMIT = attrgetter("start_ts"), attrgetter("commit_ts")
 
 
 def check(history: Iterable[Recorded], *, limit: int = LIMIT) -> list[Violation]:
-    """Every way in which a history is not one of snapshot isolation; the first `limit` of them.
+    """The first `limit` violations of snapshot isolation in a history.
 
-    Values should tell writers apart: what two transactions wrote alike may have come from
+    Values should identify their writers: a value that two transactions wrote may have come from
     either. Takes about 10 seconds and 1.5 GB for a million transactions of four operations.
     """
     records = history if isinstance(history, list) else list(history)
@@ -62,7 +62,7 @@ def check(history: Iterable[Recorded], *, limit: int = LIMIT) -> list[Violation]
 
 @dataclass(slots=True)
 class _Overlap:
-    """Two that both wrote, or locked, a key, though neither saw the other."""
+    """Two transactions that both wrote, or locked, a key, though neither saw the other."""
 
     first: Recorded
     second: Recorded

@@ -1,4 +1,4 @@
-"""What is wrong with a history, in sentences, under the name by which the field knows it."""
+"""Violations of a history: the standard name of the anomaly and a description."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Violation:
 
     Attributes:
         anomaly: its name, one of this module's constants.
-        story: what happened, in sentences that name transactions, keys, values, timestamps.
+        story: a description that names transactions, keys, values and timestamps.
         transactions: the ids of those that took part.
         key: the key that it was first seen at; None if it is about timestamps alone.
     """
