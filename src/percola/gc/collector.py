@@ -3,34 +3,34 @@
 The *safe point* is a timestamp below which the repository can no longer be read. A cycle of the
 collector raises it, and then removes what no reader at or above it can see:
 
-    choose     as new as the retention allows, no newer than now, the oldest active reader and
-               the oldest timestamp that is held back (`percola.gc.retention_holds`)
-    resolve    every lock below it is rolled forward or back: were its primary's record removed
-               first, nobody could tell any more what has become of its transaction. One that a
-               live transaction holds is not waited for: the safe point stays below it
-    raise      durably; from here on a reader below it gets SnapshotTooOldError, and so does a
-               transaction that began below it and has not yet locked all that it writes
-    forget     what the feeds list up to it (`percola.feed`)
-    walk       row by row: of each cell the newest version at or below the safe point stays
+    choose     as new as the retention allows, but no newer than now, the oldest active snapshot
+               and the oldest retention hold (`percola.gc.retention_holds`)
+    resolve    every lock below it is rolled forward or back: if its primary's record were removed
+               first, its transaction's outcome would be lost. A live transaction's lock is not
+               waited for: the safe point stays below it
+    raise      durably; from here on reads below the safe point fail with SnapshotTooOldError, and
+               so does a transaction that began below it and has not yet locked all its cells
+    forget     the entries of the feeds up to it (`percola.feed`)
+    walk       row by row: keep each cell's newest version at or below the safe point
 
 Why that is safe:
 
 * A reader checks the safe point after it has taken its store snapshot, so it fails rather than
-  miss what was removed; the leases of active readers only make that rare.
+  miss removed versions; tracking active snapshots only makes that rare.
 * A committing transaction checks it after its last prewrite, and draws its commit_ts after that
-  (rule P2). If its locks came after the collector's look for them, then either the check fails,
-  or everything it was to conflict with was still there when it locked, and its commit_ts is
+  (rule P2). If its locks came after the collector's scan for locks, then either the check fails,
+  or every record it had to conflict with was still there when it locked, and its commit_ts is
   above the safe point: its records stay for as long as its locks may.
-* `percola.gc.rules` says what goes. A delete that an observer has yet to see stays, for the
-  observer tells by it that the cell has changed.
-* A rollback record is what a late prewrite of its transaction would meet. It goes once this very
-  collector has watched the safe point stand above it for as long as a call may be under way
-  (`Store.latest_arrival`; on an embedded store none is). No two clocks are compared for that. For
+* `percola.gc.rules` defines what is removed. A delete that an observer has not handled yet stays,
+  for it shows the observer that the cell has changed.
+* A rollback record stops a late prewrite of its transaction. It is removed once this collector
+  has itself seen the safe point above it for as long as a call may be in flight
+  (`Store.latest_arrival`; 0 on an embedded store). No two clocks are compared for that. For
   the retention they are, but one clock that is ahead makes nothing older (`percola.gc.time_log`).
 
-Everything can be repeated, stopped and run by several at once. A cycle keeps a cursor in the
-system table and goes round the tables from there, so a collector that keeps being killed still
-gets everywhere.
+Every step can be repeated, interrupted and run by several collectors at once. A cycle keeps a
+cursor in the system table and walks the tables from there, so a collector that is killed again and
+again still reaches every row.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from percola.store.base import Condition, Delete, Put, RowMutation
 from percola.transactions.snapshot import TransactionContext
 
 RETENTION: Final = 24 * 3600.0
-"""Seconds for which versions are kept unless somebody asks for something else."""
+"""The default retention: seconds for which superseded versions are kept."""
 
 _CURSOR: Final = Cell(SYSTEM_TABLE, b"gc", b"@cursor")
 _CURSOR_TS: Final = 1
 _RECORDS: Final = 1_000
 _CHANGES: Final = 10_000
-"""How many changes of one row are made at once: stores bound that, Bigtable at 100,000."""
+"""The most changes of one row in one mutation: stores limit that, Bigtable to 100,000."""
 
 _SAVED_EVERY: Final = 1.0
 
@@ -69,15 +69,15 @@ class Collected:
 
     Attributes:
         safe_point: the oldest timestamp that can be read now.
-        held_back: why it is not newer, in words; empty if it is as new as was asked for.
+        held_back: why it is not newer, as a text; empty if it is as new as the retention allows.
         complete: whether the whole repository has been walked at this safe point.
-        cells: how many cells were looked at.
+        cells: how many cells were examined.
         versions: how many superseded values and deletes were removed.
-        deleted: how many cells whose last word was a delete have vanished.
+        deleted: how many cells whose newest version was a delete were removed.
         records: how many rollback and lock-only records were removed.
-        acknowledgments: how many acknowledgments of vanished cells were removed.
+        acknowledgments: how many acknowledgments of removed cells were removed.
         locks: how many locks of ended transactions were resolved.
-        changes: how many entries of feeds were removed: what no reader can ask for any more.
+        changes: how many feed entries were removed because no reader can request them any more.
     """
 
     safe_point: int = 0
@@ -93,7 +93,7 @@ class Collected:
 
     @property
     def removed(self) -> dict[str, int]:
-        """What was removed, by name."""
+        """The numbers of removed entries, by name."""
         names = ("versions", "deleted", "records", "acknowledgments", "locks", "changes")
         return {name: getattr(self, name) for name in names}
 
@@ -102,13 +102,13 @@ class GarbageCollector:
     """Collects the garbage of one repository.
 
     Args:
-        services: the repository's.
-        retention: how many seconds a version stays readable after it was superseded. The
-            repository notes now and then which timestamp it is at; it reaches back as far as
-            those notes, so the first cycle with a new retention may keep more.
-        share: the share of the time in which it works rather than rests, above 0 and up to 1.
+        context: the repository's.
+        retention: how many seconds a version stays readable after it was superseded. It is
+            computed from a log of times and timestamps that collections write, so the first cycle
+            with a new retention may keep more.
+        share: the fraction of the time in which it works, above 0 and up to 1.
 
-    Raises ConflictingOptionsError for a retention or share that cannot be.
+    Raises ConflictingOptionsError for an invalid retention or share.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class GarbageCollector:
         self._store = context.store
         self._share = share
         self._time_log = TimeLog(self._store, context.clock, retention) if retention else None
-        # Safe points, and since when this collector has seen them stand.
+        # Safe points, and the times at which this collector first saw them.
         self._watched: list[tuple[int, float]] = []
 
     def collect(
@@ -133,13 +133,13 @@ class GarbageCollector:
         stopped: Callable[[], bool] = lambda: False,
         progress: Callable[[Collected], None] = lambda collected: None,
     ) -> Collected:
-        """Run one cycle; returns at once if there has been one at the same safe point.
+        """Run one cycle; return at once if one has completed at the same safe point.
 
-        `stopped` is asked and `progress` called after every batch. Raises StoreError.
+        `stopped` and `progress` are called after every batch. Raises StoreError.
         """
         collected = Collected()
-        # The timestamp before the leases: who begins to read after this reads above it. Before the
-        # tables as well: what was committed by then is in one of them, and so are its locks.
+        # Draw this timestamp before reading the active snapshots: later ones read above it. Also
+        # before reading the tables: they contain all commits up to it, and their locks.
         latest = self._context.oracle.read_timestamp()
         schema = stored_schema(self._store)
         tables = sorted(table.name for table in schema)
@@ -160,7 +160,7 @@ class GarbageCollector:
         return collected
 
     def _settled(self, safe_point: int) -> int:
-        """The newest safe point that has stood for longer than any call may be under way."""
+        """The newest safe point that is older than any call that may still be in flight."""
         now = self._context.clock.monotonic()
         self._watched.append((safe_point, now))
         stood = [at for at, since in self._watched if now - since >= self._store.latest_arrival]
@@ -170,7 +170,7 @@ class GarbageCollector:
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[bool]:
-        """Whether this collector may work: several at once would do the same work twice."""
+        """Take the advisory lock for collecting, to avoid duplicate work; yields success."""
         coordination = self._context.coordination
         mine = coordination.try_lock(_CURSOR.table, _CURSOR.row)
         try:
@@ -182,7 +182,7 @@ class GarbageCollector:
     # --- Which timestamp ----------------------------------------------------------------
 
     def _choose(self, latest: int, tables: list[str], collected: Collected) -> tuple[int, str]:
-        """The new safe point, and what keeps it from being newer."""
+        """The new safe point, and the reason why it is not newer."""
         chosen, why = self._retained(latest)
         held = self._context.coordination.oldest_held()
         if held is not None and held < chosen:
@@ -203,7 +203,7 @@ class GarbageCollector:
         return resolved
 
     def _retained(self, latest: int) -> tuple[int, str]:
-        """The newest timestamp that the retention does not keep, and why it is not newer."""
+        """The newest timestamp older than the retention, and why it is not newer."""
         return self._time_log.newest_older(latest) if self._time_log else (latest, "")
 
     # --- The walk -----------------------------------------------------------------------
@@ -217,7 +217,7 @@ class GarbageCollector:
         stopped: Callable[[], bool],
         progress: Callable[[Collected], None],
     ) -> None:
-        """Go once round all tables from `position`, and remember how far it got."""
+        """Walk all tables once, from `position`, saving the cursor on the way."""
         clock = self._context.clock
         for table in observed:
             while gone := self._store.forget_changes(table, collected.safe_point):
@@ -259,11 +259,11 @@ class GarbageCollector:
             garbage = garbage_of_row(columns, collected.safe_point, observed, settled=settled)
             if garbage.changes:
                 *before, last = _parts(garbage.changes)
-                for part in before:  # One call each: the rows of one are changed in any order.
+                for part in before:  # One call each: mutations of one call have no order.
                     self._store.mutate([RowMutation(table, row, (), part)])
                 mutations.append(RowMutation(table, row, (), last))
             if garbage.vanishing and self._is_answered(table, row, garbage.vanishing):
-                # A change since that look puts a notify entry, and then the delete stays.
+                # A change since that check puts a notify entry, and then the delete stays.
                 conditions = [
                     Condition(False, Kind.NOTIFY, column, 0, MAX_TS) for column in garbage.vanishing
                 ]
@@ -279,8 +279,8 @@ class GarbageCollector:
             self._store.mutate(mutations)
 
     def _is_answered(self, table: str, row: bytes, columns: list[bytes]) -> bool:
-        """Whether no observer waits for a change of these columns, nor was set aside there."""
-        # The notify entries first: setting aside replaces one by a failure in one mutation.
+        """Whether no change of these columns is unanswered, and none in the row dead-lettered."""
+        # The notify entries first: dead-lettering replaces one by a `failed` entry in one mutation.
         store = self._store
         for column in columns:
             if store.entries(Cell(table, row, column), Kind.NOTIFY, 0, MAX_TS):
@@ -290,7 +290,7 @@ class GarbageCollector:
     # --- The cursor ---------------------------------------------------------------------
 
     def _load_cursor(self) -> tuple[int, tuple[str, bytes]]:
-        """The safe point of the last complete cycle (0: one is under way), and where to go on."""
+        """The safe point of the last cycle (0 if it is incomplete), and where to resume."""
         found = self._store.entries(_CURSOR, Kind.DATA, _CURSOR_TS, _CURSOR_TS)
         if not found:
             return 0, ("", b"")
@@ -304,23 +304,23 @@ class GarbageCollector:
 
 
 def _parts(changes: list[Put | Delete]) -> Iterator[list[Put | Delete]]:
-    """Cut the deletions from one row where there are more than a store takes at once.
+    """Split the changes of one row if there are more than a store accepts at once.
 
-    A reader, or a collector that goes on where this one was killed, may see the row in between:
-    older versions go before newer ones, so that no delete goes before what it hides; a long value
-    goes before its record, by which it is found; and acknowledgments go last.
+    A reader, or a collector that resumes after this one was killed, may see the row in between, so
+    older versions are removed before newer ones, as a delete must outlive what it hides; a long
+    value before its record, which is needed to find it; and acknowledgments last.
     """
     if len(changes) <= _CHANGES:
         yield changes
         return
-    # They come newest first, and each record before its value.
+    # The input has newest first, and each record before its value.
     ordered = changes[::-1]
     ordered.sort(key=lambda one: acknowledged_column(one.column) is not None)
     yield from (ordered[at : at + _CHANGES] for at in range(0, len(ordered), _CHANGES))
 
 
 def _round(tables: list[str], table: str, row: bytes) -> Iterator[tuple[str, bytes, bytes]]:
-    """All tables as (table, start, end), beginning at a row of one and ending just before it."""
+    """All tables as (table, start, end), from a row of one table round to just before it."""
     if not row or table not in tables:
         yield from ((one, b"", b"") for one in tables)
         return

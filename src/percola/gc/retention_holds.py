@@ -1,17 +1,16 @@
 """§2.1: retention holds, which protect a timestamp from garbage collection for a limited time.
 
-A snapshot that is being read stands in its process's lease, and goes with the process
+An active snapshot is protected by its process, as long as the process lives
 (`percola.transactions.active_snapshots`). A Spark frame, or a stream between two of its runs, reads
-at a timestamp that no process stands for all the time. So it is held by name, in the store, until a
-time:
+at a timestamp that no process protects all the time. So a hold with a name and an expiry is stored:
 
     @percola["hold/NAME"].@hold   version → {"ts": the timestamp, "until": wall clock in ms}
 
-Each word about a hold is a new version, written on the condition that nobody else's came first, so
-that of two at once one looks again. When a hold ends is told by the collector's clock against the
-clock of whoever holds: where they differ, it ends sooner or later than was asked for. As with
-leases nothing depends on it: a reader that was left behind gets SnapshotTooOldError, never a wrong
-answer (rule P12).
+Each update of a hold is a new version, written on the condition that it is the next one, so that of
+two concurrent updates one reads again. The collector compares its own clock with an expiry computed
+from the holder's clock: if the clocks differ, the hold ends sooner or later than requested. As with
+active snapshots, correctness does not depend on it: reads below the safe point fail with
+SnapshotTooOldError and never return a wrong answer (rule P12).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from percola.errors import ConflictingOptionsError, DamagedRecordError, Snapshot
 from percola.store.base import Condition, Delete, Put, RowMutation, Store
 
 MAX_SECONDS: Final = 1e9
-"""The longest that anything can be held, in seconds."""
+"""The longest duration of a hold, in seconds."""
 
 _PREFIX: Final = b"hold/"
 _AFTER_PREFIX: Final = b"hold0"
@@ -36,12 +35,12 @@ _NAME_BYTES: Final = 128
 
 
 class RetentionHold(NamedTuple):
-    """A timestamp that is held back.
+    """A retention hold: a timestamp that stays readable for a limited time.
 
     Attributes:
-        name: who holds it.
-        ts: nothing that a reader at this timestamp needs is removed.
-        until_ms: until then, by the wall clock, in milliseconds since the epoch.
+        name: the name of the hold.
+        ts: the timestamp; the versions that its readers need are kept.
+        until_ms: its expiry by the wall clock, in milliseconds since the epoch.
     """
 
     name: str
@@ -50,10 +49,10 @@ class RetentionHold(NamedTuple):
 
 
 def hold(store: Store, clock: Clock, name: str, ts: int, seconds: float) -> None:
-    """Hold `ts` back for `seconds`, instead of what was held by that name before.
+    """Hold `ts` for `seconds`, replacing an earlier hold of that name.
 
-    Raises SnapshotTooOldError if garbage collection has been there already, and
-    ConflictingOptionsError for a name or a time that cannot be.
+    Raises SnapshotTooOldError if `ts` is below the safe point, and ConflictingOptionsError for an
+    invalid name or duration.
     """
     if not 0 <= seconds <= MAX_SECONDS:
         raise ConflictingOptionsError(
@@ -65,7 +64,7 @@ def hold(store: Store, clock: Clock, name: str, ts: int, seconds: float) -> None
         record = json.dumps({"ts": ts, "until": until}).encode()
         versions = store.entries(cell, Kind.DATA, 0, MAX_TS)
         if not versions:
-            # Whoever comes first clears away what nobody renews any more.
+            # Creating a hold also removes expired ones.
             _forget_ended(store, clock)
         if _say(store, cell, [at for at, _ in versions], record):
             break
@@ -75,7 +74,7 @@ def hold(store: Store, clock: Clock, name: str, ts: int, seconds: float) -> None
 
 
 def release(store: Store, name: str) -> None:
-    """Hold nothing back by that name any longer; harmless if nothing was."""
+    """Remove the hold of that name; harmless if there is none."""
     cell = _cell(name)
     while versions := store.entries(cell, Kind.DATA, 0, MAX_TS):
         if _say(store, cell, [at for at, _ in versions], None):
@@ -83,7 +82,7 @@ def release(store: Store, name: str) -> None:
 
 
 def holds(store: Store, clock: Clock) -> list[RetentionHold]:
-    """What is held back now, the oldest timestamp first."""
+    """The current holds, the oldest timestamp first."""
     now = clock.wall_ms()
     return sorted((one for one, _ in _all(store) if one.until_ms > now), key=lambda one: one.ts)
 
@@ -96,7 +95,7 @@ def _forget_ended(store: Store, clock: Clock) -> None:
 
 
 def _say(store: Store, cell: Cell, versions: list[int], record: bytes | None) -> bool:
-    """Put a new version in place of those seen, newest first; whether nobody else was faster."""
+    """Replace the versions read by a new one; False if there is a newer one already."""
     following = max(versions, default=0) + 1
     first = Condition(False, Kind.DATA, cell.column, following, MAX_TS)
     changes: list[Put | Delete] = [Delete(Kind.DATA, cell.column, at) for at in versions]
@@ -106,7 +105,7 @@ def _say(store: Store, cell: Cell, versions: list[int], record: bytes | None) ->
 
 
 def _all(store: Store) -> Iterator[tuple[RetentionHold, list[int]]]:
-    """Every hold, ended ones too, with its versions, newest first."""
+    """All holds, including expired ones, with their versions, newest first."""
     found: dict[bytes, tuple[RetentionHold, list[int]]] = {}
     for cell, at, raw in store.walk_kind(Kind.DATA, SYSTEM_TABLE, _PREFIX, _AFTER_PREFIX):
         if cell.column == _COLUMN:

@@ -1,22 +1,23 @@
 """§2.1: which entries of a row are garbage: the rules that garbage collection applies (P12).
 
-Of each cell, at a safe point P:
+For each cell, at a safe point P:
 
-    newest put at or below P       stays: a reader at P needs it
-    newest delete at or below P    goes, for it reads like nothing; on an observed column only if
-                                   no observer waits for it, unless something newer stands there
-    older puts and deletes         go, with their values
-    lock-only records up to P      go
-    lock-only records above P      go if a newer record of a commit stands in the cell, which
+    newest put at or below P       kept: a reader at P needs it
+    newest delete at or below P    removed, as it reads like an absent cell; on an observed column
+                                   only if the change is answered or the cell has a newer version
+    older puts and deletes         removed, with their values
+    lock-only records up to P      removed
+    lock-only records above P      removed if the cell has a newer record of a commit, which
                                    stops every transaction that they would stop; unless they
                                    are a primary's, which decides about other cells' locks
-    rollback records below P       go once no late call of their transactions can arrive any more;
-                                   until then they repeat no change, for that may go before them
-    acknowledgments up to P        go with the last record of the cell that they are about
-    anything else above P          stays
+    rollback records below P       removed once no late call of their transactions can arrive;
+                                   until then their `last_change` is dropped, for the change that
+                                   it repeats may be removed first
+    acknowledgments up to P        removed with the last record of the cell that they are about
+    anything else above P          kept
 
-What goes from a row goes in one mutation, or in several from the oldest version on, so a delete is
-never gone before what it hides.
+Entries are removed from a row in one mutation, or in several from the oldest version on, so a
+delete is never removed before what it hides.
 """
 
 from __future__ import annotations
@@ -30,15 +31,14 @@ from percola.store.base import Delete, Put
 
 @dataclass(slots=True)
 class RowGarbage:
-    """What may go from one row.
+    """The garbage of one row.
 
     Attributes:
-        changes: deletions that nothing has to be asked for.
-        vanishing: observed columns whose last word was a delete: it may go once nobody waits
-            for it, and `vanishing_changes` are the deletions that take it and its
-            acknowledgments away.
+        changes: changes that can be applied unconditionally.
+        vanishing: observed columns whose newest version is a delete: it may be removed once the
+            change is answered; `vanishing_changes` remove it and its acknowledgments.
         versions: how many superseded puts and deletes are among the changes.
-        deleted: how many cells vanish with `changes`.
+        deleted: how many cells are removed completely by `changes`.
         records: how many lock-only and rollback records are among the changes.
         acknowledgments: how many acknowledgments are among the changes.
     """
@@ -59,11 +59,11 @@ def garbage_of_row(
     *,
     settled: int,
 ) -> RowGarbage:
-    """What may go from a row.
+    """Find the garbage of a row.
 
     `cells` are its columns with their write records as (commit_ts, record), newest first;
-    `observed` says which columns are observed; no call of a transaction that began below
-    `settled` is under way any more. Raises DamagedRecordError.
+    `observed` has the observed columns; no call of a transaction that began below `settled` is in
+    flight any more. Raises DamagedRecordError.
     """
     garbage = RowGarbage()
     remaining: set[bytes] = set()
@@ -93,7 +93,7 @@ def _look_at(
     observed: Container[bytes],
     settled: int,
 ) -> bool:
-    """Sort out the records of one cell; whether any of them stays for good."""
+    """Add the garbage of one cell; return whether any of its records is kept."""
     stays = newer = seen = committed = False
     for ts, raw in records:
         record = decode_write(raw)
@@ -112,10 +112,10 @@ def _look_at(
             stays = True
             if ts <= safe_point and record.last_change is not None:
                 # A rollback record may outlive both the change that it repeats and the delete
-                # that hides the two. Readers that meet it look below it instead.
+                # that hides it. Without `last_change`, readers look below the record instead.
                 plain = encode_write(record.op, record.start_ts)
                 garbage.changes.append(Put(Kind.WRITE, column, ts, plain))
-            # A record that changed nothing does not stand for a delete below it.
+            # A record that changed nothing does not supersede a delete below it.
             newer = newer or record.op in (Op.PUT, Op.DELETE)
             continue
         if record.op in (Op.LOCK, Op.ROLLBACK):

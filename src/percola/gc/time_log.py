@@ -2,22 +2,22 @@
 
     @percola["gc"].@time   timestamp → wall clock in ms, steady clock in ms, machine
 
-A collector finds the newest timestamp that is older than the retention. Wall clocks tell how old,
+A collector finds the newest timestamp that is older than the retention. Ages come from wall clocks,
 and a wall clock may be wrong: one that is two days ahead would make everything two days older, for
-everybody. So an entry's age is
+all clients. So an entry's age is
 
     wall clock now - wall clock then - the largest step forward since then that is not confirmed
 
-where a step is from one entry to the next, the last one to now. It is confirmed as far as the
-steady clock of one machine measured it too. Between two machines, and across a restart, nothing
-is confirmed; then the longest pause between two collections does not count. So:
+where a step leads from one entry to the next, and from the last one to now. A step is confirmed as
+far as the steady clock of the same machine measured it too. Between two machines, and across a
+restart, nothing is confirmed; then the longest pause between two collections does not count. So:
 
-* One clock that is ahead, by however much, makes nothing older. Nor does one that is set forward
+* One clock that is ahead, by any amount, makes nothing older. Nor does one that is set forward
   and back again, for steps back count as well.
-* Where collections are regular, the longest pause is short, and ages are right but for that.
-* Two clocks that are ahead by different times are one too many: the smaller step counts.
+* If collections are regular, the longest pause is short, and ages are right except for that.
+* Two clocks that are ahead by different amounts are not fully covered: the smaller step counts.
 
-Ages are never more than by the wall clocks alone, so less is removed than by them, never more.
+Ages are never greater than by the wall clocks alone, so never more is removed than by them.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ log = logging.getLogger("percola.gc")
 _CELL: Final = Cell(SYSTEM_TABLE, b"gc", b"@time")
 
 _ENTRIES: Final = 1_000
-"""How many entries a retention is divided by: it is kept to a thousandth."""
+"""The number of log entries per retention, which makes it precise to a thousandth."""
 
 _DELETED_AT_ONCE: Final = 10_000
 _NOTABLE: Final = 0.1
-"""An unconfirmed step of this part of the retention is logged."""
+"""An unconfirmed step of at least this fraction of the retention is logged."""
 
 
 class Entry(NamedTuple):
-    """What the clocks said at a timestamp.
+    """The clocks' readings at a timestamp.
 
     Attributes:
-        wall: in milliseconds since the epoch.
-        steady: in milliseconds since some moment of the machine's.
-        machine: whose steady clock; empty if that was not recorded.
+        wall: the wall clock, in milliseconds since the epoch.
+        steady: the steady clock, in milliseconds since an arbitrary start on the machine.
+        machine: the machine of the steady clock; empty if it was not recorded.
     """
 
     ts: int
@@ -60,7 +60,7 @@ class Entry(NamedTuple):
 
 
 class TimeLog:
-    """Finds what is older than a retention, and keeps the log.
+    """Finds the newest timestamp older than a retention, and maintains the log.
 
     Args:
         retention: in seconds, more than 0.
@@ -75,8 +75,8 @@ class TimeLog:
     def newest_older(self, latest: int) -> tuple[int, str]:
         """The newest timestamp that is known to be older than the retention, or 0.
 
-        And why it is not newer, in words, if a clock may be wrong. Records that the repository is
-        at `latest` now, and removes what is not needed any more.
+        Also returns why it is not newer, as a text, if a clock may be wrong. Records that the
+        repository is at `latest` now, and removes entries that are not needed any more.
         """
         entries = self._entries()
         now = Entry(latest, self._clock.wall_ms(), self._clock.steady_ms(), self._clock.machine)
@@ -101,7 +101,7 @@ class TimeLog:
         by_wall_clocks = 0
         for entry in entries:
             if entry.wall > now.wall:
-                continue  # A clock was ahead then, or is behind now: this one cannot tell.
+                continue  # A clock was ahead then, or is behind now: the age is unknown.
             largest = max(largest, _unconfirmed(entry, later))
             later = entry
             age = now.wall - entry.wall
@@ -131,7 +131,7 @@ class TimeLog:
 
 
 def _unconfirmed(entry: Entry, later: Entry) -> int:
-    """How far the wall clock went ahead from one entry to a later one without confirmation."""
+    """The unconfirmed part of the wall clock's step from one entry to a later one."""
     step = later.wall - entry.wall
     if entry.machine and entry.machine == later.machine:
         step -= max(0, later.steady - entry.steady)
@@ -139,8 +139,8 @@ def _unconfirmed(entry: Entry, later: Entry) -> int:
 
 
 def _superfluous(entries: Sequence[Entry], used: int) -> list[int]:
-    """What may go, as timestamps: what is older than the one that is used, and every other one of
-    too many, as there are where a long retention follows a short one.
+    """The timestamps of the entries to remove: those older than the one that is used, and every
+    other one if there are too many, as after a change from a short to a long retention.
     """
     gone = [entry.ts for entry in entries if entry.ts < used]
     kept = [entry.ts for entry in entries if entry.ts > used]
