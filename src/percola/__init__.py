@@ -1,8 +1,9 @@
 """Percola: incremental processing of a large repository with distributed transactions and
 notifications, after Google's Percolator (OSDI 2010).
 
-Reading order: `cells` (§2.1, figure 5), `store.base` (§2.1), `oracle` (§2.3), `snapshot` and
-`transaction` (§2.2, figure 6), `locks` (§2.2), `observers` and `worker` (§2.4).
+Reading order: `cells` (§2.1, figure 5), `store.base` (§2.1), `oracle` (§2.3),
+`transactions.snapshot`, `transactions.transaction` and `transactions.two_phase` (§2.2, figure 6),
+`transactions.lock_resolver` (§2.2), `observers.observer` and `observers.worker` (§2.4).
 """
 
 from __future__ import annotations

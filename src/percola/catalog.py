@@ -1,7 +1,7 @@
-"""The schema as the repository itself holds it: every program's tables, in the system table.
+"""The schema stored in the repository: the tables of all programs, in the system table.
 
-A program declares the tables that it uses; the store knows those of all of them. Versions of the
-schema are told apart by number, and each is written on the condition that it is the next.
+A program declares the tables that it uses; the store has those of all programs. Versions of the
+schema are numbered, and each is written on the condition that it is the next.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from percola.schema import Column, Family, Schema, WeakColumn
 from percola.store.base import Condition, Put, RowMutation, Store
 
 SYSTEM_TABLE: Final = "@percola"
-"""The table that holds what Percola keeps for itself; no table of a user is called so."""
+"""The name of Percola's own table; no user table can have it."""
 
 _SCHEMA_CELL: Final = Cell(SYSTEM_TABLE, b"schema", b"@json")
 _FEED_ROW: Final = b"feed"
@@ -33,7 +33,7 @@ def _newest(store: Store) -> tuple[int, Schema]:
 
 
 def has_schema(store: Store) -> bool:
-    """Whether the store is a repository's: a schema was written, be it an empty one."""
+    """Whether the store has a repository: a schema was written, even an empty one."""
     try:
         return bool(store.entries(_SCHEMA_CELL, Kind.DATA, 0, MAX_TS, 1))
     except UnknownTableError:
@@ -41,7 +41,7 @@ def has_schema(store: Store) -> bool:
 
 
 def create_schema(store: Store) -> None:
-    """Write an empty schema where there is none."""
+    """Write an empty schema if there is none."""
     store.create_tables([SYSTEM_TABLE])
     absent = Condition(False, Kind.DATA, _SCHEMA_CELL.column, 0, MAX_TS)
     put = Put(Kind.DATA, _SCHEMA_CELL.column, 1, Schema(()).to_json().encode())
@@ -49,7 +49,7 @@ def create_schema(store: Store) -> None:
 
 
 def reconcile(store: Store, declared: Schema) -> Schema:
-    """Merge the declared schema into the stored one, beside others who do the same.
+    """Merge the declared schema into the stored one; safe with concurrent callers.
 
     Raises SchemaMismatchError if they contradict each other.
     """
@@ -71,8 +71,8 @@ def reconcile(store: Store, declared: Schema) -> Schema:
 def keep_feeds(store: Store, oracle: Oracle, schema: Schema) -> None:
     """Have the store keep the feed of every table that is declared with one.
 
-    Since when it does is noted once: at the last timestamp that had been drawn when all writers
-    knew of it. A commit_ts above that is drawn later, and its records are written later still.
+    The start of the feed is noted once: the newest timestamp drawn by the time all writers knew of
+    the feed. A commit_ts above it is drawn later, and its records are written later still.
     """
     for table in schema:
         if table.feed and feed_since(store, table.name) is None:

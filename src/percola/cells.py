@@ -8,7 +8,7 @@ for it, each at explicit timestamps:
     lock      start_ts     an uncommitted transaction is writing this cell: where its
                            primary is, who owns it, when the owner last refreshed it
     write     commit_ts    committed data is visible from here on: which kind of write,
-                           and the start_ts at which the data stands
+                           and the start_ts of the data
     data      start_ts     the value itself
     notify    commit_ts    an observer may have to run: a hint, outside every transaction. Empty,
                            or how often which observers have failed on the change (rule N5)
@@ -20,8 +20,8 @@ for it, each at explicit timestamps:
                  7: data  = $3
 
 Departures from the paper: a write record names its kind (a delete, a lock that wrote
-nothing and a rollback are write records too); a value of up to `INLINE_BYTES` stands in the
-write record itself, which saves a read; `failed` is ours.
+nothing and a rollback are write records too); a value of up to `INLINE_BYTES` is stored in the
+write record itself, which saves a read; `failed` is our addition.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from typing import Final, NamedTuple
 from percola.errors import DamagedRecordError
 
 INLINE_BYTES: Final = 256
-"""Values up to this size, in bytes, stand in the lock and write records themselves."""
+"""Values up to this size, in bytes, are stored inline in the lock and write records."""
 
 MAX_TS: Final = 2**63 - 1
 """Timestamps are integers from 1 to this."""
@@ -52,7 +52,7 @@ class Kind(IntEnum):
 
 
 class Op(IntEnum):
-    """What a write record says happened to the cell at its timestamp.
+    """The operation of a write record.
 
     The last two change nothing. Such a record repeats the newest change below it, so that a
     reader need not step over the records of a cell that is often locked and rarely written
@@ -110,9 +110,9 @@ class WriteRecord(NamedTuple):
     Attributes:
         op: what happened.
         start_ts: that of the transaction that wrote it.
-        value: what a put wrote, if it stands inline; else None.
-        last_change: of a record that changes nothing, the newest change below it; None if the
-            client that wrote the record did not know it: then the records below it tell.
+        value: the value of a put, if it is inline; else None.
+        last_change: in a record that changes nothing, the newest change below it; None if the
+            client that wrote the record did not know it: then read the records below it.
         decides: whether this record, which changes nothing, is the primary's: clients that meet
             the transaction's other locks learn from it that the transaction has committed.
     """
@@ -167,7 +167,7 @@ def repeated_change(raw: bytes) -> tuple[int, bytes] | None:
     """The `last_change` of an encoded write record, which is all of it that a reader needs.
 
     It takes a fraction of the time of `decode_write`, so that a cell is read about as fast
-    where others have locked it. The change's own record is not looked at.
+    where others have locked it. The change's own record is not decoded.
     """
     if len(raw) < WRITE_HEADER or not raw[1] & LAST_CHANGE:
         return None
@@ -196,8 +196,8 @@ def _decode_change(raw: bytes) -> LastChange:
 def newest_change(records: Iterable[tuple[int, bytes]], *, complete: bool) -> LastChange | None:
     """The newest put or delete of a cell, by its newest write records, newest first.
 
-    `complete` says whether these are all records of the cell. None if they do not tell.
-    Raises DamagedRecordError.
+    `complete`: these are all records of the cell. Returns None if they do not determine it. Raises
+    DamagedRecordError.
     """
     for commit_ts, raw in records:
         record = decode_write(raw)
@@ -228,19 +228,19 @@ _LOCK_TAIL: Final = INLINE | _LOCK_LAST_CHANGE
 
 
 class LockRecord(NamedTuple):
-    """A decoded lock: everything that whoever meets it needs to finish or undo it.
+    """A decoded lock: everything that a client needs to roll it forward or back.
 
     Attributes:
-        op: what the write record will say once the transaction commits.
-        primary: the cell that decides about the transaction.
+        op: the operation of the write record once the transaction commits.
+        primary: the cell that decides the outcome of the transaction.
         owner: the liveness token of the process that wrote the lock.
         wall_ms: the owner's wall clock, in milliseconds, when it last refreshed the lock.
             Compared only with itself, never with another machine's clock.
         ttl_ms: how long, in milliseconds, it may go without a refresh.
         observed: whether committing the cell must put a notify entry (rule N1).
-        value: the value, where it is small enough to stand inline; else None.
-        last_change: of a lock that changes nothing, the newest change below it, for the write
-            record that will take its place; None if it is not known.
+        value: the value, if it is small enough to be inline; else None.
+        last_change: in a lock that changes nothing, the newest change below it, for the write
+            record that will replace it; None if it is not known.
     """
 
     op: Op
@@ -321,9 +321,9 @@ class Attempts(NamedTuple):
     """An observer's failed attempts at a change.
 
     Attributes:
-        failed: how many there were.
-        due_ms: when to try again, in milliseconds since the epoch; None: never, the change is
-            dead-lettered for this observer.
+        failed: the number of failed attempts.
+        due_ms: when the next attempt is due, in milliseconds since the epoch; None: never, the
+            change is dead-lettered for this observer.
     """
 
     failed: int

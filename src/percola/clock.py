@@ -1,4 +1,4 @@
-"""Time and chance, passed in wherever the protocol needs them, so that a test can own both."""
+"""Clocks and randomness, injected wherever the protocol needs them, so that tests control both."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _ELAPSED: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock:
-    """The system's clocks. A simulation puts its own in their place."""
+    """The system's clocks. The simulation replaces them with its own."""
 
     def monotonic(self) -> float:
-        """Seconds since some moment; only differences mean anything."""
+        """Seconds since an arbitrary start; only differences are meaningful."""
         return time.monotonic()
 
     def wall_ms(self) -> int:
@@ -24,16 +24,16 @@ class Clock:
         return time.time_ns() // 1_000_000
 
     def steady_ms(self) -> int:
-        """Milliseconds by `monotonic`: comparable with those of other clocks of one `machine`."""
+        """Milliseconds by `monotonic`; comparable between processes of one `machine`."""
         return int(self.monotonic() * 1000)
 
     @property
     def machine(self) -> str:
-        """Whose steady clock it is: the machine, since it was last started."""
+        """The identity of the steady clock: the machine and its current boot."""
         return _machine()
 
     def sleep(self, seconds: float) -> None:
-        """Let others go on for about so long."""
+        """Sleep for about `seconds`."""
         time.sleep(seconds)
 
 
@@ -41,7 +41,7 @@ class Clock:
 def _machine() -> str:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        # Where it is set apart for a container, the steady clock is as well.
+        # A container with its own time namespace has its own steady clock.
         space = os.stat("/proc/self/ns/time").st_ino
     except OSError:
         return ""
@@ -55,5 +55,5 @@ def backoff(random_: random.Random, attempt: int, *, first: float, most: float) 
 
 
 def elapsed() -> float:
-    """Seconds by a clock that never goes back and goes on while the machine sleeps."""
+    """Seconds by a monotonic clock that also runs while the machine is suspended."""
     return time.clock_gettime(_ELAPSED)

@@ -1,7 +1,7 @@
-"""How the values of a column become bytes, and bytes values again.
+"""Codecs, which encode the values of a column to bytes and decode them.
 
 A codec is chosen by a Python type, or given: `docs.column("size", int)`, `docs.column("tags",
-JSON)`. Its name stands in the stored schema, so that another program reads what this one wrote.
+JSON)`. The stored schema has its name, so that other programs can read the values.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Codec(Generic[V]):
-    """How the values of a column become bytes.
+    """Encodes and decodes the values of a column.
 
     Attributes:
-        name: stands in the stored schema; two codecs of one name must agree.
+        name: its name in the stored schema; two codecs of one name must be compatible.
         encode: from a value to bytes; raises TypeError or ValueError for a wrong value.
         decode: the inverse.
     """
@@ -69,7 +69,7 @@ def _decode_bool(raw: bytes) -> bool:
     return raw == b"true"
 
 
-# Made once: json.dumps would make an encoder, and json.loads guess an encoding, for every value.
+# Created once: json.dumps would create an encoder, and json.loads detect an encoding, per value.
 _JSON_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 _JSON_DECODER: Final = json.JSONDecoder()
 
@@ -83,7 +83,7 @@ def _decode_json(raw: bytes) -> Any:
 
 
 JSON: Final[Codec[Any]] = Codec("json", _encode_json, _decode_json)
-"""Values of any shape that JSON has: dictionaries with string keys, lists, strings, …"""
+"""Any value that JSON can represent: dictionaries with string keys, lists, strings, …"""
 
 _BY_TYPE: Final[Mapping[type, Codec[Any]]] = {
     bytes: Codec("bytes", _encode_bytes, bytes),
@@ -98,7 +98,7 @@ _BY_NAME: Final[Mapping[str, Codec[Any]]] = {
 
 
 def codec_of(type_: type[V] | Codec[V]) -> Codec[V]:
-    """The codec of a type that values may have, or the codec itself; SchemaError for others."""
+    """The codec for a supported type, or the given codec itself; SchemaError for others."""
     if isinstance(type_, Codec):
         return type_
     codec = _BY_TYPE.get(type_)
@@ -111,5 +111,5 @@ def codec_of(type_: type[V] | Codec[V]) -> Codec[V]:
 
 
 def codec_named(name: str) -> Codec[Any]:
-    """The codec of a name that stands in a stored schema; bytes, if it is not built in."""
+    """The codec for a name in a stored schema; one that reads bytes if it is not built in."""
     return _BY_NAME.get(name, Codec(name, _encode_bytes, bytes))

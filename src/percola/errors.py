@@ -124,7 +124,7 @@ class ConflictError(TransientError):
     """Another transaction wrote, or is writing, a cell that this one wants to write.
 
     Attributes:
-        cell: the cell they met at.
+        cell: the cell on which they conflict.
         start_ts: the start timestamp of the transaction that lost.
         winner_ts: the commit timestamp of the winner, or the start timestamp of the
             transaction that holds the lock.
@@ -157,7 +157,7 @@ def _conflict(cell: Cell, start_ts: int, winner_ts: int, locked: bool) -> Confli
 
 
 class RolledBackError(TransientError):
-    """Another transaction took this one for dead and rolled it back before it committed."""
+    """Another client considered this transaction dead and rolled it back before it committed."""
 
 
 class LockTimeoutError(TransientError):
@@ -165,7 +165,7 @@ class LockTimeoutError(TransientError):
 
 
 class SnapshotTooOldError(TransientError):
-    """Garbage collection has removed versions that a reader at this timestamp would need (P12).
+    """Garbage collection has removed versions that a reader at this timestamp would need.
 
     Attributes:
         ts: the reader's timestamp.
@@ -190,9 +190,9 @@ class RetriesExhaustedError(PercolaError):
 
 
 class CommitUnknownError(PercolaError):
-    """The store went away at the commit point and the outcome could not be read back.
+    """The store failed at the commit point and the outcome could not be read back.
 
-    The transaction has either committed whole or not at all. `Repository.resolve` settles
+    The transaction has either committed completely or not at all. `Repository.resolve` settles
     it later from these attributes.
 
     Attributes:

@@ -1,15 +1,15 @@
-"""The extras of `pip install 'percola[…]'`: what is said where one is not installed."""
+"""The extras of `pip install 'percola[…]'`: the error message when one is not installed."""
 
 from __future__ import annotations
 
 
 def missing(what: str, error: ImportError, *extras: str) -> str:
-    """The sentence for a package that could not be imported.
+    """The error message for a package that could not be imported.
 
     Args:
-        what: what needs it, as the sentence begins.
-        error: what the import raised.
-        extras: those that bring what is needed.
+        what: the feature that needs it, as the subject of the message.
+        error: the exception of the import.
+        extras: the extras that install the package.
     """
     if (error.name or "percola").partition(".")[0] == "percola":
         return f"This installation of Percola is not whole ({error}): install it again."

@@ -1,4 +1,4 @@
-"""The repository: where a store, an oracle and a schema become something to work with.
+"""The repository: combines a store, an oracle, coordination and a schema.
 
 A repository is a folder, or the address of a store elsewhere:
 
@@ -6,9 +6,8 @@ A repository is a folder, or the address of a store elsewhere:
     memory:                         in this process's memory, for tests
     hbase://…, bigtable://…         on a store that many machines share
 
-`percola.connect.local` says what the folder of an LMDB repository holds, `percola.connect.cluster`
-what belongs to one that many machines share. The schema stands in the store itself
-(`percola.catalog`).
+`percola.connect.local` describes the folder of an LMDB repository, `percola.connect.cluster` the
+parts of one that many machines share. The schema is kept in the store itself (`percola.catalog`).
 """
 
 from __future__ import annotations
@@ -63,18 +62,18 @@ T = TypeVar("T")
 class Repository:
     """An open repository; `percola.open` makes one. Safe to use from many threads.
 
-    On one machine it may be used on both sides of a `fork`: the child opens what it needs afresh.
-    Snapshots and transactions that began before the fork are the parent's alone.
-    Neither Java nor gRPC survives one: once a repository on HBase or Bigtable, or an oracle on a
-    network, has been used, every use in a child is a StoreError.
+    On one machine both sides of a `fork` may use it: the child reopens what it needs. Snapshots and
+    transactions that began before the fork belong to the parent alone. Neither Java nor gRPC
+    survives a fork: once a repository on HBase or Bigtable, or an oracle on a network, has been
+    used, every use in a child raises StoreError.
 
     Args:
-        caches_reads: whether a transaction keeps what it reads, where a call is dear (§2.5).
-        prefetches: whether it keeps that, and reads along what past ones have read next.
+        caches_reads: whether a transaction caches its reads, for a store with slow calls (§2.5).
+        prefetches: whether it also prefetches what past transactions have read next.
 
     Attributes:
-        address: where it is, as it was opened.
-        schema: its tables, those of other programs included.
+        address: the address under which it was opened.
+        schema: its tables, including those of other programs.
     """
 
     def __init__(
@@ -138,7 +137,7 @@ class Repository:
 
     @property
     def context(self) -> TransactionContext:
-        """What transactions work with; for observers, inspection and tests."""
+        """The parts that transactions use; for observers, inspection and tests."""
         if self._closed:
             raise RepositoryClosedError(
                 f"The repository {self.address} has been closed; open it again."
@@ -153,16 +152,16 @@ class Repository:
         """Begin a transaction (§2.2). Use it in a `with` block, which commits it at the end.
 
         Args:
-            two_phase: go through prewrite and commit even where the store could do it in one
-                step; needed only if others take part in the transaction.
+            two_phase: commit in two phases even if the store could commit in one step; needed
+                only if other processes take part in the transaction.
         """
         return Transaction(self.context, two_phase=two_phase)
 
     def snapshot(self, at: int | None = None) -> Snapshot:
         """The repository now, or as it was at a past timestamp: read-only.
 
-        Raises UsageError for a timestamp that has not come yet, and SnapshotTooOldError for one
-        whose versions garbage collection has removed.
+        Raises UsageError for a timestamp in the future, and SnapshotTooOldError for one whose
+        versions garbage collection has removed.
         """
         context = self.context
         latest = context.oracle.read_timestamp()
@@ -177,10 +176,10 @@ class Repository:
         return snapshot
 
     def run(self, function: Callable[[Transaction], T], *, attempts: int = retry.ATTEMPTS) -> T:
-        """Run `function(transaction)` and commit; run it again if it conflicts (rule P13).
+        """Run `function(transaction)` and commit; run it again if it conflicts.
 
-        Returns what the function returned. It may run several times, so it should have no
-        effect but through its transaction. Raises RetriesExhaustedError after `attempts`.
+        Returns what the function returned. It may run several times, so it should have no effects
+        except through its transaction. Raises RetriesExhaustedError after `attempts`.
         """
         if self._context.prefetch is None and self._context.calls is None:
             return retry.run(function, self.transaction, self._clock, self._random, attempts)
@@ -188,17 +187,17 @@ class Repository:
             return retry.run(function, self.transaction, self._clock, self._random, attempts)
 
     def pending(self) -> dict[str, int]:
-        """How many cells wait for an observer, by `table.column`; costs what is dirty (N6)."""
+        """The number of dirty cells, by `table.column`; reads only the notify entries."""
         counts: Counter[str] = Counter()
         for table in self.schema:
-            # A cell's entries stand together; it is counted once.
+            # A cell's entries are adjacent; it is counted once.
             entries = self.context.store.walk_kind(Kind.NOTIFY, table.name)
             for cell, _ in itertools.groupby(entries, key=lambda entry: entry[0]):
                 counts[f"{cell.table}.{cell.column.decode()}"] += 1
         return dict(counts)
 
     def is_idle(self) -> bool:
-        """Whether no cell waits for an observer, at one moment; cheap however much is dirty."""
+        """Whether no cell is dirty, at one moment; cheap however many are."""
         store = self.context.store
         return self.context.oracle.at_one_moment(
             lambda: (
@@ -209,7 +208,7 @@ class Repository:
         )
 
     def set_aside(self) -> int:
-        """How many changes wait for an operator because their observer kept failing (N5)."""
+        """The number of dead-lettered changes, which wait for an operator."""
         store = self.context.store
         return sum(
             1
@@ -225,7 +224,7 @@ class Repository:
         The value is None where the cell was deleted.
         """
         store = self.context.store
-        # The snapshot checks the cell, finishes what is locked, and keeps the versions meanwhile.
+        # The snapshot checks the cell, resolves its locks, and protects its versions.
         with self.snapshot() as latest:
             latest.version(column, row)
             cell = Cell(column.table_name, column.table.encode_row(row), column.key)
@@ -241,7 +240,7 @@ class Repository:
                         if record.value is not None
                         else [value for _, value in store.entries(cell, Kind.DATA, at, at)]
                     )
-                    # None, if it was removed between the two looks.
+                    # Empty if it was removed between the two reads.
                     found += [(commit_ts, column.decode_value(value)) for value in data]
             return found
 
@@ -251,14 +250,14 @@ class Repository:
         retention: float = RETENTION,
         progress: Callable[[Collected], None] = lambda collected: None,
     ) -> Collected:
-        """Remove the versions that nobody can read any more; see `percola.gc.collector`.
+        """Remove the versions that no reader can see any more; see `percola.gc.collector`.
 
-        Safe beside everything else, and workers do it by themselves.
+        Safe to run at any time; workers also do it by themselves.
 
         Args:
-            retention: how many seconds a version stays readable after it was superseded. What
-                is still being read, by any process, stays in any case.
-            progress: called now and then with what has been done so far.
+            retention: how many seconds a version stays readable after it was superseded. Versions
+                that active snapshots of any process need are kept in any case.
+            progress: called after every batch with the totals so far.
 
         Raises StoreError; ConflictingOptionsError for a negative retention.
         """
@@ -266,20 +265,20 @@ class Repository:
         return collector.collect(progress=progress)
 
     def hold(self, ts: int, seconds: float, *, name: str | None = None) -> str:
-        """Keep what a reader at `ts` needs from garbage collection for `seconds`.
+        """Protect the versions that a reader at `ts` needs from garbage collection for `seconds`.
 
-        For readers that no process stands for all the time; a snapshot needs none. Holding again
-        by the same name replaces what was held, also by another process, and so renews it.
+        For readers that outlive a process or pause between runs; a snapshot needs no hold. A hold
+        replaces an earlier one of the same name, also of another process, and so renews it.
 
         Args:
             ts: a past timestamp.
-            seconds: from now on, by the wall clock, 0 to 1e9; it may take that long until
-                space is free again, so ask for little and renew it.
-            name: up to 128 bytes; a made-up one if there is none.
+            seconds: from now on, by the wall clock, 0 to 1e9; no space is freed for that long, so
+                use a short time and renew the hold.
+            name: up to 128 bytes; generated if None.
 
         Returns the name, for `release`. Raises SnapshotTooOldError if garbage collection has
-        removed what is needed, ConflictingOptionsError for a time or a name that cannot be,
-        UsageError for a timestamp that has not come yet.
+        removed versions that are needed, ConflictingOptionsError for an invalid time or name, and
+        UsageError for a timestamp in the future.
         """
         context = self.context
         latest = context.oracle.read_timestamp()
@@ -290,18 +289,18 @@ class Repository:
         return name
 
     def release(self, name: str) -> None:
-        """Hold nothing back by that name any longer; harmless if nothing was."""
+        """Remove the retention hold of that name; harmless if there is none."""
         holds.release(self.context.store, name)
 
     def holds(self) -> list[RetentionHold]:
-        """What is held back from garbage collection by name, the oldest timestamp first."""
+        """The current retention holds, the oldest timestamp first."""
         return holds.holds(self.context.store, self._clock)
 
     def resolve(self, error: CommitUnknownError) -> bool:
-        """Settle a commit whose outcome was unknown: whether it committed (rule P7).
+        """Settle a commit whose outcome was unknown; return whether it committed.
 
         If it has not committed by now, it never will. Raises SnapshotTooOldError if garbage
-        collection has removed what would have told.
+        collection has removed the record of the outcome.
         """
         context = self.context
         fate = context.resolver.fate(error.primary, error.start_ts, impatient=True)
@@ -311,7 +310,7 @@ class Repository:
         return False
 
     def close(self) -> None:
-        """Close the repository; what has been committed is on disk. Safe to call twice."""
+        """Close the repository; committed transactions are on disk. Safe to call twice."""
         if not self._closed:
             self._closed = True
             if self._close is not None:
@@ -319,7 +318,7 @@ class Repository:
 
 
 IMPORTING: Final[ContextVar[str]] = ContextVar("IMPORTING", default="")
-"""The module that a command or a job imports for its observers: `open` refuses meanwhile."""
+"""The module that a command or a job is importing for its observers; `open` raises meanwhile."""
 
 
 def open(
@@ -332,30 +331,29 @@ def open(
     lock_ttl_seconds: float = 10.0,
     lock_wait_seconds: float = 60.0,
 ) -> Repository:
-    """Open a repository, and create it if it is not there.
+    """Open a repository, and create it if it does not exist.
 
     Args:
         address: a folder, `lmdb:FOLDER`, `memory:`, or the address of a store elsewhere; see
             `percola.connect.cluster`.
         schema: the tables that this program uses. New ones are added to the repository;
             those of other programs stay.
-        create: whether to create a repository where there is none; without a schema none is
-            created either.
+        create: whether to create a repository if there is none; without a schema none is created.
         durability: "full" (the default) or "relaxed": whether a commit waits until it is on
             disk. Relaxed, a killed process still loses nothing, but a power cut or a crash of
             the system may lose the last commits or damage the repository. Given at creation,
             it becomes the repository's default.
-        one_step: commit in one step where the store can (rule P11). Off, every transaction
-            goes through both phases; both kinds work side by side.
-        lock_ttl_seconds: how long a commit may go without a sign of life before others may
-            roll it back.
+        one_step: commit in one step if the store can. If False, every transaction commits in two
+            phases; both kinds may run concurrently.
+        lock_ttl_seconds: how long a commit may go without refreshing its primary lock before
+            other clients may roll it back.
         lock_wait_seconds: how long a reader waits for the lock of a live transaction.
 
     Raises:
-        NotARepositoryError: there is something else, or nothing and it may not be created.
+        NotARepositoryError: the address has something else, or nothing and `create` is False.
         RepositoryVersionError: it was written by another version of Percola.
         SchemaMismatchError: the schema contradicts the one in the repository.
-        ConflictingOptionsError: options that do not go together.
+        ConflictingOptionsError: options that contradict each other, or an invalid value.
         UsageError: a module opens it while `percola worker` or a job imports that module.
         StoreError: the store cannot be opened.
     """
