@@ -9,18 +9,17 @@
         cluster.process("regionserver-2").start()
         cluster.await_ready()
 
-ZooKeeper, NameNode, DataNodes, master and region servers are processes of their own, as they are in
-production, made of the jars that `percola hbase-jars server` fetches. Everything of a cluster
-stands in its folder:
+ZooKeeper, NameNode, DataNodes, master and region servers are separate processes, as in production,
+run from the jars that `percola hbase-jars server` fetches. A cluster's files are in its folder:
 
-    cluster.json   how many processes, on which ports, with how much memory
-    logs/NAME.log  what each process logs; logs/NAME.out: what it printed
+    cluster.json   the number of processes, their ports and memory
+    logs/NAME.log  each process's log; logs/NAME.out: its output
     conf/NAME/     its settings
-    data/NAME/     what it keeps: a cluster that is taken down and up again has its tables
-    pids/NAME      its process
+    data/NAME/     its data: a restarted cluster still has its tables
+    pids/NAME      its process id and start time
 
-A cluster in a `with` block ends with it, whatever ends the program: a guard process watches
-(`pids`). One that `up` started runs until `down`.
+A cluster in a `with` block is stopped at its end, however the program ends: a guard process watches
+it (`pids`). One that `up` started runs until `down`.
 """
 
 from __future__ import annotations

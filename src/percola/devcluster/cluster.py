@@ -1,4 +1,4 @@
-"""A development cluster as a whole: brought up, looked at, taken down."""
+"""A development cluster as a whole: start, status and stop."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ class Cluster:
     """A development cluster in a folder; as a context manager it is up for the block.
 
     Args:
-        folder: where everything of it stands; made if it is not there. A cluster that is there
-            already is that cluster: its tables, its ports.
-        region_servers: how many (1 to 7); None: as many as the folder's has, or 3.
+        folder: the cluster's files; created if it is missing. A cluster that exists there is
+            reused, with its tables and ports.
+        region_servers: how many (1 to 7); None: as many as the existing cluster has, or 3.
         data_nodes: likewise.
         heap: MiB of heap for each process of a kind, instead of `settings.HEAP`.
-        first_port: the first of its 40 ports; None: what is free, below 32,000.
+        first_port: the first of its 40 ports; None: free ones below 32,000.
         host: the address of this machine on which everything listens; None: 127.0.0.1.
         away: region servers that run in network namespaces (`ip netns`) of their own, from which
             `host` can be reached: {"regionserver-2": (address there, name of the namespace)}.
-        session: seconds for which a region server may be silent before the others take it for dead:
-            few, to see one killed and replaced; None: 90, which no busy machine exceeds.
+        session: seconds for which a region server may be silent before it is considered dead: few,
+            to see one killed and replaced; None: 90, which no busy machine exceeds.
         settings: further settings of HBase's processes, by their names in `hbase-site.xml`; they
             overrule what is set here.
 
     Raises:
-        ClusterError: the folder holds a cluster of another shape, or cannot hold one.
+        ClusterError: the folder has a cluster of another layout, or cannot be used.
     """
 
     def __init__(
@@ -123,14 +123,14 @@ class Cluster:
         return Server(self._processes, name)
 
     def status(self) -> list[State]:
-        """What each process does now."""
+        """The state of each process."""
         return [self.process(name).state for name in self.names]
 
     def check(self) -> None:
-        """See that every process runs: no call to the others, which takes long if one does not.
+        """Check that every process runs, without calls to them, which may take long.
 
         Raises:
-            ClusterError: one has ended; with its last words.
+            ClusterError: one has ended; the message quotes its log.
         """
         for name in self.names:
             if not self.process(name).runs:
@@ -160,15 +160,15 @@ class Cluster:
         return self
 
     def up(self, seconds: float = 300.0, tell: Callable[[str], object] = lambda step: None) -> None:
-        """Start what does not run, and return once a table can be made and written.
+        """Start the processes that are not running; return once a table can be created and written.
 
         Args:
             seconds: how long that may take.
             tell: called with the name of each step that has something to start.
 
         Raises:
-            ClusterError: no Java, no jars, a port is taken, a process ended, or the time is up.
-                What this call started has been ended again.
+            ClusterError: no Java, no jars, a port is taken, a process ended, or a timeout. The
+                processes that this call started have been stopped.
         """
         end = time.monotonic() + seconds
         missing = [server.name for server in self._of(*settings.HEAP) if not server.runs]
@@ -194,20 +194,20 @@ class Cluster:
             raise
 
     def await_ready(self, seconds: float = 180.0) -> None:
-        """Wait until all answers: the master has come up, and knows the region servers that run.
+        """Wait until the master has started and knows exactly the region servers that run.
 
-        It knows those and no others: of one that was killed or stopped it has noticed it, though
-        its regions may still be on their way to another.
+        So it has noticed that a server was killed or stopped, though the server's regions may still
+        be moving to another.
 
         Raises:
-            ClusterError: a process ended by itself meanwhile, or the time is up.
+            ClusterError: a process ended by itself meanwhile, or a timeout.
         """
         end = time.monotonic() + seconds
         self._await("HDFS", self._hdfs_is_ready, end)
         self._await("HBase", self._hbase_is_ready, end)
 
     def region_servers(self) -> list[str]:
-        """The region servers that the master takes for alive: `regionserver-1`…, in order.
+        """The region servers that the master considers alive: `regionserver-1`…, in order.
 
         Raises:
             ClusterError: the master does not answer.
@@ -289,7 +289,7 @@ class Cluster:
         return self._figures("master", "Hadoop:service=HBase,name=Master,sub=Server")
 
     def _figures(self, name: str, bean: str) -> dict[str, Any] | None:
-        """What a process serves about itself; None if it does not answer yet."""
+        """The metrics that a process serves; None if it does not answer yet."""
         connection = http.client.HTTPConnection(
             self.layout.host, self.layout.ports(name)[1], timeout=5
         )
@@ -305,10 +305,10 @@ class Cluster:
     # --- Down -----------------------------------------------------------------------------
 
     def down(self) -> None:
-        """End every process; return once all are gone, after 20 seconds at the most.
+        """Stop every process; return once all have ended, after 20 seconds at most.
 
-        HBase closes its regions first, so that the next start need not replay a log. What does
-        not end in time is killed: nothing that was written is lost by that either.
+        HBase closes its regions first, so that the next start need not replay a log. Processes that
+        do not end in time are killed, which loses no writes either.
         """
         for kinds, seconds in (
             (("master",), 4.0),
@@ -329,15 +329,15 @@ class Cluster:
         self._close()
 
     def _close(self) -> None:
-        # Not by `down`: nobody needs these servers' last words, and HBase recovers from kill -9.
+        # Not by `down`: no orderly stop is needed here, and HBase recovers from kill -9.
         self._processes.kill_all()
         self._processes.end_guard()
 
 
 def _layout(folder: Path, wanted: Mapping[str, Any]) -> Layout:
-    """The layout of the folder's cluster, or, where there is none, one as it is asked for.
+    """The layout of the folder's cluster, or, if there is none, the requested one.
 
-    `wanted` are fields of it by their names; None: nothing is said of it.
+    `wanted` are its fields by name; None: not given.
     """
     said = {name: value for name, value in wanted.items() if value is not None}
     kept = Layout.load(folder)

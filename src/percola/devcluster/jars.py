@@ -1,6 +1,6 @@
 """The jars of HBase, fetched by Maven: the client's for `hbase://…`, the servers' for a cluster.
 
-The work is that of `hbase_jars.sh` beside this file, which needs no Python: set-up calls it first.
+The work is done by `hbase_jars.sh` beside this file, which needs no Python: set-up calls it first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from percola.errors import PercolaError
 SCRIPT: Final = Path(__file__).with_name("hbase_jars.sh")
 SETS: Final = ("client", "server")
 KDC: Final = "kdc"
-"""A Kerberos server: a set that only tests need, so that it is fetched with no other."""
+"""A Kerberos server: a set that only tests need, so it is fetched separately."""
 
 
 class JarsError(PercolaError):

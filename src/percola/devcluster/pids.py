@@ -1,15 +1,14 @@
-"""The development cluster's processes by id: found again, signalled, ended; never somebody else's.
+"""Finds, signals and ends the development cluster's processes by id, and never any other process.
 
-An id alone says little: the kernel gives it to another process some day. So a process is its id
-and when it began, noted in a file of the cluster's folder, `pids/NAME`; a signal goes through a
-handle that the kernel keeps on that one process. Should a file be missing, because whoever started
-the process was killed before it could write it, the process is found by its command line, which
-names the folder.
+The kernel reuses ids. So a process is identified by its id and its start time, recorded in a file
+of the cluster's folder, `pids/NAME`; signals are sent through a pidfd, which refers to that one
+process. If a file is missing, because the program that started the process was killed before it
+could write it, the process is found by its command line, which names the folder.
 
 Run as a program, `pids.py FOLDER PID BEGAN`, this is the guard of a cluster that
-must not outlive the process which started it: it ends the cluster once that has ended, whatever
-ended it. It imports nothing but the standard library, so that it starts at once and stays small.
-It needs Linux: /proc, and handles on processes.
+must not outlive the process which started it: it stops the cluster once that process has ended, for
+whatever reason. It imports only the standard library, so that it starts fast and stays small.
+Requires Linux: /proc and pidfds.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 GUARD: Final = "guard"
-"""The name of the process that watches over the one which started the cluster."""
+"""The name of the process that watches the one which started the cluster."""
 
 _STRAYS_LOOKED_FOR: Final = 0.5
 """Seconds in which a process that was just being started gets its command line."""
@@ -34,7 +33,7 @@ _STRAYS_LOOKED_FOR: Final = 0.5
 
 @dataclass(frozen=True)
 class ProcessId:
-    """One process of this machine, for ever: no other is ever equal to it.
+    """The identity of one process of this machine, never shared by another.
 
     Attributes:
         pid: its id.
@@ -64,7 +63,7 @@ class ProcessId:
 
     @property
     def stopped(self) -> bool:
-        """Whether it stands still by SIGSTOP."""
+        """Whether it is stopped by SIGSTOP."""
         found = _stat(self.pid)
         return found is not None and found[0] == "T" and int(found[19]) == self.began
 
@@ -112,7 +111,7 @@ class ProcessId:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """What the kernel says of a process, from its state on: see proc(5), `stat`, field 3."""
+    """The kernel's fields of a process, from its state on: see proc(5), `stat`, field 3."""
     try:
         # The name of the program, in brackets, may hold anything.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -22,14 +22,14 @@ GRACE: Final = 12.0
 
 
 class State(NamedTuple):
-    """What is to be said of a server.
+    """The state of a server.
 
     Attributes:
         name: which one.
         pid: its process id; None if it does not run.
         port: where its clients reach it.
         resident: bytes of memory that it has.
-        stopped: whether it stands still (`Server.stop`).
+        stopped: whether it is paused (`Server.stop`).
     """
 
     name: str
@@ -51,7 +51,7 @@ class Processes:
         self.folder = folder
         self.layout = layout
         self.logs = folder / "logs"
-        # What this program started, whose end it has to take note of.
+        # The processes that this program started, and so must wait for.
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._lock = threading.RLock()
 
@@ -136,7 +136,7 @@ class Processes:
                     )
 
     def last_words(self, name: str) -> str:
-        """The line that says why a process ended, and where the rest of what it said stands."""
+        """The line that explains why a process ended, and the path of its log."""
         log = self.log(name)
         out = log.with_suffix(".out")
         lines = [line for file in (out, log) if file.exists() for line in _lines(file)]
@@ -145,7 +145,7 @@ class Processes:
         return f"{last[:500]}\nIts log: {log if log.exists() else out}"
 
     def start_guard(self) -> None:
-        """Have the cluster ended when this program ends, whatever ends it.
+        """Start the guard, which stops the cluster when this program ends, for whatever reason.
 
         Raises:
             ClusterError: the guard does not start.
@@ -243,7 +243,7 @@ class Server:
         self.kill()
 
     def stop(self) -> None:
-        """Let it hang: it keeps its connections and answers nothing, until `resume`.
+        """Pause it: it keeps its connections and answers nothing, until `resume`.
 
         Raises:
             ClusterError: it does not run.
@@ -254,7 +254,7 @@ class Server:
             time.sleep(0.001)
 
     def resume(self) -> None:
-        """Let it go on after `stop`.
+        """Resume it after `stop`.
 
         Raises:
             ClusterError: it does not run.
@@ -271,7 +271,7 @@ class Server:
 
 
 def ask_to_end(process: ProcessId) -> None:
-    """Send SIGTERM; also to one that is stopped, which hears it once it goes on."""
+    """Send SIGTERM, also to a stopped process, which receives it once it resumes."""
     process.signal(signal.SIGTERM)
     process.signal(signal.SIGCONT)
 

@@ -1,10 +1,10 @@
-"""What each process of the development cluster is told: its ports, its files, its command line.
+"""The configuration of each process of the development cluster: ports, files, command line.
 
-A `Layout` says how many processes there are, on which ports, with how much memory; it is kept in
-the cluster's folder, so that another shell finds the same cluster. Everything listens on 127.0.0.1
-only, unless it is said: a test of networks puts processes into namespaces of their own, where each
-has another address. The ports of a cluster follow one another, below those that the kernel gives
-to outgoing connections: a port whose server was killed is still free when it comes back.
+A `Layout` is the number of processes, their ports and memory; it is stored in the cluster's folder,
+so that another shell finds the same cluster. Everything listens on 127.0.0.1 only, by default:
+network tests put processes into separate namespaces, where each has another address. The ports of a
+cluster are consecutive, below those that the kernel gives to outgoing connections, so that the port
+of a killed server is still free when it restarts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PORTS: Final = 40
 """How many ports in a row belong to a cluster, whether it uses them all or not."""
 
 FIRST_PORTS: Final = range(21_000, 32_000, PORTS)
-"""Where the ports of a cluster may begin, unless it is said."""
+"""Where the ports of a cluster may begin by default."""
 
 HEAP: Final[Mapping[str, int]] = {
     "zookeeper": 128,
@@ -51,7 +51,7 @@ SMALL_HEAP: Final[Mapping[str, int]] = {
 """The same for a cluster of one region server."""
 
 SESSION: Final = 90
-"""Seconds for which a server may be silent before others take it for dead; HBase's own default."""
+"""Seconds for which a server may be silent before it is considered dead; HBase's own default."""
 
 MOST: Final = 7
 """DataNodes, and region servers, that a cluster may have."""
@@ -70,7 +70,7 @@ MAINS: Final[Mapping[str, tuple[str, ...]]] = {
     "regionserver": ("org.apache.hadoop.hbase.regionserver.HRegionServer", "start"),
 }
 
-# What Hadoop and HBase reach into; Java 17 would keep them out.
+# Packages that Hadoop and HBase access by reflection; Java 17 denies that by default.
 _OPEN: Final = (
     *(f"--add-opens=java.base/java.{part}=ALL-UNNAMED" for part in ("io", "lang", "nio", "util")),
     "--add-opens=java.base/java.lang.reflect=ALL-UNNAMED",
@@ -109,7 +109,7 @@ logger.state.level = WARN
 
 
 class ClusterError(PercolaError):
-    """The development cluster cannot be started, or did not come up; nothing of it is left."""
+    """The development cluster cannot be started or did not become ready; no process is left."""
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,7 @@ def choose_ports(folder: Path, firsts: range = FIRST_PORTS) -> int:
 
 
 def write_files(folder: Path, layout: Layout, name: str) -> Path:
-    """Write what a process reads at its start; its folder of settings."""
+    """Write the settings of a process; returns their folder."""
     kind, _ = kind_of(name)
     conf = folder / "conf" / name
     data, scratch = folder / "data" / name, folder / "tmp" / name
