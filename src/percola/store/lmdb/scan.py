@@ -1,16 +1,17 @@
-"""§2.5: a range of rows column by column, out of LMDB's tree: what a reader of whole tables asks.
+"""§2.5: column-by-column scans of LMDB's tree, for readers of whole tables.
 
-Entries come in runs. Most tables look like this to most readers: every row has the same columns,
-each in one version, with its value in its record. A run like that is taken apart by Arrow and
-numpy, and nothing is done for a single entry:
+Entries are read in runs. In most tables, as most readers see them, every row has the same columns,
+each in one version, with its value in its record. Arrow and numpy split such a run as a whole, with
+no work per entry:
 
     run    a:title a:size  b:title b:size  c:title c:size   period 2
            [0::2] are titles, [1::2] are sizes, and both have the same rows
 
-Where anything else turns up (a lock, an older version, a missing column, a long value) the run is
-gone through entry by entry.
+A run that contains anything else (a lock, an older version, a missing column, a long value) is
+processed entry by entry.
 
-Needs pyarrow and numpy, which the extra `spark` brings; nothing else of the store does.
+This module needs pyarrow and numpy, which the extra `spark` installs; the rest of the store does
+not.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from percola.store.lmdb.keys import TOP, Keys
 _FIRST_RUN: Final = 64
 _RUN: Final = 2048
 _FEW: Final = 4
-"""Fewer rows than this are not worth taking apart."""
+"""Runs of fewer rows than this are processed entry by entry."""
 
 _STEPS: Final = 24
-"""How many entries that nobody wants are stepped over before the next wanted one is looked for."""
+"""The number of unwanted entries that are skipped one by one before seeking the next wanted one."""
 
 _LONG_BYTES: Final = 16 << 20
 """Long values of about so many bytes end a scan."""
@@ -66,12 +67,12 @@ class ColumnReader:
         self._sorted = sorted(self._places)
         # What has been found as arrays: the rows, and the columns' values.
         self._parts: list[tuple[pa.Array, list[pa.Array]]] = []
-        self._before = 0  # How many rows these have.
+        self._before = 0  # The number of rows in these.
         # What has been found since, entry by entry. A column's values may end early.
         self._rows: list[bytes] = []
         self._values: list[list[bytes | None]] = [[] for _ in columns]
         self._blocked: list[tuple[int, int, tuple[int, bytes]]] = []
-        self._last_row = b""  # As it stands in its keys.
+        self._last_row = b""  # Escaped, as in its keys.
         self._done = b""  # The cell that has been decided; its older versions do not matter.
         self._long = 0
 
@@ -119,7 +120,7 @@ class ColumnReader:
     # --- A run as a whole ---------------------------------------------------------------
 
     def _take(self, entries: list[bytes], records: list[bytes]) -> int:
-        """Take the run apart if it is regular; how many entries have been taken, 0 if it is not."""
+        """Split the run if it is regular; return how many entries were taken, 0 if it is not."""
         if not entries:
             return 0
         first = entries[0]
@@ -173,7 +174,7 @@ class ColumnReader:
     # --- Entry by entry -----------------------------------------------------------------
 
     def _step(self, entries: list[bytes], records: list[bytes]) -> bytes | None:
-        """Go through the entries one by one; returns a key to go on from, if that is far away."""
+        """Process the entries one by one; return the key to seek next, if it is far away."""
         idle = 0
         row, width = b"", 0
         for entry, record in zip(entries, records, strict=False):
@@ -237,7 +238,7 @@ class ColumnReader:
         values.append(value)
 
     def _reopen(self) -> None:
-        """Have the last row, which stands in an array, among those that are being put together."""
+        """Move the last row from its array to the rows that are being assembled."""
         rows, columns = self._parts.pop()
         self._before -= 1
         self._rows = [self._last_row]
@@ -249,10 +250,10 @@ class ColumnReader:
         at = bisect_left(self._sorted, column)
         return row + self._sorted[at] if at < len(self._sorted) else row[:-1] + b"\2"
 
-    # --- What was found -----------------------------------------------------------------
+    # --- Results ------------------------------------------------------------------------
 
     def _flush(self) -> None:
-        """Make arrays of what was found entry by entry."""
+        """Convert the rows found entry by entry to arrays."""
         count = len(self._rows)
         if count:
             columns = [

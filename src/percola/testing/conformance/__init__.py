@@ -1,1 +1,1 @@
-"""The claims that every store has to meet."""
+"""The conformance tests that every store has to pass."""

@@ -1,4 +1,4 @@
-"""§2.1: the claims of the store contract about reading column by column."""
+"""§2.1: conformance tests for column-by-column scans."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class ColumnClaims(Ground):
     def _columns(
         self, store: Store, table: str, start: bytes, end: bytes, names: Sequence[bytes], limit: int
     ) -> list[tuple[bytes, bytes, CellState]]:
-        """What `scan_columns` finds, as cells."""
+        """The result of `scan_columns`, as cells."""
         found: list[tuple[bytes, bytes, CellState]] = []
         position: bytes | None = start
         while position is not None:

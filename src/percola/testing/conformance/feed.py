@@ -1,4 +1,4 @@
-"""§2.1: the claims of the store contract about the feed of a table's changes."""
+"""§2.1: conformance tests for the feed of a table's changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FAR = 2**56 + 1
 
 
 class FeedClaims(Ground):
-    """What a feed lists, in which order, and what of it goes."""
+    """The entries of a feed, their order, and their removal."""
 
     @pytest.fixture
     def feed(self, store: Store) -> str:
@@ -35,7 +35,7 @@ class FeedClaims(Ground):
         return name
 
     def listed(self, store: Store, table: str, after: int = 0) -> list[ChangedRow]:
-        """All that the feed lists, in calls of few rows each."""
+        """All entries of the feed, in calls of few rows each."""
         everything = list(store.walk_changes(table, after, MAX_TS - 1, limit=2))
         assert everything == list(store.walk_changes(table, after, MAX_TS - 1))
         return everything
@@ -78,7 +78,7 @@ class FeedClaims(Ground):
                 self.put(store, feed, row, *changes)
         expected = [ChangedRow(ts, row, COLUMNS[1:]) for ts in (3, 255, 256, _FAR) for row in ROWS]
         assert self.listed(store, feed) == expected
-        # From any place on, and up to any timestamp.
+        # From any position, and up to any timestamp.
         for at, upto in itertools.product((0, 5, len(ROWS), len(expected) - 1), (3, 255, _FAR)):
             start = expected[at][:2]
             found, following = store.changes(feed, start, upto, 1000)

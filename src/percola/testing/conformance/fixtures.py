@@ -1,4 +1,4 @@
-"""What the conformance tests stand on: a store, a table, and ways to write to it."""
+"""Fixtures of the conformance tests: a store, a table, and helpers to write to it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ numbers = itertools.count(1)
 
 
 class Ground:
-    """A store and a table of its own for each test."""
+    """A store, and a separate table for each test."""
 
     def make_store(self, folder: Path) -> Store:
         """A store to test: a new one, or one whose tables are not those of other tests."""
@@ -51,14 +51,14 @@ class Ground:
         assert store.mutate([RowMutation(table, row, (), changes)]) == [True]
 
     def state(self, store: Store, table: str, ts: int) -> CellState:
-        """What a reader sees of the cell that these tests write."""
+        """The cell that these tests write, as a reader sees it."""
         return store.read([Cell(table, b"r", COLUMN)], ts)[0]
 
 
 def at_once(function: Callable[[int], T], threads: int = THREADS) -> list[T]:
-    """Call `function(i)` in many threads that begin together; the results in order.
+    """Call `function(i)` in many threads that begin together; return the results in order.
 
-    Meanwhile Python switches between threads as often as it can, so that races show.
+    Meanwhile Python switches between threads as often as it can, to expose races.
     """
     barrier = threading.Barrier(threads)
     usual = sys.getswitchinterval()
@@ -78,7 +78,7 @@ def at_once(function: Callable[[int], T], threads: int = THREADS) -> list[T]:
 def written(
     column: bytes, commit_ts: int, value: bytes | None, start_ts: int = 0, op: Op | None = None
 ) -> list[Put | Delete]:
-    """The changes of a committed write, its value where values of that size stand."""
+    """The changes of a committed write, with the value inline or in a data entry by its size."""
     start_ts = start_ts or commit_ts - 1
     op = op or (Op.DELETE if value is None else Op.PUT)
     inline = value if value is not None and len(value) <= INLINE_BYTES else None
@@ -97,5 +97,5 @@ def unchanged(column: bytes, commit_ts: int, last_change: LastChange, op: Op = O
 
 
 def lock(column: bytes, ts: int) -> Put:
-    """A lock, of which the store need not know what it says."""
+    """A lock, with a record that the store need not interpret."""
     return Put(Kind.LOCK, column, ts, b"lock")

@@ -1,8 +1,8 @@
-"""§2.1: the store contract as a plain dictionary, and random operations to compare stores by.
+"""§2.1: a model of the store interface, and random operations to compare stores with it.
 
-The model is what the contract says in the fewest words. A store and the model are given the
-same operations and must answer the same; Hypothesis finds the shortest list for which they do
-not.
+The model is the shortest implementation of the interface, with plain dictionaries. A store and the
+model get the same operations and must return the same results; Hypothesis finds the shortest list
+of operations for which they do not.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _SCANNED: Final = (Kind.LOCK, Kind.NOTIFY, Kind.FAILED)
 
 
 class StoreModel:
-    """One table, as simple as can be."""
+    """One table, in its simplest form."""
 
     def __init__(self) -> None:
         self.cells: dict[tuple[bytes, bytes, Kind], dict[int, bytes]] = {}
@@ -71,7 +71,7 @@ class StoreModel:
         return self.cells.get((row, column, kind), {})
 
     def mutate(self, mutation: RowMutation) -> bool:
-        """Apply a mutation if its conditions hold; whether they did."""
+        """Apply a mutation if its conditions hold; return whether they did."""
         for present, kind, column, low, high in mutation.conditions:
             held = any(low <= ts <= high for ts in self.of(mutation.row, column, kind))
             if held is not present:
@@ -85,7 +85,7 @@ class StoreModel:
         return True
 
     def state(self, row: bytes, column: bytes, ts: int) -> CellState:
-        """What a reader at `ts` sees of a cell."""
+        """A cell as a reader at `ts` sees it."""
         for lock in self.of(row, column, Kind.LOCK).items():
             if lock[0] <= ts:
                 return lock, 0, None
@@ -107,7 +107,7 @@ class StoreModel:
         return NOTHING
 
     def newest_change(self, row: bytes, column: bytes) -> LastChange:
-        """The newest put or delete of a cell, or what a newer record says of it."""
+        """The newest put or delete of a cell, or the one that a newer record repeats."""
         writes = self.of(row, column, Kind.WRITE)
         for commit_ts in sorted(writes, reverse=True):
             record = decode_write(writes[commit_ts])
@@ -151,7 +151,7 @@ class StoreModel:
 
 @dataclass(frozen=True)
 class Write:
-    """A write record, with a data entry if the value is too long to stand in it."""
+    """A write record, with a data entry if the value is too long for the record."""
 
     column: bytes
     commit_ts: int
@@ -172,7 +172,7 @@ class Mutate:
 
 @dataclass(frozen=True)
 class Look:
-    """Everything that can be asked: one cell, its entries, and scans of a range."""
+    """All kinds of reads: one cell, its entries, and scans of a range."""
 
     row: bytes
     end: bytes
@@ -261,7 +261,7 @@ class Comparison:
     model: StoreModel = field(default_factory=StoreModel)
 
     def do(self, operation: Operation) -> None:
-        """Do the operation on both; AssertionError where they disagree."""
+        """Run the operation on both; AssertionError where they disagree."""
         if isinstance(operation, Mutate):
             self._mutate(operation)
         elif isinstance(operation, Look):
@@ -279,7 +279,7 @@ class Comparison:
             changes.append(Put(Kind.WRITE, write.column, write.commit_ts, record))
             if value is not None and inline is None:
                 changes.append(Put(Kind.DATA, write.column, write.start_ts, value))
-        # Only what the contract speaks of: one change an entry, one lock a cell.
+        # Only what the interface allows: one change per entry, one lock per cell.
         chosen: dict[tuple[Kind, bytes, int], Put | Delete] = {}
         locks = {column: set(self.model.of(row, column, Kind.LOCK)) for column in COLUMNS}
         for change in (*changes, *operation.changes):
@@ -293,7 +293,7 @@ class Comparison:
         applied = self.model.mutate(mutation)
         assert self.store.mutate([mutation]) == [applied]
         if self.store.has_notify_table and not applied:
-            # Notify entries may have been put though it was refused: they are taken back.
+            # Notify entries may have been put although it was refused: they are removed.
             known = self.model.cells
             for change in (one for one in changes if one.kind is Kind.NOTIFY):
                 value = known.get((row, change.column, Kind.NOTIFY), {}).get(change.ts)

@@ -1,4 +1,4 @@
-"""§2.1, rule P11: what a store must do that commits a transaction in one step."""
+"""§2.1, rule P11: conformance tests for stores that commit a transaction in one step."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ from percola.testing.conformance.suite import RANDOM, StoreConformance
 
 _PUT, _DELETE, _LOCK = int(Op.PUT), int(Op.DELETE), int(Op.LOCK)
 Sighting = tuple[int, list[int]]
-"""What a reader saw: its timestamp, and the commit_ts of each cell's newest write."""
+"""A reader's result: its timestamp, and the commit_ts of each cell's newest write."""
 
 
 class OneStepConformance(StoreConformance):
-    """The claims of `OneStepStore`, on top of those of `Store`."""
+    """The conformance tests of `OneStepStore`, in addition to those of `Store`."""
 
     def make_store(self, folder: Path) -> OneStepStore:
         """A store to test: a new one, or one whose tables are not those of other tests."""
@@ -344,7 +344,7 @@ class OneStepConformance(StoreConformance):
 
 
 def commit_often(store: OneStepStore, cell: Cell, times: int) -> list[int]:
-    """Commit a new value of the cell so many times; the timestamps."""
+    """Commit new values of the cell; return their timestamps."""
     committed = []
     for _ in range(times):
         outcome = store.commit_one_step(store.last_drawn(), [(cell, _PUT, b"v", False)])
@@ -354,7 +354,7 @@ def commit_often(store: OneStepStore, cell: Cell, times: int) -> list[int]:
 
 
 def sight(store: OneStepStore, cells: Sequence[Cell]) -> Sighting:
-    """Begin to read as a transaction does, and say what it sees."""
+    """Begin to read as a transaction does, and return what it reads."""
     start_ts = store.last_drawn()
     return start_ts, [state[1] for state in store.read(cells, start_ts)]
 

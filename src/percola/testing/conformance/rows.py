@@ -1,4 +1,4 @@
-"""§2.1: the claims of the store contract about single rows: conditions, changes, reads."""
+"""§2.1: conformance tests for single rows: conditions, changes, reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""§2.1, rule P12: the claims of the store contract about old versions and the safe point."""
+"""§2.1, rule P12: conformance tests for old versions and the safe point."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ READS: dict[str, Callable[[Store, Cell, int], object]] = {
 
 
 class SafePointClaims(Ground):
-    """Every version, and the timestamps below which nothing is read."""
+    """All versions, and the safe point, below which reads fail."""
 
     @pytest.mark.parametrize("limit", [1, 2, 5, 1000])
     def test_versions_finds_every_write_record_once_row_by_row_newest_first(

@@ -1,4 +1,4 @@
-"""§2.1: the claims of the store contract about order: keys, scans, tablets."""
+"""§2.1: conformance tests for order: keys, scans, tablets."""
 
 from __future__ import annotations
 

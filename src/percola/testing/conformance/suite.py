@@ -1,7 +1,7 @@
-"""§2.1: what every store must do, as tests to run on it.
+"""§2.1: the conformance tests of a store.
 
-Whoever writes a store for Percola derives a class in a test module of theirs, says how a store
-is made, and pytest does the rest; each test's name is a claim of the contract in
+The author of a store for Percola derives a class in a test module and defines how to create a
+store; pytest does the rest. Each test's name states a property of the interface in
 `percola.store.base`.
 
     class TestMyStore(StoreConformance):
@@ -9,7 +9,7 @@ is made, and pytest does the rest; each test's name is a claim of the contract i
             return MyStore(folder)
 
 A store that can commit a transaction in one step derives from `OneStepConformance`, which adds
-its claims. Every test works in a table of its own, so a store that is expensive to make may be
+further tests. Every test uses a separate table, so a store that is expensive to create may be
 shared: override the fixture `store` with one of a wider scope.
 """
 
@@ -50,7 +50,7 @@ RANDOM: Final = settings(
 
 
 class StoreConformance(RowClaims, ScanClaims, ColumnClaims, SafePointClaims, FeedClaims):
-    """The claims of `Store`."""
+    """The conformance tests of `Store`."""
 
     # --- Limits and refusals ------------------------------------------------------------
 
