@@ -8,21 +8,21 @@ written, in the very mutation that writes them. A follower goes from one timesta
         upto = feed.settled(repo, docs)
         for change in feed.changes(repo, docs, after, upto):
             ...                    # change.row, change.commit_ts, change.changed, change.image
-        after = upto               # kept with what came of the changes, it is where to go on
+        after = upto               # stored with the results, it is the position to resume from
 
 Why none is missed, with commits in flight at every moment (§2.2, rule P2):
 
-* `settled` draws its timestamp T first, and looks for locks after that. A transaction whose
-  commit_ts is at most T had drawn it by then, and all its locks stood before: so each of its cells
-  is either committed, and listed, or still locked, and found.
-* A lock that is found is finished or undone if its transaction is decided, or its owner dead. If
-  neither, its transaction commits above its start_ts, if at all: so T goes below that.
-* A lock that comes later is of a transaction that commits above T. A timestamp that was settled
-  once stays so, and what is read up to it need not heed locks.
+* `settled` draws its timestamp T first, and scans for locks after that. A transaction whose
+  commit_ts is at most T had drawn it by then, after taking all its locks: so each of its cells is
+  either committed and listed, or still locked and found.
+* A lock that is found is rolled forward or back if its transaction is decided or its owner dead.
+  Otherwise its transaction commits above its start_ts, if at all: T is lowered below that.
+* A lock taken later belongs to a transaction that commits above T. A settled timestamp stays
+  settled, and reads up to it can ignore locks.
 * A commit in one step draws its commit_ts in the store transaction that writes and lists it.
 
-What can be followed reaches back to the safe point of garbage collection, and to where the feed
-was turned on. Below, nothing is left out in silence: there is an error.
+A feed reaches back to the safe point of garbage collection, or to the timestamp at which it was
+turned on. Reads below that fail; changes are never omitted silently.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _CHUNK: Final = 1024
 _RECORDS: Final = 16
 
 Wanted = Sequence[tuple[bytes, bool]] | None
-"""Which columns are read, as `Store.scan` has it: (name, is_prefix) pairs, or None for all."""
+"""The columns to read, as for `Store.scan`: (name, is_prefix) pairs, or None for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,9 @@ class Change(Generic[R]):
 
     Attributes:
         row: the row's key.
-        commit_ts: when: the transaction's commit timestamp.
+        commit_ts: the transaction's commit timestamp.
         changed: the names of the columns that it put or deleted.
-        image: the row as it was at `commit_ts`, with all the columns that were asked for.
+        image: the row as it was at `commit_ts`, with all requested columns.
     """
 
     row: R
@@ -79,8 +79,8 @@ class Change(Generic[R]):
 class RowImage(NamedTuple):
     """A row at a timestamp as the store has it: encoded columns and values.
 
-    `changed` are the columns that were put or deleted at `commit_ts`; in a first reading, those
-    that there are.
+    `changed` has the columns that were put or deleted at `commit_ts`; in an initial read, all
+    columns that exist.
     """
 
     row: bytes
@@ -95,12 +95,13 @@ class RowImage(NamedTuple):
 def settled(repo: Repository, table: Table[Any] | str) -> int:
     """The newest timestamp at or below which nothing in the table can commit any more.
 
-    It is below every lock that stands, so whoever reads at it waits for nobody. It goes down
-    never for good reason, but it may: a transaction that began long ago and locks only now
-    lowers it, though it will commit above. What was settled once stays so.
+    It is below every current lock, so reads at it never wait. It may be lower than in an earlier
+    call, although it need not be: a transaction that began long ago and takes its locks only now
+    lowers it, though it will commit above. A settled timestamp stays settled.
 
-    Locks of ended transactions, and of dead processes, are resolved on the way; live ones are not
-    waited for. Costs what is locked, not the table. Raises UnknownTableError, StoreError.
+    Locks of ended transactions and of dead processes are resolved on the way; live ones are not
+    waited for. The cost depends on the number of locks, not on the table's size. Raises
+    UnknownTableError, StoreError.
     """
     name = repo.table(table if isinstance(table, str) else table.name).name
     context = repo.context
@@ -131,7 +132,7 @@ def settle(repo: Repository, table: Table[Any] | str, upto: int) -> int:
 def since(repo: Repository, table: Table[Any] | str) -> int:
     """The oldest timestamp from which the table can be followed.
 
-    It is where the feed was turned on, or the safe point of garbage collection if that is later.
+    The timestamp at which the feed was turned on, or the safe point if that is later.
     Raises NoFeedError if the table keeps no feed.
     """
     store = repo.context.store
@@ -151,10 +152,10 @@ def _begun(store: Store, table: str) -> int:
 
 
 def check_start(repo: Repository, table: str, after: int) -> None:
-    """Raise what keeps the table from being followed from `after` on, if anything does.
+    """Check that the table can be followed from `after` on.
 
-    NoFeedError if it keeps no feed, or only since later; UsageError for a timestamp that has not
-    come yet; SnapshotTooOldError if garbage collection has been there.
+    Raises NoFeedError if it keeps no feed, or only since later; UsageError for a timestamp in the
+    future; SnapshotTooOldError for one below the safe point.
     """
     context = repo.context
     begun = _begun(context.store, table)
@@ -245,9 +246,9 @@ def read_changes(
     end: bytes = b"",
     wanted: Wanted = None,
 ) -> Iterator[RowImage]:
-    """The changes of a range of rows as the store has them; nothing is waited for.
+    """The changes of a range of rows as the store has them; never waits.
 
-    Only for what is settled up to `upto`. Raises SnapshotTooOldError, NoFeedError.
+    `upto` must be settled. Raises SnapshotTooOldError, NoFeedError.
     """
     listed = store.walk_changes(table, after, upto, start=start, end=end)
     for commit_ts, group in itertools.groupby(listed, key=lambda one: one[0]):
@@ -260,7 +261,7 @@ def read_changes(
 def _images(
     store: Store, table: str, rows: list[bytes], ts: int, wanted: Wanted
 ) -> Iterator[dict[bytes, bytes]]:
-    """What rows hold at a settled timestamp."""
+    """The values of rows at a settled timestamp."""
     if wanted is None or any(is_prefix for _, is_prefix in wanted):
         for row in rows:
             cells, _ = store.scan(table, row, row + b"\0", ts, columns=wanted)
@@ -286,7 +287,7 @@ def read_rows(
 ) -> Iterator[RowImage]:
     """The rows of a range as they are at a settled timestamp, each with its newest commit_ts.
 
-    Nothing is waited for. Raises SnapshotTooOldError.
+    Never waits. Raises SnapshotTooOldError.
     """
     position: bytes | None = start
     while position is not None:
@@ -302,7 +303,7 @@ def read_rows(
 def _visible(
     store: Store, cells: Iterable[tuple[Cell, CellState]], ts: int
 ) -> Iterator[tuple[bytes, int, bytes]]:
-    """What cells hold at a settled timestamp: (column, commit_ts, value)."""
+    """The existing values of cells at a settled timestamp: (column, commit_ts, value)."""
     for cell, (lock, commit_ts, raw) in cells:
         if lock is not None:
             commit_ts, raw = _beneath(store, cell, ts)
@@ -311,7 +312,7 @@ def _visible(
 
 
 def _beneath(store: Store, cell: Cell, ts: int) -> tuple[int, bytes | None]:
-    """What a cell holds at a settled timestamp: its lock is of one that commits above."""
+    """The value of a locked cell at a settled timestamp; the lock's owner commits above it."""
     change: LastChange | None = None
     high = ts
     while change is None:
@@ -324,6 +325,6 @@ def _beneath(store: Store, cell: Cell, ts: int) -> tuple[int, bytes | None]:
         if op is Op.PUT and value is None:
             data = store.entries(cell, Kind.DATA, start_ts, start_ts)
             value = data[0][1] if data else None
-    # After the look, as every reader does: then nothing that it needed was missing (P12).
+    # Check after the reads, as every reader does: then no record was missing (P12).
     store.check_safe_point(ts)
     return change.commit_ts, value

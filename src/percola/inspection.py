@@ -1,4 +1,4 @@
-"""§2.1, §2.2, §2.4: what a repository holds, for those who look after it.
+"""§2.1, §2.2, §2.4: inspection of a repository's contents, for operators.
 
 Transactions hide locks, versions and notify entries; these functions show them. They read the
 store as it is at the moment: nothing waits for a lock, resolves one, or needs a worker to run.
@@ -46,7 +46,7 @@ _ACKS: Final = ack_column("", b"").partition(b":")[0] + b":"
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """Everything that stands at one timestamp of a cell: a line of figure 4.
+    """All entries at one timestamp of a cell: a line of figure 4.
 
     Attributes:
         ts: the timestamp.
@@ -67,10 +67,10 @@ class Version:
 
 
 def history(repo: Repository, column: Column[R, Any] | WeakColumn[R], row: R) -> list[Version]:
-    """All that is kept of a cell, the highest timestamp first (§2.1, figure 4).
+    """All stored entries of a cell, the highest timestamp first (§2.1, figure 4).
 
-    Small values, which stand inside lock and write records, are shown at the timestamp of
-    their data, where the paper has them. What commits while this reads may appear in part.
+    Small values, which are inline in lock and write records, are shown at the timestamp of
+    their data, as in the paper. A concurrent commit may appear in part.
 
     Raises WrongTypeError, RowTooLongError or UnknownTableError for a cell that cannot be.
     """
@@ -129,7 +129,7 @@ def _acknowledgments(repo: Repository, cell: Cell) -> dict[int, list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class HeldLock:
-    """A lock that stands on a cell now.
+    """A lock on a cell.
 
     Attributes:
         cell: the locked cell.
@@ -149,7 +149,7 @@ class HeldLock:
 
     @property
     def is_primary(self) -> bool:
-        """Whether this is the cell that decides about the transaction."""
+        """Whether this cell is the transaction's primary."""
         return self.record.primary == self.cell
 
 
@@ -168,10 +168,10 @@ def locks(repo: Repository) -> Iterator[HeldLock]:
 
 
 def settle_the_dead(repo: Repository) -> int:
-    """Finish or undo what dead processes have left locked; how many locks went.
+    """Resolve the locks of dead processes; return how many locks were removed.
 
-    Whoever meets such a lock does so (§2.2); this does it for those that nobody may ever meet. What
-    a snapshot shows does not change by it. Locks of those that live are left alone.
+    Any client that meets such a lock resolves it (§2.2); this also finds those that no client may
+    ever meet. Snapshots do not change. Locks of live processes are left alone.
     """
     resolver = repo.context.resolver
     return sum(resolver.try_resolve(*entry) for entry in _entries(repo, Kind.LOCK))
@@ -182,11 +182,11 @@ def settle_the_dead(repo: Repository) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """A dirty cell: its observers have yet to run.
+    """A dirty cell: its observers have not run yet.
 
     Attributes:
         cell: the cell that changed, or was notified weakly.
-        timestamps: those of its notify entries, in order; one run may answer them all.
+        timestamps: the timestamps of its notify entries, in order; one run may answer them all.
     """
 
     cell: Cell
@@ -194,7 +194,7 @@ class Notification:
 
 
 def notifications(repo: Repository, *, table: Table[Any] | None = None) -> Iterator[Notification]:
-    """Every dirty cell, of one table if it is named, in order (rule N6: no clean one is read)."""
+    """All dirty cells, or those of one table, in order; reads no clean cell."""
     entries = _entries(repo, Kind.NOTIFY, table)
     for cell, group in itertools.groupby(entries, key=lambda entry: entry[0]):
         yield Notification(cell, tuple(sorted(ts for _, ts, _ in group)))
@@ -202,11 +202,11 @@ def notifications(repo: Repository, *, table: Table[Any] | None = None) -> Itera
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A change that was dead-lettered for an observer, which had failed too often (rule N5).
+    """A change that was dead-lettered for an observer that failed too often.
 
     Attributes:
-        cell: the cell that it was to look at.
-        ts: the timestamp of the newest change that it was to look at.
+        cell: the cell that changed.
+        ts: the timestamp of the newest change that the observer had to handle.
         observer: its name.
         attempts: how often it was tried.
         at_ms: when it was dead-lettered, in milliseconds since the epoch.
@@ -232,12 +232,12 @@ def failures(
 ) -> Iterator[Failure]:
     """Dead-lettered changes, in the order of tables and rows.
 
-    Only those of an observer, a table, or a row of that table, if such are given.
+    Only those of the given observer, table, or row of that table, if given.
     """
     key = table.encode_row(row) if table is not None and row is not None else None
     entries = _entries(repo, Kind.FAILED, table, key)
     for cell, group in itertools.groupby(entries, key=lambda entry: entry[0]):
-        *_, (_, ts, raw) = group  # The newest; a failure that came late may stand before it.
+        *_, (_, ts, raw) = group  # The newest; an older failure may have arrived late.
         entry = json.loads(raw)
         if observer in (None, entry["observer"]):
             yield Failure(
@@ -258,10 +258,10 @@ def retry_failures(
     table: Table[R] | None = None,
     row: R | None = None,
 ) -> int:
-    """Have observers run again for dead-lettered changes: all, or those that `failures` lists.
+    """Run observers again for dead-lettered changes: all, or those that `failures` lists.
 
-    Each cell becomes dirty again, in the same row mutation that removes the failure. Returns
-    how many; one that somebody else has dealt with meanwhile is not counted.
+    Each cell becomes dirty again, in the same row mutation that removes the failure. Returns the
+    number of changes, without those that another client has handled in the meantime.
     """
     context = repo.context
     retried = 0
@@ -296,7 +296,7 @@ class Process:
 
     Attributes:
         token: its liveness token, by which locks name it.
-        pid: its number.
+        pid: its process id.
         observers: the names of the observers that it runs, by column (`table.column`).
     """
 

@@ -97,7 +97,7 @@ class Column(Generic[R, V]):
         return hash(self.address)
 
     def encode_value(self, value: V) -> bytes:
-        """Encode `value`; raises WrongTypeError with a sentence if it has a wrong type."""
+        """Encode `value`; raises WrongTypeError if it has a wrong type."""
         try:
             return self.encode(value)
         except (TypeError, ValueError, AttributeError) as error:
@@ -131,7 +131,7 @@ class Family(Generic[R, V]):
         self.codec = codec
         self.prefix = name.encode() + b":"
         self.read = self.prefix + start.encode()
-        """What the columns begin with that a read of the family finds."""
+        """The prefix of the columns that a read of the family returns."""
 
     def __repr__(self) -> str:
         return f"{self.table.name}.{self.name}:*"
@@ -185,8 +185,8 @@ class WeakColumn(Generic[R]):
 class Table(Generic[R]):
     """A table: rows of one key type (str or bytes, in byte order) with declared columns.
 
-    With `feed` the repository keeps a feed of its changes (`percola.feed`): from the time on when
-    a program first declares it so, whoever writes, and for good.
+    With `feed` the repository keeps a feed of its changes (`percola.feed`), permanently and for all
+    writers, from the time when a program first declares it.
     """
 
     __slots__ = ("_members", "decode_row", "feed", "name", "rows")
@@ -297,7 +297,7 @@ class Table(Generic[R]):
 
 
 class Schema:
-    """The tables of a repository. It can be stored, and compared with what is stored."""
+    """The tables of a repository. It can be stored, and compared with the stored schema."""
 
     __slots__ = ("_tables",)
 
@@ -352,7 +352,7 @@ class Schema:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """What `to_json` wrote, or DamagedRecordError; codecs that are not built in read bytes."""
+        """The inverse of `to_json`; codecs that are not built in read bytes. DamagedRecordError."""
         try:
             return cls(_stored_table(stored) for stored in json.loads(text)["tables"])
         except (ValueError, TypeError, KeyError, RecursionError, SchemaError) as error:
@@ -361,9 +361,9 @@ class Schema:
             ) from error
 
     def with_codecs_of(self, declared: Schema) -> Schema:
-        """This schema, with the tables that `declared` has too taken from there if equal.
+        """This schema, with tables replaced by the equal ones of `declared`.
 
-        What is stored names a codec, but cannot hold it: the program's own tables can.
+        The stored schema has only the names of codecs; the program's tables have the codecs.
         """
         tables = dict(self._tables)
         for table in declared:
@@ -373,10 +373,10 @@ class Schema:
         return Schema(tables.values())
 
     def merged_into(self, stored: Schema) -> Schema:
-        """What to store when a program declares `self` and the repository holds `stored`.
+        """The schema to store when a program declares `self` and the repository has `stored`.
 
-        New tables and columns are added; those that the program does not name stay, and so does a
-        feed. Raises SchemaMismatchError where both name the same thing and mean something else.
+        New tables and columns are added; those that the program does not name are kept, and so is a
+        feed. Raises SchemaMismatchError if the two declare something differently.
         """
         merged = json.loads(stored.to_json())
         by_name = {table["name"]: table for table in merged["tables"]}
