@@ -171,12 +171,13 @@ def test_no_lock_of_an_open_repository_is_left_out_here(
     """Every lock in an object that is made anew in a child, with the hooks as the list of them."""
     running = Worker(local, [measure])
     named = {*LOCKS, *COUNTED_LOCKS, *WORKER_LOCKS, *NETWORK_LOCKS, *WAITED_FOR}
-    owners = [hooks.in_child() for hooks in forks._registered.values()]
+    # Copies: threads of other tests may register objects, and objects may get fields meanwhile.
+    owners = [hooks.in_child() for hooks in [*forks._registered.values()]]
     found = {
         f"{type(owner).__name__}.{field}"
         for one in owners
         if type(owner := getattr(one, "__self__", None)).__module__.startswith("percola.")
-        for field, value in vars(owner).items()
+        for field, value in [*vars(owner).items()]
         if isinstance(value, LOCK_TYPES)
     }
     assert found
