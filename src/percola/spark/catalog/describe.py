@@ -11,16 +11,14 @@ So the answer is encoded as a schema, which `io.percola.spark.Source` decodes:
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from typing import Final
 
 from pyspark.sql.types import NullType, StructField, StructType
 
 from percola.errors import PercolaError, UnknownTableError
-from percola.spark.columns import fields_of
 from percola.spark.options import READ, Options
-from percola.spark.read.snapshot import frame_schema, snapshot_timestamp
+from percola.spark.read.snapshot import HOLD_SECONDS, frame_schema, snapshot_timestamp
 from percola.transactions.jobs.job_row import JOBS
 
 DESCRIBE: Final = "describe"
@@ -52,12 +50,13 @@ def _repository(options: Options) -> StructType:
 
 
 def _table(options: Options) -> StructType:
+    # The repository stays open for `frame_schema`, which then shares this process's connection.
     with options.open() as repository:
-        table = options.table(repository)
         ts = snapshot_timestamp(repository, options)
-        fields = fields_of(table, options.row_column).fields
-    # The query is planned and read later: a retention hold protects its timestamp until then.
-    _, ts = frame_schema(options, ts, f"query-{uuid.uuid4().hex}")
-    row, *columns = fields
+        # The query is planned and read later: a retention hold protects its timestamp until then.
+        # Named by what it holds, so that queries of an unchanged repository share one.
+        seconds = options.seconds("holdSeconds", HOLD_SECONDS)
+        found, ts = frame_schema(options, ts, f"query-{ts}-{seconds:g}")
+    row, *columns = found.fields
     schema = StructType([StructField(row.name, row.dataType, nullable=False), *columns])
     return StructType([StructField("table", schema, metadata={"snapshot": ts})])
