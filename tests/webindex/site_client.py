@@ -91,7 +91,11 @@ def served(folder: Path) -> Iterator[Served]:
         thread = Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:
-            with httpx.Client(base_url=address, timeout=60, trust_env=False) as client:
+            # A kept connection may be closed by the server, idle for 5 s, while a request goes out.
+            fresh = httpx.Limits(max_keepalive_connections=0)
+            with httpx.Client(
+                base_url=address, timeout=60, trust_env=False, limits=fresh
+            ) as client:
                 yield Served(repo, index, client)
         finally:
             server.should_exit = True
