@@ -80,7 +80,7 @@ class Cell(NamedTuple):
 
 # --- Write records ----------------------------------------------------------------------
 #
-#   op (1 byte) | flags (1 byte) | start_ts (8 bytes) | what the flags say:
+#   op (1 byte) | flags (1 byte) | start_ts (8 bytes; its top bit: silent) | what the flags say:
 #       INLINE        the value
 #       LAST_CHANGE   commit_ts (8 bytes) and write record of the newest change below this
 #                     record; 0 and nothing if there is none
@@ -90,6 +90,9 @@ WRITE_HEADER: Final = _WRITE.size
 INLINE: Final = 1
 LAST_CHANGE: Final = 2
 _DECIDES: Final = 4
+# Not a flag: readers that take a put's value or start_ts compare the whole byte of flags.
+_SILENT: Final = 1 << 63
+_CHANGES: Final = frozenset((int(Op.PUT), int(Op.DELETE)))
 _TS: Final = struct.Struct(">Q")
 CHANGE_RECORD: Final = WRITE_HEADER + _TS.size
 
@@ -115,6 +118,7 @@ class WriteRecord(NamedTuple):
             client that wrote the record did not know it: then read the records below it.
         decides: whether this record, which changes nothing, is the primary's: clients that meet
             the transaction's other locks learn from it that the transaction has committed.
+        silent: whether this put or delete of an observed column was to notify nobody.
     """
 
     op: Op
@@ -122,6 +126,7 @@ class WriteRecord(NamedTuple):
     value: bytes | None
     last_change: LastChange | None = None
     decides: bool = False
+    silent: bool = False
 
 
 def encode_write(
@@ -130,11 +135,14 @@ def encode_write(
     value: bytes | None = None,
     last_change: LastChange | None = None,
     decides: bool = False,
+    silent: bool = False,
 ) -> bytes:
     """Encode a write record of operation `op` (an `Op`); see `WriteRecord` for the rest.
 
     At most one of `value` and `last_change` is given.
     """
+    if silent:
+        start_ts |= _SILENT
     if value is not None:
         return _WRITE.pack(op, INLINE, start_ts) + value
     flags = _DECIDES if decides else 0
@@ -149,18 +157,25 @@ def decode_write(raw: bytes) -> WriteRecord:
         op, flags, start_ts = _WRITE.unpack_from(raw)
         if flags <= INLINE:
             record = WriteRecord(Op(op), start_ts, raw[WRITE_HEADER:] if flags else None)
+            if start_ts & _SILENT and op in _CHANGES:
+                record = record._replace(start_ts=start_ts ^ _SILENT, silent=True)
         else:
             last_change = _decode_change(raw[WRITE_HEADER:]) if flags & LAST_CHANGE else None
             record = WriteRecord(Op(op), start_ts, None, last_change, bool(flags & _DECIDES))
     except (struct.error, ValueError) as error:
         raise _damaged("write", raw) from error
-    if start_ts > MAX_TS or (not flags & (INLINE | LAST_CHANGE) and len(raw) > WRITE_HEADER):
+    if record.start_ts > MAX_TS or (not flags & (INLINE | LAST_CHANGE) and len(raw) > WRITE_HEADER):
         raise _damaged("write", raw)
     if flags > INLINE and (
         flags & INLINE or flags > LAST_CHANGE | _DECIDES or record.op in (Op.PUT, Op.DELETE)
     ):
         raise _damaged("write", raw)
     return record
+
+
+def start_ts_of(raw: bytes) -> int:
+    """The start_ts of an encoded put, without decoding the rest of its record."""
+    return int.from_bytes(raw[2:WRITE_HEADER], "big") & MAX_TS
 
 
 def repeated_change(raw: bytes) -> tuple[int, bytes] | None:
@@ -224,6 +239,7 @@ def _damaged(what: str, raw: bytes) -> DamagedRecordError:
 _LOCK: Final = struct.Struct(">BBQIHHHH")
 _OBSERVED: Final = 2
 _LOCK_LAST_CHANGE: Final = 4
+_LOCK_SILENT: Final = 8
 _LOCK_TAIL: Final = INLINE | _LOCK_LAST_CHANGE
 
 
@@ -241,6 +257,7 @@ class LockRecord(NamedTuple):
         value: the value, if it is small enough to be inline; else None.
         last_change: in a lock that changes nothing, the newest change below it, for the write
             record that will replace it; None if it is not known.
+        silent: whether the column is observed, and committing the cell is to notify nobody.
     """
 
     op: Op
@@ -251,6 +268,7 @@ class LockRecord(NamedTuple):
     observed: bool
     value: bytes | None
     last_change: LastChange | None = None
+    silent: bool = False
 
 
 def encode_lock(lock: LockRecord) -> bytes:
@@ -259,6 +277,8 @@ def encode_lock(lock: LockRecord) -> bytes:
     owner = lock.owner.encode()
     flags = (_OBSERVED if lock.observed else 0) | (INLINE if lock.value is not None else 0)
     tail = lock.value or b""
+    if lock.silent:
+        flags |= _LOCK_SILENT
     if lock.last_change is not None:
         flags |= _LOCK_LAST_CHANGE
         tail = _encode_change(lock.last_change)
@@ -297,12 +317,13 @@ def decode_lock(raw: bytes) -> LockRecord:
             bool(flags & _OBSERVED),
             raw[at:] if flags & INLINE else None,
             _decode_change(raw[at:]) if flags & _LOCK_LAST_CHANGE else None,
+            bool(flags & _LOCK_SILENT),
         )
     except (struct.error, ValueError) as error:
         raise _damaged("lock", raw) from error
     tail = flags & (INLINE | _LOCK_LAST_CHANGE)
     if (
-        flags > INLINE | _OBSERVED | _LOCK_LAST_CHANGE
+        flags > INLINE | _OBSERVED | _LOCK_LAST_CHANGE | _LOCK_SILENT
         or at > len(raw)
         or (not tail and at < len(raw))
     ):

@@ -321,7 +321,7 @@ def _beneath(store: Store, cell: Cell, ts: int) -> tuple[int, bytes | None]:
         high = records[-1][0] - 1 if records else 0
     value: bytes | None = None
     if change.record:
-        op, start_ts, value, _, _ = decode_write(change.record)
+        op, start_ts, value, *_ = decode_write(change.record)
         if op is Op.PUT and value is None:
             data = store.entries(cell, Kind.DATA, start_ts, start_ts)
             value = data[0][1] if data else None

@@ -19,6 +19,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -148,14 +149,17 @@ class Repository:
         """A table by its name; UnknownTableError if there is none."""
         return self.schema.table(name)
 
-    def transaction(self, *, two_phase: bool = False) -> Transaction:
+    def transaction(self, *, two_phase: bool = False, notify: bool = True) -> Transaction:
         """Begin a transaction (§2.2). Use it in a `with` block, which commits it at the end.
 
         Args:
             two_phase: commit in two phases even if the store could commit in one step; needed
                 only if other processes take part in the transaction.
+            notify: whether writes of observed columns notify their observers. False is for bulk
+                writes before their observers exist: no observer runs for these writes by itself,
+                and weak columns cannot be notified.
         """
-        return Transaction(self.context, two_phase=two_phase)
+        return Transaction(self.context, two_phase=two_phase, notify=notify)
 
     def snapshot(self, at: int | None = None) -> Snapshot:
         """The repository now, or as it was at a past timestamp: read-only.
@@ -175,16 +179,24 @@ class Repository:
         context.store.check_safe_point(at)
         return snapshot
 
-    def run(self, function: Callable[[Transaction], T], *, attempts: int = retry.ATTEMPTS) -> T:
+    def run(
+        self,
+        function: Callable[[Transaction], T],
+        *,
+        attempts: int = retry.ATTEMPTS,
+        notify: bool = True,
+    ) -> T:
         """Run `function(transaction)` and commit; run it again if it conflicts.
 
         Returns what the function returned. It may run several times, so it should have no effects
-        except through its transaction. Raises RetriesExhaustedError after `attempts`.
+        except through its transaction. `notify` is as for `transaction`. Raises
+        RetriesExhaustedError after `attempts`.
         """
+        begin = self.transaction if notify else partial(self.transaction, notify=False)
         if self._context.prefetch is None and self._context.calls is None:
-            return retry.run(function, self.transaction, self._clock, self._random, attempts)
+            return retry.run(function, begin, self._clock, self._random, attempts)
         with calling_for(getattr(function, "__qualname__", type(function).__name__)):
-            return retry.run(function, self.transaction, self._clock, self._random, attempts)
+            return retry.run(function, begin, self._clock, self._random, attempts)
 
     def pending(self) -> dict[str, int]:
         """The number of dirty cells, by `table.column`; reads only the notify entries."""

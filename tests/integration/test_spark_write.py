@@ -32,6 +32,7 @@ from stores import in_thread
 
 import percola
 from percola import Repository, Transaction, Worker, observer
+from percola.maintenance.check import check
 from percola.spark.source import PercolaDataSource
 from percola.transactions.jobs import JOBS
 from percola.transactions.jobs.job_row import STATE
@@ -53,6 +54,19 @@ def repo(folder: Path) -> Iterator[Repository]:
 
 
 # --- What is written --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("atomicity", ATOMICITIES)
+def test_a_write_without_notifications_runs_no_observer(
+    spark: SparkSession, repo: Repository, folder: Path, atomicity: str
+) -> None:
+    save(spark.createDataFrame([("a", "A")], "row string, title string"), folder, atomicity)
+    assert repo.pending() == {"docs.title": 1}
+    more = spark.createDataFrame([("b", "B"), ("c", "C")], "row string, title string")
+    save(more, folder, atomicity, notify="false")
+    assert repo.pending() == {"docs.title": 1}
+    assert repo.snapshot().get(title, "c") == "C"
+    assert list(check(repo)) == []
 
 
 @pytest.mark.parametrize("atomicity", ATOMICITIES)

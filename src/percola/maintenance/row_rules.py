@@ -14,7 +14,8 @@ few states at any moment, even with kill -9 at every boundary:
     record             change stands above
     ack @ c → s        its value is s: an observer has seen everything up to its own start_ts
     observed write @ c a notify entry at c or later, or an acknowledgment of c or later, or the
-                       change was dead-lettered there (N1, N2, N5)
+                       change was dead-lettered there (N1, N2, N5), or its record says that it
+                       was to notify nobody
 
 Garbage collection removes whole versions, data and record in one mutation, and never the newest
 (P12), so it preserves all of these. Checks that involve another row, a lock's primary, are in
@@ -282,7 +283,7 @@ class _Judge:
                         f"({_VERBS[record.op]}): one of the two should have stopped the other.",
                     )
             column = self._column
-            if isinstance(column, Column) and lock.observed != (
+            if isinstance(column, Column) and (lock.observed or lock.silent) != (
                 column.observed and lock.op is not Op.LOCK
             ):
                 says = "notify an observer" if lock.observed else "notify nobody"
@@ -416,6 +417,7 @@ class _Judge:
         notified = self._entries.notify
         changes = [ts for ts, record in self._writes.items() if record.op in _CHANGES]
         newest = max(changes, default=0)
+        loud = [ts for ts in changes if not self._writes[ts].silent]
         if not (self._unread or self._entries.lock):
             # Notify entries in a separate table are written before the locks are committed.
             for ts in notified:
@@ -425,9 +427,11 @@ class _Judge:
                         "notification-without-reason",
                         ts,
                         f"has a notify entry at {ts}, where nothing was committed: an observer "
-                        "will look once more than it must ('percola failed retry' leaves such).",
+                        "will look once more than it must ('percola rerun' and 'percola failed "
+                        "retry' leave such).",
                         Severity.NOTE,
                     )
+        newest = max(loud, default=0)
         if not newest or any(ts >= newest for ts in notified):
             return
         ending = b":" + self._cell.column

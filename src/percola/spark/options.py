@@ -130,6 +130,7 @@ OPTIONS: Final = (
     Option("chunkBytes", _count, CHUNK_BYTES, (WRITE,)),
     Option("nulls", _one_of("ignore", "delete"), "ignore", _WRITES),
     Option("deleteColumn", _name, None, _WRITES),
+    Option("notify", _flag, True, _WRITES),
     Option("ttlSeconds", _seconds, 120.0, _WRITES),
 )
 _BY_NAME: Final = {option.name.lower(): option for option in OPTIONS}

@@ -41,6 +41,7 @@ def in_transactions(
     schema: Iterable[Table[Any]] = (),
     chunk_rows: int = CHUNK_ROWS,
     chunk_bytes: int = CHUNK_BYTES,
+    notify: bool = True,
 ) -> Callable[[Iterable[R]], Iterator[T]]:
     """A function for `mapPartitions` of an RDD, such as `frame.rdd`: runs transactions on its rows.
 
@@ -55,6 +56,7 @@ def in_transactions(
         chunk_rows: the maximum number of rows of a transaction.
         chunk_bytes: a transaction gets no further row once its rows hold that many bytes,
             estimated from the text and bytes in them.
+        notify: whether writes of observed columns notify (`Repository.transaction`).
 
     Raises ConflictingOptionsError for numbers below 1, NotARepositoryError for a repository in
     memory. Tasks raise what `percola.open`, `Repository.run` and `body` raise: Spark then retries
@@ -63,7 +65,7 @@ def in_transactions(
     for name, number in (("chunk_rows", chunk_rows), ("chunk_bytes", chunk_bytes)):
         if number < 1:
             raise ConflictingOptionsError(f"{name} must be at least 1, not {number}.")
-    return _InTransactions(body, portable(repository), (*schema,), chunk_rows, chunk_bytes)
+    return _InTransactions(body, portable(repository), (*schema,), chunk_rows, chunk_bytes, notify)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +77,13 @@ class _InTransactions(Generic[R, T]):
     schema: tuple[Table[Any], ...]
     chunk_rows: int
     chunk_bytes: int
+    notify: bool
 
     def __call__(self, rows: Iterable[R]) -> Iterator[T]:
         # Opened per partition: Spark's worker process outlives it, and may outlive the repository.
         with percola.open(self.address, schema=self.schema, create=False) as repo:
             for chunk in chunked(rows, self.chunk_rows, self.chunk_bytes, weight):
-                yield repo.run(partial(self._run, chunk))
+                yield repo.run(partial(self._run, chunk), notify=self.notify)
 
     def _run(self, chunk: list[R], t: Transaction) -> T:
         return self.body(t, chunk)

@@ -104,11 +104,12 @@ Reader: TypeAlias = Callable[[bytes, int], "bytes | Blocked | None"]
 """(row, timestamp) → the value of the cell for a reader at that timestamp, or BLOCKED."""
 
 
-OneStepWrite: TypeAlias = tuple[Cell, int, bytes | None, bool]
+OneStepWrite: TypeAlias = tuple[Cell, int, bytes | None, bool | None]
 """One cell of a transaction that commits in one step: (cell, op, value, observed).
 
 `op` is the write record's operation, `value` the value put (None for other operations),
-`observed` whether a notify entry is written with it. A plain tuple, because one is created for
+`observed` whether a notify entry is written with it; None: the column is observed, and the write
+record says that it was to notify nobody. A plain tuple, because one is created for
 every write.
 """
 

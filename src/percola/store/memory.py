@@ -168,7 +168,9 @@ class MemoryStore(OneStepStore):
                 if op == Op.LOCK:
                     records = self._rows(table).get(row_key, {}).get((Kind.WRITE, column), _NONE)
                     last_change = newest_change(_newest_first(records), complete=True)
-                record = encode_write(Op(op), start_ts, value if inline else None, last_change)
+                record = encode_write(
+                    op, start_ts, value if inline else None, last_change, silent=observed is None
+                )
                 if value is not None and not inline:
                     self._change(table, row_key, Put(Kind.DATA, column, start_ts, value))
                 self._change(table, row_key, Put(Kind.WRITE, column, commit_ts, record))
@@ -209,7 +211,7 @@ class MemoryStore(OneStepStore):
                 commit_ts, raw = change
                 if not raw:
                     return NOTHING
-            op, start_ts, value, _, _ = decode_write(raw)
+            op, start_ts, value, *_ = decode_write(raw)
             if op == Op.PUT:
                 if value is None:
                     value = row.get((Kind.DATA, column), _NONE).get(start_ts)

@@ -208,7 +208,9 @@ def commit_changes(
     commit point (`percola.store.remote.notify_table`). `decides`: the cell is locked only
     (`Op.LOCK`) and is its transaction's primary.
     """
-    record = encode_write(lock.op, start_ts, lock.value, lock.last_change, decides=decides)
+    record = encode_write(
+        lock.op, start_ts, lock.value, lock.last_change, decides=decides, silent=lock.silent
+    )
     changes: list[Put | Delete] = [Put(Kind.WRITE, column, commit_ts, record)]
     if lock.observed and not apart:
         changes.append(Put(Kind.NOTIFY, column, commit_ts, b""))

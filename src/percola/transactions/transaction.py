@@ -65,12 +65,16 @@ class Transaction(Snapshot):
         "_last_changes",
         "_notifications",
         "_own",
+        "_silent",
         "_two_phase",
         "commit_ts",
         "unfinished",
     )
 
-    def __init__(self, context: TransactionContext, *, two_phase: bool = False) -> None:
+    def __init__(
+        self, context: TransactionContext, *, two_phase: bool = False, notify: bool = True
+    ) -> None:
+        self._silent = not notify
         self._two_phase = two_phase or context.one_step is None
         oracle = context.oracle
         start_ts = oracle.timestamp() if self._two_phase else oracle.read_timestamp()
@@ -188,6 +192,10 @@ class Transaction(Snapshot):
         self._check_usable()
         if not isinstance(column, WeakColumn):
             raise UsageError(f"{column!r} is not a weak column: write it, and it notifies.")
+        if self._silent:
+            raise UsageError(
+                f"{column!r} cannot be notified: this transaction was begun with notify=False."
+            )
         if column.address not in self._context.columns:
             self._unknown_column(column)
         row_key = column.table.encode_row(row)
@@ -277,7 +285,9 @@ class Transaction(Snapshot):
         if context.one_step is not None and not self._two_phase:
             self.commit_ts = self._commit_one_step()
         else:
-            commit = TwoPhaseCommit(context, self.start_ts, self._writes, self._last_changes)
+            commit = TwoPhaseCommit(
+                context, self.start_ts, self._writes, self._last_changes, silent=self._silent
+            )
             self.commit_ts = commit.run(self._notifications, self._answers)
             self.unfinished = commit.unfinished
         return self.commit_ts
@@ -289,8 +299,10 @@ class Transaction(Snapshot):
         columns = self._columns
         notified = {cell.table for cell in self._notifications}
         writes: list[OneStepWrite] = []
+        if_observed = None if self._silent else True
         for cell, (op, value) in self._writes.items():
-            observed = columns.get((cell[0], cell[2])) is True and op != _LOCK
+            is_observed = columns.get((cell[0], cell[2])) is True and op != _LOCK
+            observed = if_observed if is_observed else False
             if observed:
                 notified.add(cell[0])
             writes.append((cell, op, value, observed))

@@ -65,6 +65,8 @@ _Row: TypeAlias = tuple[str, bytes]
 class TwoPhaseCommit:
     """One run of figure 6's Commit(): prewrite, commit_primary, commit_secondaries.
 
+    With `silent`, its writes of observed columns notify nobody.
+
     Attributes:
         unfinished: the store's error if it failed after the commit point: locks and answered
             entries may be left.
@@ -76,6 +78,8 @@ class TwoPhaseCommit:
         start_ts: int,
         writes: Writes,
         last_change: Mapping[Cell, LastChange] = MappingProxyType({}),
+        *,
+        silent: bool = False,
     ) -> None:
         self._context = context
         self._start_ts = start_ts
@@ -83,6 +87,7 @@ class TwoPhaseCommit:
         # The newest change at start_ts of each cell that is only locked. The prewrite checks that
         # nothing has been written since, so it is still the newest when this commits.
         self._last_changes = last_change
+        self._silent = silent
         self._refreshed = context.clock.monotonic()
         # The write set is final now (P14): the first cell that changes is the primary.
         changing = (cell for cell, (op, _) in writes.items() if op != _LOCK)
@@ -203,9 +208,13 @@ class TwoPhaseCommit:
             self._observed(cell),
             inline,
             last_change,
+            self._silent and self._is_observed(cell),
         )
 
     def _observed(self, cell: Cell) -> bool:
+        return not self._silent and self._is_observed(cell)
+
+    def _is_observed(self, cell: Cell) -> bool:
         observed = self._context.columns.get((cell.table, cell.column)) is True
         return observed and self._writes[cell][0] != _LOCK
 

@@ -51,6 +51,7 @@ class MarkedPartition:
         row_by_row: whether rows are independent: a row in conflict delays no other, although
             several share a commit.
         patience: how many seconds a row or chunk may be in conflict.
+        notify: whether writes of observed columns notify (`Repository.transaction`).
 
     Raises JobOverError if the write has ended, SupersededError if a later attempt is under way.
 
@@ -71,6 +72,7 @@ class MarkedPartition:
         *,
         row_by_row: bool,
         patience: float,
+        notify: bool = True,
     ) -> None:
         self._repo = repo
         self._context = repo.context
@@ -81,6 +83,7 @@ class MarkedPartition:
         self._retry = retry
         self._row_by_row = row_by_row
         self._patience = patience
+        self._notify = notify
         self._rng = random.Random(f"{job}/{partition}/{attempt}")
         self._columns: dict[bytes, Column[Any, Any]] = {}
         self.rows = 0
@@ -150,7 +153,7 @@ class MarkedPartition:
         why: TransientError | None = None
         while rows:
             try:
-                with self._repo.transaction() as t:
+                with self._repo.transaction(notify=self._notify) as t:
                     self._put(t, rows)
             except ConflictError as conflict:
                 why = conflict

@@ -144,6 +144,7 @@ class MarkedWriter(DataSourceArrowWriter):
                 task.attemptNumber(),
                 row_by_row=row_by_row,
                 patience=made.options.seconds("lockWaitSeconds"),
+                notify=made.options.flag("notify"),
             )
             if not partition.done:
                 for chunk in chunks(map(encoder.encode, iterator), rows, most):

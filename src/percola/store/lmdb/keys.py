@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from percola.cells import WRITE_HEADER, Cell, Kind
+from percola.cells import Cell, Kind, start_ts_of
 from percola.errors import UnknownTableError
 from percola.store.base import missing_data
 from percola.store.lmdb.driver import Txn
@@ -92,7 +92,7 @@ class Keys:
 
         Raises DamagedRecordError if it is missing.
         """
-        key, start_ts = entry[:-8], int.from_bytes(record[2:WRITE_HEADER], "big")
+        key, start_ts = entry[:-8], start_ts_of(record)
         value = txn.get(key + (TOP - start_ts).to_bytes(8, "big"), db=data)
         if value is None:
             raise missing_data(self.cell(key), timestamp(entry, Kind.WRITE), start_ts)

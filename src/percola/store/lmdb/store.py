@@ -199,9 +199,9 @@ class LmdbStore(OneStepStore):
                 if op == _LOCK:
                     record = encode_write(op, start_ts, last_change=last_changes[key])
                 elif value is None or len(value) <= INLINE_BYTES:
-                    record = encode_write(op, start_ts, value)
+                    record = encode_write(op, start_ts, value, silent=observed is None)
                 else:
-                    record = encode_write(op, start_ts)
+                    record = encode_write(op, start_ts, silent=observed is None)
                     data = key + (TOP - start_ts).to_bytes(8, "big")
                     txn.put(data, value, db=databases[_DATA])
                 txn.put(key + inverted, record, db=cells)

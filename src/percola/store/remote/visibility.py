@@ -43,7 +43,7 @@ def visible(
             commit_ts, raw = change
             if not raw:
                 return NOTHING
-        op, start_ts, value, _, _ = decode_write(raw)
+        op, start_ts, value, *_ = decode_write(raw)
         if op == Op.DELETE:
             return None, commit_ts, None
         if op == Op.PUT:

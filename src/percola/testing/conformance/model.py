@@ -93,12 +93,12 @@ class StoreModel:
         for commit_ts in sorted(writes, reverse=True):
             if commit_ts > ts:
                 continue
-            op, start_ts, value, last_change, _ = decode_write(writes[commit_ts])
+            op, start_ts, value, last_change, *_ = decode_write(writes[commit_ts])
             if last_change is not None:
                 if not last_change.record:
                     return NOTHING
                 commit_ts = last_change.commit_ts
-                op, start_ts, value, _, _ = decode_write(last_change.record)
+                op, start_ts, value, *_ = decode_write(last_change.record)
             if op in (Op.LOCK, Op.ROLLBACK):
                 continue
             if op is Op.PUT and value is None:
@@ -352,7 +352,7 @@ class Comparison:
         for cell, op, value, observed in writes:
             inline = value if value is not None and len(value) <= INLINE_BYTES else None
             last_change = model.newest_change(cell.row, cell.column) if op == Op.LOCK else None
-            record = encode_write(op, start_ts, inline, last_change)
+            record = encode_write(op, start_ts, inline, last_change, silent=observed is None)
             changes: list[Put | Delete] = [Put(Kind.WRITE, cell.column, outcome, record)]
             if value is not None and inline is None:
                 changes.append(Put(Kind.DATA, cell.column, start_ts, value))

@@ -190,7 +190,7 @@ class SimulatedStore(OneStepStore):
         change = newest_change(self._inner.entries(cell, Kind.WRITE, 0, ts), complete=True)
         assert change is not None
         if change.record:
-            op, start_ts, value, _, _ = decode_write(change.record)
+            op, start_ts, value, *_ = decode_write(change.record)
             if op is Op.PUT and value is None:
                 data = self._inner.entries(cell, Kind.DATA, start_ts, start_ts)
                 self._check_ts(ts)

@@ -134,6 +134,8 @@ class Attempt:
         retry: int,
         ttl_ms: int,
         patience: float,
+        *,
+        silent: bool = False,
     ) -> None:
         self._job = job
         self._context = job.context
@@ -148,6 +150,7 @@ class Attempt:
         self._legs: dict[int, Cell] = {}
         self._newest = 0
         self._patience = patience
+        self._silent = silent
         self._rows = 0
         self.done: Part | None = None
         while True:
@@ -302,7 +305,9 @@ class Attempt:
             op = Op.DELETE if value is None else Op.PUT
             inline = value if value is not None and len(value) <= INLINE_BYTES else None
             primary, observed = self._legs[start_ts], columns.get((table, column)) is True
-            lock = self._lock_of(op, inline, primary, wall_ms, observed=observed)
+            lock = self._lock_of(
+                op, inline, primary, wall_ms, observed=observed and not self._silent
+            )._replace(silent=observed and self._silent)
             changes.append(Put(Kind.LOCK, column, start_ts, encode_lock(lock)))
             if value is not None and inline is None:
                 changes.append(Put(Kind.DATA, column, start_ts, value))

@@ -93,6 +93,7 @@ class JointTransaction:
         tables: the tables that it writes.
         ttl_seconds: how long it may go without a sign of life (`Attempt.kept_alive`).
         patience: how many seconds an attempt waits for a lock of another job.
+        notify: whether its writes of observed columns notify (`Repository.transaction`).
     """
 
     def __init__(
@@ -104,12 +105,14 @@ class JointTransaction:
         *,
         ttl_seconds: float = TTL_SECONDS,
         patience: float = PATIENCE,
+        notify: bool = True,
     ) -> None:
         self._repo = repo
         self._run = run
         self._tables = list(tables)
         self._ttl_ms = int(ttl_seconds * 1000)
         self._patience = patience
+        self._silent = not notify
         self._row = JobRow(repo, job)
         self._context = repo.context
 
@@ -135,7 +138,16 @@ class JointTransaction:
         state = self._begin()
         if state is None:
             return None
-        return Attempt(self._row, state, partition, attempt, retry, self._ttl_ms, self._patience)
+        return Attempt(
+            self._row,
+            state,
+            partition,
+            attempt,
+            retry,
+            self._ttl_ms,
+            self._patience,
+            silent=self._silent,
+        )
 
     def _begin(self) -> State | None:
         """The state in which this run writes; None if the job has committed."""
