@@ -19,6 +19,7 @@ from tests.simulation.workloads.collapsing import COLLAPSED
 from tests.simulation.workloads.collecting import COLLECTED
 from tests.simulation.workloads.columns import TOGETHER
 from tests.simulation.workloads.joint import JOINED
+from tests.simulation.workloads.recipes import SHARDED, SPLIT, Climbing, Summing
 from tests.simulation.workloads.skew import SKEW
 
 Job = tuple[str, int]
@@ -33,6 +34,8 @@ EXPECTED: Final = {
     "garbage": COLLECTED,
     "joint": JOINED,
     ReadingAhead.name: READ_AHEAD,
+    Summing.name: SHARDED,
+    Climbing.name: SPLIT,
 }
 """What each workload is there to see happen; never seen, the simulation shows nothing."""
 

@@ -42,7 +42,7 @@ LAYERS: Final = {
         ("repository",),
         ("transactions.jobs", "observers", "feed", "inspection", "maintenance"),
         ("percola",),
-        ("spark", "devcluster", "testing"),
+        ("spark", "devcluster", "recipes", "testing"),
         ("cli",),
     ),
     "webindex": (
@@ -68,7 +68,12 @@ MOST_MODULES: Final = 18
 """In one folder, its `__init__` aside: what still reads as a list of contents."""
 
 # What webindex may import from besides `percola` itself.
-PUBLIC_PACKAGES: Final = ("percola.inspection", "percola.spark", "percola.testing")
+PUBLIC_PACKAGES: Final = (
+    "percola.inspection",
+    "percola.recipes",
+    "percola.spark",
+    "percola.testing",
+)
 
 # Everything that only an extra brings, by the name it is imported by.
 EXTRAS: Final = (

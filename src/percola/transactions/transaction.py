@@ -15,7 +15,7 @@ changing it, which prevents write skew where a program needs that.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from types import TracebackType
 from typing import Any, Final
 
@@ -62,6 +62,7 @@ class Transaction(Snapshot):
     __slots__ = (
         "_answers",
         "_bytes",
+        "_conflict_callbacks",
         "_last_changes",
         "_notifications",
         "_own",
@@ -84,6 +85,7 @@ class Transaction(Snapshot):
         self._answers: list[tuple[Kind, Cell, int]] = []
         self.unfinished: StoreError | None = None
         self._bytes = 0
+        self._conflict_callbacks: list[Callable[[ConflictError], object]] = []
         # Created by the first read of a row or range after a write.
         self._own: OwnWrites | None = None
         self.commit_ts: int | None = None
@@ -202,6 +204,14 @@ class Transaction(Snapshot):
         self._context.store.check_row(column.table_name, row_key)
         self._notifications[Cell(column.table_name, row_key, column.key)] = None
 
+    def on_conflict(self, callback: Callable[[ConflictError], object]) -> None:
+        """Have `callback` called with the error if the commit conflicts, before it is raised.
+
+        For code that adapts to contention, as by spreading a hot cell over several. The callback
+        must not raise, nor use this transaction.
+        """
+        self._conflict_callbacks.append(callback)
+
     # --- Own writes are read ------------------------------------------------------------
 
     def _chunk(
@@ -276,6 +286,10 @@ class Transaction(Snapshot):
         self._used_up = "has tried to commit and failed"
         try:
             commit_ts = self._commit(context)
+        except ConflictError as error:
+            for callback in self._conflict_callbacks:
+                callback(error)
+            raise
         finally:
             self._let_go()
         self._used_up = "has committed"

@@ -21,6 +21,7 @@ from tests.simulation.mutants.mutant import Mutant
 from tests.simulation.mutants.notifying import NOTIFYING
 from tests.simulation.mutants.outcomes import OUTCOMES
 from tests.simulation.mutants.reading import READING
+from tests.simulation.mutants.recipes import RECIPES
 from tests.simulation.mutants.timestamps import TIMESTAMPS
 
 MUTANTS: dict[str, Mutant] = {
@@ -34,10 +35,15 @@ MUTANTS: dict[str, Mutant] = {
         COLLECTING,
         NOTIFYING,
         BATCHING,
+        RECIPES,
     )
     for one in section
 }
 """All of them, by name."""
 
-RULES = tuple(f"P{number}" for number in range(1, 15)) + tuple(f"N{n}" for n in range(1, 8))
-"""Every rule of the protocol: each has a mutant."""
+RULES = (
+    *(f"P{number}" for number in range(1, 15)),
+    *(f"N{number}" for number in range(1, 8)),
+    *(f"R{number}" for number in range(1, 4)),
+)
+"""Every rule of the protocol, and of the recipes: each has a mutant."""

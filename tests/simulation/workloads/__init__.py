@@ -15,6 +15,7 @@ from tests.simulation.workloads.columns import Columns
 from tests.simulation.workloads.counters import Counters
 from tests.simulation.workloads.joint import Joint
 from tests.simulation.workloads.large import Large
+from tests.simulation.workloads.recipes import Climbing, Joining, Summing
 from tests.simulation.workloads.register import Register
 from tests.simulation.workloads.skew import WriteSkew
 from tests.simulation.workloads.unique import Unique
@@ -39,5 +40,8 @@ WORKLOADS: dict[str, type[Workload]] = {
         Collecting,
         Joint,
         ReadingAhead,
+        Summing,
+        Joining,
+        Climbing,
     )
 }

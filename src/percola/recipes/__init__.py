@@ -1,0 +1,72 @@
+"""Derived tables without the hard part: recipes for observers.
+
+A nightly job computes sums, counts, maxima and joins of whole tables. Kept by observers, each
+contribution must be counted once and taken back when its row changes, and groups that many rows
+share must not slow their writers down. A recipe is a table or two, the observers that keep it, and
+a few functions to call from an observer of one's own:
+
+    orders = Table("orders")
+    customer = orders.column("customer", str, observed=True)
+    euros = orders.column("euros", int, observed=True)
+    spent = Sums("spent", orders, {"euros": int})
+
+    @observer(customer, euros)
+    def add_up(t, order):
+        price = t.get(euros, order)
+        spent.contribute(t, order, {t.get(customer, order): {"euros": price}} if price else {})
+
+    SCHEMA = [orders, *spent.tables]
+    OBSERVERS = [add_up, *spent.observers]
+
+Declaring a recipe builds plain values and adds one column to the source table, in which each row
+keeps what it has contributed (`Applied`). Observers run after a commit: a derived table agrees with
+its source at every timestamp at which nothing was pending. Each contribution is counted once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from percola.recipes.applied import Applied, Change
+from percola.recipes.distinct import Distinct
+from percola.recipes.index import Index
+from percola.recipes.sums import Aggregate, Sums
+from percola.recipes.tree import COUNTER, MAX, MIN, Monoid, Tree, top
+from percola.repository import Repository
+from percola.transactions.snapshot import Snapshot
+
+__all__ = [
+    "COUNTER",
+    "MAX",
+    "MIN",
+    "Aggregate",
+    "Applied",
+    "Change",
+    "Distinct",
+    "Index",
+    "Monoid",
+    "Recipe",
+    "Sums",
+    "Tree",
+    "check",
+    "top",
+]
+
+
+class Recipe(Protocol):
+    """What all recipes have in common."""
+
+    def check(self, now: Snapshot) -> Iterator[str]:
+        """Recompute the derived table from the `applied` records; yield what differs."""
+        ...
+
+
+def check(repo: Repository, recipes: Iterable[Recipe]) -> list[str]:
+    """Recompute derived tables from what their sources have contributed, at one timestamp.
+
+    Returns what differs, one sentence each; empty if nothing does. Run it while nothing is pending
+    (`percola status` tells). Needs memory for every group of the largest table.
+    """
+    with repo.snapshot() as now:
+        return [problem for recipe in recipes for problem in recipe.check(now)]

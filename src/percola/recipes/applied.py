@@ -1,0 +1,112 @@
+"""What each row has contributed to a derived table so far, stored beside the row.
+
+    orders['o17'] applied:spent = {"c001": {"euros": 90}}
+
+A derived value stays right under snapshot isolation if every contribution has one owner, the row
+that it comes from, and only a run for the owner changes it: the run reads what was contributed
+before, and writes what it contributes now, in the transaction that changes the derived table. Two
+runs for one owner write the same cell, so one of them fails and runs again. The difference is
+applied once, whatever fails or runs twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from typing import Any, Final, Generic, NamedTuple
+
+from percola.codecs import Codec
+from percola.schema import Column, R, Table
+from percola.transactions.snapshot import Snapshot
+from percola.transactions.transaction import Transaction
+
+_DECIMAL: Final = "decimal"
+
+
+def _other(value: object) -> object:
+    if isinstance(value, Decimal):
+        return {_DECIMAL: str(value)}
+    raise TypeError(f"{value!r} cannot be part of a contribution.")
+
+
+def _decimals(found: dict[str, Any]) -> Any:
+    if len(found) == 1 and isinstance(found.get(_DECIMAL), str):
+        return Decimal(found[_DECIMAL])
+    return found
+
+
+_ENCODER: Final = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":"), allow_nan=False, sort_keys=True, default=_other
+)
+_DECODER: Final = json.JSONDecoder(object_hook=_decimals)
+
+VALUES: Final[Codec[Any]] = Codec(
+    "json",
+    lambda value: _ENCODER.encode(value).encode(),
+    lambda raw: _DECODER.decode(raw.decode()),
+)
+"""JSON, and decimals as {"decimal": "1.20"}: they are exact."""
+
+
+class Change(NamedTuple):
+    """How the contribution to one key changes.
+
+    Attributes:
+        key: the group, or whatever else the recipe's keys are.
+        before: what was contributed; None if nothing.
+        now: what is contributed from now on; None if nothing.
+    """
+
+    key: str
+    before: Any
+    now: Any
+
+
+class Applied(Generic[R]):
+    """What the rows of a table have contributed to one derived table.
+
+    Declares the column `applied:NAME` of the source table, of JSON: the contributions by key. It
+    must be declared before the repository is opened with the table.
+
+    Attributes:
+        name: of the derived table.
+        source: the table whose rows contribute.
+        column: the column that has what a row contributes.
+    """
+
+    def __init__(self, source: Table[R], name: str) -> None:
+        self.name: Final = name
+        self.source: Final[Table[R]] = source
+        self.column: Final[Column[R, Any]] = source.column(f"applied.{name}", VALUES)
+
+    def diff(self, t: Transaction, row: R, now: Mapping[str, Any]) -> list[Change]:
+        """What changes if the row contributes `now`, and record that it does.
+
+        The caller applies all of the changes in the same transaction. A key whose value is None
+        counts as missing. Returns the changes in the order of their keys; empty if there are none,
+        and then nothing is written.
+        """
+        before: Mapping[str, Any] = t.get(self.column, row) or {}
+        now = {key: value for key, value in now.items() if value is not None}
+        changes = [
+            Change(key, before.get(key), now.get(key))
+            for key in sorted(before.keys() | now.keys())
+            if not _same(before.get(key), now.get(key))
+        ]
+        if changes and now:
+            t.set(self.column, row, now)
+        elif changes:
+            t.delete(self.column, row)
+        return changes
+
+    def all(self, now: Snapshot) -> Iterator[tuple[R, str, Any]]:
+        """Every contribution: the row, the key, and the value."""
+        for row in now.scan(self.source, columns=[self.column]):
+            for key, value in row[self.column].items():
+                yield row.key, key, value
+
+
+def _same(left: Any, right: Any) -> bool:
+    # Compared as they are stored: 1, 1.0 and True differ, a tuple is a list.
+    return left is right or VALUES.encode(left) == VALUES.encode(right)

@@ -1,0 +1,102 @@
+"""How many different values the rows of a group have.
+
+    buyers.values['shoes/c001']  refs    3       rows that contribute this value to this group
+                                 value   "c001"
+    buyers['shoes']              count   17      different values
+
+A value is counted in its group when its first row contributes it, and no longer when its last row
+takes it back. Both are transitions of `refs`, so most contributions do not touch the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Generic
+
+from percola.observers.observer import Observer
+from percola.recipes.applied import Applied
+from percola.recipes.keys import below, join
+from percola.recipes.sums import Sums
+from percola.schema import Column, R, Table
+from percola.transactions.snapshot import Snapshot
+from percola.transactions.transaction import Transaction
+
+
+class Distinct(Generic[R]):
+    """The different values of each group, and their number.
+
+    All rows that contribute one value to one group write one cell, so it conflicts where many
+    transactions add the same value at a time.
+
+    Args:
+        name: of the derived table; `NAME.values` has a row for each group and value.
+        source: the table whose rows contribute, of which this declares the column `applied.NAME`.
+
+    Attributes:
+        counts: the number of different values of each group.
+        tables: what the schema must contain besides the source.
+        observers: what a worker must run.
+    """
+
+    def __init__(self, name: str, source: Table[R], *, feed: bool = False) -> None:
+        self.applied: Final[Applied[R]] = Applied(source, f"{name}.values")
+        self.values_table: Final[Table[str]] = Table(f"{name}.values")
+        self._refs: Column[str, int] = self.values_table.column("refs", int)
+        self._value: Column[str, str] = self.values_table.column("value", str)
+        self.counts: Final[Sums[str]] = Sums(name, self.values_table, feed=feed)
+        self.tables: Final[Sequence[Table[Any]]] = (self.values_table, *self.counts.tables)
+        self.observers: Final[Sequence[Observer[Any]]] = self.counts.observers
+
+    def contribute(self, t: Transaction, row: R, now: Mapping[str, Iterable[str]]) -> bool:
+        """Let a row contribute these values, by group, instead of those that it contributed.
+
+        Returns whether anything changed. Raises WrongTypeError for a value that is not a text.
+        """
+        wanted = {group: sorted(set(values)) for group, values in now.items()}
+        changes = self.applied.diff(t, row, {g: values for g, values in wanted.items() if values})
+        for group, before, after in changes:
+            old, new = set(before or ()), set(after or ())
+            for value in sorted(old ^ new):
+                self._count(t, group, value, 1 if value in new else -1)
+        return bool(changes)
+
+    def _count(self, t: Transaction, group: str, value: str, change: int) -> None:
+        key = join(group, value)
+        before = t.get(self._refs, key) or 0
+        if before + change:
+            t.set(self._refs, key, before + change)
+        else:
+            t.delete(self._refs, key)
+            t.delete(self._value, key)
+            self.counts.contribute(t, key, {})
+        if not before:
+            t.set(self._value, key, value)
+            self.counts.contribute(t, key, {group: {}})
+
+    def get(self, now: Snapshot, group: str) -> int:
+        """How many different values the rows of a group have as of the snapshot."""
+        return self.counts.get(now, group).count
+
+    def values(self, now: Snapshot, group: str) -> Iterator[str]:
+        """The different values of a group, in the order of their keys."""
+        columns = [self._value]
+        for row in now.scan(self.values_table, prefix=below(group), columns=columns):
+            yield row[self._value]
+
+    def check(self, now: Snapshot) -> Iterator[str]:
+        """Recompute the values from the `applied` records; yield what differs, in sentences."""
+        expected: dict[str, int] = {}
+        for _, group, values in self.applied.all(now):
+            for value in values:
+                key = join(group, value)
+                expected[key] = expected.get(key, 0) + 1
+        for row in now.scan(self.values_table, columns=[self._refs]):
+            refs = expected.pop(row.key, 0)
+            if row[self._refs] != refs:
+                yield (
+                    f"{self.values_table.name}[{row.key!r}] is contributed by {row[self._refs]} "
+                    f"rows; it should be {refs}."
+                )
+        for key, refs in expected.items():
+            yield f"{self.values_table.name}[{key!r}] is missing; {refs} rows contribute it."
+        yield from self.counts.check(now)

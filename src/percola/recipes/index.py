@@ -1,0 +1,121 @@
+"""A secondary index: which rows have a key; and the way to join rows with what they refer to.
+
+    by_product['p7/o17']   owner   "o17"     order o17 refers to product p7
+    by_product['p7']       tell              weak: the owners of p7 have to be told
+    by_product['p7/o17']   tell              weak: the owners after o17 have to be told
+
+A join of facts with a dimension is right under snapshot isolation if a fact's run first registers
+what it refers to and *later*, in another transaction, reads it. A run that registers notifies the
+owner's weak column `due`, and the run of `due` reads the dimension and contributes. A dimension's
+run notifies `due` of all registered owners. If both change at a time, then either the dimension's
+run finds the registration, or the registration committed after it, and so the later read sees the
+dimension's change. No transaction locks a row that others write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from percola.observers.observer import Observer, observer
+from percola.recipes.applied import Applied
+from percola.recipes.keys import below, join, part
+from percola.schema import Column, Table, WeakColumn
+from percola.transactions.snapshot import Snapshot
+from percola.transactions.transaction import Transaction
+
+OWNERS_AT_A_TIME: Final = 256
+"""Owners that one transaction notifies: a key with a million owners holds nobody up."""
+
+
+class Index:
+    """Which rows of a table have which keys.
+
+    Args:
+        name: of the index's table.
+        source: the table whose rows are indexed, of which this declares the column `applied.NAME`.
+            Its rows are texts.
+        due: a weak column of the source: notified for a row when its keys change, and for all
+            owners of a key by `notify_owners`. None for an index that is only read.
+
+    Attributes:
+        tables: what the schema must contain besides the source.
+        observers: what a worker must run; none without `due`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: Table[str],
+        *,
+        due: WeakColumn[str] | None = None,
+    ) -> None:
+        self.table: Final[Table[str]] = Table(name)
+        self.due: Final = due
+        self._owner: Column[str, str] = self.table.column("owner", str)
+        self._tell: WeakColumn[str] = self.table.weak_column("tell")
+        self.applied: Final[Applied[str]] = Applied(source, name)
+        self.tables: Final[Sequence[Table[Any]]] = (self.table,)
+        self.observers: Final[Sequence[Observer[Any]]] = (
+            () if due is None else (observer(self._tell, name=f"{name}.tell")(self._tell_owners),)
+        )
+
+    def register(self, t: Transaction, row: str, keys: Iterable[str]) -> bool:
+        """Let a row have these keys, instead of those that it had; return whether that changed.
+
+        Notifies `due` for the row, whether or not its keys changed. Read what the keys refer to
+        in the run of `due`, and not in this transaction.
+        """
+        changes = self.applied.diff(t, row, dict.fromkeys(keys, True))
+        for key, before, _ in changes:
+            entry = join(key, row)
+            if before is None:
+                t.set(self._owner, entry, row)
+            else:
+                t.delete(self._owner, entry)
+        if self.due is not None:
+            t.notify(self.due, row)
+        return bool(changes)
+
+    def keys(self, now: Snapshot, row: str) -> list[str]:
+        """The keys with which a row is registered, in order."""
+        return sorted(now.get(self.applied.column, row) or ())
+
+    def owners(self, now: Snapshot, key: str) -> Iterator[str]:
+        """The rows that have a key, in the order of the index."""
+        for row in now.scan(self.table, prefix=below(key), columns=[self._owner]):
+            yield row[self._owner]
+
+    def notify_owners(self, t: Transaction, key: str) -> None:
+        """Have `due` notified for every row that has the key, after this transaction commits.
+
+        Costs one notification here; a worker notifies `OWNERS_AT_A_TIME` owners a transaction.
+        """
+        t.notify(self._tell, part(key))
+
+    def _tell_owners(self, t: Transaction, after: str) -> None:
+        """Notify the next owners of a key; `after` is the key's part, or an entry of it."""
+        assert self.due is not None
+        key = after.partition("/")[0]
+        start, end = (f"{key}/" if key == after else after + "\0"), f"{key}0"  # "0" follows "/".
+        owners = t.scan(self.table, start=start, end=end, columns=[self._owner])
+        for number, row in enumerate(owners, 1):
+            t.notify(self.due, row[self._owner])
+            if number == OWNERS_AT_A_TIME:
+                t.notify(self._tell, row.key)
+                return
+
+    def check(self, now: Snapshot) -> Iterator[str]:
+        """Recompute the index from the `applied` records; yield what differs, in sentences."""
+        expected = {join(key, row): row for row, key, _ in self.applied.all(now)}
+        for found in now.scan(self.table, columns=[self._owner]):
+            owner = expected.pop(found.key, None)
+            if owner is None:
+                yield f"{self.table.name}[{found.key!r}] is an entry of no row."
+            elif found[self._owner] != owner:
+                yield (
+                    f"{self.table.name}[{found.key!r}] belongs to {found[self._owner]!r}; it "
+                    f"should belong to {owner!r}."
+                )
+        for key, owner in expected.items():
+            yield f"{self.table.name}[{key!r}] is missing, an entry of the row {owner!r}."

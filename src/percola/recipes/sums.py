@@ -1,0 +1,320 @@
+"""Sums, counts and means by group, kept under any number of concurrent contributors.
+
+    spent['c001'] count          31      how many rows contribute
+                  euros        1290      the sum of a measure over them
+                  shards          4      how many cells take new contributions now; absent: none
+                  part:2          {"count": 1, "euros": 12}    not in `count` and `euros` yet
+                  fold                   weak: there are parts
+
+A contribution changes `count` and the measures of its group directly: a read and a write for each.
+Where many transactions do so at a time they conflict, and the group is given shards: each
+transaction adds to one of a few parts, and an observer folds the parts into the sums, at most about
+once a second. A group is given twice the shards when transactions still conflict there, and half of
+them when a fold finds most unused. At every timestamp a group's sum is its sums and parts together.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final, Generic
+
+from percola.codecs import Codec
+from percola.errors import ConflictError, SchemaError, WrongTypeError
+from percola.observers.observer import Observer, observer
+from percola.recipes.applied import VALUES, Applied
+from percola.schema import Column, Family, R, Table, WeakColumn
+from percola.transactions.row import Row
+from percola.transactions.snapshot import Snapshot
+from percola.transactions.transaction import Transaction
+
+Number = int | float | Decimal
+
+MOST_SHARDS: Final = 64
+FOLD_SECONDS: Final = 1.0
+"""For how long parts may wait to be folded while a worker finds other work."""
+
+_COUNT: Final = "count"
+_REMEMBERED: Final = 4096
+"""Groups for which a process remembers that they need more shards, until it has written so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """The sums of one group at one timestamp.
+
+    Attributes:
+        count: how many rows contribute.
+        sums: the sum of each measure.
+    """
+
+    count: int
+    sums: Mapping[str, Any]
+
+    def __getitem__(self, measure: str) -> Any:
+        """The sum of a measure; KeyError if there is no such measure."""
+        return self.sums[measure]
+
+    def __bool__(self) -> bool:
+        return self.count != 0
+
+    def mean(self, measure: str) -> Any:
+        """The sum of a measure divided by `count`; None for a group without contributions."""
+        return self.sums[measure] / self.count if self.count else None
+
+
+class Sums(Generic[R]):
+    """Sums of measures, and the number of contributing rows, by group.
+
+    Args:
+        name: of the derived table, which this declares. Its rows are the groups.
+        source: the table whose rows contribute, of which this declares the column `applied.NAME`.
+        measures: the type of each measure: int, Decimal, or float. Sums of int and Decimal are
+            exact; the sum of floats depends on the order of additions in its last digits.
+        decimals: the codec of Decimal columns, needed if a measure is one.
+
+    Attributes:
+        table: the derived table; with `feed`, its changes can be followed.
+        count: the column with the number of contributing rows.
+        measures: the columns with the sums, by name.
+        tables: what the schema must contain besides the source.
+        observers: what a worker must run.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: Table[R],
+        measures: Mapping[str, type[Number] | Codec[Any]] | None = None,
+        *,
+        feed: bool = False,
+    ) -> None:
+        self.table: Final[Table[str]] = Table(name, feed=feed)
+        self.count: Final[Column[str, int]] = self.table.column(_COUNT, int)
+        self.measures: Final[Mapping[str, Column[str, Any]]] = {
+            measure: self.table.column(measure, type_)
+            for measure, type_ in (measures or {}).items()
+        }
+        if reserved := self.measures.keys() & {"shards", "part", "fold"}:
+            raise SchemaError(
+                f"A measure of the sums {name!r} cannot be named {min(reserved)!r}: the table has "
+                "a column of that name for its own use."
+            )
+        self._shards: Column[str, int] = self.table.column("shards", int)
+        self._part: Family[str, Any] = self.table.family("part", VALUES)
+        self._fold: WeakColumn[str] = self.table.weak_column("fold")
+        self.applied: Final[Applied[R]] = Applied(source, name)
+        self.tables: Final[Sequence[Table[Any]]] = (self.table,)
+        self.observers: Final[Sequence[Observer[Any]]] = (
+            observer(self._fold, name=f"{name}.fold", defer=FOLD_SECONDS)(self._fold_group),
+        )
+        self._wanted: dict[str, int] = {}
+
+    # --- Contributing -------------------------------------------------------------------
+
+    def contribute(self, t: Transaction, row: R, now: Mapping[str, Mapping[str, Any]]) -> bool:
+        """Let a row of the source contribute `now`, instead of what it contributed before.
+
+        Args:
+            row: the owner of the contribution.
+            now: the measures by group: `{"c001": {"euros": 90}}`. A measure that is None or
+                missing adds nothing; a group without measures is counted. Empty: the row
+                contributes nothing any more.
+
+        Returns whether anything changed. Raises WrongTypeError for a value of a wrong type and
+        SchemaError for an unknown measure.
+        """
+        for measures in now.values():
+            self._check(measures)
+        changes = self.applied.diff(t, row, now)
+        for group, before, after in changes:
+            deltas = {
+                measure: _difference((before or {}).get(measure), (after or {}).get(measure))
+                for measure in self.measures
+            }
+            count = (after is not None) - (before is not None)
+            self._add(t, group, count, {m: delta for m, delta in deltas.items() if delta})
+        return bool(changes)
+
+    def _check(self, measures: Mapping[str, Any]) -> None:
+        for measure, value in measures.items():
+            column = self.measures.get(measure)
+            if column is None:
+                known = ", ".join(self.measures) or "none"
+                raise SchemaError(
+                    f"The sums {self.table.name!r} have no measure {measure!r}. They have: {known}."
+                )
+            if value is None:
+                continue
+            if isinstance(value, float) and not abs(value) < float("inf"):
+                raise WrongTypeError(f"{value!r} cannot be added to {column!r}.")
+            column.encode_value(value)
+
+    def _add(self, t: Transaction, group: str, count: int, deltas: Mapping[str, Any]) -> None:
+        """Add to the sums of a group, or to one of its parts."""
+        if not count and not deltas:
+            return
+        shards = t.get(self._shards, group) or 0
+        wanted = self._wanted.pop(group, 0)
+        if wanted > shards:
+            shards = wanted
+            t.set(self._shards, group, shards)
+        t.on_conflict(functools.partial(self._note_conflict, group, shards))
+        if shards:
+            self._add_to_part(
+                t, self._part[str(shard_of(t.start_ts, shards))], group, count, deltas
+            )
+        else:
+            self._add_to_sums(t, group, count, deltas)
+
+    def _add_to_part(
+        self,
+        t: Transaction,
+        part: Column[str, Any],
+        group: str,
+        count: int,
+        deltas: Mapping[str, Any],
+    ) -> None:
+        found = dict(t.get(part, group) or {})
+        found[_COUNT] = found.get(_COUNT, 0) + count
+        for measure, delta in deltas.items():
+            found[measure] = found.get(measure, 0) + delta
+        t.set(part, group, found)
+        t.notify(self._fold, group)
+
+    def _add_to_sums(
+        self, t: Transaction, group: str, count: int, deltas: Mapping[str, Any]
+    ) -> None:
+        total = (t.get(self.count, group) or 0) + count
+        sums = {m: (t.get(self.measures[m], group) or 0) + delta for m, delta in deltas.items()}
+        if total:
+            if count:
+                t.set(self.count, group, total)
+            for measure, value in sums.items():
+                t.set(self.measures[measure], group, value)
+            return
+        # Perhaps nothing contributes any more. There may be parts, so only a fold can tell.
+        t.set(self.count, group, 0)
+        for measure, value in sums.items():
+            t.set(self.measures[measure], group, value)
+        t.notify(self._fold, group)
+
+    def _note_conflict(self, group: str, shards: int, error: ConflictError) -> None:
+        """Have the next transaction of this process give the group more shards."""
+        cell = error.cell
+        if cell.table != self.table.name or cell.row != group.encode():
+            return
+        if cell.column == self._shards.key:
+            return  # Another process has just changed their number.
+        if len(self._wanted) >= _REMEMBERED:
+            self._wanted.clear()
+        self._wanted[group] = min(MOST_SHARDS, max(2, 2 * shards))
+
+    # --- Folding ------------------------------------------------------------------------
+
+    def _fold_group(self, t: Transaction, group: str) -> None:
+        """Add a group's parts to its sums; the run of the weak column `fold`."""
+        row: Row[str] = t.get_row(self.table, group)
+        now: Aggregate = self._aggregate(row)
+        parts = row.family(self._part)
+        for shard in parts:
+            t.delete(self._part[shard], group)
+        # No row contributes: what is left of a sum of floats is rounding.
+        for column, value in (
+            (self.count, now.count),
+            *((column, now.sums[measure]) for measure, column in self.measures.items()),
+        ):
+            if now.count:
+                if row.get(column) != value:
+                    t.set(column, group, value)
+            elif column in row:
+                t.delete(column, group)
+        shards = row.get(self._shards) or 0
+        if shards and len(parts) <= max(1, shards // 4):
+            if shards > 2:
+                t.set(self._shards, group, shards // 2)
+            else:
+                t.delete(self._shards, group)
+
+    # --- Reading ------------------------------------------------------------------------
+
+    def get(self, now: Snapshot, group: str) -> Aggregate:
+        """The sums of a group as of the snapshot, parts included; falsy if there are none."""
+        return self._aggregate(now.get_row(self.table, group))
+
+    def groups(
+        self, now: Snapshot, *, prefix: str | None = None
+    ) -> Iterator[tuple[str, Aggregate]]:
+        """All groups to which rows contribute, in order, with their sums."""
+        for row in now.scan(self.table, prefix=prefix):
+            if found := self._aggregate(row):
+                yield row.key, found
+
+    def _aggregate(self, row: Row[str]) -> Aggregate:
+        count = row.get(self.count) or 0
+        sums = {m: row.get(column) or _zero(column) for m, column in self.measures.items()}
+        for part in row.family(self._part).values():
+            count += part.get(_COUNT, 0)
+            for measure in sums:
+                sums[measure] += part.get(measure, 0)
+        return Aggregate(count, sums)
+
+    # --- Checking -----------------------------------------------------------------------
+
+    def check(self, now: Snapshot) -> Iterator[str]:
+        """Recompute every group from the `applied` records; yield what differs, in sentences."""
+        counts: dict[str, int] = {}
+        expected: dict[str, dict[str, Any]] = {}
+        for _, group, values in self.applied.all(now):
+            counts[group] = counts.get(group, 0) + 1
+            sums = expected.setdefault(group, {})
+            for measure, value in values.items():
+                if value is not None:
+                    sums[measure] = sums.get(measure, 0) + value
+        for group, found in self.groups(now):
+            count, sums = counts.pop(group, 0), expected.pop(group, {})
+            if found.count != count:
+                yield (
+                    f"{self.table.name}[{group!r}] counts {found.count} rows; it should count "
+                    f"{count}."
+                )
+            for measure, value in found.sums.items():
+                wanted = sums.get(measure, 0)
+                if not _equal(value, wanted):
+                    yield (
+                        f"{self.table.name}[{group!r}] has {measure} = {value}; it should be "
+                        f"{wanted}."
+                    )
+        for group, count in counts.items():
+            yield f"{self.table.name}[{group!r}] is missing; it should count {count} rows."
+
+
+def shard_of(start_ts: int, shards: int) -> int:
+    """The part that a transaction adds to: few transactions that run at a time share one."""
+    return (start_ts * 2_654_435_761 + _salt()) % 2**32 * shards >> 32
+
+
+def _salt() -> int:
+    """Differs between threads and processes, which may begin at one timestamp."""
+    return hash((os.getpid(), threading.get_ident()))
+
+
+def _difference(before: Any, now: Any) -> Any:
+    if before is None:
+        return 0 if now is None else now
+    return -before if now is None else now - before
+
+
+def _zero(column: Column[str, Any]) -> Any:
+    return 0.0 if column.codec.name == "float" else 0
+
+
+def _equal(left: Any, right: Any) -> bool:
+    if isinstance(left, float) or isinstance(right, float):
+        return math.isclose(left, right, rel_tol=1e-9, abs_tol=1e-9)
+    return bool(left == right)

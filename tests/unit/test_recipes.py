@@ -1,0 +1,384 @@
+"""Recipes agree with a computation of everything, whatever was written in which order.
+
+That they do under faults and kill -9 is shown by `tests/simulation` and
+`tests/integration/test_recipes_kills.py`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from percola import JSON, Observer, Repository, Table, Transaction, Worker, observer
+from percola.cells import Kind
+from percola.coordination.memory import MemoryCoordination
+from percola.errors import ConflictError, SchemaError, WrongTypeError
+from percola.oracle.embedded import EmbeddedOracle
+from percola.recipes import COUNTER, MAX, MIN, Applied, Distinct, Index, Sums, Tree, check, top
+from percola.recipes import index as index_module
+from percola.recipes import tree as tree_module
+from percola.recipes.keys import PART_BYTES, join, part
+from percola.store.memory import MemoryStore
+
+
+def opened(*tables: Table[Any]) -> Repository:
+    store = MemoryStore()
+    return Repository("memory", store, EmbeddedOracle(store), MemoryCoordination(), tables)
+
+
+def work(repo: Repository, observers: Sequence[Observer[Any]]) -> None:
+    Worker(repo, observers, threads=1, retention=None).run_until_idle()
+
+
+Contributions = Mapping[str, Any]
+
+ROWS = st.sampled_from(["a", "b", "c", "d", "e"])
+GROUPS = st.sampled_from(["red", "green/blue", "~%"])
+BATCHES = 4
+
+
+def histories(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Writes of contributions, in batches after each of which the observers run."""
+    contributions = st.dictionaries(GROUPS, values, max_size=3)
+    return st.lists(
+        st.lists(st.tuples(ROWS, contributions), min_size=1, max_size=6), min_size=1, max_size=4
+    )
+
+
+def play(make: Callable[[Table[str]], Any], batches: Any) -> tuple[Any, Repository, dict[str, Any]]:
+    """Let rows contribute what they hold; the recipe, the repository and what each row holds."""
+    source = Table("source")
+    holds = source.column("holds", JSON, observed=True)
+    recipe = make(source)
+
+    @observer(holds)
+    def contribute(t: Transaction, row: str) -> None:
+        recipe.contribute(t, row, t.get(holds, row) or {})
+
+    repo = opened(source, *recipe.tables)
+    held: dict[str, Any] = {}
+    for batch in batches:
+        for row, contributions in batch:
+            with repo.transaction() as t:
+                t.set(holds, row, contributions)
+            held[row] = contributions
+        work(repo, [contribute, *recipe.observers])
+        assert check(repo, [recipe]) == []
+    return recipe, repo, held
+
+
+def by_group(held: Mapping[str, Contributions]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for row in sorted(held):
+        for group, value in held[row].items():
+            found.setdefault(group, []).append(value)
+    return found
+
+
+# --- Sums -------------------------------------------------------------------------------
+
+
+@settings(max_examples=60)
+@given(
+    histories(st.fixed_dictionaries({"n": st.integers(-5, 5)}, optional={"x": st.floats(-9, 9)}))
+)
+def test_sums_agree_with_a_computation_of_everything(batches: Any) -> None:
+    recipe, repo, held = play(lambda s: Sums("sums", s, {"n": int, "x": float}), batches)
+    now = repo.snapshot()
+    expected = by_group(held)
+    found = dict(recipe.groups(now))
+    assert found.keys() == expected.keys()
+    for group, values in expected.items():
+        one = found[group]
+        assert one.count == len(values)
+        assert one["n"] == sum(value["n"] for value in values)
+        assert one["x"] == pytest.approx(sum(value.get("x", 0) for value in values), abs=1e-9)
+        assert one.mean("n") == one["n"] / one.count
+    assert {row.key for row in now.scan(recipe.table)} == set(expected), "empty groups are deleted"
+
+
+def test_sums_of_decimals_are_exact_beyond_floats() -> None:
+    source = Table("source")
+    go = source.column("go", int, observed=True)
+    applied = Applied(source, "exact")
+
+    @observer(go)
+    def contribute(t: Transaction, row: str) -> None:
+        applied.diff(t, row, {"all": {"price": Decimal("0.10")}})
+
+    repo = opened(source)
+    with repo.transaction() as t:
+        t.set(go, "a", 1)
+    work(repo, [contribute])
+    assert list(applied.all(repo.snapshot())) == [("a", "all", {"price": Decimal("0.10")})]
+
+
+def test_a_measure_that_is_unknown_or_of_another_type_is_refused() -> None:
+    source = Table("source")
+    sums = Sums("sums", source, {"n": int, "x": float})
+    repo = opened(source, *sums.tables)
+    t = repo.transaction()
+    with pytest.raises(SchemaError, match=r"no measure 'm'\. They have: n, x"):
+        sums.contribute(t, "a", {"g": {"m": 1}})
+    with pytest.raises(WrongTypeError, match=r"sums\.n holds int, but was given str"):
+        sums.contribute(t, "a", {"g": {"n": "1"}})
+    with pytest.raises(WrongTypeError, match=r"nan cannot be added to sums\.x"):
+        sums.contribute(t, "a", {"g": {"x": float("nan")}})
+    assert sums.contribute(t, "a", {"g": {"n": None}})
+    assert sums.get(t, "g").count == 1
+    with pytest.raises(SchemaError, match="cannot be named 'part'"):
+        Sums("other", Table("more"), {"part": int})
+
+
+def test_transactions_that_conflict_in_a_group_give_it_shards_until_they_are_folded() -> None:
+    source = Table("source")
+    sums = Sums("sums", source, {"n": int})
+    repo = opened(source, *sums.tables)
+    first, second = repo.transaction(), repo.transaction()
+    for t, row in ((first, "a"), (second, "b")):
+        sums.contribute(t, row, {"hot": {"n": 5}})
+    first.commit()
+    with pytest.raises(ConflictError):
+        second.commit()
+    with repo.transaction() as t:
+        sums.contribute(t, "b", {"hot": {"n": 5}})
+    third = repo.transaction()
+    row = repo.snapshot().get_row(sums.table, "hot")
+    assert row[sums.table.resolve("shards")] == 2, row  # type: ignore[index]
+    assert row[sums.count] == 1, "the second contribution went to a part"
+    assert sums.get(third, "hot").count == 2
+    assert sums.get(third, "hot")["n"] == 10
+    third.rollback()
+    work(repo, sums.observers)
+    row = repo.snapshot().get_row(sums.table, "hot")
+    assert dict(row.items()) == {sums.count: 2, sums.measures["n"]: 10}, "and no shards are left"
+
+
+def test_concurrent_threads_lose_no_addition_to_one_group() -> None:
+    source = Table("source")
+    sums = Sums("sums", source, {"n": int})
+    repo = opened(source, *sums.tables)
+
+    def add(worker: int) -> None:
+        for number in range(50):
+            repo.run(
+                lambda t, n=number: sums.contribute(t, f"{worker}.{n}", {"hot": {"n": n}}),
+                attempts=200,
+            )
+
+    threads = [threading.Thread(target=add, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = sums.get(repo.snapshot(), "hot")
+    assert (found.count, found["n"]) == (200, 4 * sum(range(50)))
+    work(repo, sums.observers)
+    assert sums.get(repo.snapshot(), "hot") == found
+    assert check(repo, [sums]) == []
+
+
+# --- Distinct ---------------------------------------------------------------------------
+
+
+@settings(max_examples=40)
+@given(histories(st.lists(st.sampled_from(["x", "y/z", "%"]), max_size=3)))
+def test_distinct_values_agree_with_a_computation_of_everything(batches: Any) -> None:
+    recipe, repo, held = play(lambda s: Distinct("seen", s), batches)
+    now = repo.snapshot()
+    for group in ("red", "green/blue", "~%"):
+        values = {value for one in held.values() for value in one.get(group, ())}
+        assert recipe.get(now, group) == len(values)
+        assert set(recipe.values(now, group)) == values
+
+
+# --- Trees ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("monoid", "values"),
+    [
+        (MAX, st.integers(0, 9)),
+        (MIN, st.lists(st.integers(0, 9), min_size=2, max_size=2)),
+        (top(2), st.lists(st.integers(0, 9), min_size=1, max_size=3)),
+        (COUNTER, st.dictionaries(st.sampled_from("xyz"), st.integers(1, 3), min_size=1)),
+    ],
+    ids=["max", "min", "top", "counter"],
+)
+def test_a_tree_agrees_with_a_computation_of_everything(
+    monoid: Any, values: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree_module, "MOST_ENTRIES", 2)
+    monkeypatch.setattr(tree_module, "FAN_OUT", 2)
+    aggregates = {
+        "max": max,
+        "min": min,
+        "top 2": lambda found: sorted(itertools.chain(*found), reverse=True)[:2],
+        "counter": lambda found: {
+            key: sum(one.get(key, 0) for one in found)
+            for key in sorted({k for f in found for k in f})
+        },
+    }
+
+    @settings(max_examples=30)
+    @given(histories(values))
+    def agrees(batches: Any) -> None:
+        recipe, repo, held = play(lambda s: Tree("best", s, monoid), batches)
+        now = repo.snapshot()
+        expected = by_group(held)
+        for group in ("red", "green/blue", "~%"):
+            found = expected.get(group)
+            wanted = aggregates[monoid.name](found) if found else None
+            assert recipe.get(now, group) == wanted
+
+    agrees()
+
+
+def test_a_tree_that_grows_keeps_its_aggregate_at_every_step() -> None:
+    """A split moves entries; nobody may see a tree without those that are on their way."""
+    source = Table("source")
+    tree: Tree[str] = Tree("best", source, MAX)
+    repo = opened(source, *tree.tables)
+    (node,) = tree.observers
+    for number in range(200, 0, -1):
+        with repo.transaction() as t:
+            tree.contribute(t, f"row {number}", {"all": number})
+    work(repo, [node])
+    assert tree.get(repo.snapshot(), "all") == 200
+    rows = list(repo.snapshot().scan(tree.table))
+    assert len(rows) > 40, "the root was split"
+    assert not rows[0].family(tree._entry), "and has no entries of its own"
+    for number in range(200, 150, -1):
+        with repo.transaction() as t:
+            tree.contribute(t, f"row {number}", {})
+        work(repo, [node])
+        assert tree.get(repo.snapshot(), "all") == number - 1
+
+
+def test_a_change_touches_few_cells_of_a_large_tree() -> None:
+    source = Table("source")
+    tree: Tree[str] = Tree("best", source, MAX)
+    repo = opened(source, *tree.tables)
+    with repo.transaction() as t:
+        for number in range(9_000):
+            tree.contribute(t, f"row {number}", {"all": number})
+    work(repo, tree.observers)
+    before = repo.snapshot().start_ts
+    with repo.transaction() as t:
+        tree.contribute(t, "row 17", {"all": 18_000})
+    work(repo, tree.observers)
+    store = repo.context.store
+    changed = sum(
+        1
+        for row in repo.snapshot().scan(tree.table)
+        for column, _ in row.items()
+        if store.entries(repo.snapshot()._cell(column, row.key), Kind.WRITE, before + 1, 2**62)
+    )
+    assert tree.get(repo.snapshot(), "all") == 18_000
+    # An entry; a guard and the sub-aggregate above it for each of two levels; guard and value.
+    assert 0 < changed <= 9
+
+
+# --- Index ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_module, "OWNERS_AT_A_TIME", 3)
+
+
+def test_all_owners_of_a_key_are_notified_some_at_a_time(few_at_a_time: None) -> None:
+    source = Table("source")
+    due = source.weak_column("due")
+    index = Index("by_key", source, due=due)
+    ran: list[str] = []
+
+    @observer(due)
+    def note(t: Transaction, row: str) -> None:
+        ran.append(row)
+
+    repo = opened(source, *index.tables)
+    with repo.transaction() as t:
+        for number in range(10):
+            index.register(t, f"r{number}", ["k", "k/2"] if number % 2 else ["k"])
+    work(repo, [note, *index.observers])
+    assert sorted(ran) == sorted(f"r{n}" for n in range(10)), "who registers is notified"
+    ran.clear()
+    with repo.transaction() as t:
+        index.notify_owners(t, "k/2")
+    work(repo, [note, *index.observers])
+    assert sorted(ran) == ["r1", "r3", "r5", "r7", "r9"]
+    now = repo.snapshot()
+    assert list(index.owners(now, "k")) == [f"r{n}" for n in range(10)]
+    assert index.keys(now, "r1") == ["k", "k/2"]
+    with repo.transaction() as t:
+        index.register(t, "r1", [])
+    assert "r1" not in index.owners(repo.snapshot(), "k")
+    assert check(repo, [index]) == []
+
+
+# --- What differs is told -----------------------------------------------------------------
+
+
+def test_check_tells_what_differs() -> None:
+    source = Table("source")
+    sums = Sums("sums", source, {"n": int})
+    seen = Distinct("seen", source)
+    best: Tree[str] = Tree("best", source, MAX)
+    by_key = Index("by_key", source)
+    recipes = [sums, seen, best, by_key]
+    repo = opened(source, *(table for one in recipes for table in one.tables))
+    with repo.transaction() as t:
+        sums.contribute(t, "a", {"g": {"n": 1}, "h": {"n": 2}})
+        seen.contribute(t, "a", {"g": ["x"]})
+        best.contribute(t, "a", {"g": 1, "h": 1})
+        by_key.register(t, "a", ["k", "l"])
+    work(repo, [*sums.observers, *best.observers])
+    assert check(repo, recipes) == []
+    with repo.transaction() as t:
+        t.set(sums.measures["n"], "g", 7)
+        t.delete(sums.count, "h")
+        t.delete(sums.measures["n"], "h")
+        t.delete(seen._refs, join("g", "x"))
+        t.set(best.value, "g", 9)
+        t.delete(best.value, "h")
+        t.set(by_key._owner, join("k", "b"), "b")
+        t.delete(by_key._owner, join("l", "a"))
+    assert check(repo, recipes) == [
+        "sums['g'] has n = 7; it should be 1.",
+        "sums['h'] is missing; it should count 1 rows.",
+        "seen.values['g/x'] is missing; 1 rows contribute it.",
+        "best['g'] has the value 9; its max is 1.",
+        "best['h'] is missing; its max is 1.",
+        "by_key['k/b'] is an entry of no row.",
+        "by_key['l/a'] is missing, an entry of the row 'a'.",
+    ]
+
+
+# --- Keys -------------------------------------------------------------------------------
+
+
+@given(st.text(min_size=1, max_size=60), st.text(min_size=1, max_size=60))
+def test_different_parts_have_different_keys_that_fit(left: str, right: str) -> None:
+    for text in (left, right):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return
+    assert (part(left) == part(right)) == (left == right)
+    assert len(part(left * 9).encode()) <= PART_BYTES
+    assert "/" not in part(left)
+    assert join(left, right).split("/") == [part(left), part(right)]
+
+
+def test_a_key_that_is_no_text_is_refused() -> None:
+    for bad in ("", 7, None):
+        with pytest.raises(WrongTypeError, match="a text of at least one character"):
+            part(bad)  # type: ignore[arg-type]
