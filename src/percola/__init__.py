@@ -43,6 +43,7 @@ from percola.errors import (
 )
 from percola.gc.collector import Collected
 from percola.observers.observer import Observer, observer
+from percola.observers.rerun import Rerun, rerun
 from percola.observers.worker import Worker, WorkerOptions
 from percola.repository import Repository, create, open
 from percola.schema import Column, Family, Schema, Table, WeakColumn
@@ -72,6 +73,7 @@ __all__ = [
     "RepositoryClosedError",
     "RepositoryError",
     "RepositoryVersionError",
+    "Rerun",
     "RetriesExhaustedError",
     "RolledBackError",
     "Row",
@@ -99,4 +101,5 @@ __all__ = [
     "create",
     "observer",
     "open",
+    "rerun",
 ]

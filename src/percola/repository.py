@@ -156,8 +156,8 @@ class Repository:
             two_phase: commit in two phases even if the store could commit in one step; needed
                 only if other processes take part in the transaction.
             notify: whether writes of observed columns notify their observers. False is for bulk
-                writes before their observers exist: no observer runs for these writes by itself,
-                and weak columns cannot be notified.
+                writes before their observers exist, or followed by `percola.rerun`: no observer
+                runs for these writes by itself, and weak columns cannot be notified.
         """
         return Transaction(self.context, two_phase=two_phase, notify=notify)
 

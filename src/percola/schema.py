@@ -376,7 +376,8 @@ class Schema:
         """The schema to store when a program declares `self` and the repository has `stored`.
 
         New tables and columns are added; those that the program does not name are kept, and so is a
-        feed. Raises SchemaMismatchError if the two declare something differently.
+        feed. A column that was not observed may become observed. Raises SchemaMismatchError if
+        the two declare something else differently.
         """
         merged = json.loads(stored.to_json())
         by_name = {table["name"]: table for table in merged["tables"]}
@@ -398,6 +399,8 @@ class Schema:
                 before = columns.get(name)
                 if before is None:
                     old["columns"].append(member)
+                elif before == {**member, "observed": False} and member["observed"]:
+                    before["observed"] = True
                 elif before != member:
                     raise SchemaMismatchError(
                         f"The column {table['name']}.{name} is declared as {_show(member)}, but "

@@ -284,8 +284,8 @@ def declare_title(how: str) -> Table[Any]:
     docs = Table("docs")
     if how == "type":
         docs.column("title", int)
-    elif how == "observed":
-        docs.column("title", str, observed=True)
+    elif how == "not observed":
+        docs.column("contents")
     elif how == "family":
         docs.family("title", str)
     elif how == "weak":
@@ -295,13 +295,21 @@ def declare_title(how: str) -> Table[Any]:
     return docs
 
 
-@pytest.mark.parametrize("how", ["rows", "type", "observed", "family", "weak", "written"])
+@pytest.mark.parametrize("how", ["rows", "type", "not observed", "family", "weak", "written"])
 def test_a_declaration_that_contradicts_the_stored_one_is_refused_with_both(how: str) -> None:
     stored = web()
     before = stored.to_json()
     with pytest.raises(SchemaMismatchError, match=r"docs.*the repository has it"):
         Schema([declare_title(how)]).merged_into(stored)
     assert stored.to_json() == before
+
+
+def test_a_column_becomes_observed_if_a_program_declares_it_so() -> None:
+    docs = Table("docs")
+    docs.column("title", str, observed=True)
+    title = Schema([docs]).merged_into(web()).table("docs").resolve("title")
+    assert isinstance(title, Column)
+    assert title.observed
 
 
 def test_a_programs_own_codecs_are_used_where_its_table_is_the_stored_one() -> None:

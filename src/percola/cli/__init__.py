@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import click
 
-from percola.cli import cells, dev_cluster, oracle, repositories, worker
+from percola.cli import cells, dev_cluster, oracle, repositories, rerun, worker
 from percola.cli import gc as collecting
 from percola.cli import maintenance as care
 from percola.cli.session import CommandLine, Session, common
@@ -47,6 +47,7 @@ for _command in (
     repositories.notifications,
     repositories.failed,
     worker.worker,
+    rerun.rerun,
     oracle.oracle,
     collecting.gc,
     care.check,

@@ -260,6 +260,14 @@ class Transaction(Snapshot):
         if len(self._writes) > MOST_CELLS:
             self._refuse_size()
 
+    def mark_dirty(self, cell: Cell) -> None:
+        """Put a notify entry of an observed or weak cell at the commit, without writing it."""
+        self._notifications[cell] = None
+
+    def forget(self, cell: Cell) -> None:
+        """Delete a cell of Percola's own, such as an acknowledgment."""
+        self._writes[cell] = (_DELETE, None)
+
     def answer(self, kind: Kind, cell: Cell, ts: int) -> None:
         """Delete a notify or failed entry once this transaction has committed."""
         self._answers.append((kind, cell, ts))

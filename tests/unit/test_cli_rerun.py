@@ -1,0 +1,151 @@
+"""`percola rerun`: real processes, one of which is killed, and what it refuses."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from commands import (
+    SECONDS,
+    call,
+    command,
+    contents,
+    environment,
+    folder,
+    is_error,
+    repo,
+    run,
+    size,
+)
+
+from percola import Repository
+from percola.catalog import SYSTEM_TABLE
+from percola.cells import Kind
+from percola.maintenance.check import Severity, check
+
+__all__ = ["folder", "repo"]
+
+APP = """
+from percola import Table, observer
+
+docs = Table("docs")
+contents = docs.column("contents", observed=True)
+size = docs.column("size", int)
+
+@observer(contents, name="measure", batch=64)
+def first(t, row):
+    t.set(size, row, len(t.get(contents, row)))
+
+@observer(contents, name="measure", batch=64)
+def second(t, row):
+    t.set(size, row, -len(t.get(contents, row)))
+
+@observer(contents)
+def other(t, row):
+    pass
+
+both = [first, other]
+"""
+
+ROWS = 1_500
+
+
+@pytest.fixture
+def app(tmp_path: Path, repo: Repository) -> Path:
+    """A folder with a module, and a repository whose rows its first observer has handled."""
+    (tmp_path / "app.py").write_text(APP)
+    with repo.transaction() as t:
+        for number in range(ROWS):
+            t.set(contents, f"{'ab'[number % 2]}/{number:04}", b"x")
+    work(tmp_path, repo, "app:first")
+    assert sizes(repo) == {1}
+    return tmp_path
+
+
+def work(app: Path, repo: Repository, target: str) -> None:
+    done = run("--repo", repo.address, "worker", target, "--until-idle", cwd=app)
+    assert done.code == 0, done
+
+
+def sizes(repo: Repository) -> set[int]:
+    with repo.snapshot() as s:
+        return {row[size] for row in s.scan(contents.table, columns=[size])}
+
+
+def test_a_killed_rerun_is_resumed_and_every_row_runs_again(
+    app: Path, repo: Repository, wait_until: Callable[..., object]
+) -> None:
+    rerun = ("--repo", repo.address, "rerun", "app:second")
+    process = subprocess.Popen(
+        command(*rerun, "--rate", "200"), cwd=app, env=environment(), stdout=subprocess.DEVNULL
+    )
+    try:
+        wait_until(lambda: repo.pending().get("docs.contents", 0) >= 200, what="rows are marked")
+    finally:
+        process.send_signal(signal.SIGKILL)
+        assert process.wait(SECONDS) == -signal.SIGKILL
+    assert repo.pending()["docs.contents"] < ROWS, "killed on the way"
+    done = run(*rerun, "--rate", "1e9", cwd=app)
+    assert done.code == 0, done
+    found = re.fullmatch(
+        r"Marked ([\d,]+) rows dirty, resumed after ([\d,]+): workers run measure on them\.\n",
+        done.out,
+    )
+    assert found, done.out
+    total, resumed = (int(one.replace(",", "")) for one in found.groups())
+    assert total == ROWS and 0 < resumed < ROWS
+    assert repo.pending() == {"docs.contents": ROWS}
+    work(app, repo, "app:second")
+    assert sizes(repo) == {-1}
+    assert [str(one) for one in check(repo) if one.severity is not Severity.NOTE] == []
+    assert not list(repo.context.store.walk_kind(Kind.DATA, SYSTEM_TABLE, b"rerun/", b"rerun0"))
+
+
+@pytest.fixture
+def worker(app: Path, repo: Repository) -> Iterator[None]:
+    """A live worker with the second observer, in a process of its own."""
+    process = subprocess.Popen(
+        command("--repo", repo.address, "--json", "worker", "app:second"),
+        cwd=app,
+        env=environment(PYTHONUNBUFFERED="1"),
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        assert b'"started"' in process.stdout.readline()
+        yield
+    finally:
+        process.terminate()
+        assert process.wait(SECONDS) == 0
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+@pytest.mark.usefixtures("worker")
+def test_an_observer_of_a_live_worker_is_rerun_by_its_name(
+    repo: Repository, wait_until: Callable[..., object]
+) -> None:
+    wait_until(
+        lambda: call("--repo", repo.address, "rerun", "measure", "--prefix", "zzz").code == 0,
+        what="the worker has announced its observers",
+    )
+    done = call("--repo", repo.address, "--json", "rerun", "measure", "--prefix", "a/")
+    assert done.json == {"observer": "measure", "rows": ROWS // 2, "resumed_after": 0}
+    wait_until(lambda: sizes(repo) == {1, -1} and repo.is_idle(), what="the worker has run")
+    with repo.snapshot() as s:
+        changed = [row.key for row in s.scan(contents.table, columns=[size]) if row[size] < 0]
+    assert len(changed) == ROWS // 2 and all(key.startswith("a/") for key in changed)
+    wrong = call("--repo", repo.address, "rerun", "mesure")
+    assert is_error(wrong, "No live worker runs an observer named 'mesure'", "workers: measure.")
+
+
+def test_an_observer_that_cannot_be_found_is_an_error(app: Path, repo: Repository) -> None:
+    answer = call("--repo", repo.address, "rerun", "measure")
+    assert is_error(answer, "No live worker runs an observer named 'measure'", "MODULE:NAME")
+    answer = run("--repo", repo.address, "rerun", "app:both", cwd=app)
+    assert is_error(answer, "app:both gives several observers (measure, other)")
+    assert call("--repo", repo.address, "rerun", "measure", "--rate", "0").code == 2
