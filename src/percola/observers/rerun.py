@@ -28,6 +28,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Any, Final
 
 from percola.catalog import SYSTEM_TABLE
@@ -154,22 +155,21 @@ class _Marker:
         state = Rerun(self._name, before, before, start)
         began = clock.monotonic()
         most = _BATCH if rate is None else max(1, min(_BATCH, math.ceil(rate)))
-        size = most
-        for low, high in self._ranges(start):
-            position: bytes | None = low
-            while position is not None:
-                size, position, marked = self._mark(position, high, min(most, 2 * size))
-                following = high if position is None else position
-                state = replace(state, rows=state.rows + marked, position=following)
-                if following:  # Else this was the last range: the cursor is removed below.
-                    self._cursor.move(following, state.rows)
-                progress(state)
-                if rate is not None:
-                    early = began + (state.rows - before) / rate - clock.monotonic()
-                    if early > 0:
-                        clock.sleep(early)
+        size, position = most, start
+        following: bytes | None = start
+        while following is not None:
+            size, following, marked = self._mark(position, min(most, 2 * size))
+            position = following or b""
+            state = replace(state, rows=state.rows + marked, position=position)
+            if following is not None:
+                self._cursor.move(following, state.rows)
+            progress(state)
+            if rate is not None:
+                early = began + (state.rows - before) / rate - clock.monotonic()
+                if early > 0:
+                    clock.sleep(early)
         self._cursor.end()
-        return replace(state, position=b"")
+        return state
 
     def _ranges(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         """The ranges of rows from `start` on, as [low, high); an empty high is no bound."""
@@ -178,7 +178,7 @@ class _Marker:
             if not high or start < high:
                 yield max(low, start), high
 
-    def _mark(self, low: bytes, high: bytes, size: int) -> tuple[int, bytes | None, int]:
+    def _mark(self, start: bytes, size: int) -> tuple[int, bytes | None, int]:
         """Mark up to `size` rows; return the size used, where to go on, and how many were marked.
 
         A batch that conflicts with runs of the observer is tried again with half the rows.
@@ -186,7 +186,7 @@ class _Marker:
         for attempt in itertools.count(1):
             try:
                 with self._repo.transaction() as t:
-                    following, marked = self._mark_rows(t, low, high, size)
+                    following, marked = self._mark_rows(t, start, size)
             except TransientError:
                 if attempt >= _ATTEMPTS:
                     raise
@@ -197,21 +197,22 @@ class _Marker:
             return size, following, marked
         raise AssertionError("unreachable")
 
-    def _mark_rows(
-        self, t: Transaction, low: bytes, high: bytes, size: int
-    ) -> tuple[bytes | None, int]:
+    def _mark_rows(self, t: Transaction, start: bytes, size: int) -> tuple[bytes | None, int]:
         name, acks = self._table.name, self._acks
         wanted = [(one, False) for one in (*acks, *acks.values())] if acks else None
         marked = 0
-        rows = list(itertools.islice(t._scan(name, low, high, wanted), size))
-        for row, values in rows:
-            columns = [column for column in acks if column in values] if acks else self._weak
-            for column in columns:
-                t.mark_dirty(Cell(name, row, column))
-                if column in acks and acks[column] in values:
-                    t.forget(Cell(name, row, acks[column]))
-            marked += bool(columns)
-        return (None if len(rows) < size else rows[-1][0] + b"\0"), marked
+        for low, high in self._ranges(start):
+            for row, values in t._scan(name, low, high, wanted):
+                columns = [column for column in acks if column in values] if acks else self._weak
+                for column in columns:
+                    t.mark_dirty(Cell(name, row, column))
+                    if column in acks and acks[column] in values:
+                        t.forget(Cell(name, row, acks[column]))
+                marked += bool(columns)
+                size -= 1
+                if not size:
+                    return row + b"\0", marked
+        return None, marked
 
 
 class _Cursor:
@@ -223,7 +224,7 @@ class _Cursor:
         self._store = repo.context.store
         self._name = name
         self._cell = Cell(SYSTEM_TABLE, b"rerun/" + name.encode(), _COLUMN)
-        self._what = {"columns": sorted(columns), "prefixes": [one.hex() for one in prefixes]}
+        self._what = {"columns": sorted(columns), "prefixes": _digest(prefixes)}
         self._version = 0
 
     def begin(self, *, restart: bool) -> tuple[bytes, int]:
@@ -264,6 +265,11 @@ class _Cursor:
             raise UsageError(
                 f"Another process runs a rerun of {self._name!r} at the same time: let it finish."
             )
+
+
+def _digest(prefixes: Sequence[bytes]) -> str:
+    """The prefixes in a few bytes: there may be thousands."""
+    return blake2b(b"".join(b"%d:%b" % (len(one), one) for one in prefixes)).hexdigest()[:32]
 
 
 def _shortest(prefixes: Iterable[bytes]) -> list[bytes]:

@@ -35,6 +35,7 @@ from webindex.cli.options import (
 )
 from webindex.cli.rank import rank_command
 from webindex.cli.reindex import nothing_exported, reindex_command
+from webindex.cli.rerun import rerun_command
 from webindex.cli.verify import rebuild_command, verify_command
 from webindex.crawl.warc import NotAWarcError
 from webindex.errors import WebindexError
@@ -414,6 +415,7 @@ cli.add_command(rank_command)
 cli.add_command(verify_command)
 cli.add_command(rebuild_command)
 cli.add_command(reindex_command)
+cli.add_command(rerun_command)
 
 
 if __name__ == "__main__":

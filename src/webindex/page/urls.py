@@ -173,6 +173,20 @@ def page_row(url: str, limit: int = MAX_ROW_BYTES) -> str:
     return f"{row[: limit - _HASH_TAIL]}~{digest}"
 
 
+def host_rows(name: str) -> list[str]:
+    """The prefixes of the rows of a host's pages, by any scheme and port; each row has one.
+
+    Raises:
+        BadUrlError: `name` is no host.
+    """
+    key = surt(normalise(f"https://{name}/")).removesuffix(")/")
+    if ":" in key.rpartition("]")[2] or "/" in key:
+        raise BadUrlError(f"{name[:_SHOWN]!r} is not the name of a host, as in 'www.example.com'.")
+    return [
+        f"{byte:02x}/{key}{end}" for byte in range(256) for end in (")", ":", "+http)", "+http:")
+    ]
+
+
 def host(url: str) -> str:
     """Return the host of a normalised URL, without the port.
 
