@@ -30,11 +30,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, Generic, NamedTuple
 
 from percola.catalog import feed_since
 from percola.cells import Cell, Kind, LastChange, Op, decode_write, newest_change
 from percola.errors import NoFeedError, UsageError
+from percola.gc.time_log import CommitTimes
 from percola.repository import Repository
 from percola.schema import Column, Family, R, Table, WeakColumn
 from percola.store.base import CellState, Store
@@ -68,12 +70,15 @@ class Change(Generic[R]):
         commit_ts: the transaction's commit timestamp.
         changed: the names of the columns that it put or deleted.
         image: the row as it was at `commit_ts`, with all requested columns.
+        committed_by: the time from which the commit counts, in UTC, by the log of times as it was
+            at the first change; None if it is newer than the log (`Repository.commit_times`).
     """
 
     row: R
     commit_ts: int
     changed: tuple[str, ...]
     image: Row[R]
+    committed_by: datetime | None = None
 
 
 class RowImage(NamedTuple):
@@ -228,12 +233,15 @@ def _all_named(table: Table[Any]) -> Wanted:
 def _changes(
     repo: Repository, table: Table[R], held: Snapshot, upto: int, wanted: Wanted
 ) -> Iterator[Change[R]]:
+    times: CommitTimes | None = None
     with held:
         found = read_changes(repo.context.store, table.name, held.start_ts, upto, wanted=wanted)
         for one in found:
             key = table.decode_row(one.row)
             names = tuple(name.decode() for name in one.changed)
-            yield Change(key, one.commit_ts, names, Row(table, key, one.values))
+            times = times or repo.commit_times()
+            _, by = times.of(one.commit_ts)
+            yield Change(key, one.commit_ts, names, Row(table, key, one.values), by)
 
 
 def read_changes(

@@ -19,6 +19,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -42,6 +43,7 @@ from percola.errors import (
 from percola.gc import retention_holds as holds
 from percola.gc.collector import RETENTION, Collected, GarbageCollector
 from percola.gc.retention_holds import RetentionHold
+from percola.gc.time_log import CommitTimes, Moment
 from percola.oracle.base import Oracle
 from percola.oracle.embedded import EmbeddedOracle
 from percola.platform import fork_safety as forks
@@ -161,12 +163,17 @@ class Repository:
         """
         return Transaction(self.context, two_phase=two_phase, notify=notify)
 
-    def snapshot(self, at: int | None = None) -> Snapshot:
-        """The repository now, or as it was at a past timestamp: read-only.
+    def snapshot(self, at: int | datetime | None = None) -> Snapshot:
+        """The repository now, or as it was at a past timestamp or time: read-only.
 
-        Raises UsageError for a timestamp in the future, and SnapshotTooOldError for one whose
-        versions garbage collection has removed.
+        At a time it is the newest snapshot that certainly contains nothing which committed later:
+        `timestamp_at` says how old it may be.
+
+        Raises UsageError for a timestamp or time in the future, or a time before the log of times,
+        and SnapshotTooOldError for one whose versions garbage collection has removed.
         """
+        if isinstance(at, datetime):
+            at = self.timestamp_at(at).ts
         context = self.context
         latest = context.oracle.read_timestamp()
         if at is None:
@@ -178,6 +185,21 @@ class Repository:
         snapshot = Snapshot(context, at)
         context.store.check_safe_point(at)
         return snapshot
+
+    def timestamp_at(self, when: datetime) -> Moment:
+        """The newest timestamp that was certainly drawn by `when`, and the time it was logged.
+
+        A snapshot at that timestamp contains everything that had committed by the returned time,
+        and nothing that committed after `when`, by the log of times that workers write once a
+        minute and `percola gc` each time. A `when` without a zone is local time.
+
+        Raises UsageError for a time in the future or before the log.
+        """
+        return CommitTimes(self.context.store).at(self._clock, when)
+
+    def commit_times(self) -> CommitTimes:
+        """When transactions committed, as far as the log of times tells."""
+        return CommitTimes(self.context.store)
 
     def run(
         self,

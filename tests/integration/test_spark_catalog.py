@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from pyspark.sql.functions import col
 
 import percola
 from percola import Repository, Table
+from percola.gc.time_log import TimeLog, read_log
 from percola.spark import (
     CatalogJarMissingError,
     catalog_jar,
@@ -195,6 +197,33 @@ def test_a_version_is_a_timestamp_of_the_past(query: Query, repo: Repository) ->
     ) == [(7, 9)]
 
 
+def test_a_time_is_one_of_the_past_by_the_log_of_times(
+    spark: SparkSession, query: Query, repo: Repository, catalog: str
+) -> None:
+    times = TimeLog(repo.context.store, repo.context.clock, None)
+    times.newest_older(repo.context.oracle.read_timestamp())
+    [entry] = read_log(repo.context.store)
+    when = datetime.fromtimestamp(entry.wall / 1000, UTC)
+    with repo.transaction() as t:
+        t.set(amount, "s1", 9)
+    stamp = f"TIMESTAMP '{when:%Y-%m-%d %H:%M:%S.%f}Z'"
+    assert query(f"SELECT amount FROM $.sales TIMESTAMP AS OF {stamp}") == [(7,)]
+    assert query(
+        f"SELECT o.amount, n.amount FROM $.sales TIMESTAMP AS OF {stamp} o "
+        "JOIN $.sales n USING (row)"
+    ) == [(7, 9)]
+    table = f"{catalog}.sales"
+    [row] = spark.read.option("timestampAsOf", when.isoformat()).table(table).collect()
+    assert row.amount == 7
+    frame = spark.read.format("percola").option("table", "sales")
+    [row] = frame.option("timestampAsOf", when.isoformat()).load(repo.address).collect()
+    assert row.amount == 7
+    with pytest.raises(PySparkException, match="The log of times begins at"):
+        query("SELECT * FROM $.sales TIMESTAMP AS OF '2020-01-01'")
+    with pytest.raises(PySparkException, match=r"There is no snapshot at .* yet: it is"):
+        query("SELECT * FROM $.sales TIMESTAMP AS OF '2200-01-01'")
+
+
 # --- Writing ----------------------------------------------------------------------------------
 
 
@@ -243,7 +272,7 @@ def test_a_table_is_followed_as_a_stream_into_another(
     [
         ("SELECT * FROM $.nothing", "cannot be found"),
         ("SELECT * FROM $.sales VERSION AS OF 99999999", "no snapshot at 99999999 yet"),
-        ("SELECT * FROM $.sales TIMESTAMP AS OF '2026-01-01'", "not of a time of day"),
+        ("SELECT * FROM $.sales TIMESTAMP AS OF '2026-01-01'", "has no log of times yet"),
         ("CREATE TABLE $.x (a INT)", "are declared in Python"),
         ("DROP TABLE $.sales", "are declared in Python"),
         ("CREATE NAMESPACE $.more", "are repositories"),

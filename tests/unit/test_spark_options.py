@@ -57,6 +57,7 @@ def test_a_folder_is_the_same_in_every_process(
         ({**HERE, "holdSeconds": "-1"}, "is not a number of seconds from 0 up: '-1'."),
         ({**HERE, "holdSeconds": "nan"}, "is not a number of seconds from 0 up: 'nan'."),
         ({**HERE, "snapshot": "-5"}, "neither a timestamp of Percola nor latest: '-5'."),
+        ({**HERE, "timestampAsOf": "soon"}, "is not a time such as 2026-11-23T10:00: 'soon'."),
         ({**HERE, "startingTimestamp": "soon"}, "nor latest or earliest: 'soon'."),
     ],
 )
@@ -78,7 +79,7 @@ def test_an_option_for_something_else_is_refused(role: str) -> None:
         "startingTimestamp": "1", "maxRowsPerTrigger": "1", "atomicity": "row", "chunkRows": "1",
         "chunkBytes": "1",
         "nulls": "ignore", "ttlSeconds": "1", "describe": "table", "allRows": "true",
-        "notify": "false",
+        "notify": "false", "timestampAsOf": "2026-11-23T10:00",
     }  # fmt: skip
     refused = 0
     for option in OPTIONS:

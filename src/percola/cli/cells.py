@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from datetime import datetime
 from itertools import islice
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from percola import inspection
 from percola.cells import Cell
 from percola.cli import arguments, display
 from percola.cli import json_output as documents
-from percola.cli.session import Session, ValueLast, at_option, common, table_option
+from percola.cli.session import Session, ValueLast, at_option, common, snapshot_at, table_option
 from percola.errors import ConflictingOptionsError, UsageError
 from percola.transactions.row import Row
 from percola.transactions.transaction import Transaction
@@ -30,14 +31,16 @@ SCAN_ROWS: Final = 100
 @at_option
 @common
 @click.pass_obj
-def get(session: Session, row: str, column: str | None, table: str | None, at: int | None) -> None:
+def get(
+    session: Session, row: str, column: str | None, table: str | None, at: int | datetime | None
+) -> None:
     """Print a cell, or a whole row.
 
     A value of type bytes is written unchanged to a file or pipe. Exit code 1 if the cell or row
     does not exist.
     """
     with session.open() as repo:
-        snapshot = repo.snapshot(at)
+        snapshot = snapshot_at(repo, at)
         if column is None:
             whole = arguments.find_table(repo, table)
             found = snapshot.get_row(whole, arguments.parse_row(whole, row))
@@ -173,7 +176,7 @@ def scan(
     columns: tuple[str, ...],
     limit: int | None,
     table_too: str | None,
-    at: int | None,
+    at: int | datetime | None,
 ) -> None:
     """Print rows in order.
 
@@ -189,7 +192,7 @@ def scan(
         def bound(text: str | None) -> Any:
             return None if text is None else arguments.parse_row(whole, text)
 
-        rows: Iterator[Row[Any]] = repo.snapshot(at).scan(
+        rows: Iterator[Row[Any]] = snapshot_at(repo, at).scan(
             whole,
             prefix=bound(prefix),
             start=bound(start),
@@ -228,11 +231,12 @@ def history(session: Session, row: str, column: str, table: str | None, limit: i
         versions = inspection.history(repo, one, key)[:limit]
         here = inspection.failures(repo, table=one.table, row=key)
         failures = [failure for failure in here if failure.cell == cell]
+        times = repo.commit_times()
     if session.json:
-        lines = [documents.version_json(version, one) for version in versions]
+        lines = [documents.version_json(version, one, times) for version in versions]
         failed = [documents.failure_json(failure) for failure in failures]
         documents.write_json(documents.cell_json(cell) | {"versions": lines, "failures": failed})
     elif versions or failures:
-        display.print_history(cell, one, versions, failures)
+        display.print_history(cell, one, versions, failures, times)
     else:
         display.say(f"Nothing was ever written to {cell}.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from rich import box, filesize
@@ -14,6 +15,7 @@ from rich.text import Text
 
 from percola.cells import Cell, LockRecord, Op, WriteRecord
 from percola.cli.json_output import decoded, members
+from percola.gc.time_log import CommitTimes
 from percola.inspection import Failure, HeldLock, Notification, Process, Status, Version
 from percola.schema import Column, WeakColumn
 from percola.transactions.row import Row
@@ -30,6 +32,12 @@ def say(text: str) -> None:
     """Print a sentence, wrapped to the terminal's width; in a pipe, on one line."""
     out = console()
     out.print(text, soft_wrap=not out.is_terminal)
+
+
+def say_note(text: str) -> None:
+    """Print a remark to stderr; in a pipe, on one line."""
+    out = console(stderr=True)
+    out.print(text, style="dim", soft_wrap=not out.is_terminal)
 
 
 def say_error(text: str) -> None:
@@ -80,21 +88,25 @@ def print_history(
     column: Column[Any, Any] | WeakColumn[Any],
     versions: Sequence[Version],
     failures: Sequence[Failure],
+    times: CommitTimes,
 ) -> None:
     """Print a cell's versions in the form of figure 4, newest first."""
     out = console()
     out.print(Text(printable(str(cell)), style="bold"), soft_wrap=True)
     shows_notify = any(one.notify for one in versions)
     shows_acks = any(one.acknowledged for one in versions)
+    committed = [times.of(one.ts) if one.write is not None else (None, None) for one in versions]
+    shows_times = any(after is not None or by is not None for after, by in committed)
     headings = ["timestamp", "data", "lock", "write"]
+    headings += ["committed"] * shows_times
     headings += ["notify"] * shows_notify + ["ack"] * shows_acks
     grid = _grid(*headings)
     grid.columns[0].justify = "right"
     grid.columns[0].no_wrap = grid.columns[3].no_wrap = True
     locks = [_describe_lock(one.lock, cell) for one in versions]
     widest = min(30, max((len(lock) for lock in locks), default=0))
-    taken = 9 + max(4, widest) + 12 + 9 * shows_notify + 12 * shows_acks + 9
-    for one, lock in zip(versions, locks, strict=True):
+    taken = 9 + max(4, widest) + 12 + 9 * shows_notify + 12 * shows_acks + 9 + 22 * shows_times
+    for one, lock, (after, by) in zip(versions, locks, committed, strict=True):
         data = "" if one.data is None else decoded(column, one.data)
         line: list[str | Text] = [
             f"{one.ts}:",
@@ -102,6 +114,8 @@ def print_history(
             lock,
             Text(_describe_write(one.write), style="green" if _is_visible(one) else "none"),
         ]
+        if shows_times:
+            line.append(_show_commit_time(after, by))
         if shows_notify:
             line.append("dirty" if one.notify else "")
         if shows_acks:
@@ -111,6 +125,13 @@ def print_history(
     for failure in failures:
         line_ = Text(f"{failure.observer} was set aside here {_ago(failure.at_ms)}: ", "red")
         out.print(line_.append(printable(failure.error), "none"), soft_wrap=True)
+
+
+def _show_commit_time(after: datetime | None, by: datetime | None) -> str:
+    """The time from which a commit counts, or the last one before it, to the second."""
+    if by is not None:
+        return f"{by.astimezone():%Y-%m-%d %H:%M:%S}"
+    return f"> {after.astimezone():%Y-%m-%d %H:%M:%S}" if after is not None else ""
 
 
 def _is_visible(version: Version) -> bool:

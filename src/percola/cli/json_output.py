@@ -14,6 +14,7 @@ from typing import Any
 
 from percola.cells import Cell, LockRecord, Op
 from percola.errors import WrongTypeError
+from percola.gc.time_log import CommitTimes
 from percola.inspection import Failure, HeldLock, Status, Version
 from percola.schema import Column, Family, Table, WeakColumn
 from percola.transactions.row import Row
@@ -51,11 +52,16 @@ def row_json(row: Row[Any]) -> dict[str, Any]:
     return {"row": as_json(row.key), "columns": columns}
 
 
-def version_json(version: Version, column: Column[Any, Any] | WeakColumn[Any]) -> dict[str, Any]:
+def version_json(
+    version: Version, column: Column[Any, Any] | WeakColumn[Any], times: CommitTimes
+) -> dict[str, Any]:
     """A line of a cell's history."""
     write = version.write
+    after, by = times.of(version.ts) if write is not None else (None, None)
     return {
         "ts": version.ts,
+        "committed_after": after and after.isoformat(),
+        "committed_by": by and by.isoformat(),
         "data": None if version.data is None else as_json(decoded(column, version.data)),
         "lock": None if version.lock is None else _lock_json(version.lock),
         "write": write and {"op": _KINDS[write.op], "start_ts": write.start_ts},

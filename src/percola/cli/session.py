@@ -7,18 +7,21 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeVar
 
 import click
 
 import percola
-from percola.cli.display import say, say_error
+from percola.cli.display import say, say_error, say_note
 from percola.cli.json_output import write_json
 from percola.errors import NotARepositoryError, PercolaError
+from percola.gc.time_log import show_time
 from percola.repository import Repository
 from percola.schema import Table
+from percola.transactions.snapshot import Snapshot
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -151,6 +154,47 @@ def common(command: F) -> F:
 table_option = click.option(
     "-t", "--table", metavar="TABLE", help="The table, where the column does not tell."
 )
+
+
+class _At(click.ParamType[Any]):
+    """A timestamp, or a time in ISO 8601."""
+
+    name = "at"
+
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> int | datetime:
+        if isinstance(value, int | datetime):
+            return value
+        with suppress(ValueError):
+            return int(value)
+        try:
+            return datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(
+                f"{value!r} is neither a timestamp nor a time such as 2026-11-23T10:00.",
+                parameter,
+                context,
+            )
+
+
 at_option = click.option(
-    "--at", type=int, metavar="TS", help="As it was at this timestamp, not now."
+    "--at",
+    type=_At(),
+    metavar="TS|TIME",
+    help="As it was at this timestamp or time (2026-11-23T10:00, local unless it has a zone).",
 )
+
+
+def snapshot_at(repo: Repository, at: int | datetime | None) -> Snapshot:
+    """The snapshot that `--at` selects; of a time, says on stderr how exact it is."""
+    if isinstance(at, datetime):
+        ts, time = repo.timestamp_at(at)
+        snapshot = repo.snapshot(ts)
+        missing = (at.astimezone(time.tzinfo) - time).total_seconds()
+        say_note(
+            f"Read at timestamp {ts}, which was logged at {show_time(time)}: commits of the "
+            f"{missing:,.1f} s until then are missing."
+        )
+        return snapshot
+    return repo.snapshot(at)

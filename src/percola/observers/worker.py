@@ -30,6 +30,7 @@ from percola.errors import (
     PercolaError,
 )
 from percola.gc.collector import GarbageCollector
+from percola.gc.time_log import TimeLog
 from percola.observers.metrics import WorkerMetrics
 from percola.observers.observer import Observer, Observers
 from percola.observers.runner import GivenUpError, Runner, WorkerOptions
@@ -137,6 +138,8 @@ class Worker:
                 target=self._collect, args=(collector,), name="percola-gc", daemon=True
             )
             self._begin(thread)
+        else:
+            self._begin(threading.Thread(target=self._note_times, name="percola-time", daemon=True))
         for _ in range(self._options.threads):
             self._start_thread()
         if self._observers.apart:
@@ -314,6 +317,19 @@ class Worker:
                         self.metrics.collected(collected.safe_point, collected.removed)
             except PercolaError as error:
                 log.warning("garbage collection failed and will be tried again: %s", error)
+            except Exception as error:
+                self._end_with(error)
+                return
+
+    def _note_times(self) -> None:
+        """Write the log of times, where garbage collection does not."""
+        context = self._context
+        times = TimeLog(context.store, context.clock, None)
+        while not self._stopped.wait(self._options.collect):
+            try:
+                times.newest_older(context.oracle.read_timestamp())
+            except PercolaError as error:
+                log.warning("the time was not logged, and will be next time: %s", error)
             except Exception as error:
                 self._end_with(error)
                 return

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 import percola
@@ -103,12 +104,20 @@ def _moment(*words: str) -> Callable[[str], str | int]:
     return parse
 
 
+def _time(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("is not a time such as 2026-11-23T10:00") from None
+
+
 OPTIONS: Final = (
     Option("path", _name, None, _ALL),
     Option("table", _name, None, _ALL),
     Option("rowColumn", _name, ROW, _ALL),
     Option("columns", _name, None, _READS),
     Option("snapshot", _moment("latest"), "latest", (READ,)),
+    Option("timestampAsOf", _time, None, (READ,)),
     # The catalog's queries to the source: `percola.spark.catalog.describe`.
     Option("describe", _one_of("repository", "table"), None, (READ,)),
     Option("allRows", _flag, False, (READ,)),

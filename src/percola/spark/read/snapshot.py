@@ -36,19 +36,31 @@ HOLD_SECONDS: Final = 3600.0
 def snapshot_timestamp(repository: Repository, options: Options) -> int:
     """The timestamp that the options select now.
 
-    Raises UsageError for one in the future, SnapshotTooOldError for one below the safe point,
-    ConflictingOptionsError for options that exclude each other.
+    Raises UsageError for one in the future or a time before the log of times, SnapshotTooOldError
+    for one below the safe point, ConflictingOptionsError for options that exclude each other.
     """
     at = options["snapshot"]
+    time = options["timestampAsOf"]
+    if time is not None and at != "latest":
+        raise ConflictingOptionsError(
+            f"timestampAsOf={time.isoformat()} and snapshot={at} both choose the timestamp: leave "
+            "one of the two out."
+        )
     if options["onLock"] == "avoid":
-        if at != "latest":
+        if _is_past(options):
+            given = f"snapshot={at}" if time is None else f"timestampAsOf={time.isoformat()}"
             raise ConflictingOptionsError(
-                "onLock=avoid chooses the timestamp, so it does not go with snapshot="
-                f"{at}: leave one of the two out."
+                f"onLock=avoid chooses the timestamp, so it does not go with {given}: leave one of "
+                "the two out."
             )
         return settled(repository, options.table(repository))
-    with repository.snapshot(None if at == "latest" else at) as snapshot:
+    with repository.snapshot(time or (None if at == "latest" else at)) as snapshot:
         return snapshot.start_ts
+
+
+def _is_past(options: Options) -> bool:
+    """Whether the options name a timestamp or a time."""
+    return options["snapshot"] != "latest" or options["timestampAsOf"] is not None
 
 
 def frame_schema(options: Options, ts: int, frame: str) -> tuple[StructType, int]:
@@ -67,7 +79,7 @@ def frame_schema(options: Options, ts: int, frame: str) -> tuple[StructType, int
             columns = chosen(table, None, options.text("columns"), options.row_column)
             schema = StructType([one.field for one in columns])
         _hold(repository, options, ts, frame)
-        if options["snapshot"] == "latest":
+        if not _is_past(options):
             ts = snapshot_timestamp(repository, options)
         return schema, ts
 

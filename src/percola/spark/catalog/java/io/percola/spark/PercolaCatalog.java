@@ -1,5 +1,7 @@
 package io.percola.spark;
 
+import java.time.Instant;
+import java.time.temporal.ChronoUnit;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
@@ -97,23 +99,24 @@ public final class PercolaCatalog implements TableCatalog, SupportsNamespaces {
   @Override
   public Table loadTable(Identifier ident) throws NoSuchTableException {
     String address = addressOf(ident.namespace());
-    return load(ident, address, address == null ? null : snapshots.of(address));
+    return load(ident, address, "snapshot", address == null ? null : snapshots.of(address));
   }
 
   /** VERSION AS OF: the version is a timestamp of Percola. */
   @Override
   public Table loadTable(Identifier ident, String version) throws NoSuchTableException {
-    return load(ident, addressOf(ident.namespace()), version);
+    return load(ident, addressOf(ident.namespace()), "snapshot", version);
   }
 
-  /** TIMESTAMP AS OF: Percola's timestamps are counters, not times. */
+  /** TIMESTAMP AS OF: the newest version that was certainly there, by the repository's log of times. */
   @Override
-  public Table loadTable(Identifier ident, long microseconds) {
-    throw new UnsupportedOperationException(
-        "Percola's tables are read AS OF a version, which is a timestamp of the repository, and not of a time of day.");
+  public Table loadTable(Identifier ident, long microseconds) throws NoSuchTableException {
+    String time = Instant.EPOCH.plus(microseconds, ChronoUnit.MICROS).toString();
+    return load(ident, addressOf(ident.namespace()), "timestampAsOf", time);
   }
 
-  private Table load(Identifier ident, String address, String version) throws NoSuchTableException {
+  /** The table at what an option says: `snapshot` or `timestampAsOf`; null: at the newest timestamp. */
+  private Table load(Identifier ident, String address, String option, String version) throws NoSuchTableException {
     if (address == null) {
       throw new NoSuchTableException(ident);
     }
@@ -123,7 +126,7 @@ public final class PercolaCatalog implements TableCatalog, SupportsNamespaces {
     Map<String, String> asked = new HashMap<>(base);
     asked.put("describe", "table");
     if (version != null) {
-      asked.put("snapshot", version);
+      asked.put(option, version);
     }
     StructType answer = Source.ask(asked);
     if (answer.isEmpty()) {

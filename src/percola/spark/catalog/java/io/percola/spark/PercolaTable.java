@@ -183,6 +183,8 @@ final class PercolaTable implements SupportsRead, SupportsWrite {
     private PythonScanBuilder batch(StructType columns) {
       Map<String, String> all = new HashMap<>(new CaseInsensitiveStringMap(options));
       all.put("snapshot", snapshot());
+      all.remove("timestampasof"); // Spark has asked for this snapshot by it, and leaves it here.
+      all.remove("versionasof");
       if (offered.length > 0) {
         all.put("pushfilters", "true"); // Spark refuses a reader with this that gets none.
       }
