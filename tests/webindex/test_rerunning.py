@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from webindex import tables
 from webindex.cli.main import cli
 from webindex.observers import parse as parsing
 from webindex.page.urls import BadUrlError, host, host_rows, page_row
+from webindex.reports.versions import versions_of
 
 __all__ = ["chain"]
 
@@ -103,3 +105,14 @@ def test_a_mistake_is_one_sentence(chain: Chain, words: list[str], message: str)
     said = CliRunner().invoke(cli, ["rerun", "--repo", chain.repo.address, *words])
     assert said.exit_code == 1
     assert message in said.stderr and "Traceback" not in said.stderr
+
+
+def test_explain_tells_when_a_capture_was_loaded_by_the_log_of_times(chain: Chain) -> None:
+    url = chain.loaded[0].url
+    before = versions_of(chain.repo, page_row(url))
+    chain.repo.collect_garbage()  # It logs the time, as workers do.
+    after = versions_of(chain.repo, page_row(url))
+    assert [one.committed_by for one in before] == [None] * len(after) and after
+    assert all(datetime.fromisoformat(one.committed_by or "") for one in after)
+    said = CliRunner().invoke(cli, ["explain", "--repo", chain.repo.address, url])
+    assert said.exit_code == 0 and "Loaded by 2" in said.output, said.output

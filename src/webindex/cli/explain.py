@@ -116,7 +116,8 @@ def _member(one: Member) -> list[str]:
 
 def _version(one: Version) -> str:
     where = f"{one.file}@{one.offset}"
-    words = " ".join([one.change, *one.notes])
+    known = [] if one.committed_by is None else [f"Loaded by {date(one.committed_by)}."]
+    words = " ".join([one.change, *one.notes, *known])
     return f"{one.commit_ts:>10}  {one.date}  status {one.status}  {where}  {words}"
 
 

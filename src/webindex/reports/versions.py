@@ -22,6 +22,8 @@ class Version:
     Attributes:
         original: of a revisit, the URL and date of the capture that it refers to; else None.
         cut: the number of bytes that were kept of a longer page; None if it is whole.
+        committed_by: when its load had committed, in ISO 8601; None if it is newer than the
+            repository's log of times (`percola.Repository.commit_times`).
     """
 
     commit_ts: int
@@ -33,6 +35,7 @@ class Version:
     change: str
     original: tuple[str, str] | None = None
     cut: int | None = None
+    committed_by: str | None = None
 
     @property
     def notes(self) -> list[str]:
@@ -49,6 +52,7 @@ def versions_of(repo: Repository, row: str) -> list[Version]:
     """The captures that are kept, newest first, each with its parsed state."""
     captures = [(ts, one) for ts, one in repo.versions(tables.capture, row) if one is not None]
     states = repo.versions(tables.fingerprint, row)
+    times = repo.commit_times()
     safe_point = repo.context.store.safe_point()
     found = []
     following: float = float("inf")
@@ -61,6 +65,7 @@ def versions_of(repo: Repository, row: str) -> list[Version]:
         change = _change(capture, older, before, after, first=first)
         where = capture["digest"], capture["file"], capture["offset"]
         origin = capture.get("original")
+        _, by = times.of(ts)
         original = (origin["url"], origin["date"]) if origin is not None else None
         found.append(
             Version(
@@ -71,6 +76,7 @@ def versions_of(repo: Repository, row: str) -> list[Version]:
                 change,
                 original,
                 capture.get("cut"),
+                None if by is None else by.isoformat(timespec="seconds"),
             )
         )
         following = ts
