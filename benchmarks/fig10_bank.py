@@ -87,7 +87,7 @@ def _be_impatient(seconds: float) -> None:
     """Shorten the retries that otherwise last half a minute, to observe their failure."""
 
     def store(address: Any) -> Any:
-        return open_store(address, request_seconds=seconds / 4, patience_seconds=seconds)
+        return open_store(address, request_seconds=seconds / 4, timeout_seconds=seconds)
 
     def oracle(*arguments: Any, **options: Any) -> Any:
         made = open_oracle(*arguments, **options)
@@ -196,10 +196,11 @@ def _percola(address: str, word: str) -> Any:
 
 def _calls(address: str) -> Any:
     from percola.store.hbase.client import Calls
-    from percola.store.hbase.store import PATIENCE_SECONDS, REQUEST_SECONDS, place_of
+    from percola.store.hbase.store import place_of
+    from percola.store.remote.store import REQUEST_SECONDS, TIMEOUT_SECONDS
 
     return Calls(
-        place_of(address), request_seconds=REQUEST_SECONDS, patience_seconds=PATIENCE_SECONDS
+        place_of(address), request_seconds=REQUEST_SECONDS, timeout_seconds=TIMEOUT_SECONDS
     )
 
 

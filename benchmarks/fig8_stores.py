@@ -40,12 +40,11 @@ class RawHBase:
     def __init__(self, address: str) -> None:
         from percola.store.hbase.client import Calls
         from percola.store.hbase.jvm import java_class
-        from percola.store.hbase.store import PATIENCE_SECONDS, REQUEST_SECONDS, place_of
+        from percola.store.hbase.store import place_of
+        from percola.store.remote.store import REQUEST_SECONDS, TIMEOUT_SECONDS
 
         place = place_of(address)._replace(namespace="raw")
-        self._calls = Calls(
-            place, request_seconds=REQUEST_SECONDS, patience_seconds=PATIENCE_SECONDS
-        )
+        self._calls = Calls(place, request_seconds=REQUEST_SECONDS, timeout_seconds=TIMEOUT_SECONDS)
         self._connection = self._calls.client().connection
         client = "org.apache.hadoop.hbase.client."
         self._class = {name: java_class(client + name) for name in ("Put", "Get")}
@@ -96,7 +95,7 @@ class RawBigtable:
         from percola.store.bigtable.store import place_of
 
         self._address = address.partition("?")[0] + "-raw"
-        self._calls = Calls(place_of(self._address), request_seconds=20.0, patience_seconds=60.0)
+        self._calls = Calls(place_of(self._address), request_seconds=20.0, timeout_seconds=60.0)
         self._types = types
         self._mutate_row = types.MutateRowRequest.pb()
         self._mutate_rows = types.MutateRowsRequest.pb()

@@ -54,7 +54,7 @@ def emulator() -> Iterator[Emulator]:
 
 def run_oracle(pipe: Connection, place: Place, address: str, size: int) -> None:
     """An oracle process: says its address, serves until SIGTERM."""
-    store = BigtableStore(place, request_seconds=1.0, patience_seconds=1.0)
+    store = BigtableStore(place, request_seconds=1.0, timeout_seconds=1.0)
     server = OracleServer(store, address, lease=LEASE, size=size)
     serve(server, lambda running: say(pipe, running.address))
 
@@ -272,7 +272,7 @@ def test_a_renewal_whose_answer_is_lost_is_recognised_and_interrupts_nothing(
 
 def test_oracles_on_an_emptied_store_hand_out_nothing_and_say_so(wait_until: WaitUntil) -> None:
     with Emulator() as mortal:
-        store = BigtableStore(mortal.place(), request_seconds=1.0, patience_seconds=1.0)
+        store = BigtableStore(mortal.place(), request_seconds=1.0, timeout_seconds=1.0)
         with OracleServer(store, "127.0.0.1:0", lease=LEASE) as server:
             wait_until(lambda: server.ranges.holds)
             oracle = NetworkOracle([server.address], timeout_seconds=1.0)

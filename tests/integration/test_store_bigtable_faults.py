@@ -169,7 +169,7 @@ def test_a_transfer_is_made_once_whichever_answer_is_lost(emulator: Emulator, re
 
 
 def test_a_server_that_hangs_costs_a_write_its_deadline_and_no_more(mortal: Emulator) -> None:
-    store = mortal.store(request_seconds=1.0, patience_seconds=1.0)
+    store = mortal.store(request_seconds=1.0, timeout_seconds=1.0)
     store.create_tables(["t"])
     began = time.monotonic()
     mortal.pause()
@@ -206,8 +206,8 @@ def test_a_read_outlives_a_server_that_hangs_for_a_while(
 def test_a_server_killed_in_the_middle_of_a_batch_is_an_error_soon(
     mortal: Emulator, wait_until: WaitUntil
 ) -> None:
-    store = mortal.store(request_seconds=2.0, patience_seconds=1.0)
-    witness = mortal.store(store.place.instance, patience_seconds=1.0)
+    store = mortal.store(request_seconds=2.0, timeout_seconds=1.0)
+    witness = mortal.store(store.place.instance, timeout_seconds=1.0)
     store.create_tables(["t"])
     absent = [Condition(False, Kind.LOCK, COLUMN, 0, MAX_TS)]
     batch = [RowMutation("t", b"%06d" % i, absent, [lock(COLUMN, 5)]) for i in range(50_000)]
@@ -221,7 +221,7 @@ def test_a_server_killed_in_the_middle_of_a_batch_is_an_error_soon(
     with pytest.raises(StoreError, match="does not answer"):
         store.tablets("t")
     with pytest.raises(StoreError, match="does not answer"):
-        mortal.store(patience_seconds=0.5).create_tables(["t"])
+        mortal.store(timeout_seconds=0.5).create_tables(["t"])
     # A server is back in its place, empty: the same store object finds it.
     mortal.start()
     fresh = mortal.store(store.place.instance)
@@ -247,7 +247,7 @@ def test_a_write_waits_for_a_server_that_is_about_to_come_back(
 
 def _answers(emulator: Emulator, store: BigtableStore) -> bool:
     try:
-        emulator.store(store.place.instance, patience_seconds=0.1).tablets("t")
+        emulator.store(store.place.instance, timeout_seconds=0.1).tablets("t")
     except StoreError:
         return False
     return True
@@ -257,7 +257,7 @@ def test_whoever_is_at_work_when_the_store_is_closed_gets_an_error_of_ours(
     emulator: Emulator, wait_until: WaitUntil
 ) -> None:
     network_claims.whoever_is_at_work_when_it_is_closed_gets_an_error_of_ours(
-        lambda: emulator.store(patience_seconds=1.0), wait_until
+        lambda: emulator.store(timeout_seconds=1.0), wait_until
     )
 
 

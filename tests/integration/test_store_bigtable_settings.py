@@ -136,7 +136,7 @@ def test_a_timestamp_that_does_not_fit_is_refused_with_nothing_written(emulator:
 
 def asking(server: StandIn, **options: Any) -> BigtableStore:
     return BigtableStore(
-        Place("p", "i", emulator=server.address, **options), patience_seconds=1.0, request_seconds=2
+        Place("p", "i", emulator=server.address, **options), timeout_seconds=1.0, request_seconds=2
     )
 
 
@@ -249,7 +249,7 @@ def test_each_row_of_a_request_has_an_answer_of_its_own(codes: list[int], unknow
 def test_an_endpoint_where_nobody_listens_is_an_error_within_the_patience() -> None:
     with StandIn({}) as server:
         address = server.address
-    store = BigtableStore(Place("p", "i", emulator=address), request_seconds=1, patience_seconds=1)
+    store = BigtableStore(Place("p", "i", emulator=address), request_seconds=1, timeout_seconds=1)
     began = time.monotonic()
     with pytest.raises(StoreError, match=r"the Bigtable instance p/i.*does not answer"):
         store.create_tables(["t"])

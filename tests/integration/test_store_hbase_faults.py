@@ -197,7 +197,7 @@ def server_of(mortal: HBase, store: HBaseStore, table: str = "t") -> str:
 
 
 def test_a_server_that_hangs_costs_a_write_its_deadline_and_no_more(mortal: HBase) -> None:
-    store = mortal.store(request_seconds=1.0, patience_seconds=2.0)
+    store = mortal.store(request_seconds=1.0, timeout_seconds=2.0)
     store.create_tables(["t"])
     # So that it knows where the row is: one who has to ask for that first has sent nothing.
     assert store.mutate([RowMutation("t", b"q", [ABSENT], [lock(COLUMN, 5)])]) == [True]
@@ -224,7 +224,7 @@ def test_a_server_that_hangs_costs_a_write_its_deadline_and_no_more(mortal: HBas
 def test_a_server_killed_amid_batches_leaves_every_row_whole_and_its_regions_come_back(
     mortal: HBase, wait_until: WaitUntil
 ) -> None:
-    store = mortal.store(patience_seconds=200)
+    store = mortal.store(timeout_seconds=200)
     store.create_tables(["t"])
     both = [lock(b"a", 5), lock(b"b", 5)]
     absent = [Condition(False, Kind.LOCK, b"a", 0, MAX_TS)]
@@ -345,12 +345,12 @@ class Losses:
 def test_a_bank_is_whole_while_regions_move_and_split_a_server_is_killed_and_replies_are_lost(
     mortal: HBase, wait_until: WaitUntil
 ) -> None:
-    store = mortal.store(cuts=[b"a08", b"a16"], patience_seconds=200)
+    store = mortal.store(cuts=[b"a08", b"a16"], timeout_seconds=200)
     repo, recorder = repository(store, [accounts]), Recorder("bank")
     with recorder.transaction(repo) as t:
         for number in range(ACCOUNTS):
             t.set(balance, row_of(number), f"{EACH} at first")
-    admin = Admin(mortal.store(store.place.namespace, patience_seconds=200))
+    admin = Admin(mortal.store(store.place.namespace, timeout_seconds=200))
     losses, stop = Losses(store), threading.Event()
     done: list[str] = []
 

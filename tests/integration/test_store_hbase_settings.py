@@ -164,7 +164,7 @@ def test_a_table_with_bloom_filters_by_column_is_refused(hbase: HBase) -> None:
 
 
 def test_reads_of_many_columns_end_once_files_were_written(hbase: HBase) -> None:
-    store = hbase.store(patience_seconds=20)
+    store = hbase.store(timeout_seconds=20)
     store.create_tables(["t"])
     admin = Admin(store)
     columns = [b"c%d" % i for i in range(12)]
@@ -185,7 +185,7 @@ def test_reads_of_many_columns_end_once_files_were_written(hbase: HBase) -> None
 
 
 def test_a_table_that_is_deleted_under_our_hands_is_unknown(hbase: HBase) -> None:
-    store = hbase.store(patience_seconds=5)
+    store = hbase.store(timeout_seconds=5)
     store.create_tables(["t"])
     assert store.mutate([RowMutation("t", b"r", [ABSENT], [lock(b"c", 5)])]) == [True]
     calls = store._calls
@@ -215,7 +215,7 @@ def test_a_timestamp_that_does_not_fit_is_refused_with_nothing_written(hbase: HB
 def test_a_quorum_where_nobody_listens_is_an_error_within_the_patience(hbase: HBase) -> None:
     # The port of the region server speaks another language than ZooKeeper's.
     for quorum in ("127.0.0.1:9", f"127.0.0.1:{hbase.cluster.process('regionserver-1').port}"):
-        store = HBaseStore(Place(quorum, "nowhere"), request_seconds=2, patience_seconds=2)
+        store = HBaseStore(Place(quorum, "nowhere"), request_seconds=2, timeout_seconds=2)
         began = time.monotonic()
         with pytest.raises(StoreError, match=f"HBase at {quorum}.*does not answer"):
             store.create_tables(["t"])

@@ -123,7 +123,7 @@ def test_whoever_is_at_work_when_the_store_is_closed_gets_an_error_of_ours(
     hbase: HBase, wait_until: WaitUntil
 ) -> None:
     network_claims.whoever_is_at_work_when_it_is_closed_gets_an_error_of_ours(
-        lambda: hbase.store(patience_seconds=2.0), wait_until
+        lambda: hbase.store(timeout_seconds=2.0), wait_until
     )
 
 

@@ -38,11 +38,11 @@ from percola.store.hbase import schema as hbase_settings
 from percola.store.hbase.client import Place
 from percola.store.hbase.errors import Failure
 from percola.store.hbase.mutations import Plan
-from percola.store.hbase.reads import Reading
+from percola.store.hbase.reads import HBaseReading, Query
 from percola.store.hbase.schema import ALL_FAMILIES, exists
 from percola.store.hbase.shared_row import Shared
 from percola.store.hbase.store import HBaseStore
-from percola.store.hbase.wire import LOCK, LOCK_AT, Ask, Change
+from percola.store.hbase.wire import ALL_VERSIONS, LOCK, LOCK_AT, Ask, Change
 from percola.store.hbase.writes import Writing
 from percola.store.memory import MemoryStore
 from percola.store.remote import shared_row
@@ -147,11 +147,10 @@ def empty(used: Iterable[HBaseStore], cleaner: HBaseStore) -> None:
         cleaner: another store of their namespace, for they may have been closed.
     """
     calls = cleaner._calls
-    everything = [Ask(family, None) for family in ALL_FAMILIES]
+    everything = Query([Ask(family, None) for family in ALL_FAMILIES], ALL_VERSIONS)
     for table in sorted({table for store in used for table in store._known}):
-        rows, is_all = Reading(calls, Shared(calls)).chunk(
-            table, everything, 2**31 - 1, b"", b"", 100_000
-        )
+        reading = HBaseReading(calls, Shared(calls))
+        rows, is_all = reading.chunk(table, everything, b"", b"", 100_000)
         assert is_all
         plans = []
         for key, row in rows:

@@ -20,7 +20,7 @@ from percola.store.bigtable.filters import (
     stamps,
     wanted_ranges,
 )
-from percola.store.bigtable.reads import RECORDS, _pieces
+from percola.store.bigtable.reads import RECORDS, _pieces, _snapshot
 from percola.store.bigtable.row_stream import assembled
 from percola.store.bigtable.store import BigtableStore, open_bigtable, place_of
 from percola.store.bigtable.writes import in_requests, plan
@@ -158,6 +158,12 @@ def test_many_columns_are_read_in_parts_that_fit_in_a_filter() -> None:
     assert list(_pieces([])) == []
 
 
+def test_a_column_whose_name_fits_in_no_filter_is_read_with_all_others() -> None:
+    longest = ((b"c" * 16_000, False),)
+    assert snapshot(wanted_ranges(longest), 7, RECORDS).ByteSize() > FILTER_BYTES
+    assert _snapshot(longest, 7).ByteSize() < FILTER_BYTES
+
+
 # --- Limits -----------------------------------------------------------------------------
 
 
@@ -205,7 +211,7 @@ def test_a_row_mutation_beyond_what_bigtable_takes_at_once_is_refused() -> None:
 
 
 def test_tables_names_are_those_of_bigtable_and_percolas_own_is_nobodys() -> None:
-    calls = Calls(PLACE, request_seconds=1, patience_seconds=1)
+    calls = Calls(PLACE, request_seconds=1, timeout_seconds=1)
     assert calls.path("docs") == "projects/p/instances/i/tables/docs"
     assert calls.path("@percola") == "projects/p/instances/i/tables/0-percola"
     routing = calls.headers("docs")
@@ -315,7 +321,7 @@ def test_a_range_of_timestamps_that_ends_before_it_begins_holds_nothing() -> Non
 
 def test_a_request_of_many_rows_has_no_more_changes_than_bigtable_takes() -> None:
     """100,000 in all rows together; deletions are small, so that bytes alone do not cut them."""
-    calls = Calls(PLACE, request_seconds=1.0, patience_seconds=1.0)
+    calls = Calls(PLACE, request_seconds=1.0, timeout_seconds=1.0)
     counts = [30_000, 30_000, 30_000, 1, 80_000, 10_000, 5]
     plans = [
         plan(calls, RowMutation("t", b"%d" % n, (), [Delete(Kind.WRITE, b"c", 1)] * count), False)

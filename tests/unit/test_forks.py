@@ -240,8 +240,8 @@ class Network:
             nowhere, "/percola/x", request_seconds=0.1, timeout_seconds=0.2
         )
         place = bigtable_calls.Place("p", "i", emulator=nowhere[0])
-        self.bigtable = BigtableStore(place, request_seconds=0.1, patience_seconds=0.2)
-        self.hbase = HBaseStore(hbase_calls.Place(nowhere[0], "ns"), patience_seconds=0.2)
+        self.bigtable = BigtableStore(place, request_seconds=0.1, timeout_seconds=0.2)
+        self.hbase = HBaseStore(hbase_calls.Place(nowhere[0], "ns"), timeout_seconds=0.2)
 
     def use(self) -> str:
         for call in (

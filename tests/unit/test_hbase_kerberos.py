@@ -107,7 +107,7 @@ def test_what_is_not_sent_while_a_new_login_is_under_way_is_sent_again() -> None
 
 
 def test_of_a_server_that_closes_every_connection_it_is_said_what_it_may_want() -> None:
-    calls = Calls(Place("here:2181", "shop"), request_seconds=1, patience_seconds=2)
+    calls = Calls(Place("here:2181", "shop"), request_seconds=1, timeout_seconds=2)
     closed = (
         f"{CALL}org.apache.hadoop.hbase.exceptions.ConnectionClosedException: Connection closed"
     )
@@ -117,7 +117,7 @@ def test_of_a_server_that_closes_every_connection_it_is_said_what_it_may_want() 
 
 
 def test_when_patience_ends_the_reason_is_said_and_not_that_a_new_login_was_under_way() -> None:
-    calls = Calls(Place("here:2181", "shop"), request_seconds=1, patience_seconds=0.1)
+    calls = Calls(Place("here:2181", "shop"), request_seconds=1, timeout_seconds=0.1)
     tries = Tries(calls, "reading")
     tries.failed(JavaError(gss("Failed to find any Kerberos tgt")[1]))
 

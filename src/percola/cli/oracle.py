@@ -121,7 +121,7 @@ def oracle(
     with contextlib.closing(network.open_store(address)) as creating:
         creating.create_tables([ORACLE_TABLE])
     # A call that hangs keeps the lease from being renewed, so it times out early.
-    store = network.open_store(address, request_seconds=min(60, lease / 3), patience_seconds=lease)
+    store = network.open_store(address, request_seconds=min(60, lease / 3), timeout_seconds=lease)
     try:
         server = OracleServer(
             store,

@@ -99,18 +99,18 @@ def open_store(
     address: NetworkAddress,
     *,
     request_seconds: float | None = None,
-    patience_seconds: float | None = None,
+    timeout_seconds: float | None = None,
 ) -> Store:
     """The store alone. Nothing is asked of a server yet.
 
     Args:
         address: where it is.
         request_seconds: how long a single call may take; None: the store's default.
-        patience_seconds: for how long what may be tried again is; None: the store's default.
+        timeout_seconds: for how long what may be tried again is; None: the store's default.
 
     Raises UsageError for an address that does not read so, or if its extra is not installed.
     """
-    given = {"request_seconds": request_seconds, "patience_seconds": patience_seconds}
+    given = {"request_seconds": request_seconds, "timeout_seconds": timeout_seconds}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     try:
         if address.scheme == "hbase":

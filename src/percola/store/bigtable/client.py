@@ -5,7 +5,7 @@ channel directly. The client's two layers above it would each retry by their own
 must not be retried: a conditional mutation that is sent again after a lost reply answers "condition
 failed" although it was applied.
 
-    reads     retried until `patience_seconds` have passed without a row, resuming after the last
+    reads     retried until `timeout_seconds` have passed without a row, resuming after the last
               row received; then one StoreError
     writes    sent once. A failure that leaves open whether they were applied is
               OutcomeUnknownError
@@ -120,13 +120,13 @@ class Calls:
 
     Args:
         request_seconds: how long a single call may take.
-        patience_seconds: how long a read is retried without an answer.
+        timeout_seconds: how long a read is retried without an answer.
     """
 
-    def __init__(self, place: Place, *, request_seconds: float, patience_seconds: float) -> None:
+    def __init__(self, place: Place, *, request_seconds: float, timeout_seconds: float) -> None:
         self.place = place
         self.request_seconds = request_seconds
-        self.patience_seconds = patience_seconds
+        self.timeout_seconds = timeout_seconds
         self.made: Counter[str] = Counter()
         """Number of calls made, by name."""
         self._closed = False
@@ -154,8 +154,7 @@ class Calls:
             return found
         GRPC.begin_use("Bigtable")
         with self._guard:
-            if self._closed:
-                raise _closed()
+            self.check_open()
             channel = self._channel("data" if service == DATA else "admin")
             kind = channel.unary_stream if streams else channel.unary_unary
             made = kind(
@@ -187,6 +186,11 @@ class Calls:
                 ) from error
             self._channels[which] = made
         return self._channels[which]
+
+    def check_open(self) -> None:
+        """Raise RepositoryClosedError if it has been closed."""
+        if self._closed:
+            raise _closed()
 
     def close(self) -> None:
         """Close the channels; calls under way fail."""
@@ -356,11 +360,11 @@ class Tries:
         calls = self._calls
         if error.code() in _REFUSED:
             raise calls.refusal(error, self._what, table) from error
-        left = self._since + calls.patience_seconds - time.monotonic()
+        left = self._since + calls.timeout_seconds - time.monotonic()
         if left <= 0:
             raise StoreError(
                 f"{calls.place} does not answer: {self._what} was tried for "
-                f"{calls.patience_seconds:g} s ({_reason(error)})."
+                f"{calls.timeout_seconds:g} s ({_reason(error)})."
             ) from error
         self._count += 1
         pause = backoff(_RNG, self._count, first=_FIRST_PAUSE, most=_LONGEST_PAUSE)

@@ -307,9 +307,9 @@ def snapshot(ranges: Sequence[ColumnRange], ts: int, records: int) -> Filter:
     return union(parts)
 
 
-def cell_entries(kind: Kind, qualifier: bytes, low: int, high: int, limit: int | None) -> Filter:
-    """The entries of one cell in one kind between two timestamps, newest first."""
-    steps = [column(FAMILIES[kind], qualifier), stamps(low, high)]
+def cell_entries(name: str, qualifier: bytes, low: int, high: int, limit: int | None) -> Filter:
+    """The newest entries of a family's column between two timestamps."""
+    steps = [column(name, qualifier), stamps(low, high)]
     if limit is not None:
         steps.append(newest(limit))
     return chain(*(step for step in steps if step is not None))

@@ -1,270 +1,137 @@
-"""§2.1, §2.5: reads from Bigtable: cells at a timestamp, scans, entries.
+"""§2.1, §2.5: the requests of `percola.store.remote.reads` to Bigtable.
 
-One request reads a row's locks, newest write records and newest data at or below a timestamp, from
-one consistent view of the row: locks are read no later than writes. A second request is needed only
-where the newest records are all rollbacks or locks without a write, or where the newest data is not
-what the visible record put. Entries at or below a reader's timestamp that are not locked no longer
-change, except that the collector removes some, which the check of the safe point afterwards
-detects.
+A request names rows, or a range of them, and one filter for all. So cells are read with a request
+for all rows with the same columns, several requests at a time.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, TypeVar
 
 from percola.cells import Cell, Kind
-from percola.store.base import NOTHING, CellState, is_wanted
 from percola.store.bigtable.client import Calls
 from percola.store.bigtable.filters import (
+    CHANGES,
     FAMILIES,
     FILTER_BYTES,
+    MAX_STORED_TS,
     ColumnRange,
     Filter,
     cell_entries,
+    chain,
+    family,
     snapshot,
+    stamps,
+    table_of,
     wanted_ranges,
 )
-from percola.store.bigtable.row_stream import RowStream, StoredRow
+from percola.store.bigtable.row_stream import RowStream
 from percola.store.bigtable.shared_row import Shared
 from percola.store.chunking import cut
-from percola.store.remote.visibility import DataAt, RecordsBelow, visible
+from percola.store.remote.reads import KEYS, Columns, Entries, Reading, Rows, StoredRow
 
 T = TypeVar("T")
 
 RECORDS: Final = 4
 """The number of write records of a column that the first request reads."""
 
-_MORE_RECORDS: Final = 256
-_KEYS: Final = 500
 _AT_ONCE: Final = 32
-_LOCK, _WRITE, _DATA = (FAMILIES[kind] for kind in (Kind.LOCK, Kind.WRITE, Kind.DATA))
 
 
-class Reading:
+class BigtableReading(Reading):
     """The reads of one store."""
 
+    families = FAMILIES
+    changes = CHANGES
+    max_ts = MAX_STORED_TS
+    records = RECORDS
+    rows_ahead = 2**31 - 1  # Rows that have been requested and are not taken do not come.
+
     def __init__(self, calls: Calls, shared: Shared) -> None:
+        super().__init__(shared)
         self._calls = calls
-        self._shared = shared
 
-    # --- Cells --------------------------------------------------------------------------
+    def snapshot(self, columns: Columns, ts: int) -> Filter:
+        return _snapshot(None if columns is None else tuple(columns), ts)
 
-    def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
-        """See `Store.read`: one request for all rows with the same columns."""
-        if len(cells) == 1:
-            return [self._alone(*cells[0], ts)]
-        by_row: dict[tuple[str, bytes], set[bytes]] = {}
-        for table, row, column in cells:
-            by_row.setdefault((table, row), set()).add(column)
+    def everything(self, family_: str, low: int, high: int) -> Filter:
+        within = stamps(low, high)
+        return family(family_) if within is None else chain(family(family_), within)
+
+    def table_of(self, table: str, kind: Kind) -> str:
+        return table_of(table, kind)
+
+    def cells(
+        self, wanted: Mapping[str, Mapping[bytes, Collection[bytes]]], ts: int
+    ) -> Iterator[tuple[str, bytes, StoredRow]]:
         groups: dict[tuple[str, frozenset[bytes]], list[bytes]] = {}
-        for (table, row), columns in by_row.items():
-            groups.setdefault((table, frozenset(columns)), []).append(row)
-        states: dict[Cell, CellState] = {}
+        for table, rows in wanted.items():
+            for row, columns in sorted(rows.items()):
+                groups.setdefault((table, frozenset(columns)), []).append(row)
         asked = (
-            (table, part, rows[at : at + _KEYS])
+            (table, part, rows[at : at + KEYS])
             for (table, names), rows in groups.items()
             for part in _pieces(names)
-            for rows in (sorted(rows),)
-            for at in range(0, len(rows), _KEYS)
+            for at in range(0, len(rows), KEYS)
         )
 
         def start(one: tuple[str, list[bytes], list[bytes]]) -> RowStream:
             table, columns, rows = one
-            return RowStream(self._calls, table, _snapshot(tuple(columns), ts), keys=rows)
+            filter_ = self.snapshot([(column, False) for column in columns], ts)
+            return RowStream(self._calls, table, filter_, keys=rows)
 
-        found: list[tuple[Cell, StoredRow]] = []
-        for (table, part, _), stream in in_flight(asked, start):
-            for row, stored_row in stream:
-                found += [(Cell(table, row, column), stored_row) for column in part]
-        for cell, state in self._states(found, ts):
-            states[cell] = state
-        self._shared.check(ts)
-        return [states.get(cell, NOTHING) for cell in cells]
+        for (table, _, _), stream in in_flight(asked, start):
+            for row, stored in stream:
+                yield table, row, stored
 
-    def _alone(self, table: str, row: bytes, column: bytes, ts: int) -> CellState:
-        """`read` for a single cell, without the overhead of several."""
-        state = NOTHING
-        for _, stored in RowStream(self._calls, table, _snapshot((column,), ts), keys=(row,)):
-            seen = _state(stored, column)
-            if isinstance(seen, (DataAt, RecordsBelow)):
-                [(_, state)] = self._states([(Cell(table, row, column), stored)], ts)
-            else:
-                state = seen
-        self._shared.check(ts)
-        return state
+    def rows(
+        self, table: str, keys: Sequence[bytes], query: Filter
+    ) -> Generator[tuple[bytes, StoredRow], None, None]:
+        stream = RowStream(self._calls, table, query, keys=keys)
+        try:
+            yield from stream
+        finally:
+            stream.cancel()
 
-    def _states(
-        self, found: Sequence[tuple[Cell, StoredRow]], ts: int
-    ) -> list[tuple[Cell, CellState]]:
-        """The states of cells, with a second request for those that need one."""
-        states: list[tuple[Cell, CellState]] = []
-        wanting: list[tuple[int, Cell, DataAt]] = []
-        for cell, row in found:
-            state = _state(row, cell.column)
-            if isinstance(state, RecordsBelow):
-                state = self._older(cell, state.ts)
-            if isinstance(state, DataAt):
-                wanting.append((len(states), cell, state))
-                state = NOTHING
-            states.append((cell, state))
+    def chunks(
+        self, table: str, query: Filter, start: bytes, end: bytes, limit: int | None
+    ) -> Generator[tuple[Rows, bool], None, None]:
+        stream = RowStream(self._calls, table, query, start=start, end=end, limit=limit or 0)
+        try:
+            for one in stream:
+                yield [one], False
+        finally:
+            stream.cancel()
 
-        def start(one: tuple[int, Cell, DataAt]) -> RowStream:
-            _, cell, (_, start_ts) = one
-            filter_ = cell_entries(Kind.DATA, cell.column, start_ts, start_ts, None)
+    def look(
+        self,
+        family: str,
+        asked: Mapping[Cell, tuple[int, int]],
+        limit: int | None,
+    ) -> dict[Cell, Entries]:
+        found: dict[Cell, Entries] = {cell: [] for cell in asked}
+
+        def start(one: tuple[Cell, tuple[int, int]]) -> RowStream:
+            cell, (low, high) = one
+            filter_ = cell_entries(family, cell.column, low, high, limit)
             return RowStream(self._calls, cell.table, filter_, keys=[cell.row])
 
-        for (at, cell, wanted), stream in in_flight(wanting, start):
-            values = [
-                value for _, row in stream for entries in row.values() for _, value in entries
-            ]
-            if not values:
-                wanted.missing(cell, ts, self._shared)
-            states[at] = (cell, (None, wanted.commit_ts, values[0]))
-        return states
-
-    def _older(self, cell: Cell, below: int) -> CellState | DataAt:
-        """The newest visible record below a timestamp, searched in larger steps."""
-        while True:
-            records = self.entries(cell, Kind.WRITE, 0, below - 1, _MORE_RECORDS)
-            state = visible(records, [], _MORE_RECORDS)
-            if not isinstance(state, RecordsBelow):
-                return state
-            below = state.ts
-
-    def entries(
-        self, cell: Cell, kind: Kind, low: int, high: int, limit: int | None
-    ) -> list[tuple[int, bytes]]:
-        """See `Store.entries`."""
-        if low > high:
-            return []
-        filter_ = cell_entries(kind, cell.column, low, high, limit)
-        stream = RowStream(self._calls, cell.table, filter_, keys=[cell.row])
-        return [entry for _, row in stream for entries in row.values() for entry in entries]
-
-    # --- Ranges of rows -----------------------------------------------------------------
-
-    def scan(
-        self,
-        table: str,
-        start: bytes,
-        end: bytes,
-        ts: int,
-        columns: Sequence[tuple[bytes, bool]] | None,
-        limit: int,
-    ) -> tuple[list[tuple[Cell, CellState]], bytes | None]:
-        """See `Store.scan`."""
-        found: list[tuple[Cell, CellState]] = []
-        following: bytes | None = None
-        filter_ = _snapshot_of(columns, ts)
-        if filter_ is not None:
-
-            def take(key: bytes, row: StoredRow) -> int:
-                found.extend(self._seen(_wanted(table, key, row, columns), ts))
-                return len(found)
-
-            following = self.walk(table, filter_, start, end, limit, take)
-        self._shared.check(ts)
-        return found, following
-
-    def scan_rows(
-        self,
-        table: str,
-        rows: Sequence[bytes],
-        ts: int,
-        columns: Sequence[tuple[bytes, bool]] | None,
-        limit: int,
-    ) -> dict[bytes, list[tuple[Cell, CellState]]]:
-        """See `Store.scan_rows`: one request for up to 500 rows."""
-        filter_ = _snapshot_of(columns, ts)
-        found: dict[bytes, list[tuple[Cell, CellState]]] = {}
-        if filter_ is None:
-            found, rows = {row: [] for row in rows}, ()
-        wanted: list[tuple[Cell, StoredRow]] = []
-        for at in range(0, len(rows), _KEYS):
-            if at and len(wanted) >= limit:
-                break
-            # Rows come in key order: those before the first one requested may exceed the limit.
-            keys = sorted(rows[at : at + _KEYS])
-            until, too_many = keys[-1], set()
-            stream = RowStream(self._calls, table, filter_, keys=keys)
-            try:
-                for key, row in stream:
-                    if len(wanted) < limit or key == rows[0]:
-                        wanted += _wanted(table, key, row, columns)
-                    else:
-                        too_many.add(key)
-                    if len(wanted) >= limit and (at or key >= rows[0]):
-                        until = key
-                        break
-            finally:
-                stream.cancel()
-            found.update((key, []) for key in keys if key <= until and key not in too_many)
-        for cell, state in self._seen(wanted, ts):
-            found[cell.row].append((cell, state))
-        self._shared.check(ts)
+        for (cell, _), stream in in_flight(asked.items(), start):
+            found[cell] = [one for _, row in stream for entries in row.values() for one in entries]
         return found
-
-    def _seen(
-        self, wanted: Sequence[tuple[Cell, StoredRow]], ts: int
-    ) -> list[tuple[Cell, CellState]]:
-        """The states of the cells that have a lock or a value."""
-        states = self._states(wanted, ts)
-        return [one for one in states if one[1][0] is not None or one[1][2] is not None]
-
-    def walk(
-        self,
-        table: str,
-        filter_: Filter,
-        start: bytes,
-        end: bytes,
-        limit: int,
-        take: Callable[[bytes, StoredRow], int],
-    ) -> bytes | None:
-        """Pass rows to `take` until it has `limit` items; return the row to continue from."""
-        position, count = start, 0
-        while not end or position < end:
-            most = max(1, limit - count)
-            stream = RowStream(self._calls, table, filter_, start=position, end=end, limit=most)
-            try:
-                for key, row in stream:
-                    count = take(key, row)
-                    position = key + b"\0"
-                    if count >= limit:
-                        return position if not end or position < end else None
-            finally:
-                stream.cancel()
-            if stream.count < most:
-                return None
-        return None
 
 
 @lru_cache(maxsize=64)
-def _snapshot(columns: tuple[bytes, ...], ts: int) -> Filter:
+def _snapshot(columns: tuple[tuple[bytes, bool], ...] | None, ts: int) -> Filter:
     """The filter for columns: the reads of a snapshot or batch mostly differ only in rows."""
-    return snapshot([ColumnRange(column, last=column) for column in columns], ts, RECORDS)
-
-
-def _snapshot_of(columns: Sequence[tuple[bytes, bool]] | None, ts: int) -> Filter | None:
-    """The filter for at least the columns that a scan reads; None if there are none."""
-    ranges = wanted_ranges(columns)
-    if not ranges:
-        return None
-    filter_ = snapshot(ranges, ts, RECORDS)
+    filter_ = snapshot(wanted_ranges(columns), ts, RECORDS)
     if filter_.ByteSize() > FILTER_BYTES:
-        # Too many columns to name: read all, and filter them here.
+        # Too many columns to name: read all.
         filter_ = snapshot([ColumnRange(b"\0")], ts, RECORDS)
     return filter_
-
-
-def _wanted(
-    table: str, key: bytes, row: StoredRow, columns: Sequence[tuple[bytes, bool]] | None
-) -> list[tuple[Cell, StoredRow]]:
-    """The cells of a row that a scan reads, in order."""
-    names = {name for family, name in row if family in (_LOCK, _WRITE)}
-    return [(Cell(table, key, name), row) for name in sorted(names) if is_wanted(name, columns)]
 
 
 def _pieces(columns: Collection[bytes]) -> Iterator[list[bytes]]:
@@ -294,14 +161,3 @@ def in_flight(
     finally:
         for _, stream in waiting:
             stream.cancel()
-
-
-def _state(row: StoredRow, column: bytes) -> CellState | DataAt | RecordsBelow:
-    """The state of a cell from the first request, or what to read next."""
-    locks = row.get((_LOCK, column))
-    if locks:
-        return locks[0], 0, None
-    records = row.get((_WRITE, column))
-    if not records:
-        return NOTHING
-    return visible(records, row.get((_DATA, column), ()), RECORDS)

@@ -7,18 +7,16 @@ reports as scanned, for as long as `Tries` allows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import grpc
 from google.cloud.bigtable_v2 import types
 
 from percola.store.bigtable.client import Calls, Tries
 from percola.store.bigtable.filters import SCALE, Filter
+from percola.store.remote.reads import StoredRow
 
 _ReadRows = types.ReadRowsRequest.pb()
-
-StoredRow: TypeAlias = dict[tuple[str, bytes], list[tuple[int, bytes]]]
-"""The cells of a row: (family, column) → [(timestamp, value), …], newest first."""
 
 
 class RowStream:
@@ -77,7 +75,7 @@ class RowStream:
                 span.end_key_open = self._end
         # The filter may drop much of a range before the first row comes: allow a range the time
         # limit of all retries.
-        seconds = calls.request_seconds if self._keys is not None else calls.patience_seconds
+        seconds = calls.request_seconds if self._keys is not None else calls.timeout_seconds
         return calls.read_rows(request, self._table, seconds)
 
     def __iter__(self) -> Iterator[tuple[bytes, StoredRow]]:

@@ -14,13 +14,13 @@ answered.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import grpc
 from google.cloud.bigtable_v2 import types
 
-from percola.cells import SYSTEM_MARK, Kind
+from percola.cells import Kind
 from percola.errors import OutcomeUnknownError, StoreError, UnknownTableError
 from percola.store.base import Condition, Put, RowMutation
 from percola.store.bigtable.client import (
@@ -42,6 +42,8 @@ from percola.store.bigtable.filters import (
 )
 from percola.store.bigtable.row_stream import RowStream
 from percola.store.chunking import cut
+from percola.store.remote.batches import waves
+from percola.store.remote.feed import is_listed
 from percola.store.remote.notify_table import Steps, steps_of
 
 AT_ONCE: Final = 64
@@ -51,7 +53,6 @@ _ROWS: Final = 500
 _BYTES: Final = 4 * 1024 * 1024
 _CHANGES: Final = 90_000
 """Bigtable accepts up to 100,000 changes per request, over all rows."""
-_LISTED: Final = (b"P", b"D")
 _KIND_OF: Final = {name: kind for kind, name in FAMILIES.items()}
 
 _Mutation = types.Mutation.pb()
@@ -83,7 +84,7 @@ def plan(calls: Calls, mutation: RowMutation, listing: bool) -> Plan:
         family, column, ts = FAMILIES[change.kind], change.column, change.ts
         if isinstance(change, Put):
             changes.append(_put(family, column, ts, change.value))
-            if listing and change.kind is Kind.WRITE and _is_listed(change):
+            if listing and change.kind is Kind.WRITE and is_listed(change):
                 changes.append(_put(CHANGES, column, ts, b""))
         elif 0 <= ts <= MAX_STORED_TS:
             changes.append(delete(family, column, ts))
@@ -122,11 +123,6 @@ def delete(family: str, column: bytes, ts: int) -> Any:
     )
 
 
-def _is_listed(record: Put) -> bool:
-    """Whether a feed lists a write record: a put or delete outside Percola's own columns."""
-    return record.value[:1] in _LISTED and not record.column.startswith(SYSTEM_MARK)
-
-
 def steps(calls: Calls, mutation: RowMutation, listing: bool) -> list[Plan | None]:
     """Prepare the steps of a row mutation (see `notify_table`); None for a step with no work."""
     return [
@@ -142,11 +138,9 @@ def _placed(step: RowMutation) -> RowMutation:
     return step
 
 
-def apply(calls: Calls, prepared: Sequence[Sequence[Plan | None]]) -> list[bool]:
-    """Apply mutations step by step; return whether each one's conditions held.
-
-    Raises as `Store.mutate` does.
-    """
+def apply(calls: Calls, batch: Sequence[RowMutation], feeds: Collection[str]) -> list[bool]:
+    """Apply a batch step by step; the tables in `feeds` keep a feed. Raises as `Store.mutate`."""
+    prepared = [steps(calls, one, one.table in feeds) for one in batch]
     results = [True] * len(prepared)
 
     def apply_step(number: int, chosen: Sequence[int]) -> None:
@@ -156,7 +150,7 @@ def apply(calls: Calls, prepared: Sequence[Sequence[Plan | None]]) -> list[bool]
                 results[at] = held
 
     touched = ([(one.table, one.row) for one in mutation if one] for mutation in prepared)
-    for wave in _waves(touched):
+    for wave in waves(touched):
         *first, last = range(len(Steps._fields))
         for number in first:
             apply_step(number, wave)
@@ -169,6 +163,18 @@ def apply(calls: Calls, prepared: Sequence[Sequence[Plan | None]]) -> list[bool]
                 f"may still be there: {error}"
             ) from error
     return results
+
+
+def remove_changes(
+    calls: Calls, table: str, entries: Mapping[bytes, Sequence[tuple[bytes, int]]]
+) -> None:
+    """Delete entries of a table's feed: row → (column, timestamp) of each."""
+    plans = []
+    for row, gone in entries.items():
+        deletes = [delete(CHANGES, column, ts) for column, ts in gone]
+        entry = MutateRowsRequest.Entry(row_key=row, mutations=deletes)
+        plans.append(Plan(table, row, entry=entry))
+    Writing(calls).apply(plans)
 
 
 class Writing:
@@ -186,7 +192,7 @@ class Writing:
         if len(plans) == 1 and plans[0].conditional is not None:
             return [self._send_one(plans[0])]
         try:
-            for wave in _waves([(one.table, one.row)] for one in plans):
+            for wave in waves([(one.table, one.row)] for one in plans):
                 if not self._failures:
                     self._send(wave)
                 while self._pending:
@@ -340,17 +346,3 @@ class RowFailure(grpc.RpcError):  # type: ignore[misc]
     def details(self) -> str:
         """The server's message."""
         return str(self._status.message)
-
-
-def _waves(addresses: Iterable[Sequence[tuple[str, bytes]]]) -> Iterator[list[int]]:
-    """Split a batch so that no part contains a row twice: its mutations are sent in sequence."""
-    wave: list[int] = []
-    rows: set[tuple[str, bytes]] = set()
-    for at, touched in enumerate(addresses):
-        if not rows.isdisjoint(touched):
-            yield wave
-            wave, rows = [], set()
-        wave.append(at)
-        rows.update(touched)
-    if wave:
-        yield wave

@@ -4,7 +4,7 @@ HBase's client retries by its own rules: for twenty minutes, and writes as well,
 conditional write that is sent again after a lost reply answers "condition failed" where it was
 applied. So its retries are turned off, and this module retries:
 
-    reads     until `patience_seconds` have passed without an answer; then one StoreError
+    reads     until `timeout_seconds` have passed without an answer; then one StoreError
     writes    only while it is certain that they were not applied: the region is elsewhere, the
               server cannot be reached or accepts no more. Every other failure is
               OutcomeUnknownError
@@ -77,7 +77,7 @@ _PACKAGE: Final = "org.apache.hadoop.hbase."
 class Client:
     """The classes used of HBase's client, and this process's connection."""
 
-    def __init__(self, place: Place, request_seconds: float, patience_seconds: float) -> None:
+    def __init__(self, place: Place, request_seconds: float, timeout_seconds: float) -> None:
         start()
         hbase = _PACKAGE
         self.array_list = java_class("java.util.ArrayList")
@@ -91,7 +91,7 @@ class Client:
         compare = java_class(hbase + "CompareOperator")
         no_value = java_class(hbase + "filter.BinaryComparator")(b"")
         self.has_value = java_class(hbase + "filter.ValueFilter")(compare.NOT_EQUAL, no_value)
-        settings = _settings(place, request_seconds, patience_seconds)
+        settings = _settings(place, request_seconds, timeout_seconds)
         self.chains = Chains(
             blocks=java_class(hbase + "ipc.CellBlockBuilder")(settings),
             codec=java_class(hbase + "codec.KeyValueCodec")(),
@@ -119,8 +119,8 @@ def _endpoint_method() -> JavaObject:
     return file.buildFrom(described, others).getServices().get(0).getMethods().get(0)
 
 
-def _settings(place: Place, request_seconds: float, patience_seconds: float) -> JavaObject:
-    request, patience = int(request_seconds * 1000), int(patience_seconds * 1000)
+def _settings(place: Place, request_seconds: float, timeout_seconds: float) -> JavaObject:
+    request, timeout = int(request_seconds * 1000), int(timeout_seconds * 1000)
     connect = min(request, int(_CONNECT_SECONDS * 1000))
     settings = java_class(_PACKAGE + "HBaseConfiguration").create()
     for name, value in {
@@ -135,8 +135,8 @@ def _settings(place: Place, request_seconds: float, patience_seconds: float) -> 
         "hbase.rpc.write.timeout": request,
         "hbase.client.operation.timeout": request,
         "hbase.client.meta.operation.timeout": request,
-        "hbase.client.scanner.timeout.period": patience,
-        "hbase.client.sync.wait.timeout.msec": max(patience, 60_000),
+        "hbase.client.scanner.timeout.period": timeout,
+        "hbase.client.sync.wait.timeout.msec": max(timeout, 60_000),
         "hbase.ipc.client.socket.timeout.connect": connect,
         "hbase.ipc.client.failed.servers.expiry": 500,
         "hbase.ipc.client.tcpnodelay": "true",
@@ -155,13 +155,13 @@ class Calls:
 
     Args:
         request_seconds: how long a single call may take.
-        patience_seconds: how long a call that may be retried is retried without an answer.
+        timeout_seconds: how long a call that may be retried is retried without an answer.
     """
 
-    def __init__(self, place: Place, *, request_seconds: float, patience_seconds: float) -> None:
+    def __init__(self, place: Place, *, request_seconds: float, timeout_seconds: float) -> None:
         self.place = place
         self.request_seconds = request_seconds
-        self.patience_seconds = patience_seconds
+        self.timeout_seconds = timeout_seconds
         self.made: Counter[str] = Counter()
         """Number of calls made, by name."""
         self._closed = False
@@ -194,7 +194,7 @@ class Calls:
                 while True:
                     try:
                         self._client = Client(
-                            self.place, self.request_seconds, self.patience_seconds
+                            self.place, self.request_seconds, self.timeout_seconds
                         )
                         break
                     except jpype.JException as error:
@@ -358,7 +358,7 @@ class Calls:
         return StoreError(f"{self.place} refused {what} ({failure}). {advice}".strip())
 
     def silence(self, failure: Failure, what: str) -> StoreError:
-        """The error for a call that was retried for `patience_seconds` without effect."""
+        """The error for a call that was retried for `timeout_seconds` without effect."""
         if failure.trouble:
             return no_login(self.place, failure.trouble)
         closes = "ConnectionClosedException" in failure.text
@@ -367,7 +367,7 @@ class Calls:
             f"that {CONF} names."
         )
         return StoreError(
-            f"{self.place} does not answer: {what} was tried for {self.patience_seconds:g} s "
+            f"{self.place} does not answer: {what} was tried for {self.timeout_seconds:g} s "
             f"({failure}).{advice if closes else ''}"
         )
 
@@ -375,7 +375,7 @@ class Calls:
         """The error for a row that other clients changed during every try."""
         return StoreError(
             f"The row {row[:40]!r} of the table {table!r} is changed by others all the time: it "
-            f"was tried for {self.patience_seconds:g} s."
+            f"was tried for {self.timeout_seconds:g} s."
         )
 
     def unknown(self, failure: Failure, what: str) -> OutcomeUnknownError:
@@ -416,7 +416,7 @@ class Tries:
     def wait(self) -> bool:
         """Wait before the next try; False if the time limit is reached."""
         calls = self._calls
-        left = self._since + calls.patience_seconds - time.monotonic()
+        left = self._since + calls.timeout_seconds - time.monotonic()
         if left <= 0:
             return False
         self._count += 1

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
-from percola.cells import SYSTEM_MARK, Kind
+from percola.cells import Kind
 from percola.errors import StoreError
 from percola.store.base import Condition, Put, RowMutation
 from percola.store.hbase.wire import (
@@ -32,10 +32,7 @@ from percola.store.hbase.wire import (
     stored,
     stored_lock,
 )
-
-_LISTED: Final = (b"P", b"D")
-
-ALL_VERSIONS: Final = 2**31 - 1
+from percola.store.remote.feed import is_listed
 
 Seen: TypeAlias = Mapping[tuple[bytes, bytes], Sequence[int]]
 """A row as read: (family, column) → the timestamps of its entries, newest first."""
@@ -88,11 +85,6 @@ def plan(mutation: RowMutation, listing: bool) -> Plan:
     return Plan(table, row, (), (), mutation, listing, looks=True)
 
 
-def removal(table: str, row: bytes, entries: Sequence[tuple[bytes, bytes, int]]) -> Plan:
-    """The plan to delete entries of a row: (family, column, timestamp)."""
-    return Plan(table, row, [Change(family, column, ts, None) for family, column, ts in entries])
-
-
 def _fits(ts: int) -> bool:
     """True if HBase can store the timestamp; raises StoreError if not."""
     if 0 <= ts <= MAX_STORED_TS:
@@ -138,7 +130,7 @@ def changes_of(mutation: RowMutation, locks: Locks, listing: bool) -> list[Chang
                 changes.append(Change(LOCK, column, LOCK_AT, stored_lock(ts, one.value)))
                 continue
             changes.append(Change(family, column, ts, stored(one.value)))
-            if listing and one.kind is Kind.WRITE and _is_listed(one):
+            if listing and one.kind is Kind.WRITE and is_listed(one):
                 changes.append(Change(CHANGES, column, ts, stored(b"")))
         elif one.kind is Kind.LOCK:
             if locks.get(column) == ts:
@@ -146,11 +138,6 @@ def changes_of(mutation: RowMutation, locks: Locks, listing: bool) -> list[Chang
         elif 0 <= ts <= MAX_STORED_TS:
             changes.append(Change(family, column, ts, None))
     return changes
-
-
-def _is_listed(record: Put) -> bool:
-    """Whether a feed lists a write record: a put or delete outside Percola's own columns."""
-    return record.value[:1] in _LISTED and not record.column.startswith(SYSTEM_MARK)
 
 
 # --- Reading the row first --------------------------------------------------------------

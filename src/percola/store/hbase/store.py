@@ -4,7 +4,7 @@ Percola's rows are HBase rows, kinds are column families. All conditions and cha
 one request to a coprocessor that is part of HBase, and rows of one region are first tried as one
 request. A row is read from one consistent view of it, which is all that the protocol needs.
 
-The other modules:
+`percola.store.remote.store` has what this store shares with that on Bigtable. The other modules:
 
     jvm                  Java in this process: jars, forks, threads
     wire                 the encoding of requests and responses; how entries are stored
@@ -14,9 +14,8 @@ The other modules:
     kerberos             the check for a ticket, and messages for login failures
     mutations            translates mutations into checks and changes
     writes               sends mutations, grouped by region
-    reads                cells, scans
-    shared_row           the safe point, and which tables keep a feed
-    feed                 the feed
+    reads                the requests of reads
+    shared_row           the row that all processes share
     schema               tables, families, refused settings
 
 `latest_arrival` bounds how late a call that was given up may still take effect. HBase has no
@@ -33,48 +32,22 @@ bound only means that rollback records are collected later.
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 from urllib.parse import parse_qsl
 
-from percola.cells import Cell, Kind
-from percola.clock import elapsed
-from percola.errors import (
-    RowTooLongError,
-    UnknownTableError,
-    UsageError,
-    ValueTooLargeError,
-)
-from percola.platform import fork_safety as forks
-from percola.store.base import (
-    CellState,
-    ChangedRow,
-    Limits,
-    Put,
-    RowMutation,
-    Store,
-    Tablet,
-)
+from percola.errors import UnknownTableError, UsageError
+from percola.store.base import Limits
 from percola.store.hbase.client import Calls, Place
-from percola.store.hbase.feed import Feeds
-from percola.store.hbase.mutations import plan
-from percola.store.hbase.reads import Reading, StoredRow
+from percola.store.hbase.reads import HBaseReading
 from percola.store.hbase.schema import check_version, create_tables, exists
 from percola.store.hbase.shared_row import Shared
-from percola.store.hbase.wire import FAMILIES, Ask
-from percola.store.hbase.writes import Writing
-from percola.store.remote.shared_row import SHARED_TABLE
-
-_COLUMN_BYTES: Final = 16_000
-_ROW_CHANGE_BYTES: Final = 64 * 1024 * 1024
-_ALL_VERSIONS: Final = 2**31 - 1
-
-REQUEST_SECONDS: Final = 10.0
-PATIENCE_SECONDS: Final = 30.0
+from percola.store.hbase.writes import apply, remove_changes
+from percola.store.remote.store import REQUEST_SECONDS, TIMEOUT_SECONDS, RemoteStore
 
 
-class HBaseStore(Store):
+class HBaseStore(RemoteStore):
     """A repository's tables in a namespace of HBase; safe to use from many threads.
 
     It cannot be used in a child of a process that has used one: Java does not survive a fork.
@@ -82,11 +55,14 @@ class HBaseStore(Store):
     Args:
         place: HBase's ZooKeeper servers, and the namespace.
         request_seconds: how long a single call may take, up to 60.
-        patience_seconds: how long calls that had no effect are retried.
+        timeout_seconds: how long calls that had no effect are retried.
     """
+
+    database = "HBase"
 
     # HBase's own limits are 32,767 bytes and 10 MiB, the latter with the key.
     limits = Limits(row_bytes=32_000, value_bytes=8 * 1024 * 1024)
+    row_change_bytes = 64 * 1024 * 1024
 
     latest_arrival = 1_500.0
 
@@ -95,222 +71,35 @@ class HBaseStore(Store):
         place: Place,
         *,
         request_seconds: float = REQUEST_SECONDS,
-        patience_seconds: float = PATIENCE_SECONDS,
+        timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
-        if not 0 < request_seconds <= 60:
-            raise UsageError(
-                f"A call may take from 0 to 60 s, not {request_seconds}: for longer than that a "
-                "call that was given up could take effect when nobody expects it."
-            )
         self.place = place
-        self._calls = Calls(
-            place, request_seconds=request_seconds, patience_seconds=patience_seconds
+        calls = Calls(place, request_seconds=request_seconds, timeout_seconds=timeout_seconds)
+        shared = Shared(calls)
+        super().__init__(
+            calls,
+            shared,
+            HBaseReading(calls, shared),
+            partial(apply, calls),
+            partial(remove_changes, calls),
         )
-        self._shared = Shared(self._calls)
-        self._reading = Reading(self._calls, self._shared)
-        self._feeds = Feeds(self._calls, self._shared, self._reading)
-        self._start_afresh()
-        forks.at_fork(self._start_afresh)
+        self._calls = calls
 
-    def _start_afresh(self) -> None:
-        self._guard = threading.Lock()
-        self._known: set[str] = set()
-        self._version_checked = False
+    def _check_settings(self) -> None:
+        check_version(self._calls)
 
-    # --- Tables, limits -----------------------------------------------------------------
+    def _create_table(self, name: str) -> None:
+        create_tables(self._calls, [name])
 
-    def create_tables(self, names: Iterable[str]) -> None:
-        self._calls.check_open()
-        with self._guard:
-            if not self._version_checked:
-                check_version(self._calls)
-                self._version_checked = True
-            for name in dict.fromkeys((SHARED_TABLE, *names)):
-                if name not in self._known:
-                    create_tables(self._calls, [name])
-                    self._known.add(name)
-
-    def _check_table(self, table: str) -> None:
-        self._calls.check_open()
-        if table not in self._known:
-            if not exists(self._calls, table):
-                raise UnknownTableError(
-                    f"The store has no table {table!r}: there is no "
-                    f"{self.place.table(table)!r} in {self.place}."
-                )
-            self._known.add(table)
-
-    def check_row(self, table: str, row: bytes) -> None:
-        if len(row) > self.limits.row_bytes:
-            raise RowTooLongError(
-                f"A row of {len(row)} bytes does not fit: HBase takes up to "
-                f"{self.limits.row_bytes}."
+    def _find_table(self, name: str) -> None:
+        if not exists(self._calls, name):
+            raise UnknownTableError(
+                f"The store has no table {name!r}: there is no "
+                f"{self.place.table(name)!r} in {self.place}."
             )
 
-    def check_sizes(self, batch: Sequence[RowMutation]) -> None:
-        super().check_sizes(batch)
-        for mutation in batch:
-            size = 0
-            for change in mutation.changes:
-                if len(change.column) > _COLUMN_BYTES:
-                    raise RowTooLongError(
-                        f"A column of {len(change.column)} bytes does not fit: HBase takes up to "
-                        f"{_COLUMN_BYTES}."
-                    )
-                if isinstance(change, Put):
-                    size += len(change.value)
-            if size > _ROW_CHANGE_BYTES:
-                raise ValueTooLargeError(
-                    f"{len(mutation.changes)} changes of one row with {size} bytes do not fit: "
-                    f"HBase takes up to {_ROW_CHANGE_BYTES} bytes at once. Write fewer columns of "
-                    "a row in one transaction."
-                )
-
-    # --- Writing ------------------------------------------------------------------------
-
-    def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
-        moment = elapsed()
-        self._calls.check_open()
-        for mutation in batch:
-            self._check_table(mutation.table)
-        self.check_sizes(batch)
-        feeds: frozenset[str] = frozenset()
-        if any(one.kind is Kind.WRITE for mutation in batch for one in mutation.changes):
-            feeds = self._shared.view(moment).feeds
-        return Writing(self._calls).apply([plan(one, one.table in feeds) for one in batch])
-
-    # --- Reading ------------------------------------------------------------------------
-
-    def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
-        self._calls.check_open()
-        for table in {cell.table for cell in cells}:
-            self._check_table(table)
-        return self._reading.read(cells, ts)
-
-    def entries(
-        self, cell: Cell, kind: Kind, low: int, high: int, limit: int | None = None
-    ) -> list[tuple[int, bytes]]:
-        self._check_table(cell.table)
-        return self._reading.entries(cell, kind, low, high, limit)
-
-    def scan(
-        self,
-        table: str,
-        start: bytes,
-        end: bytes,
-        ts: int,
-        *,
-        columns: Sequence[tuple[bytes, bool]] | None = None,
-        limit: int = 256,
-    ) -> tuple[list[tuple[Cell, CellState]], bytes | None]:
-        self._check_table(table)
-        return self._reading.scan(table, start, end, ts, columns, limit)
-
-    def scan_rows(
-        self,
-        table: str,
-        rows: Sequence[bytes],
-        ts: int,
-        *,
-        columns: Sequence[tuple[bytes, bool]] | None = None,
-        limit: int = 256,
-    ) -> dict[bytes, list[tuple[Cell, CellState]]]:
-        self._check_table(table)
-        return self._reading.scan_rows(table, rows, ts, columns, limit)
-
-    def scan_kind(
-        self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
-    ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
-        self._check_table(table)
-        found: list[tuple[Cell, int, bytes]] = []
-
-        def take(rows: Sequence[tuple[bytes, StoredRow]]) -> Iterator[int]:
-            for key, row in rows:
-                for (_, column), entries in sorted(row.items()):
-                    ordered = entries if kind is Kind.DATA else reversed(entries)
-                    found.extend((Cell(table, key, column), ts, value) for ts, value in ordered)
-                yield len(found)
-
-        asked = [Ask(FAMILIES[kind], None)]
-        following = self._reading.walk(table, asked, _ALL_VERSIONS, start, end, limit, take)
-        return found, following
-
-    def versions(
-        self, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
-    ) -> tuple[list[tuple[Cell, list[tuple[int, bytes]]]], bytes | None]:
-        self._check_table(table)
-        found: list[tuple[Cell, list[tuple[int, bytes]]]] = []
-
-        def take(rows: Sequence[tuple[bytes, StoredRow]]) -> Iterator[int]:
-            count = 0
-            for key, row in rows:
-                for (_, column), entries in sorted(row.items()):
-                    found.append((Cell(table, key, column), entries))
-                count = sum(len(entries) for _, entries in found)
-                yield count
-
-        asked = [Ask(FAMILIES[Kind.WRITE], None)]
-        following = self._reading.walk(table, asked, _ALL_VERSIONS, start, end, limit, take)
-        return found, following
-
-    def tablets(self, table: str) -> list[Tablet]:
-        self._check_table(table)
-        starts = self._calls.region_starts(table, again=True)
-        return [Tablet(low, high) for low, high in zip(starts, [*starts[1:], b""], strict=True)]
-
-    # --- The safe point, the feed -------------------------------------------------------
-
-    def safe_point(self) -> int:
-        self._calls.check_open()
-        return self._shared.look().in_force
-
-    def check_safe_point(self, ts: int) -> None:
-        self._calls.check_open()
-        self._shared.check(ts)
-
-    def raise_safe_point(self, ts: int) -> None:
-        self._calls.check_open()
-        self._shared.raise_safe_point(ts)
-
-    def keep_feed(self, table: str) -> None:
-        self._check_table(table)
-        self._shared.keep_feed(table)
-
-    def changes(
-        self, table: str, start: tuple[int, bytes], upto: int, limit: int = 1024
-    ) -> tuple[list[ChangedRow], tuple[int, bytes] | None]:
-        self._check_table(table)
-        return self._feeds.changes(table, start, upto, limit)
-
-    def walk_changes(
-        self,
-        table: str,
-        after: int,
-        upto: int,
-        *,
-        start: bytes = b"",
-        end: bytes = b"",
-        limit: int = 1024,
-    ) -> Iterator[ChangedRow]:
-        self._check_table(table)
-        return iter(self._feeds.walk(table, after, upto, start, end))
-
-    def lists_change(self, cell: Cell, commit_ts: int) -> bool:
-        self._check_table(cell.table)
-        return self._feeds.lists(cell, commit_ts)
-
-    def forget_changes(self, table: str, upto: int, limit: int = 4096) -> int:
-        self._check_table(table)
-        return self._feeds.forget(table, upto, limit)
-
-    # --- The end ------------------------------------------------------------------------
-
-    def close(self) -> None:
-        self._calls.close()
-
-    def statistics(self) -> dict[str, int]:
-        """The number of calls made to HBase, by name."""
-        return dict(self._calls.made)
+    def _cuts(self, table: str) -> Sequence[bytes]:
+        return self._calls.region_starts(table, again=True)
 
 
 # --- Addresses --------------------------------------------------------------------------
@@ -364,7 +153,7 @@ def open_hbase(
     address: str,
     *,
     request_seconds: float = REQUEST_SECONDS,
-    patience_seconds: float = PATIENCE_SECONDS,
+    timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> HBaseStore:
     """The store at `hbase://quorum-host[:port][,host…]/namespace`.
 
@@ -372,5 +161,5 @@ def open_hbase(
     would break the protocol. Raises UsageError for a malformed address.
     """
     return HBaseStore(
-        place_of(address), request_seconds=request_seconds, patience_seconds=patience_seconds
+        place_of(address), request_seconds=request_seconds, timeout_seconds=timeout_seconds
     )

@@ -47,6 +47,9 @@ CHANGES: Final = b"c"
 MAX_STORED_TS: Final = 2**63 - 2
 """The highest timestamp that HBase can store: the next one means "now"."""
 
+ALL_VERSIONS: Final = 2**31 - 1
+"""The number of versions that asks for all."""
+
 LOCK_AT: Final = 1
 """The HBase timestamp of every lock."""
 

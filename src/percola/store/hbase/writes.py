@@ -19,26 +19,28 @@ A write is sent again only if it is certain that it was not applied.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
 import jpype
 
 from percola.errors import OutcomeUnknownError, StoreError, UnknownTableError
+from percola.store.base import RowMutation
 from percola.store.hbase.client import Calls, Tries
 from percola.store.hbase.errors import Failure, Meaning
 from percola.store.hbase.mutations import (
-    ALL_VERSIONS,
     Plan,
     all_hold,
     asked_of,
     changes_of,
     locks_of,
     looked_checks,
+    plan,
     seen,
 )
-from percola.store.hbase.wire import get, rows_of
+from percola.store.hbase.wire import ALL_VERSIONS, CHANGES, Change, get, rows_of
+from percola.store.remote.batches import waves
 
 _ROWS: Final = 64
 _BYTES: Final = 1024 * 1024
@@ -54,6 +56,22 @@ class _Request:
     size: int = 0
 
 
+def apply(calls: Calls, batch: Sequence[RowMutation], feeds: Collection[str]) -> list[bool]:
+    """Apply a batch, of which the tables in `feeds` keep a feed. Raises as `Store.mutate`."""
+    return Writing(calls).apply([plan(one, one.table in feeds) for one in batch])
+
+
+def remove_changes(
+    calls: Calls, table: str, entries: Mapping[bytes, Sequence[tuple[bytes, int]]]
+) -> None:
+    """Delete entries of a table's feed: row → (column, timestamp) of each."""
+    plans = [
+        Plan(table, row, [Change(CHANGES, column, ts, None) for column, ts in gone])
+        for row, gone in entries.items()
+    ]
+    Writing(calls).apply(plans)
+
+
 class Writing:
     """Sends the prepared mutations of one batch and collects their outcomes."""
 
@@ -65,7 +83,7 @@ class Writing:
         """Apply all; return for each whether its conditions held. Raises as `Store.mutate`."""
         self._plans = plans
         self._results = [True] * len(plans)
-        for wave in _waves(plans):
+        for wave in waves([(one.table, one.row)] for one in plans):
             by_table: dict[str, list[int]] = {}
             for at in wave:
                 by_table.setdefault(plans[at].table, []).append(at)
@@ -212,18 +230,3 @@ def _together(
         request.fields.append(data)
         request.size += len(data)
     yield from open_.values()
-
-
-def _waves(plans: Sequence[Plan]) -> Iterator[list[int]]:
-    """Split a batch so that no part contains a row twice: its mutations are sent in sequence."""
-    wave: list[int] = []
-    rows: set[tuple[str, bytes]] = set()
-    for at, one in enumerate(plans):
-        address = (one.table, one.row)
-        if address in rows:
-            yield wave
-            wave, rows = [], set()
-        wave.append(at)
-        rows.add(address)
-    if wave:
-        yield wave

@@ -1,0 +1,290 @@
+"""§2.1: the store as it is on every database on servers: what HBase and Bigtable share.
+
+`RemoteStore` checks tables and sizes, and leaves the rest to
+
+    reads          cells, scans: which requests a read needs
+    feed           the feed
+    shared_row     the safe point, and which tables keep a feed
+    batches        the parts of a batch that may be under way together
+    notify_table   mutations in steps, where notify entries are in a separate table
+
+A subclass adds the connection, the requests of reads, and everything about writes and tables.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import ClassVar, Final, Protocol
+
+from percola.cells import Cell, Kind
+from percola.clock import elapsed
+from percola.errors import RowTooLongError, UsageError, ValueTooLargeError
+from percola.platform import fork_safety as forks
+from percola.store.base import CellState, ChangedRow, Put, RowMutation, Store, Tablet
+from percola.store.remote.feed import Feed, RemoveChanges
+from percola.store.remote.reads import Columns, Reading
+from percola.store.remote.shared_row import SHARED_TABLE, SharedRow
+
+REQUEST_SECONDS: Final = 10.0
+"""How long a single call may take."""
+
+TIMEOUT_SECONDS: Final = 30.0
+"""How long a call that may be retried is retried without an answer."""
+
+_COLUMN_BYTES: Final = 16_000
+
+
+class Connection(Protocol):
+    """A store's calls to its database."""
+
+    request_seconds: float
+    """How long a single call may take."""
+
+    made: Counter[str]
+    """The number of calls made, by name."""
+
+    def check_open(self) -> None:
+        """Raise RepositoryClosedError if it has been closed."""
+
+    def close(self) -> None:
+        """End it, once; calls under way fail."""
+
+
+class RemoteStore(Store):
+    """A repository's tables in a database on servers; safe to use from many threads.
+
+    Attributes:
+        database: its name in messages.
+        row_change_bytes: how many bytes it takes in the changes of one row.
+        row_changes: how many changes of one row it takes; None for any number.
+
+    Args:
+        apply: `mutate` without its checks; the second argument is the tables that keep a feed.
+    """
+
+    database: ClassVar[str]
+    row_change_bytes: ClassVar[int]
+    row_changes: ClassVar[int | None] = None
+
+    def __init__(
+        self,
+        connection: Connection,
+        shared: SharedRow,
+        reading: Reading,
+        apply: Callable[[Sequence[RowMutation], frozenset[str]], list[bool]],
+        remove_changes: RemoveChanges,
+    ) -> None:
+        if not 0 < connection.request_seconds <= 60:
+            raise UsageError(
+                f"A call may take from 0 to 60 s, not {connection.request_seconds}: for longer "
+                "than that a call that was given up could take effect when nobody expects it."
+            )
+        self._connection = connection
+        self._shared = shared
+        self._reading = reading
+        self._apply = apply
+        self._feed = Feed(shared, reading, remove_changes)
+        self._start_afresh()
+        forks.at_fork(self._start_afresh)
+
+    def _start_afresh(self) -> None:
+        self._guard = threading.Lock()
+        self._known: set[str] = set()
+        self._settings_checked = False
+
+    # --- Requests -----------------------------------------------------------------------
+
+    @abstractmethod
+    def _check_settings(self) -> None:
+        """Raise StoreError if the database as a whole would make the protocol unsafe."""
+
+    @abstractmethod
+    def _create_table(self, name: str) -> None:
+        """Create the table if it does not exist; StoreError if it cannot be used."""
+
+    @abstractmethod
+    def _find_table(self, name: str) -> None:
+        """Raise UnknownTableError if the table does not exist."""
+
+    @abstractmethod
+    def _cuts(self, table: str) -> Iterable[bytes]:
+        """The rows at which the table is divided into tablets; an empty one does not count."""
+
+    # --- Tables, limits -----------------------------------------------------------------
+
+    def create_tables(self, names: Iterable[str]) -> None:
+        self._connection.check_open()
+        with self._guard:
+            if not self._settings_checked:
+                self._check_settings()
+                self._settings_checked = True
+            for name in (SHARED_TABLE, *names):
+                if name not in self._known:
+                    self._create_table(name)
+                    self._known.add(name)
+
+    def _check_table(self, table: str) -> None:
+        self._connection.check_open()
+        if table not in self._known:
+            self._find_table(table)
+            self._known.add(table)
+
+    def check_row(self, table: str, row: bytes) -> None:
+        if len(row) > self.limits.row_bytes:
+            raise RowTooLongError(
+                f"A row of {len(row)} bytes does not fit: {self.database} takes up to "
+                f"{self.limits.row_bytes}."
+            )
+
+    def check_sizes(self, batch: Sequence[RowMutation]) -> None:
+        super().check_sizes(batch)
+        most, most_bytes = self.row_changes, self.row_change_bytes
+        for mutation in batch:
+            size, count = 0, len(mutation.changes)
+            for change in mutation.changes:
+                if len(change.column) > _COLUMN_BYTES:
+                    raise RowTooLongError(
+                        f"A column of {len(change.column)} bytes does not fit: {self.database} "
+                        f"takes up to {_COLUMN_BYTES}."
+                    )
+                if isinstance(change, Put):
+                    size += len(change.value)
+            if size > most_bytes or (most is not None and count > most):
+                changes = "" if most is None else f"{most} changes with "
+                raise ValueTooLargeError(
+                    f"{count} changes of one row with {size} bytes do not fit: {self.database} "
+                    f"takes up to {changes}{most_bytes} bytes at once. Write fewer columns of a "
+                    "row in one transaction."
+                )
+
+    def tablets(self, table: str) -> list[Tablet]:
+        self._check_table(table)
+        cuts = sorted(set(self._cuts(table)) - {b""})
+        return [Tablet(low, high) for low, high in zip([b"", *cuts], [*cuts, b""], strict=True)]
+
+    # --- Writing ------------------------------------------------------------------------
+
+    def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
+        moment = elapsed()
+        self._connection.check_open()
+        for mutation in batch:
+            self._check_table(mutation.table)
+        self.check_sizes(batch)
+        feeds: frozenset[str] = frozenset()
+        if any(one.kind is Kind.WRITE for mutation in batch for one in mutation.changes):
+            feeds = self._shared.view(moment).feeds
+        return self._apply(batch, feeds)
+
+    # --- Reading ------------------------------------------------------------------------
+
+    def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
+        self._connection.check_open()
+        for table in {cell.table for cell in cells}:
+            self._check_table(table)
+        return self._reading.read(cells, ts)
+
+    def entries(
+        self, cell: Cell, kind: Kind, low: int, high: int, limit: int | None = None
+    ) -> list[tuple[int, bytes]]:
+        self._check_table(cell.table)
+        return self._reading.entries(cell, kind, low, high, limit)
+
+    def scan(
+        self,
+        table: str,
+        start: bytes,
+        end: bytes,
+        ts: int,
+        *,
+        columns: Columns = None,
+        limit: int = 256,
+    ) -> tuple[list[tuple[Cell, CellState]], bytes | None]:
+        self._check_table(table)
+        return self._reading.scan(table, start, end, ts, columns, limit)
+
+    def scan_rows(
+        self,
+        table: str,
+        rows: Sequence[bytes],
+        ts: int,
+        *,
+        columns: Columns = None,
+        limit: int = 256,
+    ) -> dict[bytes, list[tuple[Cell, CellState]]]:
+        self._check_table(table)
+        return self._reading.scan_rows(table, rows, ts, columns, limit)
+
+    def scan_kind(
+        self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+    ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
+        self._check_table(table)
+        cells, following = self._reading.scan_kind(kind, table, start, end, limit)
+        found = [
+            (cell, ts, value)
+            for cell, entries in cells
+            for ts, value in (entries if kind is Kind.DATA else reversed(entries))
+        ]
+        return found, following
+
+    def versions(
+        self, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+    ) -> tuple[list[tuple[Cell, list[tuple[int, bytes]]]], bytes | None]:
+        self._check_table(table)
+        return self._reading.scan_kind(Kind.WRITE, table, start, end, limit)
+
+    # --- The safe point, the feed -------------------------------------------------------
+
+    def safe_point(self) -> int:
+        self._connection.check_open()
+        return self._shared.look().in_force
+
+    def check_safe_point(self, ts: int) -> None:
+        self._connection.check_open()
+        self._shared.check(ts)
+
+    def raise_safe_point(self, ts: int) -> None:
+        self._connection.check_open()
+        self._shared.raise_safe_point(ts)
+
+    def keep_feed(self, table: str) -> None:
+        self._check_table(table)
+        self._shared.keep_feed(table)
+
+    def changes(
+        self, table: str, start: tuple[int, bytes], upto: int, limit: int = 1024
+    ) -> tuple[list[ChangedRow], tuple[int, bytes] | None]:
+        self._check_table(table)
+        return self._feed.changes(table, start, upto, limit)
+
+    def walk_changes(
+        self,
+        table: str,
+        after: int,
+        upto: int,
+        *,
+        start: bytes = b"",
+        end: bytes = b"",
+        limit: int = 1024,
+    ) -> Iterator[ChangedRow]:
+        self._check_table(table)
+        return iter(self._feed.walk(table, after, upto, start, end))
+
+    def lists_change(self, cell: Cell, commit_ts: int) -> bool:
+        self._check_table(cell.table)
+        return self._feed.lists(cell, commit_ts)
+
+    def forget_changes(self, table: str, upto: int, limit: int = 4096) -> int:
+        self._check_table(table)
+        return self._feed.forget(table, upto, limit)
+
+    # --- The end ------------------------------------------------------------------------
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def statistics(self) -> dict[str, int]:
+        """The number of calls made to the database, by name."""
+        return dict(self._connection.made)
