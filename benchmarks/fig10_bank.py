@@ -197,7 +197,7 @@ def _percola(address: str, word: str) -> Any:
 def _calls(address: str) -> Any:
     from percola.store.hbase.client import Calls
     from percola.store.hbase.store import place_of
-    from percola.store.remote.store import REQUEST_SECONDS, TIMEOUT_SECONDS
+    from percola.store.remote.client import REQUEST_SECONDS, TIMEOUT_SECONDS
 
     return Calls(
         place_of(address), request_seconds=REQUEST_SECONDS, timeout_seconds=TIMEOUT_SECONDS

@@ -41,7 +41,7 @@ class RawHBase:
         from percola.store.hbase.client import Calls
         from percola.store.hbase.jvm import java_class
         from percola.store.hbase.store import place_of
-        from percola.store.remote.store import REQUEST_SECONDS, TIMEOUT_SECONDS
+        from percola.store.remote.client import REQUEST_SECONDS, TIMEOUT_SECONDS
 
         place = place_of(address)._replace(namespace="raw")
         self._calls = Calls(place, request_seconds=REQUEST_SECONDS, timeout_seconds=TIMEOUT_SECONDS)

@@ -20,8 +20,6 @@ cannot use the store (`percola.platform.fork_safety`).
 from __future__ import annotations
 
 import threading
-import time
-from collections import Counter
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
@@ -33,14 +31,13 @@ from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports imp
 from google.cloud.bigtable_v2 import types
 from google.cloud.bigtable_v2.services.bigtable.transports import BigtableGrpcTransport
 
-from percola.clock import backoff
 from percola.errors import (
     OutcomeUnknownError,
-    RepositoryClosedError,
     StoreError,
     UnknownTableError,
 )
-from percola.platform.fork_safety import GRPC, at_fork, keep_inherited, new_random
+from percola.platform.fork_safety import GRPC, at_fork, keep_inherited
+from percola.store.remote.client import RemoteCalls, Retries
 
 DATA: Final = "/google.bigtable.v2.Bigtable/"
 TABLE_ADMIN: Final = "/google.bigtable.admin.v2.BigtableTableAdmin/"
@@ -85,10 +82,6 @@ _REFUSED: Final = frozenset(
     )
 )
 
-_FIRST_PAUSE: Final = 0.02
-_LONGEST_PAUSE: Final = 1.0
-_RNG: Final = new_random()
-
 
 class Place(NamedTuple):
     """The location of a repository.
@@ -115,21 +108,12 @@ class Place(NamedTuple):
         return f"the Bigtable instance {self.project}/{self.instance}{at}"
 
 
-class Calls:
-    """The calls of one store; safe to use from many threads.
-
-    Args:
-        request_seconds: how long a single call may take.
-        timeout_seconds: how long a read is retried without an answer.
-    """
+class Calls(RemoteCalls):
+    """The calls of one store: see `RemoteCalls`."""
 
     def __init__(self, place: Place, *, request_seconds: float, timeout_seconds: float) -> None:
+        super().__init__(request_seconds=request_seconds, timeout_seconds=timeout_seconds)
         self.place = place
-        self.request_seconds = request_seconds
-        self.timeout_seconds = timeout_seconds
-        self.made: Counter[str] = Counter()
-        """Number of calls made, by name."""
-        self._closed = False
         self._start_afresh()
         at_fork(self._leave_parent)
         self._paths: dict[str, str] = {}
@@ -187,13 +171,7 @@ class Calls:
             self._channels[which] = made
         return self._channels[which]
 
-    def check_open(self) -> None:
-        """Raise RepositoryClosedError if it has been closed."""
-        if self._closed:
-            raise _closed()
-
     def close(self) -> None:
-        """Close the channels; calls under way fail."""
         with self._guard:
             self._closed = True
             channels, self._channels, self._methods = self._channels, {}, {}
@@ -276,10 +254,9 @@ class Calls:
         self.made[name] += 1
         try:
             return method(request, **{"timeout": self.request_seconds, **options})
-        except ValueError as error:
+        except ValueError:
             # gRPC raises this if another thread has closed the channel.
-            if self._closed:
-                raise _closed() from error
+            self.check_open()
             raise
 
     def sample_keys(self, table: str) -> list[bytes]:
@@ -341,38 +318,24 @@ class Calls:
         )
 
 
-class Tries:
-    """The retries of one read: how often, how long, and the pauses between."""
+class Tries(Retries):
+    """The retries of one read."""
 
     def __init__(self, calls: Calls, what: str) -> None:
+        super().__init__(calls.timeout_seconds)
         self._calls = calls
         self._what = what
-        self._since = time.monotonic()
-        self._count = 0
-
-    def progressed(self) -> None:
-        """Restart the time limit, because part of an answer has arrived."""
-        self._since = time.monotonic()
-        self._count = 0
 
     def failed(self, error: Any, table: str = "") -> None:
         """Wait before the next try; raise StoreError or UnknownTableError if there is none."""
         calls = self._calls
         if error.code() in _REFUSED:
             raise calls.refusal(error, self._what, table) from error
-        left = self._since + calls.timeout_seconds - time.monotonic()
-        if left <= 0:
+        if not self.wait():
             raise StoreError(
                 f"{calls.place} does not answer: {self._what} was tried for "
                 f"{calls.timeout_seconds:g} s ({_reason(error)})."
             ) from error
-        self._count += 1
-        pause = backoff(_RNG, self._count, first=_FIRST_PAUSE, most=_LONGEST_PAUSE)
-        time.sleep(min(pause, left))  # There is no event for a server's return.
-
-
-def _closed() -> RepositoryClosedError:
-    return RepositoryClosedError("This repository has been closed; open it again.")
 
 
 def _serialized(message: Any) -> bytes:

@@ -45,7 +45,8 @@ from percola.store.bigtable.row_stream import RowStream
 from percola.store.bigtable.schema import check_app_profile, create_tables
 from percola.store.bigtable.shared_row import Shared
 from percola.store.bigtable.writes import apply, remove_changes
-from percola.store.remote.store import REQUEST_SECONDS, TIMEOUT_SECONDS, RemoteStore
+from percola.store.remote.client import REQUEST_SECONDS, TIMEOUT_SECONDS
+from percola.store.remote.store import RemoteStore
 
 
 class BigtableStore(RemoteStore):
@@ -68,6 +69,8 @@ class BigtableStore(RemoteStore):
 
     has_notify_table = True
 
+    _calls: Calls
+
     latest_arrival = 1_200.0
 
     def __init__(
@@ -87,7 +90,6 @@ class BigtableStore(RemoteStore):
             partial(apply, calls),
             partial(remove_changes, calls),
         )
-        self._calls = calls
 
     def _check_settings(self) -> None:
         check_app_profile(self._calls)
@@ -100,7 +102,7 @@ class BigtableStore(RemoteStore):
         for _ in RowStream(self._calls, name, nothing(), keys=[b"\0"]):
             pass
 
-    def _cuts(self, table: str) -> Sequence[bytes]:
+    def _tablet_starts(self, table: str) -> Sequence[bytes]:
         return self._calls.sample_keys(table)
 
 

@@ -16,17 +16,13 @@ that are still queued then.
 from __future__ import annotations
 
 import threading
-import time
-from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import jpype
 
-from percola.clock import backoff
 from percola.errors import (
     OutcomeUnknownError,
-    RepositoryClosedError,
     StoreError,
     UnknownTableError,
 )
@@ -43,10 +39,8 @@ from percola.store.hbase.jvm import (
 from percola.store.hbase.kerberos import check_login, no_login
 from percola.store.hbase.method_handles import Chains
 from percola.store.hbase.wire import file_of_service
+from percola.store.remote.client import RemoteCalls, Retries
 
-_FIRST_PAUSE: Final = 0.02
-_LONGEST_PAUSE: Final = 1.0
-_RNG: Final = forks.new_random()
 _CONNECT_SECONDS: Final = 3.0
 
 
@@ -150,21 +144,12 @@ def _settings(place: Place, request_seconds: float, timeout_seconds: float) -> J
     return settings
 
 
-class Calls:
-    """The calls of one store; safe to use from many threads.
-
-    Args:
-        request_seconds: how long a single call may take.
-        timeout_seconds: how long a call that may be retried is retried without an answer.
-    """
+class Calls(RemoteCalls):
+    """The calls of one store: see `RemoteCalls`."""
 
     def __init__(self, place: Place, *, request_seconds: float, timeout_seconds: float) -> None:
+        super().__init__(request_seconds=request_seconds, timeout_seconds=timeout_seconds)
         self.place = place
-        self.request_seconds = request_seconds
-        self.timeout_seconds = timeout_seconds
-        self.made: Counter[str] = Counter()
-        """Number of calls made, by name."""
-        self._closed = False
         self._start_afresh()
         forks.at_fork(self._leave_parent)
         self._names: dict[str, JavaObject] = {}
@@ -201,13 +186,7 @@ class Calls:
                         tries.failed(error)
             return self._client
 
-    def check_open(self) -> None:
-        """Raise RepositoryClosedError if it has been closed."""
-        if self._closed:
-            raise RepositoryClosedError("This repository has been closed; open it again.")
-
     def close(self) -> None:
-        """Close the connection; calls under way fail."""
         with self._guard:
             if self._closed:
                 return
@@ -386,21 +365,15 @@ class Calls:
         )
 
 
-class Tries:
-    """The retries of one call: how often, how long, and the pauses between."""
+class Tries(Retries):
+    """The retries of one call."""
 
     def __init__(self, calls: Calls, what: str, table: str = "") -> None:
+        super().__init__(calls.timeout_seconds)
         self._calls = calls
         self._what = what
         self._table = table
-        self._since = time.monotonic()
-        self._count = 0
         self._trouble: Failure | None = None
-
-    def progressed(self) -> None:
-        """Restart the time limit, because part of an answer has arrived."""
-        self._since = time.monotonic()
-        self._count = 0
 
     def failed(self, error: JavaObject) -> None:
         """Wait before the next try; raise StoreError or UnknownTableError if there is none."""
@@ -412,17 +385,6 @@ class Tries:
             self._trouble = failure  # The next tries only report that a login is in progress.
         if not self.wait():
             raise _because(calls.silence(self._trouble or failure, self._what), error)
-
-    def wait(self) -> bool:
-        """Wait before the next try; False if the time limit is reached."""
-        calls = self._calls
-        left = self._since + calls.timeout_seconds - time.monotonic()
-        if left <= 0:
-            return False
-        self._count += 1
-        pause = backoff(_RNG, self._count, first=_FIRST_PAUSE, most=_LONGEST_PAUSE)
-        time.sleep(min(pause, left))  # There is no event for a server's return.
-        return True
 
 
 def _because(error: Exception, cause: JavaObject) -> Exception:

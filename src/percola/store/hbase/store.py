@@ -44,7 +44,8 @@ from percola.store.hbase.reads import HBaseReading
 from percola.store.hbase.schema import check_version, create_tables, exists
 from percola.store.hbase.shared_row import Shared
 from percola.store.hbase.writes import apply, remove_changes
-from percola.store.remote.store import REQUEST_SECONDS, TIMEOUT_SECONDS, RemoteStore
+from percola.store.remote.client import REQUEST_SECONDS, TIMEOUT_SECONDS
+from percola.store.remote.store import RemoteStore
 
 
 class HBaseStore(RemoteStore):
@@ -63,6 +64,8 @@ class HBaseStore(RemoteStore):
     # HBase's own limits are 32,767 bytes and 10 MiB, the latter with the key.
     limits = Limits(row_bytes=32_000, value_bytes=8 * 1024 * 1024)
     row_change_bytes = 64 * 1024 * 1024
+
+    _calls: Calls
 
     latest_arrival = 1_500.0
 
@@ -83,7 +86,6 @@ class HBaseStore(RemoteStore):
             partial(apply, calls),
             partial(remove_changes, calls),
         )
-        self._calls = calls
 
     def _check_settings(self) -> None:
         check_version(self._calls)
@@ -98,7 +100,7 @@ class HBaseStore(RemoteStore):
                 f"{self.place.table(name)!r} in {self.place}."
             )
 
-    def _cuts(self, table: str) -> Sequence[bytes]:
+    def _tablet_starts(self, table: str) -> Sequence[bytes]:
         return self._calls.region_starts(table, again=True)
 
 

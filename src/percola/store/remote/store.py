@@ -2,55 +2,34 @@
 
 `RemoteStore` checks tables and sizes, and leaves the rest to
 
+    client         time limits, retries
     reads          cells, scans: which requests a read needs
     feed           the feed
     shared_row     the safe point, and which tables keep a feed
     batches        the parts of a batch that may be under way together
     notify_table   mutations in steps, where notify entries are in a separate table
 
-A subclass adds the connection, the requests of reads, and everything about writes and tables.
+A subclass adds the calls, the requests of reads, and everything about writes and tables.
 """
 
 from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final
 
 from percola.cells import Cell, Kind
 from percola.clock import elapsed
-from percola.errors import RowTooLongError, UsageError, ValueTooLargeError
+from percola.errors import RowTooLongError, ValueTooLargeError
 from percola.platform import fork_safety as forks
 from percola.store.base import CellState, ChangedRow, Put, RowMutation, Store, Tablet
+from percola.store.remote.client import RemoteCalls
 from percola.store.remote.feed import Feed, RemoveChanges
 from percola.store.remote.reads import Columns, Reading
 from percola.store.remote.shared_row import SHARED_TABLE, SharedRow
 
-REQUEST_SECONDS: Final = 10.0
-"""How long a single call may take."""
-
-TIMEOUT_SECONDS: Final = 30.0
-"""How long a call that may be retried is retried without an answer."""
-
 _COLUMN_BYTES: Final = 16_000
-
-
-class Connection(Protocol):
-    """A store's calls to its database."""
-
-    request_seconds: float
-    """How long a single call may take."""
-
-    made: Counter[str]
-    """The number of calls made, by name."""
-
-    def check_open(self) -> None:
-        """Raise RepositoryClosedError if it has been closed."""
-
-    def close(self) -> None:
-        """End it, once; calls under way fail."""
 
 
 class RemoteStore(Store):
@@ -71,18 +50,13 @@ class RemoteStore(Store):
 
     def __init__(
         self,
-        connection: Connection,
+        calls: RemoteCalls,
         shared: SharedRow,
         reading: Reading,
         apply: Callable[[Sequence[RowMutation], frozenset[str]], list[bool]],
         remove_changes: RemoveChanges,
     ) -> None:
-        if not 0 < connection.request_seconds <= 60:
-            raise UsageError(
-                f"A call may take from 0 to 60 s, not {connection.request_seconds}: for longer "
-                "than that a call that was given up could take effect when nobody expects it."
-            )
-        self._connection = connection
+        self._calls = calls
         self._shared = shared
         self._reading = reading
         self._apply = apply
@@ -110,13 +84,13 @@ class RemoteStore(Store):
         """Raise UnknownTableError if the table does not exist."""
 
     @abstractmethod
-    def _cuts(self, table: str) -> Iterable[bytes]:
-        """The rows at which the table is divided into tablets; an empty one does not count."""
+    def _tablet_starts(self, table: str) -> Iterable[bytes]:
+        """The first rows of the table's tablets; the empty one may be missing."""
 
     # --- Tables, limits -----------------------------------------------------------------
 
     def create_tables(self, names: Iterable[str]) -> None:
-        self._connection.check_open()
+        self._calls.check_open()
         with self._guard:
             if not self._settings_checked:
                 self._check_settings()
@@ -127,7 +101,7 @@ class RemoteStore(Store):
                     self._known.add(name)
 
     def _check_table(self, table: str) -> None:
-        self._connection.check_open()
+        self._calls.check_open()
         if table not in self._known:
             self._find_table(table)
             self._known.add(table)
@@ -162,14 +136,14 @@ class RemoteStore(Store):
 
     def tablets(self, table: str) -> list[Tablet]:
         self._check_table(table)
-        cuts = sorted(set(self._cuts(table)) - {b""})
-        return [Tablet(low, high) for low, high in zip([b"", *cuts], [*cuts, b""], strict=True)]
+        starts = sorted({b"", *self._tablet_starts(table)})
+        return [Tablet(low, high) for low, high in zip(starts, [*starts[1:], b""], strict=True)]
 
     # --- Writing ------------------------------------------------------------------------
 
     def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
         moment = elapsed()
-        self._connection.check_open()
+        self._calls.check_open()
         for mutation in batch:
             self._check_table(mutation.table)
         self.check_sizes(batch)
@@ -181,7 +155,7 @@ class RemoteStore(Store):
     # --- Reading ------------------------------------------------------------------------
 
     def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
-        self._connection.check_open()
+        self._calls.check_open()
         for table in {cell.table for cell in cells}:
             self._check_table(table)
         return self._reading.read(cells, ts)
@@ -238,15 +212,15 @@ class RemoteStore(Store):
     # --- The safe point, the feed -------------------------------------------------------
 
     def safe_point(self) -> int:
-        self._connection.check_open()
+        self._calls.check_open()
         return self._shared.look().in_force
 
     def check_safe_point(self, ts: int) -> None:
-        self._connection.check_open()
+        self._calls.check_open()
         self._shared.check(ts)
 
     def raise_safe_point(self, ts: int) -> None:
-        self._connection.check_open()
+        self._calls.check_open()
         self._shared.raise_safe_point(ts)
 
     def keep_feed(self, table: str) -> None:
@@ -283,8 +257,8 @@ class RemoteStore(Store):
     # --- The end ------------------------------------------------------------------------
 
     def close(self) -> None:
-        self._connection.close()
+        self._calls.close()
 
     def statistics(self) -> dict[str, int]:
         """The number of calls made to the database, by name."""
-        return dict(self._connection.made)
+        return dict(self._calls.made)
