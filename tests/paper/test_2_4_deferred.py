@@ -110,6 +110,16 @@ def test_other_work_that_never_ends_puts_an_observer_off_for_no_longer_than_it_s
         assert bench.look() == ["add up all"]
 
 
+def test_looks_that_are_all_overdue_still_run_what_is_not_deferred(ground: Ground) -> None:
+    """As where nothing wakes the worker, and `defer` is no longer than its period of rescans."""
+    bench = Bench(ground, lambda t, row: None)
+    bench.look()
+    for value in range(3):
+        bench.write("a", value)
+        bench.clock.now += SECONDS
+        assert bench.look() == ["parse a"]
+
+
 def test_a_column_of_the_same_table_is_put_off_alone(ground: Ground) -> None:
     bench = Bench(ground, lambda t, row: t.notify(stirred, row))
     bench.write("a", 1)

@@ -169,11 +169,15 @@ class Scanner:
         return self._pass(columns - self._sweep.resting() or columns), 0.0
 
     def _passes(self) -> Found:
-        """Scan overdue debounced columns, else the prompt ones; if those are clean, the rest."""
+        """Scan overdue debounced columns, then the prompt ones; if those are clean, the rest."""
+        found = Found.NOTHING
         if overdue := self._sweep.overdue():
-            return self._pass(overdue)
+            found = self._pass(overdue)
+            if Found.RAN in found:
+                return found  # The next look, which follows at once, is not overdue.
+        # Even so the prompt ones are scanned: every look may be overdue if nothing wakes the worker.
         resting = self._sweep.resting()
-        found = self._pass(self._observers.prompt - resting)
+        found |= self._pass(self._observers.prompt - resting)
         if resting and not found & (Found.RAN | Found.HELD) and not self._runs.stopping:
             found |= self._pass(self._observers.prompt & resting)
         deferred = self._observers.deferred
