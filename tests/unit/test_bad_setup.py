@@ -90,7 +90,7 @@ def test_a_declaration_that_cannot_work_is_refused_at_once(case: str) -> None:
     ("change", "words"),
     [
         (lambda t: t.column("title", int), "a column of str"),
-        (lambda t: t.column("title", str, observed=True), "of str, observed"),
+        (lambda t: t.column("seen"), "of bytes, observed"),
         (lambda t: t.family("title", str), "a family of str"),
         (lambda t: t.column("tag", int), "a column of int"),
         (lambda t: t.weak_column("seen"), "a weak column"),
