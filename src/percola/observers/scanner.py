@@ -175,7 +175,7 @@ class Scanner:
             found = self._pass(overdue)
             if Found.RAN in found:
                 return found  # The next look, which follows at once, is not overdue.
-        # Even so the prompt ones are scanned: every look may be overdue if nothing wakes the worker.
+        # Then the prompt ones: every look may be overdue if nothing wakes the worker.
         resting = self._sweep.resting()
         found |= self._pass(self._observers.prompt - resting)
         if resting and not found & (Found.RAN | Found.HELD) and not self._runs.stopping:
