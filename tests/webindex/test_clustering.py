@@ -253,6 +253,23 @@ def test_whatever_pages_become_in_whatever_order_clusters_are_the_components(
         check(repo, known)
 
 
+def test_a_canonical_page_that_becomes_a_redirect_to_nowhere_takes_its_redirects_along() -> None:
+    """In either order of the two runs; which comes first is by chance, so it is played often."""
+    end, middle, gone = SITE[:3]
+    for _ in range(30):
+        with open_memory(reads_ahead=True) as repo:
+            known: dict[str, tuple[Any, ...]] = {
+                end: ("live", 1, None),
+                middle: ("live", None, end),
+                ELSEWHERE: ("redirect", middle),
+            }
+            load(repo, known)
+            check(repo, known)
+            known[middle] = ("redirect", gone)
+            load(repo, {middle: known[middle]})
+            check(repo, known)
+
+
 def test_a_text_near_two_others_joins_them_if_it_leads_them_and_parts_them_when_it_goes(
     repo: Repository,
 ) -> None:

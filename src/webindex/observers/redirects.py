@@ -82,7 +82,8 @@ def resolve(t: Transaction, row: str) -> None:
         return
     url = found["url"]
     before = t.get(tables.resolved, row)
-    after = _resolve(t, url, t.get(tables.pointer, row))
+    pointer = t.get(tables.pointer, row)
+    after = _resolve(t, url, pointer)
     if before == after:
         return
     if after is None:
@@ -98,7 +99,8 @@ def resolve(t: Transaction, row: str) -> None:
         t.set(here, page_row(reached), {"url": url, "kind": after["kind"]})
     for end in {left, reached} - {None}:
         tell(t, page_row(str(end)))
-    if "redirect" in {one["kind"] for one in (before, after) if one is not None}:
+    # Others read where a redirect leads, also what was resolved before the page became a redirect.
+    if _redirects(pointer) or _redirects(before):
         t.notify(tables.aliases_changed, row)
     if "canonical" in {one["kind"] for one in (before, after) if one is not None}:
         t.notify(tables.join_due, row)
