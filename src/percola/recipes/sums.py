@@ -15,7 +15,6 @@ them when a fold finds most unused. At every timestamp a group's sum is its sums
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 import threading
@@ -41,7 +40,7 @@ FOLD_SECONDS: Final = 1.0
 
 _COUNT: Final = "count"
 _REMEMBERED: Final = 4096
-"""Groups for which a process remembers that they need more shards, until it has written so."""
+"""Groups of which a process remembers that they need more shards, until it has written so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,6 @@ class Sums(Generic[R]):
         source: the table whose rows contribute, of which this declares the column `applied.NAME`.
         measures: the type of each measure: int, Decimal, or float. Sums of int and Decimal are
             exact; the sum of floats depends on the order of additions in its last digits.
-        decimals: the codec of Decimal columns, needed if a measure is one.
 
     Attributes:
         table: the derived table; with `feed`, its changes can be followed.
@@ -113,7 +111,8 @@ class Sums(Generic[R]):
         self.observers: Final[Sequence[Observer[Any]]] = (
             observer(self._fold, name=f"{name}.fold", defer=FOLD_SECONDS)(self._fold_group),
         )
-        self._wanted: dict[str, int] = {}
+        # Groups, encoded, in which a transaction of this process has conflicted.
+        self._contended: set[bytes] = set()
 
     # --- Contributing -------------------------------------------------------------------
 
@@ -160,11 +159,12 @@ class Sums(Generic[R]):
         if not count and not deltas:
             return
         shards = t.get(self._shards, group) or 0
-        wanted = self._wanted.pop(group, 0)
-        if wanted > shards:
-            shards = wanted
-            t.set(self._shards, group, shards)
-        t.on_conflict(functools.partial(self._note_conflict, group, shards))
+        if self._contended and (key := group.encode()) in self._contended:
+            self._contended.discard(key)
+            if shards < MOST_SHARDS:
+                shards = max(2, 2 * shards)
+                t.set(self._shards, group, shards)
+        t.on_conflict(self._note_conflict)
         if shards:
             self._add_to_part(
                 t, self._part[str(shard_of(t.start_ts, shards))], group, count, deltas
@@ -191,29 +191,23 @@ class Sums(Generic[R]):
         self, t: Transaction, group: str, count: int, deltas: Mapping[str, Any]
     ) -> None:
         total = (t.get(self.count, group) or 0) + count
-        sums = {m: (t.get(self.measures[m], group) or 0) + delta for m, delta in deltas.items()}
-        if total:
-            if count:
-                t.set(self.count, group, total)
-            for measure, value in sums.items():
-                t.set(self.measures[measure], group, value)
-            return
-        # Perhaps nothing contributes any more. There may be parts, so only a fold can tell.
-        t.set(self.count, group, 0)
-        for measure, value in sums.items():
-            t.set(self.measures[measure], group, value)
-        t.notify(self._fold, group)
+        if count:
+            t.set(self.count, group, total)
+        for measure, delta in deltas.items():
+            column = self.measures[measure]
+            t.set(column, group, (t.get(column, group) or 0) + delta)
+        if not total:
+            # Perhaps nothing contributes any more. There may be parts, so only a fold can tell.
+            t.notify(self._fold, group)
 
-    def _note_conflict(self, group: str, shards: int, error: ConflictError) -> None:
+    def _note_conflict(self, error: ConflictError) -> None:
         """Have the next transaction of this process give the group more shards."""
         cell = error.cell
-        if cell.table != self.table.name or cell.row != group.encode():
-            return
-        if cell.column == self._shards.key:
-            return  # Another process has just changed their number.
-        if len(self._wanted) >= _REMEMBERED:
-            self._wanted.clear()
-        self._wanted[group] = min(MOST_SHARDS, max(2, 2 * shards))
+        if cell.table != self.table.name or cell.column == self._shards.key:
+            return  # Or another process has just changed their number.
+        if len(self._contended) >= _REMEMBERED:
+            self._contended.clear()
+        self._contended.add(cell.row)
 
     # --- Folding ------------------------------------------------------------------------
 

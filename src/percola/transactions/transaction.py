@@ -85,7 +85,7 @@ class Transaction(Snapshot):
         self._answers: list[tuple[Kind, Cell, int]] = []
         self.unfinished: StoreError | None = None
         self._bytes = 0
-        self._conflict_callbacks: list[Callable[[ConflictError], object]] = []
+        self._conflict_callbacks: dict[Callable[[ConflictError], object], None] = {}
         # Created by the first read of a row or range after a write.
         self._own: OwnWrites | None = None
         self.commit_ts: int | None = None
@@ -208,9 +208,9 @@ class Transaction(Snapshot):
         """Have `callback` called with the error if the commit conflicts, before it is raised.
 
         For code that adapts to contention, as by spreading a hot cell over several. The callback
-        must not raise, nor use this transaction.
+        must not raise, nor use this transaction. One that is given again is called once.
         """
-        self._conflict_callbacks.append(callback)
+        self._conflict_callbacks[callback] = None
 
     # --- Own writes are read ------------------------------------------------------------
 

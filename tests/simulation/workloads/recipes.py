@@ -80,7 +80,7 @@ class Summing(Workload):
             self.simulation.world.sightings[SHARDED] += 1
             original(*args)
 
-        spent._wanted.clear()
+        spent._contended.clear()
         return patched(
             mock.patch.object(sums, "_salt", return_value=1),
             mock.patch.object(Sums, "_add_to_part", add_to_part),
@@ -163,7 +163,7 @@ class Joining(Workload):
                 self.violate(problem)
 
     def patched(self) -> AbstractContextManager[Any]:
-        worth._wanted.clear()
+        worth._contended.clear()
         return patched(
             mock.patch.object(sums, "_salt", return_value=1),
             mock.patch("percola.recipes.index.OWNERS_AT_A_TIME", 2),
