@@ -249,7 +249,8 @@ class Attempt:
         self, op: Op, value: bytes | None, primary: Cell, wall_ms: int, *, observed: bool
     ) -> LockRecord:
         # Nobody's: the process that runs the task may end long before the job does (P8).
-        return LockRecord(op, primary, "", wall_ms, self._ttl_ms, observed, value)
+        loud, silent = observed and not self._silent, observed and self._silent
+        return LockRecord(op, primary, "", wall_ms, self._ttl_ms, loud, value, silent=silent)
 
     # --- Writing ------------------------------------------------------------------------
 
@@ -305,9 +306,7 @@ class Attempt:
             op = Op.DELETE if value is None else Op.PUT
             inline = value if value is not None and len(value) <= INLINE_BYTES else None
             primary, observed = self._legs[start_ts], columns.get((table, column)) is True
-            lock = self._lock_of(
-                op, inline, primary, wall_ms, observed=observed and not self._silent
-            )._replace(silent=observed and self._silent)
+            lock = self._lock_of(op, inline, primary, wall_ms, observed=observed)
             changes.append(Put(Kind.LOCK, column, start_ts, encode_lock(lock)))
             if value is not None and inline is None:
                 changes.append(Put(Kind.DATA, column, start_ts, value))
