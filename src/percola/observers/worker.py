@@ -21,6 +21,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from percola.coordination.base import Coordination
@@ -130,16 +131,7 @@ class Worker:
         self._unlisten = coordination.on_wake(self._wake)
         self._stopped.clear()
         threading.Thread(target=self._watch, name="percola-watch", daemon=True).start()
-        if self._options.retention is not None:
-            collector = GarbageCollector(
-                self._context, retention=self._options.retention, share=_COLLECTING
-            )
-            thread = threading.Thread(
-                target=self._collect, args=(collector,), name="percola-gc", daemon=True
-            )
-            self._begin(thread)
-        else:
-            self._begin(threading.Thread(target=self._note_times, name="percola-time", daemon=True))
+        self._begin(self._maintenance())
         for _ in range(self._options.threads):
             self._start_thread()
         if self._observers.apart:
@@ -307,32 +299,38 @@ class Worker:
 
     # --- Garbage collection ---------------------------------------------------------------
 
-    def _collect(self, collector: GarbageCollector) -> None:
-        """Remove old versions, a little at a time; one worker per repository does it (P12)."""
+    def _maintenance(self) -> threading.Thread:
+        """The thread that collects garbage, or else writes the log of times that GC also writes."""
+        context, retention = self._context, self._options.retention
+        if retention is None:
+            action = partial(self._note_time, TimeLog(context.store, context.clock, None))
+            name, failed = "percola-time", "the time was not logged, and will be next time"
+        else:
+            collector = GarbageCollector(context, retention=retention, share=_COLLECTING)
+            action = partial(self._collect, collector)
+            name, failed = "percola-gc", "garbage collection failed and will be tried again"
+        args = (action, failed)
+        return threading.Thread(target=self._regularly, args=args, name=name, daemon=True)
+
+    def _regularly(self, action: Callable[[], None], failed: str) -> None:
         while not self._stopped.wait(self._options.collect):
             try:
-                with collector.turn() as mine:
-                    if mine:
-                        collected = collector.collect(stopped=self._stopped.is_set)
-                        self.metrics.collected(collected.safe_point, collected.removed)
+                action()
             except PercolaError as error:
-                log.warning("garbage collection failed and will be tried again: %s", error)
+                log.warning("%s: %s", failed, error)
             except Exception as error:
                 self._end_with(error)
                 return
 
-    def _note_times(self) -> None:
-        """Write the log of times, where garbage collection does not."""
-        context = self._context
-        times = TimeLog(context.store, context.clock, None)
-        while not self._stopped.wait(self._options.collect):
-            try:
-                times.newest_older(context.oracle.read_timestamp())
-            except PercolaError as error:
-                log.warning("the time was not logged, and will be next time: %s", error)
-            except Exception as error:
-                self._end_with(error)
-                return
+    def _collect(self, collector: GarbageCollector) -> None:
+        """Remove old versions, a little at a time; one worker per repository does it (P12)."""
+        with collector.turn() as mine:
+            if mine:
+                collected = collector.collect(stopped=self._stopped.is_set)
+                self.metrics.collected(collected.safe_point, collected.removed)
+
+    def _note_time(self, times: TimeLog) -> None:
+        times.newest_older(self._context.oracle.read_timestamp())
 
 
 # --- What this process announces: the observers of all its workers ------------------------
