@@ -166,11 +166,11 @@ def _draw(repo: Repository, columns: Columns, finding: Finding) -> bool:
         return False
     try:
         row = columns.decode_row(cell.table, cell.row)
-        versions = inspection.history(repo, column, row)
+        versions, times = inspection.history(repo, column, row), repo.commit_times()
     except (PercolaError, ValueError):
         return False
     if versions:
-        display.print_history(cell, column, versions[:20], (), repo.commit_times())
+        display.print_history(cell, column, versions[:20], (), times)
     return bool(versions)
 
 
