@@ -289,7 +289,7 @@ def _until(finished: Any) -> float:
     while not finished():
         if time.perf_counter() > began + _WAIT_SECONDS:
             raise percola.PercolaError(f"Nothing came within {_WAIT_SECONDS:.0f} s.")
-        time.sleep(0.0002)
+        time.sleep(0.0002)  # Another process commits: nothing here tells when it has.
     return time.perf_counter() - began
 
 
