@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -21,18 +21,17 @@ from webindex.workers.processes import open_index, open_repository
 SECONDS = 300
 
 
-def ignore_ctrl_c() -> None:
-    """As a shell that is not interactive does for a background job."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+IGNORING_CTRL_C = ("/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh")
+"""Runs a command as a shell that is not interactive does in the background."""
 
 
 @contextmanager
 def demo(
-    temporary: Path, *arguments: object, before: Callable[[], None] | None = None, **more: str
+    temporary: Path, *arguments: object, through: tuple[str, ...] = (), **more: str
 ) -> Iterator[subprocess.Popen[str]]:
     """The demonstration in a session of its own, with a folder for temporary files."""
     process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "webindex.cli.demo", *map(str, arguments)],
+        [*through, sys.executable, "-u", "-m", "webindex.cli.demo", *map(str, arguments)],
         env=os.environ
         | {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(temporary), "COLUMNS": "100"}
         | more,
@@ -41,7 +40,6 @@ def demo(
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=before,
     )
     with process:
         try:
@@ -103,7 +101,7 @@ def test_ctrl_c_ends_the_demonstration_without_a_trace(
 def test_sigterm_ends_a_demonstration_in_the_background_of_a_script(
     tmp_path: Path, java_home: Path
 ) -> None:
-    with demo(tmp_path, before=ignore_ctrl_c) as process:
+    with demo(tmp_path, through=IGNORING_CTRL_C) as process:
         assert process.stdout is not None
         assert any("Load a crawl" in line for line in process.stdout)
         process.send_signal(signal.SIGTERM)
