@@ -15,6 +15,10 @@ _QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 QUICK_JAVA: Final = {f"spark.{whose}.extraJavaOptions": _QUICK for whose in ("driver", "executor")}
 """For a JVM that lives for minutes, and compiles Spark's plans again and again."""
 
+EXACT_STATUS: Final = {"spark.ui.liveUpdate.period": "0"}
+"""The status tracker's counts are of now: otherwise an event within 100 ms of another waits in
+memory for the next event, and the last of a stage may have none."""
+
 
 def children(pid: int) -> list[int]:
     """Processes that a process has started."""
