@@ -1,0 +1,80 @@
+"""What CI tries a second time, and what it does not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tree.files import ROOT
+
+PASSES = "def test_one() -> None:\n    assert True\n"
+FAILS = "def test_one() -> None:\n    assert not True\n"
+
+
+def tried_again(
+    folder: Path, tests: dict[str, str], *, failures: int | None = None, errors: int = 0
+) -> tuple[int, list[str]]:
+    """The exit status and the lines of `.ci/alone` after a run in which these tests failed."""
+    for path, text in tests.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    python = folder / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    cache = folder / ".pytest_cache" / "v" / "cache"
+    cache.mkdir(parents=True)
+    (cache / "lastfailed").write_text(json.dumps({f"{path}::test_one": True for path in tests}))
+    report = folder / "tests.xml"
+    failed = len(tests) if failures is None else failures
+    report.write_text(
+        f'<testsuites><testsuite errors="{errors}" failures="{failed}"/></testsuites>'
+    )
+    done = subprocess.run(
+        [sys.executable, ROOT / ".ci" / "alone", report],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout.splitlines()
+
+
+def integration(*texts: str) -> dict[str, str]:
+    return {f"tests/integration/test_{n}.py": text for n, text in enumerate(texts)}
+
+
+def test_a_test_of_real_processes_that_passes_alone_is_named(tmp_path: Path) -> None:
+    status, lines = tried_again(tmp_path, integration(PASSES, PASSES))
+    assert status == 0
+    assert [one.split(": ")[-1] for one in lines[-2:]] == [
+        "tests/integration/test_0.py::test_one",
+        "tests/integration/test_1.py::test_one",
+    ]
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        integration(PASSES, FAILS),
+        integration(PASSES, PASSES, PASSES, PASSES),
+        integration(PASSES) | {"tests/unit/test_one.py": PASSES},
+        {},
+    ],
+    ids=["fails alone too", "four of them", "a unit test", "none"],
+)
+def test_any_other_failure_is_final(tmp_path: Path, tests: dict[str, str]) -> None:
+    status, _ = tried_again(tmp_path, tests)
+    assert status == 1
+
+
+@pytest.mark.parametrize(("failures", "errors"), [(2, 0), (1, 1)])
+def test_a_run_that_says_more_than_its_failed_tests_is_final(
+    tmp_path: Path, failures: int, errors: int
+) -> None:
+    status, _ = tried_again(tmp_path, integration(PASSES), failures=failures, errors=errors)
+    assert status == 1
