@@ -31,7 +31,7 @@ from click.testing import CliRunner
 
 import percola
 from percola import Repository, StoreError, Table
-from percola.cli import cli
+from percola.cli.root import cli
 from percola.connect import cluster as network
 from percola.errors import CommitUnknownError, RetriesExhaustedError, TransientError
 from percola.testing.histories.recorder import RecordedTransaction, Recorder

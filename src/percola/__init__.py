@@ -8,48 +8,52 @@ Reading order: `cells` (§2.1, figure 5), `store.base` (§2.1), `oracle` (§2.3)
 
 from __future__ import annotations
 
-from percola.codecs import JSON, Codec
-from percola.errors import (
-    CommitUnknownError,
-    ConflictError,
-    ConflictingOptionsError,
-    LockTimeoutError,
-    NoFeedError,
-    NotARepositoryError,
-    ObserverError,
-    ObserverMismatchError,
-    ObserverTimeoutError,
-    OutcomeUnknownError,
-    PercolaError,
-    RepositoryClosedError,
-    RepositoryError,
-    RepositoryVersionError,
-    RetriesExhaustedError,
-    RolledBackError,
-    RowTooLongError,
-    SchemaError,
-    SchemaMismatchError,
-    SnapshotTooOldError,
-    StoreError,
-    StoreFullError,
-    TransactionTooLargeError,
-    TransactionUsedUpError,
-    TransientError,
-    UnknownColumnError,
-    UnknownTableError,
-    UsageError,
-    ValueTooLargeError,
-    WrongTypeError,
-)
-from percola.gc.collector import Collected
-from percola.observers.observer import Observer, observer
-from percola.observers.rerun import Rerun, rerun
-from percola.observers.worker import Worker, WorkerOptions
-from percola.repository import Repository, create, open
-from percola.schema import Column, Family, Schema, Table, WeakColumn
-from percola.transactions.row import Row
-from percola.transactions.snapshot import Snapshot
-from percola.transactions.transaction import Transaction
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from percola.codecs import JSON, Codec
+    from percola.errors import (
+        CommitUnknownError,
+        ConflictError,
+        ConflictingOptionsError,
+        LockTimeoutError,
+        NoFeedError,
+        NotARepositoryError,
+        ObserverError,
+        ObserverMismatchError,
+        ObserverTimeoutError,
+        OutcomeUnknownError,
+        PercolaError,
+        RepositoryClosedError,
+        RepositoryError,
+        RepositoryVersionError,
+        RetriesExhaustedError,
+        RolledBackError,
+        RowTooLongError,
+        SchemaError,
+        SchemaMismatchError,
+        SnapshotTooOldError,
+        StoreError,
+        StoreFullError,
+        TransactionTooLargeError,
+        TransactionUsedUpError,
+        TransientError,
+        UnknownColumnError,
+        UnknownTableError,
+        UsageError,
+        ValueTooLargeError,
+        WrongTypeError,
+    )
+    from percola.gc.collector import Collected
+    from percola.observers.observer import Observer, observer
+    from percola.observers.rerun import Rerun, rerun
+    from percola.observers.worker import Worker, WorkerOptions
+    from percola.repository import Repository, create, open
+    from percola.schema import Column, Family, Schema, Table, WeakColumn
+    from percola.transactions.row import Row
+    from percola.transactions.snapshot import Snapshot
+    from percola.transactions.transaction import Transaction
 
 __all__ = [
     "JSON",
@@ -103,3 +107,34 @@ __all__ = [
     "open",
     "rerun",
 ]
+
+_MODULES: Final = {
+    "percola.codecs": ("JSON", "Codec"),
+    "percola.gc.collector": ("Collected",),
+    "percola.observers.observer": ("Observer", "observer"),
+    "percola.observers.rerun": ("Rerun", "rerun"),
+    "percola.observers.worker": ("Worker", "WorkerOptions"),
+    "percola.repository": ("Repository", "create", "open"),
+    "percola.schema": ("Column", "Family", "Schema", "Table", "WeakColumn"),
+    "percola.transactions.row": ("Row",),
+    "percola.transactions.snapshot": ("Snapshot",),
+    "percola.transactions.transaction": ("Transaction",),
+}
+"""Where names are from; those not listed are errors. A name's module is loaded when it is used."""
+
+_MODULE_OF: Final = dict.fromkeys(__all__, "percola.errors") | {
+    name: module for module, names in _MODULES.items() for name in names
+}
+
+
+if not TYPE_CHECKING:  # Type checkers would take any name for one of these.
+
+    def __getattr__(name: str) -> Any:
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -22,17 +22,15 @@ from contextvars import ContextVar
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from percola.catalog import columns_of, create_schema, has_schema, keep_feeds, reconcile
 from percola.cells import Cell, Kind, Op, decode_write
 from percola.clock import Clock
 from percola.codecs import V
-from percola.connect.address import is_memory, network_address
-from percola.connect.cluster import NetworkConnection
+from percola.connect.address import NetworkAddress, is_memory, network_address
 from percola.connect.local import LocalConnection, folder_of
 from percola.coordination.base import Coordination
-from percola.coordination.memory import MemoryCoordination
 from percola.errors import (
     CommitUnknownError,
     ConflictingOptionsError,
@@ -41,8 +39,7 @@ from percola.errors import (
     UsageError,
 )
 from percola.gc import retention_holds as holds
-from percola.gc.collector import RETENTION, Collected, GarbageCollector
-from percola.gc.retention_holds import RetentionHold
+from percola.gc.retention_holds import RETENTION, RetentionHold
 from percola.gc.time_log import CommitTimes, Moment
 from percola.oracle.base import Oracle
 from percola.oracle.embedded import EmbeddedOracle
@@ -51,13 +48,16 @@ from percola.schema import Column, R, Schema, Table
 from percola.store.base import OneStepStore, Store
 from percola.store.counting import CountedStore, StoreCalls, calling_for
 from percola.store.lmdb.environment import DURABILITIES
-from percola.store.memory import MemoryStore
 from percola.transactions import retry
 from percola.transactions.active_snapshots import leases_of
 from percola.transactions.lock_resolver import LockResolver
 from percola.transactions.prefetch import Prefetch
 from percola.transactions.snapshot import Snapshot, TransactionContext
 from percola.transactions.transaction import Transaction
+
+if TYPE_CHECKING:
+    from percola.connect.cluster import NetworkConnection
+    from percola.gc.collector import Collected
 
 T = TypeVar("T")
 
@@ -295,6 +295,8 @@ class Repository:
 
         Raises StoreError; ConflictingOptionsError for a negative retention.
         """
+        from percola.gc.collector import GarbageCollector
+
         collector = GarbageCollector(self.context, retention=retention)
         return collector.collect(progress=progress)
 
@@ -418,6 +420,9 @@ def open(
                 "A memory repository keeps nothing, so it has no durability: leave one of the "
                 "two out."
             )
+        from percola.coordination.memory import MemoryCoordination
+        from percola.store.memory import MemoryStore
+
         memory = MemoryStore()
         coordination = MemoryCoordination()
         return Repository(
@@ -436,7 +441,7 @@ def open(
             raise ConflictingOptionsError(
                 f"The durability of {network.store} is the store's own: leave the option out."
             )
-        connection = NetworkConnection.open(network)
+        connection = _connect(network)
         try:
             if not (create and tables) and not has_schema(connection.store):
                 raise NotARepositoryError(
@@ -487,10 +492,17 @@ def create(address: str | os.PathLike[str], *, durability: str | None = None) ->
             raise ConflictingOptionsError(
                 f"The durability of {network.store} is the store's own: leave the option out."
             )
-        connection = NetworkConnection.open(network)
+        connection = _connect(network)
         try:
             create_schema(connection.store)
         finally:
             connection.release()
         return
     LocalConnection.open(folder_of(os.fspath(address)), durability, create=True).release()
+
+
+def _connect(address: NetworkAddress) -> NetworkConnection:
+    """Connect to a network store; what that takes is loaded by programs that use one."""
+    from percola.connect.cluster import NetworkConnection
+
+    return NetworkConnection.open(address)

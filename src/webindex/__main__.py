@@ -8,6 +8,7 @@ It imports nothing from the extra `webindex`: without the extra it reports how t
 from __future__ import annotations
 
 import os.path
+import signal
 import sys
 
 if not __package__ and sys.path and sys.path[0] == os.path.dirname(os.path.abspath(__file__)):
@@ -19,8 +20,13 @@ if not __package__ and sys.path and sys.path[0] == os.path.dirname(os.path.abspa
 def main() -> None:
     """Run the command line; print one sentence and exit with status 1 if a package is missing."""
     try:
+        if until_loaded := signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            # Ctrl-C while modules are loaded ends the process at once, without a traceback.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
         from webindex.cli.main import cli
 
+        if until_loaded:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         cli(prog_name="webindex")
     except ImportError as error:
         if (error.name or "webindex").partition(".")[0] in ("percola", "webindex"):

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 import percola
 from percola import JSON, Repository, Table
-from percola.cli import cli
+from percola.cli.root import cli
 
 SECONDS = 180
 

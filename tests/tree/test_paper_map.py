@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import click
 import pytest
 
 from tests.tree.files import ROOT
@@ -121,9 +122,9 @@ def command_exists(words: str) -> bool:
     if program == "make":
         return re.search(rf"^{name}:", (ROOT / "Makefile").read_text("utf-8"), re.M) is not None
     group = importlib.import_module(
-        {"percola": "percola.cli", "webindex": "webindex.cli.main"}[program]
+        {"percola": "percola.cli.root", "webindex": "webindex.cli.main"}[program]
     )
-    return name in group.cli.commands
+    return name in group.cli.list_commands(click.Context(group.cli))
 
 
 def anchors(text: str) -> set[str]:

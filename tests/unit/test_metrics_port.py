@@ -8,12 +8,13 @@ import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 
+import click
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 import percola.cli.metrics_port as metrics_port
-from percola.cli import cli
 from percola.cli.metrics_port import serve_metrics
+from percola.cli.root import cli
 from percola.errors import UsageError
 
 WaitUntil = Callable[..., object]
@@ -45,7 +46,9 @@ def test_metrics_are_served(port: int) -> None:
 
 @pytest.mark.parametrize("command", ["worker", "oracle"])
 def test_metrics_are_served_at_loopback_unless_an_address_is_named(command: str) -> None:
-    [host] = [one for one in cli.commands[command].params if one.name == "metrics_host"]
+    found = cli.get_command(click.Context(cli), command)
+    assert found is not None
+    [host] = [one for one in found.params if one.name == "metrics_host"]
     assert host.default == "127.0.0.1"
 
 

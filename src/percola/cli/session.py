@@ -6,19 +6,20 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from importlib import import_module
 from typing import Any, TypeVar
 
 import click
 
 import percola
-from percola.cli.display import say, say_error, say_note
 from percola.cli.json_output import write_json
 from percola.errors import NotARepositoryError, PercolaError
 from percola.gc.time_log import show_time
+from percola.platform import start_up
 from percola.repository import Repository
 from percola.schema import Table
 from percola.transactions.snapshot import Snapshot
@@ -57,11 +58,45 @@ class Session:
         if self.json:
             write_json(document)
         else:
+            from percola.cli.display import say
+
             say(sentence)
 
 
 class CommandLine(click.Group):
-    """The root command: turns exceptions into error messages and exit codes."""
+    """The root command: turns exceptions into error messages and exit codes.
+
+    Args:
+        later: commands whose modules are imported when they are used: `MODULE:NAME` below
+            `percola.cli`, and the line about it in the overview.
+    """
+
+    def __init__(
+        self, *args: Any, later: Mapping[str, tuple[str, str]] | None = None, **more: Any
+    ) -> None:
+        super().__init__(*args, **more)
+        self._later = later or {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*self.commands, *self._later})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.commands and cmd_name in self._later:
+            module, _, name = self._later[cmd_name][0].partition(":")
+            found = getattr(import_module(f"percola.cli.{module}"), name)
+            self.add_command(found, cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [
+                    (name, self._later[name][1])
+                    if name in self._later
+                    else (name, self.commands[name].get_short_help_str(limit=100))
+                    for name in self.list_commands(ctx)
+                ]
+            )
 
     def main(
         self,
@@ -76,12 +111,15 @@ class CommandLine(click.Group):
         session = Session()
         _never_fail_to_encode()
         try:
+            start_up.end()
             code = super().main(args, prog_name, complete_var, False, obj=session, **extra)
             sys.stdout.flush()
         except click.ClickException as error:
             error.show()
             code = error.exit_code
         except PercolaError as error:
+            from percola.cli.display import say_error
+
             say_error(str(error))
             if session.json:
                 kind = type(error).__name__
@@ -192,6 +230,8 @@ def snapshot_at(repo: Repository, at: int | datetime | None) -> Snapshot:
         ts, time = repo.timestamp_at(at)
         snapshot = repo.snapshot(ts)
         missing = (at.astimezone(time.tzinfo) - time).total_seconds()
+        from percola.cli.display import say_note
+
         say_note(
             f"Read at timestamp {ts}, which was logged at {show_time(time)}: commits of the "
             f"{missing:,.1f} s until then are missing."

@@ -45,14 +45,11 @@ from typing import Final
 from percola.catalog import SYSTEM_TABLE, columns_of, stored_schema
 from percola.cells import MAX_TS, Cell, Kind, acknowledged_column
 from percola.errors import ConflictingOptionsError
-from percola.gc.retention_holds import holds
+from percola.gc.retention_holds import RETENTION, holds
 from percola.gc.rules import garbage_of_row
 from percola.gc.time_log import TimeLog
 from percola.store.base import Condition, Delete, Put, RowMutation
 from percola.transactions.snapshot import TransactionContext
-
-RETENTION: Final = 24 * 3600.0
-"""The default retention: seconds for which superseded versions are kept."""
 
 _CURSOR: Final = Cell(SYSTEM_TABLE, b"gc", b"@cursor")
 _CURSOR_TS: Final = 1

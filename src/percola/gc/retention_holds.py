@@ -25,6 +25,9 @@ from percola.clock import Clock
 from percola.errors import ConflictingOptionsError, DamagedRecordError, SnapshotTooOldError
 from percola.store.base import Condition, Delete, Put, RowMutation, Store
 
+RETENTION: Final = 24 * 3600.0
+"""The default retention: seconds for which superseded versions are kept."""
+
 MAX_SECONDS: Final = 1e9
 """The longest duration of a hold, in seconds."""
 

@@ -25,7 +25,7 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from percola.cells import (
     MAX_TS,
@@ -37,10 +37,12 @@ from percola.cells import (
     failed_column,
 )
 from percola.clock import backoff
-from percola.observers.metrics import WorkerMetrics
 from percola.observers.observer import Observer
 from percola.store.base import Condition, Delete, Put, RowMutation
 from percola.transactions.snapshot import TransactionContext
+
+if TYPE_CHECKING:
+    from percola.observers.metrics import WorkerMetrics
 
 log = logging.getLogger("percola.worker")
 

@@ -28,7 +28,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, Flag, auto
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from percola.cells import MAX_TS, Cell, Kind
 from percola.clock import backoff
@@ -38,12 +38,14 @@ from percola.errors import (
     RepositoryError,
     TransientError,
 )
-from percola.gc.collector import RETENTION
+from percola.gc.retention_holds import RETENTION
 from percola.observers.failures import DirtyCell, Failures
-from percola.observers.metrics import WorkerMetrics
 from percola.observers.observer import Observer, Observers, ObserverTransaction, Watch
 from percola.store.counting import calling_for
 from percola.transactions.snapshot import TransactionContext
+
+if TYPE_CHECKING:
+    from percola.observers.metrics import WorkerMetrics
 
 _CONFLICTS: Final = 8
 _SMALLEST: Final = 2

@@ -49,15 +49,17 @@ import logging
 import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from percola.cells import Cell, Kind
 from percola.errors import StoreError
-from percola.observers.metrics import WorkerMetrics
 from percola.observers.observer import Observers
 from percola.observers.runner import Found, GivenUpError, Row, Runner, WorkerOptions
 from percola.observers.schedule import Address, Sweep
 from percola.transactions.snapshot import TransactionContext
+
+if TYPE_CHECKING:
+    from percola.observers.metrics import WorkerMetrics
 
 log = logging.getLogger("percola.worker")
 

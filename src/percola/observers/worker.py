@@ -22,7 +22,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from percola.coordination.base import Coordination
 from percola.errors import (
@@ -32,7 +32,6 @@ from percola.errors import (
 )
 from percola.gc.collector import GarbageCollector
 from percola.gc.time_log import TimeLog
-from percola.observers.metrics import WorkerMetrics
 from percola.observers.observer import Observer, Observers
 from percola.observers.runner import GivenUpError, Runner, WorkerOptions
 from percola.observers.scanner import Scanner
@@ -41,6 +40,9 @@ from percola.observers.unobserved import warn_of_unobserved
 from percola.platform import fork_safety as forks
 from percola.repository import Repository
 from percola.transactions.prefetch import Prefetch
+
+if TYPE_CHECKING:
+    pass
 
 __all__ = ["Worker", "WorkerOptions"]
 
@@ -94,6 +96,9 @@ class Worker:
         self._options.check()
         for column in [column for one in self._observers for column in one.columns]:
             repo.table(column.table_name).resolve(column.name)
+        # Prometheus is loaded by the first worker, not by every program.
+        from percola.observers.metrics import WorkerMetrics
+
         self.metrics = WorkerMetrics()
         if (calls := self._context.calls) is not None:
             prefetch = self._context.prefetch or Prefetch()

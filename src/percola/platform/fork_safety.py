@@ -45,7 +45,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import inspect
 import itertools
 import os
 import random
@@ -54,6 +53,7 @@ import threading
 import traceback
 import weakref
 from collections.abc import Callable
+from types import MethodType
 from typing import Final, NamedTuple, TypeAlias
 
 from percola.errors import StoreError
@@ -92,13 +92,20 @@ def at_fork(
     """
     number = next(_numbers)
 
-    def forget(_: object) -> None:
-        _registered.pop(number, None)
+    def forget(_: object, registered: dict[int, _Hooks] = _registered) -> None:
+        registered.pop(number, None)
 
     def weakly(hook: _Hook | None) -> Callable[[], _Hook | None]:
-        if inspect.ismethod(hook):
-            return weakref.WeakMethod(hook, forget)
-        return lambda: hook
+        if not isinstance(hook, MethodType):
+            return lambda: hook
+        # Not a WeakMethod: at the end of the process it may report an error in its own callback.
+        owner, function = weakref.ref(hook.__self__, forget), hook.__func__
+
+        def method() -> _Hook | None:
+            alive = owner()
+            return None if alive is None else MethodType(function, alive)
+
+        return method
 
     _registered[number] = _Hooks(weakly(in_child), weakly(before), weakly(in_parent))
 
