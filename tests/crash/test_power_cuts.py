@@ -47,7 +47,7 @@ def full(library: Path) -> Iterator[list[Event]]:
 
 @pytest.fixture(scope="module")
 def relaxed(library: Path) -> Iterator[list[Event]]:
-    """The same with durability "relaxed", looking after the environment all the time."""
+    """The same with durability "relaxed", syncing in the background all the time."""
     with scratch_folder() as folder:
         yield record(library, folder, "relaxed", care=0.02)
 

@@ -13,6 +13,7 @@ the process id.
     LMDB's environment, its turn lock, readers   closed before the fork, once its transactions have
                                                  ended; reopened when needed (`lmdb.file`)
     LMDB's commit queue and its lock             recreated: the requests are the parent's threads'
+    LMDB's background sync                       recreated: the parent's thread syncs its commits
     the memory store                             held during the fork, so the copy is consistent
     the mapped safe point                        stays: parent and child share it
     liveness token, row locks, wake-up FIFO,     closed, recreated when needed; the kernel's

@@ -1,7 +1,7 @@
 """Writes a journal (`tests.crash.journal`) while it is recorded, and marks what it was told.
 
 Arguments: the repository's folder, the durability, a name, the number of threads, how many
-transactions each commits, how often each looks after the environment, in seconds (0: as usual).
+transactions each commits, how often each syncs in the background, in seconds (0: as usual).
 
 Markers: "opened"; before each commit "begin WRITER NUMBER"; once it was acknowledged "done
 WRITER NUMBER COMMIT_TS"; "safe TS" once garbage
@@ -19,7 +19,7 @@ from percola import Repository
 from percola.coordination.local.coordination import LocalCoordination
 from percola.oracle.embedded import EmbeddedOracle
 from percola.repository import create
-from percola.store.lmdb import environment as lmdb_environment
+from percola.store.lmdb.background_sync import BackgroundSync
 from percola.store.lmdb.store import LmdbStore
 from tests.crash.journal import SCHEMA, write
 from tests.crash.processes import end_with_input
@@ -35,7 +35,7 @@ SMALL_MAP = 1 << 17
 def main(folder: Path, durability: str, name: str, threads: int, commits: int, care: float) -> None:
     end_with_input(lambda: os._exit(1))
     if care:
-        lmdb_environment._CARE_SECONDS.update({True: care, False: care})
+        BackgroundSync.seconds = care
     create(folder, durability=durability)
     (folder / "store").mkdir(exist_ok=True)
     store = LmdbStore(folder / "store", durability=durability, map_bytes=SMALL_MAP)

@@ -5,6 +5,8 @@ operations in a queue; one thread leads and runs all queued operations in one LM
 that many commits share one fsync. If an operation raises, the transaction is rolled back and run
 again without it: the operation leaves nothing behind and does not affect the others. If the map is
 full, the transaction is rolled back, the map grows, and it runs again.
+
+With durability "relaxed" no commit waits for the disk: `BackgroundSync` syncs once a second.
 """
 
 from __future__ import annotations
@@ -20,8 +22,14 @@ from typing import Any, Final, TypeVar
 
 import lmdb
 
-from percola.errors import ConflictingOptionsError, RepositoryError, StoreError
+from percola.errors import (
+    ConflictingOptionsError,
+    RepositoryClosedError,
+    RepositoryError,
+    StoreError,
+)
 from percola.platform.file_locks import TurnLock
+from percola.store.lmdb.background_sync import BackgroundSync
 from percola.store.lmdb.driver import Txn, translate
 from percola.store.lmdb.file import MappedFile
 
@@ -36,8 +44,8 @@ DURABILITIES: Final = ("full", "relaxed")
 
 _GROUP: Final = 512
 
-_CARE_SECONDS: Final = {True: 60.0, False: 1.0}
-"""The interval of maintenance by writers, in seconds, with and without sync."""
+_CARE_SECONDS: Final = 60.0
+"""How often, in seconds, writers free the slots of killed readers; relaxed, a thread does."""
 
 log = logging.getLogger("percola.store")
 
@@ -50,7 +58,7 @@ class Environment(MappedFile):
         names: the named databases, opened in this order.
         durability: "full" makes every commit wait until it is on disk. "relaxed" does not
             wait: a killed process loses nothing, a power cut or a crash of the system may
-            lose or damage the repository.
+            lose or damage the repository. A thread writes to disk once a second.
         map_bytes: initial address space; it grows automatically.
 
     Raises:
@@ -69,6 +77,7 @@ class Environment(MappedFile):
             raise ConflictingOptionsError(
                 f"The durability {durability!r} is not known: use 'full' or 'relaxed'."
             )
+        self._background: BackgroundSync | None = None
         super().__init__(folder, names, sync=durability == "full", map_bytes=map_bytes)
 
     def _start_afresh(self) -> None:
@@ -76,17 +85,28 @@ class Environment(MappedFile):
         # A request: [operation, or None once it is finished; result; error; wake-up lock].
         self._queue: deque[list[Any]] = deque()
         self._writing = threading.Lock()
-        self._care_at = time.monotonic() + _CARE_SECONDS[self._sync]
+        self._care_at = time.monotonic() + _CARE_SECONDS
+        inherited, self._background = self._background, None
+        if inherited is not None:
+            inherited.leave_parent()
+        if not self._sync:
+            self._background = BackgroundSync(self.folder / "data.mdb", self._care)
 
     def write(self, operation: Operation[T]) -> T:
         """Run `operation` in a write transaction, together with those of other threads.
 
         It may run more than once (when the map grows, or another operation fails), but only one
-        run is committed. If it raises, the exception is raised here and nothing is written.
+        run is committed. If it raises, the exception is raised here and nothing is written. The
+        same holds if earlier commits could not be synced in the background: StoreError tells so.
         """
+        background = self._background
+        if background is not None and background.failure is not None:
+            failure = background.take_failure("Nothing of this write was done. ")
+            if failure is not None:
+                raise failure
         request: list[Any] = [operation, None, None, None]
         try:
-            if self._sync:
+            if background is None:
                 self._share(request)
             else:
                 self._queue.append(request)
@@ -196,7 +216,10 @@ class Environment(MappedFile):
                 self._open()
             except RepositoryError as error:
                 self._recover(group, error, in_operation)
+        elif self._background is not None:
+            self._background.note_commit()
         elif time.monotonic() > self._care_at:
+            self._care_at = time.monotonic() + _CARE_SECONDS
             self._care()
 
     def _abort(self, txn: Txn) -> None:
@@ -259,21 +282,34 @@ class Environment(MappedFile):
         return told
 
     def _care(self) -> None:
-        """Periodic maintenance: free the slots of killed readers; without sync, write to disk."""
-        self._care_at = time.monotonic() + _CARE_SECONDS[self._sync]
+        """Free the slots of killed readers: they keep old pages from being reused."""
         try:
             txn = self.begin_read()
             try:
                 if self._env is not None:
-                    # A killed reader keeps old pages from being reused.
                     self._env.reader_check()
-                    if not self._sync:
-                        self._env.sync(True)
             finally:
                 self.end_read(txn)
+        except RepositoryClosedError:
+            pass
         except (lmdb.Error, RepositoryError):
             # The requested writes are committed, and no caller waits for this.
             log.warning("The store in %s could not be looked after.", self.folder, exc_info=True)
+
+    def close(self) -> None:
+        """Close the environment; everything committed is on disk afterwards.
+
+        Running transactions of other threads end first; later ones raise RepositoryClosedError.
+        Raises StoreError if the disk refuses, now or in a sync that no caller has been told of.
+        """
+        background = self._background
+        try:
+            super().close()
+        finally:
+            if background is not None:
+                background.close()
+        if background is not None and (failure := background.take_failure()) is not None:
+            raise failure
 
 
 def _ring(request: list[Any]) -> None:
