@@ -305,6 +305,76 @@ def test_a_worker_lets_a_running_observer_commit_before_it_ends(
     assert call("--repo", folder, "get", "a", "size").out == "99\n"
 
 
+def test_processes_share_the_work_and_end_together(
+    folder: Path, app: Path, start: Callable[..., Running]
+) -> None:
+    for number in range(20):
+        assert call("--repo", folder, "set", f"r{number}", "contents", "hello").code == 0
+    words = ("worker", "app:OBSERVERS", "--processes", 2, "--until-idle", "--json")
+    answer = run("--repo", folder, *words, cwd=app)
+    assert (answer.code, answer.err) == (0, "")
+    events = [json.loads(line) for line in answer.out.splitlines()]
+    assert sorted(one["event"] for one in events) == ["started", "started", "stopped", "stopped"]
+    assert sum(one["runs"] for one in events if one["event"] == "stopped") == 20
+    assert len({one["pid"] for one in events if one["event"] == "started"}) == 2
+    worker = start(folder, "app:OBSERVERS", "--processes", 2, "--json", cwd=app)
+    for _ in range(2):
+        worker.expect("started")
+    code, out, err = worker.end(signal.SIGTERM)
+    assert (code, err) == (0, "") and out.count("stopped") == 2
+
+
+def test_a_worker_process_that_is_killed_ends_the_others(
+    folder: Path, app: Path, start: Callable[..., Running]
+) -> None:
+    worker = start(folder, "app:OBSERVERS", "--processes", 2, "--json", cwd=app)
+    pids = [json.loads(worker.expect("started"))["pid"] for _ in range(2)]
+    os.kill(pids[1], signal.SIGKILL)
+    out, err = worker.process.communicate(timeout=SECONDS)
+    assert (worker.process.returncode, err) == (128 + signal.SIGKILL, "")
+    assert out.count("stopped") == 1
+
+
+def test_worker_processes_end_with_the_one_that_started_them(
+    folder: Path, app: Path, start: Callable[..., Running]
+) -> None:
+    worker = start(folder, "app:OBSERVERS", "--processes", 2, "--json", cwd=app)
+    for _ in range(2):
+        worker.expect("started")
+    worker.process.kill()
+    # Its output ends when the last process that inherited it does.
+    out, err = worker.process.communicate(timeout=SECONDS)
+    assert out.count("stopped") == 2 and err == ""
+
+
+def test_what_no_process_could_do_is_refused_once(folder: Path, app: Path) -> None:
+    words = ("--repo", folder, "worker", "--processes", 3)
+    answer = run(*words, "app:NOTHING", cwd=app)
+    assert is_error(answer, "NOTHING") and answer.err.count("NOTHING") == 1
+    assert is_error(run(*words, "app:measure", "--metrics-port", 9100, cwd=app), "9100", "free")
+    assert is_error(run(*words, "app:measure", "--threads", 0, cwd=app), "threads")
+
+
+def test_a_worker_opens_a_folder_with_the_durability_that_is_asked_for(
+    folder: Path, app: Path
+) -> None:
+    (app / "asks.py").write_text(
+        "import percola\n"
+        "from app import measure\n"
+        "def asks(repo):\n"
+        "    try:\n"
+        "        percola.open(repo.address, durability='full', create=False).close()\n"
+        "    except percola.ConflictingOptionsError as error:\n"
+        "        open('told', 'w').write(str(error))\n"
+        "    return measure\n"
+    )
+    words = ("--repo", folder, "worker", "asks:asks", "--until-idle")
+    assert run(*words, "--durability", "full", cwd=app).code == 0
+    assert not (app / "told").exists()
+    assert run(*words, "--durability", "relaxed", "--processes", 2, cwd=app).code == 0
+    assert "with durability 'relaxed'" in (app / "told").read_text()
+
+
 def test_status_and_notifications_show_a_live_worker(
     folder: Path, app: Path, start: Callable[..., Running], wait_until: Callable[..., object]
 ) -> None:

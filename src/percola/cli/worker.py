@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any, Final
 
 import click
@@ -15,11 +16,16 @@ from percola.cli import arguments
 from percola.cli.display import count
 from percola.cli.metrics_port import metrics_options, serve_metrics
 from percola.cli.session import Session, common
+from percola.cli.worker_processes import ending_with_input, run_processes
+from percola.errors import UsageError
 from percola.inspection import failures
 from percola.observers import loading as targets
 from percola.observers.observer import Observer
 from percola.observers.worker import Worker, WorkerOptions
 from percola.repository import Repository
+from percola.store.lmdb.environment import DURABILITIES
+
+_NETWORK_THREADS: Final = 4
 
 DEAD_LETTERED: Final = 3
 """The exit status of `--until-idle` if changes are dead-lettered for the worker's observers."""
@@ -27,7 +33,24 @@ DEAD_LETTERED: Final = 3
 
 @click.command()
 @click.argument("target", metavar="MODULE:NAME")
-@click.option("--threads", type=int, default=4, show_default=True, help="Scanning threads.")
+@click.option(
+    "--threads",
+    type=int,
+    help="Scanning threads of a process; by default 1 on a folder, where more only wait for each "
+    "other, and 4 on a cluster.",
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Worker processes. If one fails, all end.",
+)
+@click.option(
+    "--durability",
+    type=click.Choice(DURABILITIES),
+    help="Whether commits wait for the disk; by default as the repository was created.",
+)
 @click.option(
     "--until-idle",
     is_flag=True,
@@ -48,6 +71,7 @@ DEAD_LETTERED: Final = 3
     metavar="DURATION",
     help="Keep superseded versions for so long (30s, 15m, 24h, 7d, or none: keep them all).",
 )
+@click.option("--with-parent", is_flag=True, hidden=True)
 @click.option("--schema", metavar="MODULE:NAME", help="Tables that the observers only write to.")
 @metrics_options
 @common
@@ -55,7 +79,10 @@ DEAD_LETTERED: Final = 3
 def worker(
     session: Session,
     target: str,
-    threads: int,
+    threads: int | None,
+    processes: int,
+    durability: str | None,
+    with_parent: bool,
     until_idle: bool,
     timeout: float,
     retention: str,
@@ -74,10 +101,31 @@ def worker(
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     kept = None if retention == "none" else arguments.parse_duration(retention)
-    options = WorkerOptions(threads=threads, timeout=timeout, retention=kept)
-    options.check()
-    with targets.opened(session.where(), target, schema) as (repo, observers):
+    options = WorkerOptions(timeout=timeout, retention=kept)
+    if processes > 1 and metrics_port:
+        raise UsageError(
+            f"{processes} processes cannot all serve metrics on port {metrics_port}: give "
+            "--metrics-port 0, and each takes a free one."
+        )
+    with ExitStack() as stack:
+        repo, observers = stack.enter_context(
+            targets.opened(session.where(), target, schema, durability=durability)
+        )
+        options.threads = threads if threads is not None else _threads(repo)
         run = Worker(repo, observers, options)
+        if processes > 1:
+            # What they would all refuse has been refused once.
+            stack.close()
+            words = ["--repo", session.where(), "worker", "--with-parent"]
+            words += ["--threads", str(options.threads), "--timeout", str(timeout)]
+            words += ["--retention", retention, "--metrics-host", metrics_host]
+            words += [] if durability is None else ["--durability", durability]
+            words += [] if schema is None else ["--schema", schema]
+            words += [] if metrics_port is None else ["--metrics-port", str(metrics_port)]
+            words += ["--until-idle"] * until_idle + ["--json"] * session.json + ["--", target]
+            click.get_current_context().exit(run_processes(words, processes))
+        if with_parent:
+            stack.enter_context(ending_with_input(run))
         port = serve_metrics(run.metrics.registry, metrics_host, metrics_port)
         by_column: dict[str, list[str]] = {}
         for one in observers:
@@ -92,6 +140,11 @@ def worker(
                     "observer kept failing: 'percola failed' shows why.",
                 )
             click.get_current_context().exit(DEAD_LETTERED)
+
+
+def _threads(repo: Repository) -> int:
+    """More than one thread pays only where calls wait for a network."""
+    return 1 if repo.context.prefetch is None else _NETWORK_THREADS
 
 
 def _dead_letters(repo: Repository, observers: Sequence[Observer[Any]]) -> int:

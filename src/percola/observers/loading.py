@@ -32,23 +32,25 @@ _POSITIONAL: Final = (
 
 @contextmanager
 def opened(
-    address: str, target: str, schema: str | None = None
+    address: str, target: str, schema: str | None = None, *, durability: str | None = None
 ) -> Iterator[tuple[Repository, list[Observer[Any]]]]:
     """Open a repository and load the observers to run on it, for the length of a block.
 
     Opens it with the tables of the observers' columns and those of `schema`, which names tables
-    that the observers only write to.
+    that the observers only write to. `durability` as for `percola.open`.
 
     Raises what `load_observers`, `load_schema` and `percola.open` raise; NotARepositoryError if
     there is no repository at `address`.
     """
-    with repository.open(address, create=False) as repo:
+    with repository.open(address, create=False, durability=durability) as repo:
         observers = load_observers(target, repo)
         tables = {one.name: one for one in (load_schema(schema) if schema else ())}
         for one in observers:
             if isinstance(one, Observer):
                 tables.setdefault(one.table.name, one.table)
-        with repository.open(address, list(tables.values()), create=False) as whole:
+        with repository.open(
+            address, list(tables.values()), create=False, durability=durability
+        ) as whole:
             yield whole, observers
 
 

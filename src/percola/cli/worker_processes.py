@@ -1,0 +1,94 @@
+"""`percola worker --processes N`: worker processes on one repository, and the one that starts them.
+
+The command starts itself several times and waits. A worker that ends with an error ends the others,
+and the command fails with its exit status: whatever restarts the command restarts all. The workers
+end when their standard input does, so that none is left if the first process is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from percola.observers.worker import Worker
+
+_LOOK: Final = 0.05
+
+
+def run_processes(words: Sequence[str], count: int) -> int:
+    """Run `percola WORDS` in so many processes until all have ended; the exit status.
+
+    SIGTERM and Ctrl-C are passed on. The status is that of the first process that ended with
+    another one than 0; for one that was killed, 128 and the signal's number.
+    """
+    command = [sys.executable, "-m", "percola.cli", *words]
+    processes: list[subprocess.Popen[bytes]] = []
+    stopping = False
+
+    def stop(number: int = 0, frame: object = None) -> None:
+        nonlocal stopping
+        stopping = True
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        status, told = 0, False
+        for _ in range(count):
+            # In groups of their own: a terminal's Ctrl-C reaches them once, through this process.
+            processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0))
+        running = list(processes)
+        while running:
+            if stopping and not told:
+                told = True
+                for one in running:
+                    one.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                running[0].wait(_LOOK)
+            for one in [one for one in running if one.poll() is not None]:
+                running.remove(one)
+                status = status or _exit_status(one.returncode)
+                # With `--until-idle` the others end by themselves, and may have work left.
+                stopping = stopping or one.returncode < 0 or one.returncode in (1, 2)
+        return status
+    finally:
+        for one in processes:
+            if one.stdin is not None:
+                one.stdin.close()  # If this one is interrupted: they end.
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _exit_status(returned: int) -> int:
+    return returned if returned >= 0 else 128 - returned
+
+
+@contextlib.contextmanager
+def ending_with_input(worker: Worker) -> Iterator[None]:
+    """While the block runs, stop the worker when standard input ends: its parent has ended."""
+    ended, end = os.pipe()
+    watch = threading.Thread(
+        target=_stop_at_end_of_input, args=(worker, ended), name="percola-parent", daemon=True
+    )
+    watch.start()
+    try:
+        yield
+    finally:
+        os.close(end)
+        watch.join()
+        os.close(ended)
+
+
+def _stop_at_end_of_input(worker: Worker, ended: int) -> None:
+    while True:
+        readable, _, _ = select.select([0, ended], [], [])
+        if ended in readable:
+            return
+        if not os.read(0, 1024):
+            worker.stop(wait=False)
+            return
