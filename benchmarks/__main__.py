@@ -19,6 +19,7 @@ from benchmarks.lockstep import LockstepError
 from percola import PercolaError
 
 NAMES: Final = {
+    "fig7": "figure 7: clustering delay by crawl rate: Percola, Spark, PostgreSQL, Bytewax",
     "fig8_lmdb": "figure 8: single-cell reads and writes, Percola and raw LMDB in turn",
     "fig8_network": "figure 8 on HBase and on Bigtable's emulator, with an oracle and ZooKeeper",
     "locked_cells": "what reads cost beside up to a million locks of get_for_update on a cell",
@@ -61,6 +62,12 @@ def main(arguments: list[str]) -> int:
         choices=STORES,
         help="for locked_cells: on which store; may be repeated; by default memory and LMDB",
     )
+    parser.add_argument(
+        "--documents",
+        type=int,
+        metavar="N",
+        help="for fig7: the size of the repository; by default a million, with --quick 20,000",
+    )
     options = parser.parse_args(arguments)
     unknown = [name for name in options.names if name not in NAMES]
     if unknown:
@@ -69,11 +76,17 @@ def main(arguments: list[str]) -> int:
         parser.error("--crawl is for the benchmark index alone: name that one, and no other")
     if options.store is not None and options.names != ["locked_cells"]:
         parser.error("--store is for the benchmark locked_cells alone: name that one, and no other")
+    if options.documents is not None and options.names != ["fig7"]:
+        parser.error("--documents is for the benchmark fig7 alone: name that one, and no other")
+    if options.documents is not None and options.documents < 1000:
+        parser.error("--documents: at least 1,000, for clusters as they should be")
     # So that processes and folders go with this one when it is told to stop.
     signal.signal(signal.SIGTERM, _interrupt)
     console = Console(highlight=False, soft_wrap=False)
     for name in options.names or NAMES:
         more: dict[str, Any] = {} if options.crawl is None else {"crawl": options.crawl}
+        if options.documents is not None:
+            more["documents"] = options.documents
         if options.store is not None:
             more["stores"] = options.store
         try:

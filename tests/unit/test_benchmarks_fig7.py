@@ -1,0 +1,230 @@
+"""Figure 7's documents, clusters and arithmetic, and that a mistake in a clustering is found."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+import percola
+from benchmarks import fig7_percola
+from benchmarks.fig7 import Line
+from benchmarks.fig7_documents import ClusterError, Documents, Shape, canonical, check, expected
+from benchmarks.fig7_report import break_even, cross_over
+from benchmarks.fig7_spark import Batch, Pass
+from benchmarks.fig7_steps import (
+    Notes,
+    Step,
+    count_notes,
+    nearest_rank,
+    plan,
+    read_keys,
+    read_notes,
+    step_of,
+    write_keys,
+)
+from percola import Observer, Transaction, Worker, observer
+
+Join = Callable[[Transaction, str], None]
+Keys = Sequence[tuple[int, int, int]]
+
+# --- Documents and clusters ---------------------------------------------------------------
+
+
+def test_the_clusters_are_those_of_the_paper() -> None:
+    shape = Shape.of(expected(Documents(50_000).keys(0, 50_000)))
+    assert shape.mean == pytest.approx(3.3, abs=0.05)
+    assert shape.with_others == pytest.approx(0.93, abs=0.005)
+    assert shape.largest < 30
+
+
+def test_a_documents_keys_follow_from_its_number_alone() -> None:
+    documents = Documents(1000)
+    assert documents.keys(0, 50)[20:30] == documents.keys(20, 30)
+    found = list(itertools.chain(*documents.keys(0, 1000)))
+    assert all(0 <= key < 1 << 63 for key in found)
+
+
+def test_keys_of_different_kinds_never_meet_by_accident() -> None:
+    kinds = list(zip(*Documents(20_000).keys(0, 20_000), strict=True))
+    for one, other in itertools.combinations(kinds, 2):
+        assert not set(one) & set(other)
+
+
+def test_union_find_brings_together_what_any_key_connects() -> None:
+    # 0 and 1 by the first key, 1 and 3 by the third; 2 has the key of 0 in another place.
+    keys = [(1, 10, 20), (1, 11, 21), (10, 1, 22), (4, 12, 21)]
+    assert expected(keys) == [0, 0, 2, 0]
+
+
+def test_clusters_are_compared_whatever_they_are_called() -> None:
+    assert canonical({0: "x", 1: "y", 2: "x"}) == {0: 0, 1: 1, 2: 0}
+    check("a system", [(1, 2, 3), (4, 5, 6), (7, 8, 3)], {0: "x", 1: "y", 2: "x"})
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ({0: 0, 1: 1}, "2 of 3 documents have a cluster"),
+        ({0: 0, 1: 1, 2: 2}, "the first is 2, with 2 in place of 0"),
+        ({0: 0, 1: 0, 2: 0}, "the first is 1, with 0 in place of 1"),
+    ],
+)
+def test_a_missing_document_and_a_wrong_cluster_are_found(
+    labels: dict[int, int], message: str
+) -> None:
+    with pytest.raises(ClusterError, match=message):
+        check("a system", [(1, 2, 3), (4, 5, 6), (7, 8, 3)], labels)
+
+
+# --- The observer ---------------------------------------------------------------------------
+
+
+def cluster(keys: Keys, join: Join, order: Sequence[int], batch: int) -> dict[int, str]:
+    """What an observer makes of documents that come in an order, one after the other."""
+    made: Observer[str] = observer(fig7_percola.keys, name="join", batch=batch)(join)
+    with percola.open("memory:", fig7_percola.SCHEMA) as repo:
+        worker = Worker(repo, [made], threads=1)
+        for begin in range(0, len(order), batch):
+            with repo.transaction() as t:
+                for doc in order[begin : begin + batch]:
+                    packed = fig7_percola._KEYS.pack(*keys[doc])
+                    t.set(fig7_percola.keys, fig7_percola.row_of(doc), packed)
+            worker.run_until_idle()
+        assert not repo.set_aside()
+        return {
+            int(row.key): row[fig7_percola.cluster]
+            for row in repo.snapshot().scan(fig7_percola.docs, columns=[fig7_percola.cluster])
+        }
+
+
+@pytest.mark.parametrize("batch", [1, 32])
+def test_the_observer_clusters_as_union_find_in_any_order(batch: int) -> None:
+    keys = Documents(300).keys(0, 300)
+    order = random.Random(batch).sample(range(300), 300)
+    check("the observer", keys, cluster(keys, fig7_percola.join, order, batch))
+
+
+class Altered:
+    """A transaction in which a method is another."""
+
+    def __init__(self, transaction: Transaction, **methods: Callable[..., object]) -> None:
+        self._transaction = transaction
+        self._methods = methods
+
+    def __getattr__(self, name: str) -> object:
+        return self._methods.get(name) or getattr(self._transaction, name)
+
+
+def forgets_to_move(t: Transaction, row: str) -> None:
+    """As the observer, but a cluster that comes into another keeps its documents."""
+
+    def put(column: Any, at: str, value: str) -> None:
+        if column is not fig7_percola.cluster or at == row:
+            t.set(column, at, value)
+
+    fig7_percola.join(cast(Transaction, Altered(t, set=put)), row)
+
+
+def forgets_a_key(t: Transaction, row: str) -> None:
+    """As the observer, but it finds nothing in the third index table."""
+
+    def get_many(cells: Iterable[tuple[Any, str]]) -> list[Any]:
+        cells = list(cells)
+        third = [column is fig7_percola.firsts[2] for column, _ in cells]
+        return [None if one else v for one, v in zip(third, t.get_many(cells), strict=True)]
+
+    fig7_percola.join(cast(Transaction, Altered(t, get_many=get_many)), row)
+
+
+@pytest.mark.parametrize("join", [forgets_to_move, forgets_a_key])
+def test_a_mistake_in_the_observer_is_found(join: Join) -> None:
+    keys = Documents(300).keys(0, 300)
+    found = cluster(keys, join, random.Random(1).sample(range(300), 300), 1)
+    with pytest.raises(ClusterError):
+        check("the observer", keys, {doc: found[doc] for doc in range(300)})
+
+
+# --- Steps ------------------------------------------------------------------------------------
+
+
+def test_a_step_lasts_long_enough_for_ten_documents_but_not_for_ever() -> None:
+    assert plan(360_000, (0.1, 1.0, 100.0), 8.0) == [
+        (0.1, 0.1, 3),
+        (1.0, 1.0, 10),
+        (100.0, 100.0, 800),
+    ]
+
+
+def test_delays_are_counted_from_when_each_document_was_due() -> None:
+    second = 1_000_000_000
+    done = {7: 5 * second, 8: 5 * second, 9: 8 * second}
+    step = step_of(1.0, 2.0, 7, 4 * second, done, 0.6)
+    assert step.delays == (500.0, 1000.0, 3000.0)
+    assert step.seconds == 4.0 and step.throughput == 0.75
+    assert step.cpu_ms == pytest.approx(200.0)
+    assert not step.held, "the last was due after one second, and done after four"
+    assert step_of(1.0, 2.0, 7, 4 * second, {**done, 9: 5 * second}, 0.0).held
+
+
+def test_percentiles_are_by_nearest_rank() -> None:
+    values = [float(one) for one in range(1, 201)]
+    assert [nearest_rank(values, share) for share in (5, 50, 95, 99)] == [10, 100, 190, 198]
+    assert nearest_rank([7.0], 5) == nearest_rank([7.0], 99) == 7.0
+
+
+def test_notes_keep_the_first_time_and_leave_out_half_a_record(tmp_path: Path) -> None:
+    notes = Notes(tmp_path / "one.notes")
+    notes.add([4, 5], 100)
+    notes.add([5, 6], 200)
+    with (tmp_path / "two.notes").open("wb") as file:
+        file.write(bytes(7))
+    assert count_notes(tmp_path) == 4
+    assert read_notes(tmp_path, 5) == {5: 100, 6: 200}
+
+
+def test_keys_are_read_as_they_were_written(tmp_path: Path) -> None:
+    keys = Documents(100).keys(0, 100)
+    write_keys(tmp_path / "keys", keys)
+    assert read_keys(tmp_path / "keys") == keys
+
+
+# --- The batch, cross-over and break-even -----------------------------------------------------
+
+
+def line(*steps: Step, system: str = "a system") -> Line:
+    """What a system made of steps."""
+    return Line(system, "full", [one.to_json() for one in steps])
+
+
+def test_a_batch_delays_by_the_rest_of_a_pass_and_the_whole_next_one() -> None:
+    batch = Batch.of([Pass(100, 11.0, 1.0), Pass(100, 13.0, 1.0), Pass(300, 32.0, 1.0)])
+    assert (batch.fixed, batch.each) == (pytest.approx(2.0), pytest.approx(0.1))
+    assert batch.seconds(100, 0.0) == pytest.approx(12.0)
+    assert batch.delays(100, 0.0)["p50"] == pytest.approx(18_000)
+    # At five a second, a pass of 24 seconds takes the repository and the 120 that came meanwhile.
+    assert batch.seconds(100, 5.0) == pytest.approx(24.0)
+    assert batch.saturation == pytest.approx(10.0)
+    assert batch.seconds(100, 10.0) == float("inf")
+
+
+def test_a_system_crosses_a_batch_where_it_saturates_or_is_slower() -> None:
+    batch = Batch(fixed=10.0, each=0.0)
+    quick = Step(100.0, 1.0, 10, 10.0, True, 1.0, (5.0,))
+    slow = Step(200.0, 2.0, 10, 10.0, True, 1.0, (16_000.0,))
+    late = Step(400.0, 4.0, 10, 4.0, False, 1.0, (9_000.0,))
+    assert cross_over(line(quick), batch, 3600) is None
+    assert cross_over(line(quick, slow), batch, 3600) == 200.0
+    found = line(quick, late)
+    assert found.saturation() == 250.0, "it did 2.5 of 4 a second"
+    assert cross_over(found, batch, 3600) == 250.0
+    assert cross_over(found, Batch(fixed=0.0, each=1.0), 3600) is None, "the batch saturated before"
+
+
+def test_a_pass_breaks_even_at_the_share_that_costs_as_much_by_itself() -> None:
+    passes = [Pass(1000, 1.0, 4.0), Pass(1000, 1.0, 6.0), Pass(2000, 1.0, 99.0)]
+    assert break_even(50.0, passes, 1000) == pytest.approx(0.1)
