@@ -96,6 +96,8 @@ journal, rows `KIND/TIMESTAMP`: reports of jobs and exports, for the summary; se
     report        one dictionary; on the row `load`, the total of the loads that are not kept
     trimmed       on a row `KIND`: below which row everything was removed
     trim          weak, on the row `export`: there is a new report of an export
+
+`webindex.rendering.tables` describes those of resources and rendered pages.
 """
 
 from __future__ import annotations
@@ -103,6 +105,7 @@ from __future__ import annotations
 from typing import Final
 
 from percola import JSON, Table
+from webindex.rendering.tables import TABLES as RENDERING
 
 pages: Final = Table("pages")
 capture: Final = pages.column("capture", JSON, observed=True)
@@ -184,7 +187,8 @@ SCHEMA: Final = [
     outbox,
     ranks,
     journal,
+    *RENDERING,
 ]
 
-ADDED: Final = frozenset({"payloads", "waiting"})
+ADDED: Final = frozenset({"payloads", "waiting"} | {one.name for one in RENDERING})
 """Tables that repositories of earlier versions lack; opening a repository adds them."""

@@ -46,10 +46,12 @@ LAYERS: Final = {
         ("cli",),
     ),
     "webindex": (
+        ("rendering.tables",),
         ("errors", "tables", "text_format", "sample"),
         ("crawl", "page", "incomplete", "journal", "spark"),
         ("serving", "load"),
         ("observers",),
+        ("rendering",),
         ("workers", "reports"),
         ("batch", "ranking", "site", "corpus"),
         ("cli",),

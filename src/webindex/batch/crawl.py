@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from pyspark import SparkContext, StorageLevel
 from pyspark.core.rdd import RDD
 
-from webindex.crawl.warc import MAX_BODY, Capture, Rejected, Revisit, read_captures
+from webindex.crawl.warc import MAX_BODY, Capture, Rejected, Resource, Revisit, read_captures
 from webindex.load import revisits
 from webindex.load.revisits import age, as_capture, packed, payload_id, says_the_same
 from webindex.load.tasks import Part, plan_parts
@@ -118,7 +118,7 @@ def _read(bodies: bool, max_body: int, parts: Iterable[Part]) -> Iterator[tuple[
         for record in read_captures(
             split.path, start=split.start, end=split.end, max_body=max_body
         ):
-            if isinstance(record, Rejected):
+            if isinstance(record, Rejected | Resource):
                 continue
             if isinstance(record, Capture) and not is_conclusive(record.status):
                 continue

@@ -32,6 +32,7 @@ from webindex.cli.options import (
     master_option,
     page_bytes_option,
     repo_option,
+    resources_options,
 )
 from webindex.cli.rank import rank_command
 from webindex.cli.reindex import nothing_exported, reindex_command
@@ -40,6 +41,7 @@ from webindex.cli.verify import rebuild_command, verify_command
 from webindex.crawl.warc import NotAWarcError
 from webindex.errors import WebindexError
 from webindex.incomplete import refuse_half_built
+from webindex.load.resources import keeps_resources
 from webindex.page.urls import BadUrlError
 from webindex.reports import tell
 from webindex.reports.summary import summarise
@@ -119,9 +121,16 @@ def cli() -> None:
 @json_option
 @master_option
 @page_bytes_option
+@resources_options
 @click.argument("files", nargs=-1, required=True, type=click.Path())
 def load(
-    repo: str, as_json: bool, master: str | None, max_page_bytes: int, files: tuple[str, ...]
+    repo: str,
+    as_json: bool,
+    master: str | None,
+    max_page_bytes: int,
+    resources: bool | None,
+    max_resource_bytes: int,
+    files: tuple[str, ...],
 ) -> None:
     """Load the captures of WARC files, with a Spark job.
 
@@ -130,7 +139,13 @@ def load(
     from webindex.load import job as pipeline
 
     report = pipeline.load(
-        repo, list(files), quiet=as_json, master=master, max_page_bytes=max_page_bytes
+        repo,
+        list(files),
+        quiet=as_json,
+        master=master,
+        max_page_bytes=max_page_bytes,
+        resources=resources,
+        max_resource_bytes=max_resource_bytes,
     )
     if as_json:
         click.echo(json.dumps(report.to_json()))
@@ -223,7 +238,7 @@ def work(
 def observers(repo: Repository) -> list[Observer[Any]]:
     """Every observer, for `percola worker webindex.main:observers`."""
     refuse_half_built(repo)
-    return build_observers(open_index(repo, create=True))
+    return build_observers(open_index(repo, create=True), resources=keeps_resources(repo))
 
 
 @cli.command("run-worker", hidden=True)

@@ -9,10 +9,13 @@ import click
 from rich.console import Console
 from rich.table import Table as Grid
 
+from webindex.crawl.resources import MAX_RESOURCE
 from webindex.crawl.warc import MAX_BODY
 
 LARGEST_PAGE: Final = 8 << 20
 """The range of `--max-page-bytes`."""
+LARGEST_RESOURCE: Final = 8 << 20
+"""The range of `--max-resource-bytes`."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -52,6 +55,25 @@ def page_bytes_option(function: F) -> F:
         metavar="BYTES",
         help="How much to take of a page; what follows in a longer one is left out.",
     )(function)
+
+
+def resources_options(function: F) -> F:
+    """`--resources` and `--max-resource-bytes`, of `load`."""
+    limit = click.option(
+        "--max-resource-bytes",
+        type=click.IntRange(1 << 10, LARGEST_RESOURCE),
+        default=MAX_RESOURCE,
+        show_default=True,
+        metavar="BYTES",
+        help="Longer resources are not kept.",
+    )
+    keep = click.option(
+        "--resources/--no-resources",
+        default=None,
+        help="Keep stylesheets, images, fonts and scripts, with which 'webindex render' shows "
+        "pages. By default, if an earlier load of this repository did.",
+    )
+    return keep(limit(function))
 
 
 def grid(rows: Sequence[tuple[str, str]]) -> Grid:

@@ -16,11 +16,13 @@ from percola import Observer, Rerun, UsageError, rerun
 from webindex import tables
 from webindex.cli.options import console, json_option, repo_option
 from webindex.incomplete import refuse_half_built
+from webindex.load.resources import keeps_resources
 from webindex.page.urls import host_rows
+from webindex.rendering import tables as rendering
 from webindex.text_format import count
 from webindex.workers.processes import build_observers, open_index, open_repository
 
-_NAMED_AS_PAGES: Final = (tables.pages, tables.aliases, tables.inlinks)
+_NAMED_AS_PAGES: Final = (tables.pages, tables.aliases, tables.inlinks, rendering.resources)
 
 
 @click.command("rerun")
@@ -49,7 +51,7 @@ def rerun_command(
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with open_repository(repo) as opened, open_index(opened, create=True) as index:
         refuse_half_built(opened)
-        one = _named(observer, build_observers(index))
+        one = _named(observer, build_observers(index, resources=keeps_resources(opened)))
         prefixes = _prefixes(one, host) if host is not None else []
         shown = console.is_terminal and not as_json
         with Progress(*columns, console=console, transient=True, disable=not shown) as progress:

@@ -38,6 +38,7 @@ from webindex.crawl.framing import (
     open_warc,
 )
 from webindex.crawl.http_body import cut_at_character, decode_leniently
+from webindex.crawl.resources import Kind, kind_of
 
 __all__ = [
     "MAX_BODY",
@@ -45,6 +46,7 @@ __all__ = [
     "NotAWarcError",
     "Rejected",
     "Rejection",
+    "Resource",
     "Revisit",
     "plan_splits",
     "read_captures",
@@ -96,6 +98,8 @@ class Rejection(StrEnum):
     BAD_URL = "unusable URL"
     BAD_DATE = "unusable date"
     UNDECODABLE = "body cannot be decoded"
+    TOO_LARGE = "resource too large"
+    INCOMPLETE = "resource not complete"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +176,27 @@ class Revisit:
     headers: Mapping[str, str] | None = None
 
 
-Record = Capture | Revisit | Rejected
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A stylesheet, image, font or script, as a server answered it at one time.
+
+    `body` is whole, and free of transfer and content encodings; None means a revisit, which reports
+    that it was as in the capture that `refers_to` and `payload_digest` name. `content_type` is the
+    value of the header.
+    """
+
+    url: str
+    date: datetime
+    kind: Kind
+    content_type: str
+    body: bytes | None
+    offset: int
+    length: int
+    payload_digest: str | None
+    refers_to: str | None = None
+
+
+Record = Capture | Revisit | Resource | Rejected
 """The items that a WARC file is read as."""
 
 
@@ -188,13 +212,15 @@ def read_captures(
     start: int = 0,
     end: int | None = None,
     max_body: int = MAX_BODY,
+    max_resource: int | None = None,
     skipped: Counter[str] | None = None,
 ) -> Iterator[Record]:
     """The captures of a WARC file that belong to the split from byte `start` to byte `end`.
 
     `max_body` is in bytes, after decoding; of a longer body the beginning is kept, and the
-    rest is never held in memory. `skipped` counts the records that do not describe a page, by their
-    WARC type.
+    rest is never held in memory. With `max_resource`, resources of at most so many bytes are read
+    as well; without it they are rejected. `skipped` counts the records that do not describe a page,
+    by their WARC type.
 
     Raises NotAWarcError, immediately, for a file that is missing, empty or not a WARC file.
     """
@@ -202,7 +228,7 @@ def read_captures(
     file, gzip = open_warc(path)
     file.close()
     counter: Counter[str] = Counter() if skipped is None else skipped
-    return _read(path, gzip, start, end, max_body, counter)
+    return _read(path, gzip, start, end, max_body, max_resource, counter)
 
 
 def plan_splits(path: str | Path, target_bytes: int) -> list[tuple[int, int]]:
@@ -226,22 +252,24 @@ def _read(
     start: int,
     end: int | None,
     max_body: int,
+    max_resource: int | None,
     skipped: Counter[str],
 ) -> Iterator[Record]:
+    largest = max(max_body, max_resource or 0)
     with Path(path).open("rb", buffering=READ_AHEAD) as file:
-        for frame in frames(file, gzip, start, end, max_body + _ROOM_FOR_HEADERS):
+        for frame in frames(file, gzip, start, end, largest + _ROOM_FOR_HEADERS):
             if isinstance(frame, Gap):
                 reason = Rejection.TRUNCATED if frame.truncated else Rejection.DAMAGED
                 yield Rejected(reason, frame.offset, frame.length, None, frame.why)
                 continue
-            found = _capture(frame, max_body)
+            found = _capture(frame, max_body, max_resource)
             if isinstance(found, str):
                 skipped[found] += 1
             else:
                 yield found
 
 
-def _capture(frame: Frame, max_body: int) -> Record | str:
+def _capture(frame: Frame, max_body: int, max_resource: int | None = None) -> Record | str:
     """Parse one record, or return the name of a kind that is skipped."""
     url: str | None = None
     try:
@@ -271,6 +299,20 @@ def _capture(frame: Frame, max_body: int) -> Record | str:
         content_type = _content_type(headers, record)
         body, cut = b"", None
         if status < 300:
+            kind_of_resource = kind_of(content_type) if max_resource is not None else None
+            if kind_of_resource is not None and max_resource is not None:
+                whole = None if revisit else _resource_body(frame, record, http, max_resource)
+                return Resource(
+                    url=url,
+                    date=date,
+                    kind=kind_of_resource,
+                    content_type=headers.get("content-type") or content_type or "",
+                    body=whole,
+                    offset=frame.offset,
+                    length=frame.length,
+                    payload_digest=digest,
+                    refers_to=_refers_to(record)[0],
+                )
             if content_type is not None and content_type not in _PAGES:
                 raise _UnusableError(Rejection.NOT_A_PAGE, f"it is {content_type}")
             if revisit:
@@ -406,6 +448,24 @@ def _body(
         return body, None
     taken = cut_at_character(body, max_body)
     return taken, len(taken)
+
+
+def _resource_body(frame: Frame, record: WarcRecord, http: HeaderMap, most: int) -> bytes:
+    """The body of a resource; it is used only if it is whole."""
+    if "WARC-Truncated" in record.headers or (frame.whole and _is_short(frame.data, http)):
+        raise _UnusableError(Rejection.INCOMPLETE, "the crawler did not keep all of it")
+    try:
+        body = _decoded(frame.data, most, encoded=True)
+    except OSError as error:
+        raw = _decoded(frame.data, most + _ROOM_FOR_HEADERS, encoded=False)
+        transfer, content = http.get("Transfer-Encoding"), http.get("Content-Encoding")
+        body_or_none = decode_leniently(raw, transfer or "", content or "", most + 1)
+        if body_or_none is None:
+            raise _UnusableError(Rejection.UNDECODABLE, str(error)[:200]) from error
+        body = body_or_none
+    if len(body) > most or not frame.whole:
+        raise _UnusableError(Rejection.TOO_LARGE, f"it has more than {most:,} bytes")
+    return body
 
 
 def _as_it_came(

@@ -22,11 +22,13 @@ import percola
 from percola import PercolaError
 from webindex import journal, tables
 from webindex.crawl.framing import open_warc
+from webindex.crawl.resources import MAX_RESOURCE
 from webindex.crawl.warc import MAX_BODY, NotAWarcError
 from webindex.errors import LoadError
 from webindex.incomplete import refuse_half_built
 from webindex.load.opening import with_tables
 from webindex.load.report import LoadReport
+from webindex.load.resources import keep_resources, keeps_resources
 from webindex.load.tasks import MESSAGES, Outcome, Split, plan_parts, run_task
 from webindex.spark.jobs import (
     Progress,
@@ -54,6 +56,8 @@ def load(
     master: str | None = None,
     part_bytes: int | None = None,
     max_page_bytes: int = MAX_BODY,
+    resources: bool | None = None,
+    max_resource_bytes: int = MAX_RESOURCE,
     progress: Show | None = None,
     quiet: bool = False,
 ) -> LoadReport:
@@ -72,6 +76,9 @@ def load(
         master: the Spark master of a session that is started here; `local[*]` by default.
         part_bytes: how much one task reads; by default such that each core gets a few parts.
         max_page_bytes: the limit for the decoded body of a page; the rest is discarded.
+        resources: whether to keep stylesheets, images, fonts and scripts, with which pages can be
+            rendered. By default, if some load of this repository was asked to.
+        max_resource_bytes: the limit for the decoded body of one; longer ones are rejected.
         progress: called from this thread several times a second, instead of showing a bar.
         quiet: show nothing.
 
@@ -90,13 +97,15 @@ def load(
     )
     began = time.perf_counter()
     try:
-        place = _prepared(address)
+        place, keeps = _prepared(address, resources)
+        max_resource = max_resource_bytes if keeps else None
         with nullcontext(progress) if progress is not None else progress_bar(quiet=quiet) as show:
             show(Progress("Starting Spark"))
             with running_context(spark, master, "webindex load") as context:
                 report.starting_seconds = time.perf_counter() - began
                 parts = plan_parts(paths, part_bytes or default_part_bytes(report.bytes, context))
-                for outcome in _run(context, place, max_page_bytes, parts, show):
+                limits = (max_page_bytes, max_resource)
+                for outcome in _run(context, place, limits, parts, show):
                     _add(outcome, report)
                 report.seconds = time.perf_counter() - began
     except SparkJobError as error:
@@ -152,22 +161,31 @@ def default_part_bytes(total: int, context: SparkContext) -> int:
     return min(max(share, SMALLEST_PART), LARGEST_PART)
 
 
-def _prepared(address: str | os.PathLike[str]) -> str:
-    """Create or check the repository; return its address in a form that tasks can use."""
+def _prepared(address: str | os.PathLike[str], resources: bool | None) -> tuple[str, bool]:
+    """Create or check the repository.
+
+    Returns its address in a form that tasks can use, and whether to keep resources.
+    """
     with with_tables(address) as repo:
         refuse_half_built(repo)
-        return reachable(repo)
+        if resources:
+            keep_resources(repo)
+        return reachable(repo), keeps_resources(repo) if resources is None else resources
 
 
 # --- The job, in the driver ---------------------------------------------------------------
 
 
 def _run(
-    context: SparkContext, address: str, max_body: int, parts: list[list[Split]], show: Show
+    context: SparkContext,
+    address: str,
+    limits: tuple[int, int | None],
+    parts: list[list[Split]],
+    show: Show,
 ) -> list[Outcome]:
     """Run the tasks while this thread shows progress and handles Ctrl-C."""
     tasks = context.parallelize(parts, len(parts)).mapPartitions(
-        partial(run_task, address, max_body)
+        partial(run_task, address, *limits)
     )
     with started_job(context, "webindex load", show) as job:
         try:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from webindex.crawl.warc import MAX_BODY
+from webindex.load.resources import LoadedResources
 from webindex.load.transaction import Loaded
 from webindex.text_format import count
 
@@ -76,6 +77,11 @@ class LoadReport:
             limit = f"{self.max_page_bytes:,} bytes"
             longer = f"{count(loaded.cut, 'page')} longer than {limit}"
             rows.append(("Cut off", longer))
+        kept = loaded.resources
+        if kept.written or kept.known:
+            rows.append(("Resources", _resources(kept)))
+        if kept.unresolved:
+            rows.append(("Revisits of unknown resources", f"{kept.unresolved:,}"))
         if self.rejected:
             rows.append(("Rejected records", _counted(self.rejected)))
         if self.skipped:
@@ -91,6 +97,12 @@ class LoadReport:
 def _files(report: LoadReport) -> str:
     size = f"{report.bytes / 1e6:,.1f} MB"
     return f"1 file ({size})" if report.files == 1 else f"{report.files:,} files ({size})"
+
+
+def _resources(loaded: LoadedResources) -> str:
+    read = loaded.written + loaded.known
+    bodies = count(loaded.bodies, "new body", "new bodies")
+    return f"{loaded.written:,} of {read:,}, with {bodies} ({loaded.stored_bytes / 1e6:,.1f} MB)"
 
 
 def _counted(counts: Counter[str]) -> str:

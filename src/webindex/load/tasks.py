@@ -24,6 +24,7 @@ from webindex.crawl.warc import (
     NotAWarcError,
     Rejected,
     Rejection,
+    Resource,
     Revisit,
     plan_splits,
     read_captures,
@@ -83,8 +84,10 @@ def plan_parts(paths: Iterable[str], part_bytes: int) -> list[list[Split]]:
     return parts
 
 
-def run_task(address: str, max_body: int, parts: Iterable[Part]) -> Iterator[Outcome]:
-    """Load parts, in a worker process of Spark.
+def run_task(
+    address: str, max_body: int, max_resource: int | None, parts: Iterable[Part]
+) -> Iterator[Outcome]:
+    """Load parts, in a worker process of Spark; resources only with a limit for them.
 
     Errors that would recur (no such repository, no space left, a missing file) are returned as an
     outcome. All others are raised: Spark runs the task again, here or elsewhere.
@@ -100,10 +103,11 @@ def run_task(address: str, max_body: int, parts: Iterable[Part]) -> Iterator[Out
             with percola.open(address, schema=tables.SCHEMA, create=False) as repo:
                 pace = Pace(repo)
                 for split in part:
-                    for loaded in load(_records(split, max_body, outcome, pace)):
+                    records = _records(split, max_body, max_resource, outcome, pace)
+                    for loaded in load(records):
                         outcome.loaded.add(loaded)
-                        if loaded.bad_urls:
-                            outcome.rejected[Rejection.BAD_URL.value] += loaded.bad_urls
+                        if bad := loaded.bad_urls + loaded.resources.bad_urls:
+                            outcome.rejected[Rejection.BAD_URL.value] += bad
         except (PercolaError, NotAWarcError) as error:
             outcome.error = str(error)
         except OSError as error:
@@ -112,8 +116,8 @@ def run_task(address: str, max_body: int, parts: Iterable[Part]) -> Iterator[Out
 
 
 def _records(
-    split: Split, max_body: int, outcome: Outcome, pace: Pace
-) -> Iterator[tuple[str, Capture | Revisit]]:
+    split: Split, max_body: int, max_resource: int | None, outcome: Outcome, pace: Pace
+) -> Iterator[tuple[str, Capture | Revisit | Resource]]:
     """The records to load, with their file; rejected ones are added to the outcome."""
     found = 0
     for record in read_captures(
@@ -121,6 +125,7 @@ def _records(
         start=split.start,
         end=split.end,
         max_body=max_body,
+        max_resource=max_resource,
         skipped=outcome.skipped,
     ):
         if isinstance(record, Rejected):

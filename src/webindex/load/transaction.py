@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
 from percola import Repository, Transaction
 from webindex import tables
-from webindex.crawl.warc import Capture, Revisit
+from webindex.crawl.warc import Capture, Resource, Revisit
+from webindex.load.resources import LoadedResources, load_resources
 from webindex.load.revisits import (
     MOST_EARLIER,
     age,
@@ -60,6 +61,7 @@ class Loaded:
         unresolved: those of them that refer to a capture that was not known when they were
             loaded: they count as soon as it is.
         cut: captures of which only the beginning of the body was taken.
+        resources: the same of stylesheets, images, fonts and scripts.
     """
 
     written: int = 0
@@ -70,6 +72,7 @@ class Loaded:
     unchanged: int = 0
     unresolved: int = 0
     cut: int = 0
+    resources: LoadedResources = field(default_factory=LoadedResources)
 
     def add(self, other: Loaded) -> None:
         """Add another's counts to these."""
@@ -81,6 +84,7 @@ class Loaded:
         self.unchanged += other.unchanged
         self.unresolved += other.unresolved
         self.cut += other.cut
+        self.resources.add(other.resources)
 
 
 def is_conclusive(status: int) -> bool:
@@ -92,16 +96,24 @@ def is_conclusive(status: int) -> bool:
     return not (500 <= status <= 599 or status in (408, 429))
 
 
-def load_captures(repo: Repository, records: Sequence[Capture | Revisit], file: str) -> Loaded:
-    """Write captures and revisits in one transaction, retried as a whole if it conflicts."""
+def load_captures(
+    repo: Repository, records: Sequence[Capture | Revisit | Resource], file: str
+) -> Loaded:
+    """Write records in one transaction, retried as a whole if it conflicts."""
     return repo.run(lambda t: load_from(t, [(file, one) for one in records]))
 
 
-def load_from(t: Transaction, records: Iterable[tuple[str, Capture | Revisit]]) -> Loaded:
-    """Write captures and revisits, each given with the file that contains it."""
+def load_from(
+    t: Transaction, records: Iterable[tuple[str, Capture | Revisit | Resource]]
+) -> Loaded:
+    """Write captures, revisits and resources, each given with the file that contains it."""
     result = Loaded()
+    resources: list[tuple[str, Resource]] = []
     taken: list[tuple[str, Capture | Revisit, str, str]] = []
     for file, one in records:
+        if isinstance(one, Resource):
+            resources.append((file, one))
+            continue
         if isinstance(one, Capture) and not is_conclusive(one.status):
             result.unavailable += 1
             continue
@@ -111,6 +123,8 @@ def load_from(t: Transaction, records: Iterable[tuple[str, Capture | Revisit]]) 
             result.bad_urls += 1
             continue
         taken.append((file, one, url, page_row(url)))
+    if resources:
+        result.resources = load_resources(t, resources)
     # The stored state; of two records of a page, the second finds what the first has written.
     rows = list(dict.fromkeys(row for _, _, _, row in taken))
     captures = t.get_many((tables.capture, row) for row in rows)

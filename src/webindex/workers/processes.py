@@ -27,12 +27,14 @@ from webindex.errors import WorkingError
 from webindex.incomplete import refuse_half_built
 from webindex.journal import trim
 from webindex.load.opening import open_repository as open_repository
+from webindex.load.resources import keeps_resources
 from webindex.load.settling import offer, settle, wake
-from webindex.observers import parse as observers
 from webindex.observers.clustering import join
 from webindex.observers.documents import assemble
 from webindex.observers.export import export_to
+from webindex.observers.parse import count, invert, parse
 from webindex.observers.redirects import follow, resolve
+from webindex.rendering.dependencies import dependency_observers
 from webindex.serving.tantivy.index import TantivyIndex
 
 THREADS: Final = 1
@@ -64,18 +66,23 @@ def search_folder(address: str) -> Path:
     return Path(named)
 
 
-def build_observers(index: TantivyIndex) -> list[Observer[Any]]:
-    """Every observer of the web index: the paper's main() of the worker."""
+def build_observers(index: TantivyIndex, *, resources: bool = False) -> list[Observer[Any]]:
+    """Every observer of the web index: the paper's main() of the worker.
+
+    `resources` says whether the repository keeps resources (`keeps_resources`): then what pages use
+    is followed as well. Rendering has a process of its own (`webindex.rendering.render`).
+    """
     return [
-        observers.parse,
+        *(dependency_observers() if resources else ()),
+        parse,
         settle,
         offer,
         wake,
         resolve,
         follow,
         join,
-        observers.invert,
-        observers.count,
+        invert,
+        count,
         assemble,
         trim,
         export_to(index),
@@ -86,7 +93,8 @@ def work_here(address: str, *, threads: int = THREADS) -> None:
     """Run the observers in this process until SIGTERM, SIGINT or the end of standard input."""
     with open_repository(address) as repo, open_index(repo, create=True) as index:
         refuse_half_built(repo)
-        worker = Worker(repo, build_observers(index), WorkerOptions(threads=threads))
+        observers = build_observers(index, resources=keeps_resources(repo))
+        worker = Worker(repo, observers, WorkerOptions(threads=threads, warn_unobserved=False))
         with ending_with_parent(worker):
             print("ready", flush=True)
             worker.run()

@@ -1,0 +1,210 @@
+"""§2.4: which pages use which resources, and which pages a change makes due.
+
+    capture of a page ─────▶ ask ─┬▶ uses ◀── render, by what the browser asked for
+    capture of a resource ─▶ ask ─┤
+                                  ├▶ (changed) ─▶ reach ─▶ (spread) ─▶ spread ─▶ (due)
+                                  └────────────────────────────────────────────▶ (due)
+
+Each URL that a document asks for has rows in `uses` that list who asks: the reverse index. A new
+capture notifies its row there. `reach` follows stylesheets and redirects upwards, to everything
+that is reached through them, and `spread` makes the pages due, in steps: a stylesheet may have any
+number of them. All of these are weak notifications: a hundred changes of one resource in a row
+are one run, and no page's transaction writes a cell that another's writes.
+
+Nothing is missed if a page begins to use a resource while that resource changes: the transaction
+that enters the use makes the page due as well, so the page is rendered from a snapshot that
+follows it; and `reach` and `spread` run in snapshots that follow the change.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from percola import Observer, Snapshot, Transaction, observer
+from webindex import tables
+from webindex.load.resources import release
+from webindex.page.pointers import pointer_of_capture
+from webindex.page.urls import page_id, page_row
+from webindex.rendering import tables as rendering
+from webindex.rendering.references import references_of_page, references_of_style
+
+__all__ = [
+    "SPREAD_STEP",
+    "Current",
+    "ask_page",
+    "ask_resource",
+    "asked_by",
+    "current",
+    "dependency_observers",
+    "reach",
+    "spread",
+]
+
+SPREAD_STEP: Final = 500
+"""Uses that one run of `spread` looks at: any number of pages may use a resource."""
+
+MOST_PARTS: Final = 10_000
+"""Stylesheets and redirects through which one change is followed."""
+
+_PAGE: Final = "page"
+_PART: Final = "part"
+_SEEN: Final = "seen"
+
+
+class Current(NamedTuple):
+    """What a URL is at one timestamp: the newer of its captures as a page and as a resource."""
+
+    capture: Mapping[str, Any]
+    resource: bool
+
+    @property
+    def is_page(self) -> bool:
+        """Whether it can be shown by itself."""
+        return not self.resource and 200 <= self.capture["status"] < 300
+
+    @property
+    def location(self) -> str | None:
+        """The URL that a redirect leads to."""
+        if self.resource or not 300 <= self.capture["status"] < 400:
+            return None
+        pointer = pointer_of_capture(self.capture, None)
+        return None if pointer is None else pointer["url"]
+
+    @property
+    def digest(self) -> str:
+        """What tells this answer from any other: of its bytes, or of where it leads."""
+        return str(self.location or self.capture["digest"])
+
+
+def current(t: Snapshot, row: str) -> Current | None:
+    """What the URL of this row is."""
+    page, resource = t.get_many([(tables.capture, row), (rendering.capture, row)])
+    if resource is not None and (page is None or page["date"] <= resource["date"]):
+        return Current(resource, True)
+    return None if page is None else Current(page, False)
+
+
+def body_of(t: Snapshot, row: str, found: Current) -> bytes:
+    """Its bytes."""
+    if found.resource:
+        stored = t.get(rendering.data, found.capture["digest"])
+        return b"" if stored is None else rendering.unpacked(stored)
+    compressed = t.get(tables.body, row)
+    return zlib.decompress(compressed) if compressed else b""
+
+
+def asked_by(t: Snapshot, row: str, found: Current) -> tuple[str, list[str]]:
+    """How a document uses what it asks for, as a page or as a part of pages, and its URLs."""
+    if found.is_page:
+        return _PAGE, references_of_page(found.capture, body_of(t, row, found))
+    if found.location is not None:
+        return _PART, [found.location]
+    if found.resource and found.capture["kind"] == "style":
+        url, kind = found.capture["url"], found.capture["type"]
+        return _PART, references_of_style(url, kind, body_of(t, row, found))
+    return _PART, []
+
+
+# --- What a document asks for -----------------------------------------------------------------
+
+
+@observer(tables.capture, batch=tables.BATCH)
+def ask_page(t: Transaction, row: str) -> None:
+    """Enter what a new capture of a page, or of a redirect, asks for."""
+    _ask(t, row)
+
+
+@observer(rendering.capture, batch=tables.BATCH)
+def ask_resource(t: Transaction, row: str) -> None:
+    """Enter what a new capture of a stylesheet asks for."""
+    _ask(t, row)
+
+
+def _ask(t: Transaction, row: str) -> None:
+    found = current(t, row)
+    if found is None:
+        return
+    url = found.capture["url"]
+    enter(t, row, url, *asked_by(t, row, found))
+    if found.is_page or t.get(rendering.about, row) is not None:
+        t.notify(rendering.render_due, row)
+    me = page_id(url)
+    # Whoever enters a use of this URL concurrently is due because of that.
+    if next(t.scan(rendering.uses, prefix=f"{me}/", columns=[rendering.used_by]), None):
+        t.notify(rendering.use_changed, me)
+
+
+def enter(t: Transaction, row: str, url: str, kind: str, urls: list[str]) -> None:
+    """Make the uses of a document, by its markup, these."""
+    before = t.get(rendering.entered, row)
+    after = {"as": kind, "urls": urls} if urls else None
+    if before == after:
+        return
+    me = page_id(url)
+    old = _rows(me, before["as"], before["urls"]) if before is not None else set()
+    new = _rows(me, kind, urls)
+    for use in old - new:
+        t.delete(rendering.used_by, use)
+    for use in new - old:
+        t.set(rendering.used_by, use, url)
+    if after is None:
+        t.delete(rendering.entered, row)
+    else:
+        t.set(rendering.entered, row, after)
+
+
+def enter_seen(t: Transaction, url: str, before: Iterator[str], after: Iterator[str]) -> None:
+    """Replace the uses of a page that a browser has asked for."""
+    me = page_id(url)
+    old, new = _rows(me, _SEEN, before), _rows(me, _SEEN, after)
+    for use in old - new:
+        t.delete(rendering.used_by, use)
+    for use in new - old:
+        t.set(rendering.used_by, use, url)
+
+
+def _rows(me: str, kind: str, urls: Iterator[str] | list[str]) -> set[str]:
+    return {f"{page_id(url)}/{kind}/{me}" for url in urls}
+
+
+# --- What a change makes due ------------------------------------------------------------------
+
+
+@observer(rendering.use_changed)
+def reach(t: Transaction, target: str) -> None:
+    """Notify everything through which pages reach a URL that has changed."""
+    reached = {target}
+    todo = [target]
+    while todo and len(reached) < MOST_PARTS:
+        one = todo.pop()
+        for use in t.scan(rendering.uses, prefix=f"{one}/{_PART}/", columns=[rendering.used_by]):
+            part = use.key.rpartition("/")[2]
+            if part not in reached:
+                reached.add(part)
+                todo.append(part)
+    for one in reached:
+        t.notify(rendering.spread_due, one)
+
+
+@observer(rendering.spread_due)
+def spread(t: Transaction, row: str) -> None:
+    """Make the pages that use a URL due, those after this row; continue in another run."""
+    target, _, after = row.partition("/")
+    start = f"{row}\0" if after else f"{target}/"
+    uses = t.scan(rendering.uses, start=start, end=f"{target}0", columns=[rendering.used_by])
+    last, looked_at = row, 0
+    for use in islice(uses, SPREAD_STEP):
+        looked_at += 1
+        last = use.key
+        if use.key.split("/")[1] != _PART:
+            t.notify(rendering.render_due, page_row(use[rendering.used_by]))
+    if looked_at == SPREAD_STEP:
+        t.notify(rendering.spread_due, last)
+
+
+def dependency_observers() -> list[Observer[Any]]:
+    """Every observer of resources and their uses, for a repository that keeps resources."""
+    return [ask_page, ask_resource, reach, spread, release]

@@ -1,0 +1,219 @@
+"""Which pages a change makes due: exactly those that use what has changed, however they use it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rendered_site import SITE, follow, load_site, made_due, png, rows
+
+import percola
+from percola import Repository
+from webindex import tables
+from webindex.page.urls import page_id, page_row
+from webindex.rendering import dependencies
+from webindex.rendering import tables as rendering
+from webindex.rendering.css import decode_css, references_in
+from webindex.rendering.references import references_of_page, references_of_style
+
+LINKED = '<link rel="stylesheet" href="/{}">'
+FILES = {
+    "": LINKED.format("main.css"),
+    "red": LINKED.format("main.css") + '<img src="red.png">',
+    "moved": LINKED.format("old.css"),
+    "plain": "<p>words",
+    "framed": '<iframe src="red"></iframe>',
+    "main.css": '@import "base.css"; body { color: red }',
+    "base.css": "@import url(deep.css);",
+    "deep.css": "@import 'main.css'; p { background: url(blue.png) }",
+    "old.css": "->/base.css",
+    "red.png": png(255, 0, 0),
+    "blue.png": png(0, 0, 255),
+}
+
+
+@pytest.fixture
+def repo() -> Iterator[Repository]:
+    with percola.open("memory:", schema=tables.SCHEMA) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("css", "expected"),
+    [
+        ("@import 'a.css'; @import url(b.css) print;", ["a.css", "b.css"]),
+        ('@import "a.css" supports(display: grid);', ["a.css"]),
+        ("p { background: URL( 'a b.png' ) , url(c.png) }", ["a b.png", "c.png"]),
+        ("/* url(no.png) */ a { b: 'url(no.png)' } i { c: url(yes.png) }", ["yes.png"]),
+        ('p { content: "a\\"b url(no.png)" } q { c: url("y\\65s.png") }', ["yes.png"]),
+        ("@namespace url(http://www.w3.org/1999/xhtml); a{b:url(x)}", ["x"]),
+        ("@font-face { src: url(a.woff2) format('woff2'), url(b.woff) }", ["a.woff2", "b.woff"]),
+        ('p { filter: url(#blur); x: url() ; y: url("") }', []),
+        ("/* never closed url(a.png)", []),
+        ("p { a: 'never closed\n} q { b: url(yes.png) }", ["yes.png"]),
+        ("a { b: url(unclosed.png", ["unclosed.png"]),
+    ],
+)
+def test_references_of_a_stylesheet(css: str, expected: list[str]) -> None:
+    assert list(references_in(css)) == expected
+
+
+@pytest.mark.parametrize("piece", ["url(", "'", "/*", "@import ", "\\", "url('\\", '"\\\n'])
+def test_a_stylesheet_is_read_in_linear_time(piece: str) -> None:
+    """A quadratic scan of these would take hours."""
+    list(references_in(piece * (1_000_000 // len(piece))))
+
+
+def test_a_stylesheet_has_the_charset_that_it_declares() -> None:
+    assert decode_css(b"\xef\xbb\xbfa{}", "text/css; charset=latin-1") == "a{}"
+    assert decode_css("ä".encode("latin-1"), "text/css; charset=latin-1") == "ä"
+    assert decode_css(b'@charset "latin-1";\xe4', "text/css").endswith("ä")
+    assert decode_css(b"\xc3\xa4", "text/css; charset=none-such") == "ä"
+
+
+def test_references_of_a_page() -> None:
+    html = """
+      <base href="/in/"><link rel="Stylesheet" href="a.css"><link rel=canonical href="no">
+      <style>@import 'b.css';</style><p style="background: url(c.png)">
+      <img src=d.png srcset="e.png 1x, f.png 2x"><picture><source srcset="g.png"></picture>
+      <video poster=h.png src=no.mp4></video><object data=i.svg></object><iframe src=j></iframe>
+      <svg><image href="k.png"/><use xlink:href="l.svg#part"/></svg>
+      <input type=image src=m.png><input type=text src=no.png><table background=n.png></table>
+      <img src="data:image/png;base64,AA"><img src="a.css"><script src="no.js"></script>
+      <a href="no.html">x</a><img src="http://[bad/">
+    """
+    capture = {"url": f"{SITE}page", "content_type": "text/html", "digest": "1"}
+    found = references_of_page(capture, html.encode())
+    names = [*"bcdefghijklmn"]
+    assert found[0] == f"{SITE}in/a.css"
+    assert [url.removeprefix(f"{SITE}in/").split(".")[0] for url in found[1:]] == names
+    assert references_of_page({**capture, "content_type": "text/plain"}, html.encode()) == []
+    many = "".join(f"<img src={n}.png>" for n in range(3000))
+    assert len(references_of_page(capture, many.encode())) == 1000
+
+
+def test_a_stylesheet_s_references_are_relative_to_itself() -> None:
+    found = references_of_style(f"{SITE}a/b.css", "text/css", b"p { x: url(c.png) url(../d.png) }")
+    assert found == [f"{SITE}a/c.png", f"{SITE}d.png"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ("main.css", ["", "red", "moved"]),
+        ("base.css", ["", "red", "moved"]),
+        ("deep.css", ["", "red", "moved"]),
+        ("blue.png", ["", "red", "moved"]),
+        ("old.css", ["moved"]),
+        ("red.png", ["red"]),
+        ("plain", ["plain"]),
+        ("red", ["red", "framed"]),
+        ("unknown.css", []),
+    ],
+)
+def test_a_change_makes_exactly_the_pages_due_that_use_it(
+    repo: Repository, tmp_path: Path, changed: str, expected: list[str]
+) -> None:
+    """Directly, through `@import` (here in a circle), a redirect, or a frame."""
+    load_site(repo, tmp_path, FILES)
+    pages = [name for name in FILES if "." not in name]
+    assert made_due(repo) == rows(pages)
+    again = FILES.get(changed, "a{}")
+    new = "/* new */" + again if isinstance(again, str) else png(0, 255, 0)
+    load_site(repo, tmp_path, {changed: new}, day=2)
+    assert made_due(repo) == rows(expected)
+
+
+def test_the_order_of_loading_does_not_matter(tmp_path: Path) -> None:
+    names = ["red", "main.css", "base.css", "deep.css"]
+    for order in itertools.permutations(names):
+        with percola.open("memory:", schema=tables.SCHEMA) as repo:
+            for name in order:
+                load_site(repo, tmp_path, {name: FILES[name]})
+                made_due(repo)
+            load_site(repo, tmp_path, {"blue.png": FILES["blue.png"]})
+            assert made_due(repo) == rows(["red"]), order
+
+
+def test_what_is_missing_makes_its_pages_due_when_it_arrives(
+    repo: Repository, tmp_path: Path
+) -> None:
+    load_site(repo, tmp_path, {"red": FILES["red"], "plain": FILES["plain"]})
+    made_due(repo)
+    load_site(repo, tmp_path, {"red.png": FILES["red.png"]})
+    assert made_due(repo) == rows(["red"])
+    load_site(repo, tmp_path, {"red.png": None}, day=2)
+    assert made_due(repo) == rows(["red"])
+
+
+def test_a_resource_that_is_not_used_any_more_makes_nothing_due(
+    repo: Repository, tmp_path: Path
+) -> None:
+    load_site(repo, tmp_path, FILES)
+    made_due(repo)
+    load_site(repo, tmp_path, {"main.css": "a{}", "red": "<p>no image"}, day=2)
+    made_due(repo)
+    load_site(repo, tmp_path, {"red.png": png(1, 2, 3), "deep.css": "b{}"}, day=3)
+    assert made_due(repo) == rows(["moved"])
+
+
+def test_the_same_again_makes_nothing_due(repo: Repository, tmp_path: Path) -> None:
+    load_site(repo, tmp_path, FILES)
+    made_due(repo)
+    load_site(repo, tmp_path, FILES)
+    assert made_due(repo) == set()
+
+
+def test_uses_are_what_the_newest_captures_ask_for(repo: Repository, tmp_path: Path) -> None:
+    load_site(repo, tmp_path, FILES)
+    load_site(repo, tmp_path, {"red": "->/plain", "main.css": "c{}"}, day=2)
+    follow(repo)
+    now = repo.snapshot()
+    found = {
+        (row.key, row[rendering.used_by])
+        for row in now.scan(rendering.uses, columns=[rendering.used_by])
+    }
+    expected = set()
+    for user, kind, used in [
+        ("", "page", "main.css"),
+        ("red", "part", "plain"),
+        ("moved", "page", "old.css"),
+        ("framed", "page", "red"),
+        ("base.css", "part", "deep.css"),
+        ("deep.css", "part", "main.css"),
+        ("deep.css", "part", "blue.png"),
+        ("old.css", "part", "base.css"),
+    ]:
+        row = f"{page_id(SITE + used)}/{kind}/{page_id(SITE + user)}"
+        expected.add((row, SITE + user))
+    assert found == expected
+
+
+def test_a_stylesheet_of_many_pages_is_spread_in_steps(
+    repo: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = {f"page{n}": LINKED.format("main.css") for n in range(25)}
+    load_site(repo, tmp_path, {**pages, "main.css": "a{}"})
+    made_due(repo)
+    monkeypatch.setattr(dependencies, "SPREAD_STEP", 7)
+    load_site(repo, tmp_path, {"main.css": "b{}"}, day=2)
+    assert made_due(repo) == rows(pages)
+
+
+def test_a_page_that_begins_to_use_a_resource_while_it_changes_is_due(
+    repo: Repository, tmp_path: Path
+) -> None:
+    """`reach` has read the uses before the page entered its own: the page is due by itself."""
+    load_site(repo, tmp_path, {"red.png": FILES["red.png"], "plain": "<p>", "red": FILES["red"]})
+    made_due(repo)
+    load_site(repo, tmp_path, {"red.png": png(9, 9, 9)}, day=2)
+    spreading = repo.transaction()
+    dependencies.spread.function(spreading, page_id(f"{SITE}red.png"))
+    load_site(repo, tmp_path, {"plain": '<img src="red.png">'}, day=2)
+    asking = repo.transaction()
+    dependencies.ask_page.function(asking, page_row(f"{SITE}plain"))
+    asking.commit()
+    spreading.commit()
+    assert made_due(repo) == rows(["plain", "red"])
