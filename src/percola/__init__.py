@@ -12,7 +12,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from percola.codecs import JSON, Codec
+    from percola.codecs import (
+        DATE,
+        FLOAT32,
+        INT16,
+        INT32,
+        INT64,
+        JSON,
+        TIMESTAMP,
+        TIMESTAMP_NTZ,
+        Codec,
+        array_of,
+        decimal_of,
+        map_of,
+        struct_of,
+    )
     from percola.errors import (
         CommitUnknownError,
         ConflictError,
@@ -56,7 +70,14 @@ if TYPE_CHECKING:
     from percola.transactions.transaction import Transaction
 
 __all__ = [
+    "DATE",
+    "FLOAT32",
+    "INT16",
+    "INT32",
+    "INT64",
     "JSON",
+    "TIMESTAMP",
+    "TIMESTAMP_NTZ",
     "Codec",
     "Collected",
     "Column",
@@ -102,14 +123,21 @@ __all__ = [
     "Worker",
     "WorkerOptions",
     "WrongTypeError",
+    "array_of",
     "create",
+    "decimal_of",
+    "map_of",
     "observer",
     "open",
     "rerun",
+    "struct_of",
 ]
 
 _MODULES: Final = {
-    "percola.codecs": ("JSON", "Codec"),
+    "percola.codecs": (
+        *("DATE", "FLOAT32", "INT16", "INT32", "INT64", "JSON", "TIMESTAMP", "TIMESTAMP_NTZ"),
+        *("Codec", "array_of", "decimal_of", "map_of", "struct_of"),
+    ),
     "percola.gc.collector": ("Collected",),
     "percola.observers.observer": ("Observer", "observer"),
     "percola.observers.rerun": ("Rerun", "rerun"),

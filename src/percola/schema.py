@@ -9,6 +9,7 @@ of repositories.
     contents = docs.column("contents", observed=True)      # bytes; writing it notifies
     title = docs.column("title", str)
     members = docs.family("member", int)                    # members["anything"]
+    days = Table("days", rows=DATE)                         # rows in the order of days
     events = Table("events", feed=True)                     # its changes can be followed
     recluster = docs.weak_column("recluster")               # can only be notified (§2.4)
 """
@@ -20,17 +21,18 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Generic, Self, TypeVar, cast, overload
 
-from percola.codecs import Codec, V, codec_named, codec_of
+from percola.codecs import Codec, OrderedCodec, UnfitValueError, V, codec_named, codec_of
 from percola.errors import (
     DamagedRecordError,
     SchemaError,
     SchemaMismatchError,
     UnknownColumnError,
     UnknownTableError,
+    UsageError,
     WrongTypeError,
 )
 
-R = TypeVar("R", str, bytes)
+R = TypeVar("R")
 
 MAX_NAME: Final = 48
 """The longest name of a table, column, family or observer, in characters."""
@@ -101,12 +103,9 @@ class Column(Generic[R, V]):
         try:
             return self.encode(value)
         except (TypeError, ValueError, AttributeError) as error:
-            shown = repr(value)
-            if len(shown) > 60:
-                shown = shown[:60] + "…"
             raise WrongTypeError(
                 f"The column {self!r} holds {self.codec.name}, but was given "
-                f"{type(value).__name__} {shown}."
+                f"{_given(value, error)}."
             ) from error
 
     def decode_value(self, raw: bytes) -> V:
@@ -183,30 +182,43 @@ class WeakColumn(Generic[R]):
 
 
 class Table(Generic[R]):
-    """A table: rows of one key type (str or bytes, in byte order) with declared columns.
+    """A table: rows of one key type with declared columns.
+
+    Rows are str or bytes, in byte order, or an ordered type in the order of its values: INT16,
+    INT32, INT64, DATE, TIMESTAMP, TIMESTAMP_NTZ, decimal_of(precision, scale).
 
     With `feed` the repository keeps a feed of its changes (`percola.feed`), permanently and for all
     writers, from the time when a program first declares it.
     """
 
-    __slots__ = ("_members", "decode_row", "feed", "name", "rows")
+    __slots__ = ("_members", "_row_codec", "decode_row", "feed", "name", "rows", "rows_name")
 
     @overload
     def __init__(self: Table[str], name: str, *, feed: bool = ...) -> None: ...
     @overload
-    def __init__(self, name: str, *, rows: type[R], feed: bool = ...) -> None: ...
-    def __init__(self, name: str, *, rows: type[Any] = str, feed: bool = False) -> None:
-        if rows is not str and rows is not bytes:
+    def __init__(self, name: str, *, rows: type[R] | Codec[R], feed: bool = ...) -> None: ...
+    def __init__(self, name: str, *, rows: Any = str, feed: bool = False) -> None:
+        if rows is not str and rows is not bytes and not isinstance(rows, OrderedCodec):
+            kind = rows.name if isinstance(rows, Codec) else repr(rows)
             raise SchemaError(
-                f"Rows of the table {name!r} cannot be {rows!r}: use rows=str or rows=bytes."
+                f"Rows of the table {name!r} cannot be {kind}: use rows=str, rows=bytes or a type "
+                "whose values have an order on disk: INT16, INT32, INT64, DATE, TIMESTAMP, "
+                "TIMESTAMP_NTZ or decimal_of(precision, scale)."
             )
         self.name = check_name("a table", name)
         if not isinstance(feed, bool):
             raise SchemaError(f"feed={feed!r} of the table {name!r} is neither True nor False.")
         self.feed = feed
-        self.rows: type[R] = cast("type[R]", rows)
-        decode = bytes.decode if rows is str else bytes
-        self.decode_row: Callable[[bytes], R] = cast("Callable[[bytes], R]", decode)
+        self.rows = cast("type[R] | Codec[R]", rows)
+        self._row_codec: OrderedCodec[R] | None = None
+        if isinstance(rows, OrderedCodec):
+            self._row_codec = rows
+            self.rows_name: str = rows.name
+            self.decode_row: Callable[[bytes], R] = self._decode_row
+        else:
+            self.rows_name = rows.__name__
+            decode = bytes.decode if rows is str else bytes
+            self.decode_row = cast("Callable[[bytes], R]", decode)
         self._members: dict[str, Column[R, Any] | Family[R, Any] | WeakColumn[R]] = {}
 
     def __repr__(self) -> str:
@@ -221,7 +233,7 @@ class Table(Generic[R]):
     def column(
         self, name: str, type: type[Any] | Codec[Any] = bytes, *, observed: bool = False
     ) -> Column[R, Any]:
-        """Declare a column of `type` (bytes, str, int, float, bool, JSON or a Codec)."""
+        """Declare a column of `type`: bytes, str, int, float, bool, or a Codec such as JSON."""
         column: Column[R, Any] = Column(
             self, check_name("a column", name), codec_of(type), observed=observed
         )
@@ -280,10 +292,18 @@ class Table(Generic[R]):
         """The row's key; WrongTypeError if it has a wrong type or is empty."""
         if row.__class__ is str and row and self.rows is str:
             try:
-                return row.encode()
+                return row.encode()  # type: ignore[attr-defined, no-any-return]
             except UnicodeEncodeError:
                 pass
-        if isinstance(row, self.rows) and row:
+        if self._row_codec is not None:
+            try:
+                return self._row_codec.encode(row)
+            except (TypeError, ValueError, AttributeError) as error:
+                raise WrongTypeError(
+                    f"Rows of the table {self.name!r} are {self.rows_name}, but this is "
+                    f"{_given(row, error)}."
+                ) from error
+        if row and isinstance(row, str if self.rows is str else bytes):
             try:
                 return row.encode() if isinstance(row, str) else bytes(row)
             except UnicodeEncodeError as error:
@@ -291,9 +311,43 @@ class Table(Generic[R]):
                     f"The row {row!r} of the table {self.name!r} is not valid Unicode text."
                 ) from error
         raise WrongTypeError(
-            f"Rows of the table {self.name!r} are {self.rows.__name__} and not empty, but this is "
+            f"Rows of the table {self.name!r} are {self.rows_name} and not empty, but this is "
             f"{type(row).__name__} {row!r}."
         )
+
+    def encode_bound(self, row: R | None) -> bytes:
+        """The key of a bound of a range of rows; empty if it is None, "" or b"": no bound."""
+        if row is None or (self._row_codec is None and not row):
+            return b""
+        return self.encode_row(row)
+
+    def encode_prefix(self, prefix: R) -> bytes:
+        """The key that others begin with; UsageError if the rows have no beginnings."""
+        if self._row_codec is not None:
+            raise UsageError(
+                f"Rows of the table {self.name!r} are {self.rows_name}, of which none begins "
+                "another: choose rows by a start and an end, not by a prefix."
+            )
+        return self.encode_row(prefix)
+
+    def _decode_row(self, key: bytes) -> R:
+        assert self._row_codec is not None
+        try:
+            return self._row_codec.decode(key)
+        except ValueError as error:
+            raise WrongTypeError(
+                f"The row {key[:60]!r} of the table {self.name!r} should be {self.rows_name}, but "
+                "it is not: it was written with another type."
+            ) from error
+
+
+def _given(value: Any, error: Exception) -> str:
+    """A value that was refused, and why."""
+    shown = repr(value)
+    if len(shown) > 60:
+        shown = shown[:60] + "…"
+    reason = f": {error}" if isinstance(error, UnfitValueError) else ""
+    return f"{type(value).__name__} {shown}{reason}"
 
 
 class Schema:
@@ -344,7 +398,7 @@ class Schema:
                             "observed": member.observed,
                         }
                     )
-            stored: dict[str, Any] = {"name": table.name, "rows": table.rows.__name__}
+            stored: dict[str, Any] = {"name": table.name, "rows": table.rows_name}
             if table.feed:
                 stored["feed"] = True
             tables.append({**stored, "columns": members})
@@ -411,7 +465,7 @@ class Schema:
 
 
 def _stored_table(stored: Mapping[str, Any]) -> Table[Any]:
-    rows = {"str": str, "bytes": bytes}[stored["rows"]]
+    rows = {"str": str, "bytes": bytes}.get(stored["rows"]) or codec_named(stored["rows"])
     table: Table[Any] = Table(stored["name"], rows=rows, feed=stored.get("feed", False))
     for member in stored["columns"]:
         if "weak" in member:

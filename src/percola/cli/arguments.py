@@ -9,29 +9,22 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import os
 import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-from percola.codecs import JSON, Codec
-from percola.errors import UnknownColumnError, UsageError, WrongTypeError
+from percola.codecs import TYPE_NAMES, Codec, UnfitValueError, has_text, parse_text, parse_type
+from percola.errors import SchemaError, UnknownColumnError, UsageError, WrongTypeError
 from percola.repository import Repository
 from percola.schema import Column, Family, Table, WeakColumn
 
 BASE64: Final = "base64:"
 """The prefix of rows and values of type bytes that are given in base64."""
 
-_TYPES: Final[dict[str, type | Codec[Any]]] = {
-    "bytes": bytes,
-    "str": str,
-    "int": int,
-    "float": float,
-    "bool": bool,
-    "json": JSON,
-}
 _KINDS: Final = ("observed", "family")
+# TABLE.COLUMN, then a type, which may have colons in it, then one of the kinds.
+_DECLARED: Final = re.compile(r"([^.:]*)\.([^:]*)(?::(.*?))??(?::(observed|family))?", re.DOTALL)
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -134,7 +127,14 @@ def _names(table: Table[Any]) -> str:
 
 def parse_row(table: Table[Any], text: str) -> Any:
     """A row key in the table's type; rows of bytes may be written `base64:…`."""
-    return _as_bytes(text) if table.rows is bytes else text
+    if not isinstance(table.rows, Codec):
+        return _as_bytes(text) if table.rows is bytes else text
+    try:
+        return parse_text(table.rows, text)
+    except UnfitValueError as error:
+        raise WrongTypeError(
+            f"Rows of the table {table.name!r} are {table.rows_name}: {error}."
+        ) from error
 
 
 # --- Values -----------------------------------------------------------------------------
@@ -145,32 +145,17 @@ def parse_value(column: Column[Any, Any], given: str | bytes) -> Any:
 
     Raises WrongTypeError if the text is not a value of that type.
     """
-    kind = column.codec.name
-    if isinstance(given, str) and kind not in ("str", "int", "float", "bool", "json"):
-        return _as_bytes(given)
-    if kind not in _TYPES or kind == "bytes":
-        return given
+    codec = column.codec
+    if not has_text(codec):
+        return _as_bytes(given) if isinstance(given, str) else given
     try:
-        text = given if isinstance(given, str) else given.decode()
-        if kind == "str":
-            return text
-        if kind == "bool":
-            return {"true": True, "false": False}[text.strip().lower()]
-        if kind == "json":
-            return json.loads(text)
-        return int(text) if kind == "int" else float(text)
-    except (ValueError, KeyError) as error:
-        what = {
-            "str": "text in UTF-8",
-            "int": "a whole number",
-            "float": "a number",
-            "bool": "'true' or 'false'",
-            "json": "a JSON document",
-        }[kind]
-        shown = repr(given if len(given) <= 60 else given[:60])
-        raise WrongTypeError(
-            f"The column {column!r} holds {kind}: {shown} is not {what}."
-        ) from error
+        try:
+            text = given if isinstance(given, str) else given.decode()
+        except UnicodeDecodeError:
+            raise UnfitValueError(f"{given[:60]!r} is not text in UTF-8") from None
+        return parse_text(codec, text)
+    except UnfitValueError as error:
+        raise WrongTypeError(f"The column {column!r} holds {codec.name}: {error}.") from error
 
 
 def _as_bytes(text: str) -> bytes:
@@ -192,29 +177,31 @@ def declare_tables(columns: Iterable[str]) -> list[Table[Any]]:
     """
     tables: dict[str, Table[Any]] = {}
     for text in columns:
-        address, *parts = text.split(":")
-        name, dot, column = address.partition(".")
-        kind = parts[0] if parts else "bytes"
-        also = parts[1] if len(parts) == 2 else None
-        known = kind in _TYPES or kind == "weak"
-        if not dot or len(parts) > 2 or not known or (kind == "weak" and also is not None):
+        match = _DECLARED.fullmatch(text)
+        if match is None:
             raise _bad_column(text)
+        name, column, kind, also = match.groups()
         table = tables.setdefault(name, Table(name))
         if kind == "weak":
+            if also is not None:
+                raise _bad_column(text)
             table.weak_column(column)
-        elif also is None or also == "observed":
-            table.column(column, _TYPES[kind], observed=also is not None)
-        elif also == "family":
-            table.family(column, _TYPES[kind])
+            continue
+        try:
+            codec = parse_type(kind or "bytes")
+        except SchemaError as error:
+            raise _bad_column(text) from error
+        if also == "family":
+            table.family(column, codec)
         else:
-            raise _bad_column(text)
+            table.column(column, codec, observed=also is not None)
     return list(tables.values())
 
 
 def _bad_column(text: str) -> UsageError:
     return UsageError(
         f"{text!r} declares no column: write TABLE.COLUMN:TYPE with a type of "
-        f"{', '.join(_TYPES)}, and {' or '.join(_KINDS)} after it if it is (docs.title:str, "
+        f"{', '.join(TYPE_NAMES)}, and {' or '.join(_KINDS)} after it if it is (docs.title:str, "
         "docs.contents:bytes:observed, docs.member:int:family); TABLE.COLUMN:weak for a weak "
         "column."
     )

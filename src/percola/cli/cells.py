@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from datetime import datetime
@@ -59,14 +58,15 @@ def get(
         commit_ts = snapshot.version(one, key)
         found = snapshot.get_row(one.table, key, [one])
         cell = Cell(one.table_name, one.table.encode_row(key), one.key)
+        name = display.cell_name(one, key)
     if one not in found:
         gone = f"was deleted at {commit_ts}" if commit_ts else "has no value"
-        raise UsageError(f"{cell} {gone} (as of {snapshot.start_ts}).")
+        raise UsageError(f"{name} {gone} (as of {snapshot.start_ts}).")
     value = found[one]
     if session.json:
         written = {"value": documents.as_json(value), "commit_ts": commit_ts}
         at_ts = {"snapshot_ts": snapshot.start_ts}
-        documents.write_json(documents.cell_json(cell) | written | at_ts)
+        documents.write_json(documents.cell_json(cell, key) | written | at_ts)
     else:
         _write_value(value)
 
@@ -76,13 +76,10 @@ def _write_value(value: Any) -> None:
         sys.stdout.flush()
         sys.stdout.buffer.write(value)
         return
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", "backslashreplace")
-    if not isinstance(value, str):
-        value = json.dumps(value, ensure_ascii=False)
-    elif sys.stdout.isatty():
-        value = "\n".join(map(display.printable, value.split("\n")))
-    sys.stdout.write(value + "\n")
+    text = display.as_text(value)
+    if isinstance(value, bytes | str) and sys.stdout.isatty():
+        text = "\n".join(map(display.printable, text.split("\n")))
+    sys.stdout.write(text + "\n")
 
 
 @click.command("set", cls=ValueLast)
@@ -118,8 +115,9 @@ def set_(session: Session, row: str, column: str, value: Any, file: Any, table: 
 
         commit_ts = repo.run(write).commit_ts
         cell = Cell(one.table_name, one.table.encode_row(key), one.key)
+        name = display.cell_name(one, key)
     session.show(
-        documents.cell_json(cell) | {"commit_ts": commit_ts}, f"Set {cell} at {commit_ts}."
+        documents.cell_json(cell, key) | {"commit_ts": commit_ts}, f"Set {name} at {commit_ts}."
     )
 
 
@@ -142,10 +140,11 @@ def delete(session: Session, row: str, column: str, table: str | None) -> None:
 
         transaction, existed = repo.run(erase)
         cell = Cell(one.table_name, one.table.encode_row(key), one.key)
+        name = display.cell_name(one, key)
     at = transaction.commit_ts
     session.show(
-        documents.cell_json(cell) | {"commit_ts": at, "existed": existed},
-        f"Deleted {cell} at {at}." if existed else f"{cell} had no value; deleted at {at} anyway.",
+        documents.cell_json(cell, key) | {"commit_ts": at, "existed": existed},
+        f"Deleted {name} at {at}." if existed else f"{name} had no value; deleted at {at} anyway.",
     )
 
 
@@ -228,6 +227,7 @@ def history(session: Session, row: str, column: str, table: str | None, limit: i
         one = arguments.find_column(repo, table, column)
         key = arguments.parse_row(one.table, row)
         cell = Cell(one.table_name, one.table.encode_row(key), one.key)
+        name = display.cell_name(one, key)
         versions = inspection.history(repo, one, key)[:limit]
         here = inspection.failures(repo, table=one.table, row=key)
         failures = [failure for failure in here if failure.cell == cell]
@@ -235,8 +235,10 @@ def history(session: Session, row: str, column: str, table: str | None, limit: i
     if session.json:
         lines = [documents.version_json(version, one, times) for version in versions]
         failed = [documents.failure_json(failure) for failure in failures]
-        documents.write_json(documents.cell_json(cell) | {"versions": lines, "failures": failed})
+        documents.write_json(
+            documents.cell_json(cell, key) | {"versions": lines, "failures": failed}
+        )
     elif versions or failures:
-        display.print_history(cell, one, versions, failures, times)
+        display.print_history(cell, key, one, versions, failures, times)
     else:
-        display.say(f"Nothing was ever written to {cell}.")
+        display.say(f"Nothing was ever written to {name}.")

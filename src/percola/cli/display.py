@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -14,7 +15,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from percola.cells import Cell, LockRecord, Op, WriteRecord
-from percola.cli.json_output import decoded, members
+from percola.cli.json_output import as_json, decoded, members
 from percola.gc.time_log import CommitTimes
 from percola.inspection import Failure, HeldLock, Notification, Process, Status, Version
 from percola.schema import Column, WeakColumn
@@ -57,17 +58,28 @@ def printable(text: str) -> str:
 
 def preview(value: Any, width: int) -> str:
     """A value on one line of about `width` characters; if truncated, with its size in bytes."""
-    if isinstance(value, bytes):
-        raw = value
-    else:
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        raw = text.encode()
+    raw = value if isinstance(value, bytes) else as_text(value).encode()
     head = raw[: 4 * width]  # At least `width` characters, if it has that many.
     shown = printable(head.decode("utf-8", "backslashreplace"))
     if len(head) == len(raw) and len(shown) <= width:
         return shown
     ending = f"… ({len(raw):,} bytes)"
     return shown[: max(8, width - len(ending))] + ending
+
+
+def as_text(value: Any) -> str:
+    """A value or a row's key as text: the text itself, or JSON without quotes around the whole."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else json.dumps(value)
+    form = as_json(value)
+    return form if isinstance(form, str) else json.dumps(form, ensure_ascii=False)
+
+
+def cell_name(column: Column[Any, Any] | WeakColumn[Any], row: Any) -> str:
+    """A cell's address with its row's key decoded: `days['2010-10-04'].sales`."""
+    return f"{column.table_name}[{as_text(row)!r}].{column.name}"
 
 
 def print_row(row: Row[Any]) -> None:
@@ -85,14 +97,15 @@ def print_row(row: Row[Any]) -> None:
 
 def print_history(
     cell: Cell,
+    row: Any,
     column: Column[Any, Any] | WeakColumn[Any],
     versions: Sequence[Version],
     failures: Sequence[Failure],
     times: CommitTimes,
 ) -> None:
-    """Print a cell's versions in the form of figure 4, newest first."""
+    """Print a cell's versions in the form of figure 4, newest first; `row` is its row's key."""
     out = console()
-    out.print(Text(printable(str(cell)), style="bold"), soft_wrap=True)
+    out.print(Text(printable(cell_name(column, row)), style="bold"), soft_wrap=True)
     shows_notify = any(one.notify for one in versions)
     shows_acks = any(one.acknowledged for one in versions)
     committed = [times.of(one.ts) if one.write is not None else (None, None) for one in versions]
@@ -281,7 +294,7 @@ def print_status(status: Status) -> None:
     grid = _grid("table", "column", "type", "dirty", "observed by")
     grid.columns[3].justify = "right"
     for table in status.tables:
-        label = table.name if table.rows is str else f"{table.name} (rows of bytes)"
+        label = table.name if table.rows is str else f"{table.name} (rows of {table.rows_name})"
         for name, kind, observed in members(table):
             full = f"{table.name}.{name}"
             dirty = status.notifications.get(full, 0)
@@ -327,9 +340,8 @@ def _grid(*headings: str) -> Grid:
     return grid
 
 
-def _key(key: str | bytes) -> str:
-    text = key if isinstance(key, str) else key.decode("utf-8", "backslashreplace")
-    return printable(text)
+def _key(key: Any) -> str:
+    return printable(as_text(key))
 
 
 def count(number: int, noun: str) -> str:

@@ -1,7 +1,9 @@
 """Output of the command line for programs: JSON.
 
-Rows and values of type bytes are strings if they are UTF-8, and `{"base64": "…"}` otherwise; all
-other types map to JSON directly.
+Rows and values of type bytes are strings if they are UTF-8, and `{"base64": "…"}` otherwise.
+Decimals, dates and times are strings, so that they are exact: "12.50", "2010-10-04",
+"2010-10-04T12:00:00+00:00". A map whose keys are not text is a list of pairs. All other types map
+to JSON directly.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ import base64
 import json
 import math
 import sys
+from datetime import date
+from decimal import Decimal
 from typing import Any
 
 from percola.cells import Cell, LockRecord, Op
@@ -38,12 +42,23 @@ def as_json(value: Any) -> Any:
             return {"base64": base64.b64encode(value).decode()}
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, list):
+        return [as_json(one) for one in value]
+    if isinstance(value, dict):
+        if all(isinstance(name, str) for name in value):
+            return {name: as_json(one) for name, one in value.items()}
+        return [[as_json(name), as_json(one)] for name, one in value.items()]
     return value
 
 
-def cell_json(cell: Cell) -> dict[str, Any]:
-    """A cell's address."""
-    return {"table": cell.table, "row": as_json(cell.row), "column": as_json(cell.column)}
+def cell_json(cell: Cell, row: Any = None) -> dict[str, Any]:
+    """A cell's address; `row` is its row's key, decoded. Without it, its bytes are shown."""
+    key = cell.row if row is None else row
+    return {"table": cell.table, "row": as_json(key), "column": as_json(cell.column)}
 
 
 def row_json(row: Row[Any]) -> dict[str, Any]:
@@ -116,7 +131,7 @@ def status_json(status: Status) -> dict[str, Any]:
         "tables": [
             {
                 "name": table.name,
-                "rows": table.rows.__name__,
+                "rows": table.rows_name,
                 "columns": [
                     {"name": name, "type": kind, "observed": observed}
                     for name, kind, observed in members(table)

@@ -170,7 +170,7 @@ def _draw(repo: Repository, columns: Columns, finding: Finding) -> bool:
     except (PercolaError, ValueError):
         return False
     if versions:
-        display.print_history(cell, column, versions[:20], (), times)
+        display.print_history(cell, row, column, versions[:20], (), times)
     return bool(versions)
 
 

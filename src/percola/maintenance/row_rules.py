@@ -45,7 +45,7 @@ from percola.cells import (
     decode_write,
     failed_column,
 )
-from percola.errors import DamagedRecordError, PercolaError
+from percola.errors import DamagedRecordError, PercolaError, WrongTypeError
 from percola.schema import Column, Schema, WeakColumn
 
 _ACK: Final = ack_column("", b"")[:-1]
@@ -122,8 +122,12 @@ class Columns:
         return self._of(table, column)
 
     def decode_row(self, table: str, row: bytes) -> Any:
-        """The decoded row key; UnicodeDecodeError if it is not of the table's type."""
+        """The decoded row key; UnicodeDecodeError or WrongTypeError if it is of another type."""
         return self._schema.table(table).decode_row(row)
+
+    def rows_name(self, table: str) -> str:
+        """The type of the table's row keys."""
+        return self._schema.table(table).rows_name
 
     def _resolve(self, table: str, column: bytes) -> Column[Any, Any] | WeakColumn[Any] | None:
         try:
@@ -141,10 +145,11 @@ def judge(
     """
     try:
         columns.decode_row(table, row)
-    except ValueError:
+    except (ValueError, WrongTypeError):
         cell = Cell(table, row, min(entries))
+        of = columns.rows_name(table)
         yield Finding(
-            "undecodable-row", cell, 0, f"The row {row[:60]!r} of {table} is not a key of str."
+            "undecodable-row", cell, 0, f"The row {row[:60]!r} of {table} is not a key of {of}."
         )
     newest = 0
     for name, one in entries.items():

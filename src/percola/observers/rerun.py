@@ -120,7 +120,7 @@ def rerun_named(
     table = columns[0].table
     for column in columns:
         repo.table(table.name).resolve(column.name)
-    marker = _Marker(repo, name, columns, [table.encode_row(one) for one in prefixes])
+    marker = _Marker(repo, name, columns, [table.encode_prefix(one) for one in prefixes])
     return marker.run(rate, progress, restart=restart)
 
 

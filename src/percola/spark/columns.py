@@ -249,7 +249,7 @@ def _chosen_field(table: Table[Any], field: StructField, row_name: str) -> Chose
     if member is None:
         if type(kind) is not type(row_type(table)):
             raise WrongTypeError(
-                f"Rows of the table {table.name!r} are {table.rows.__name__}, so {field.name!r} is "
+                f"Rows of the table {table.name!r} are {table.rows_name}, so {field.name!r} is "
                 f"{row_type(table).simpleString()} in Spark, not {kind.simpleString()}."
             )
         return Chosen(field, None)

@@ -415,12 +415,11 @@ class Snapshot:
         if prefix is not None and (start is not None or end is not None):
             raise UsageError("A scan takes either a prefix or a start and an end, not both.")
         low, high = b"", b""
-        if prefix:
-            low = table.encode_row(prefix)
+        if prefix is not None and prefix != "" and prefix != b"":
+            low = table.encode_prefix(prefix)
             high = after_prefix(low)
         else:
-            low = table.encode_row(start) if start else b""
-            high = table.encode_row(end) if end else b""
+            low, high = table.encode_bound(start), table.encode_bound(end)
             if high and low >= high:
                 return iter(())
         return self._rows(table, low, high, self._wanted(columns))

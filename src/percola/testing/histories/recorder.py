@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, cast
 
-from percola.codecs import V
+from percola.codecs import FLOAT32, NestedCodec, OrderedCodec, V
 from percola.errors import CommitUnknownError, OutcomeUnknownError, PercolaError
 from percola.repository import Repository
 from percola.schema import Column, Family, R, Table, WeakColumn
@@ -223,14 +223,14 @@ class RecordedTransaction:
     def get(self, column: Column[R, V], row: R) -> V | None:
         """`Transaction.get`, recorded."""
         value = self._transaction.get(column, row)
-        self._saw(key_of(column, row), value)
+        self._saw(column, row, value)
         return value
 
     def get_for_update(self, column: Column[R, V], row: R) -> V | None:
         """`Transaction.get_for_update`, recorded as a read and a lock."""
         value = self._transaction.get_for_update(column, row)
+        self._saw(column, row, value)
         key = key_of(column, row)
-        self._saw(key, value)
         if key not in self._written and key not in self.record.locked:
             self.record.locked.append(key)
         return value
@@ -240,7 +240,7 @@ class RecordedTransaction:
         wanted = list(cells)
         values = self._transaction.get_many(wanted)
         for (column, row), value in zip(wanted, values, strict=True):
-            self._saw(key_of(column, row), value)
+            self._saw(column, row, value)
         return values
 
     def get_row(self, table: Table[R], row: R, columns: Columns[R] = None) -> Row[R]:
@@ -273,19 +273,24 @@ class RecordedTransaction:
         wanted = None if columns is None else list(columns)
         singles = _single(wanted)
         rows = self._transaction.scan(table, prefix=prefix, start=start, end=end, columns=wanted)
-        low = _text(start if prefix is None else prefix)
-        high = low + chr(sys.maxunicode) if prefix else _text(end) or None
-        return self._follow(rows, singles, low, high)
+        low = _text(table, start if prefix is None else prefix)
+        high = low + chr(sys.maxunicode) if prefix else _text(table, end) or None
+        return self._follow(table, rows, singles, low, high)
 
     def _follow(
-        self, rows: Iterator[Row[R]], singles: list[Column[R, Any]], low: str, high: str | None
+        self,
+        table: Table[R],
+        rows: Iterator[Row[R]],
+        singles: list[Column[R, Any]],
+        low: str,
+        high: str | None,
     ) -> Iterator[Row[R]]:
         found: dict[str, list[str]] = {address(column): [] for column in singles}
         upto: str | None = low
         try:
             for row in rows:
                 # A reader that stops here has scanned no further than just after this row.
-                upto = _text(row.key) + "\0"
+                upto = _text(table, row.key) + "\0"
                 for column, _ in row.items():
                     found.get(address(column), []).append(key_of(column, row.key))
                 self._saw_row(row, [])
@@ -307,13 +312,13 @@ class RecordedTransaction:
 
     def _saw_row(self, row: Row[R], singles: list[Column[R, Any]]) -> None:
         for column, value in row.items():
-            self._saw(key_of(column, row.key), value)
+            self._saw(column, row.key, value)
         for column in singles:
             if column not in row:
-                self._saw(key_of(column, row.key), None)
+                self._saw(column, row.key, None)
 
-    def _saw(self, key: str, value: object) -> None:
-        value = _plain(value)
+    def _saw(self, column: Column[R, Any], row: R, read: object) -> None:
+        key, value = key_of(column, row), _plain(column, read)
         written = self._written.get(key, _MISSING)
         if written is _MISSING:
             self.record.reads.append((key, value))
@@ -325,7 +330,7 @@ class RecordedTransaction:
     def set(self, column: Column[R, V], row: R, value: V) -> None:
         """`Transaction.set`, recorded."""
         self._transaction.set(column, row, value)
-        self._wrote(key_of(column, row), _plain(value))
+        self._wrote(key_of(column, row), _plain(column, value))
 
     def delete(self, column: Column[R, Any], row: R) -> None:
         """`Transaction.delete`, recorded."""
@@ -389,7 +394,7 @@ class RecordedTransaction:
 
 def key_of(column: Column[R, Any], row: R) -> str:
     """A cell's key in a history. Keys of one column stand in the order of its rows."""
-    return f"{address(column)}/{_text(row)}"
+    return f"{address(column)}/{_text(column.table, row)}"
 
 
 def address(column: Column[Any, Any]) -> str:
@@ -397,17 +402,22 @@ def address(column: Column[Any, Any]) -> str:
     return f"{column.table_name}.{column.name}"
 
 
-def _text(row: str | bytes | None) -> str:
+def _text(table: Table[R], row: R | None) -> str:
+    if isinstance(row, str) or row is None:
+        return row or ""
     # Latin-1 keeps the order of the bytes.
-    return row.decode("latin-1") if isinstance(row, bytes) else row or ""
+    return table.encode_bound(row).decode("latin-1")
 
 
 def _single(columns: list[Any] | None) -> list[Column[Any, Any]]:
     return [one for one in columns or () if not isinstance(one, Family)]
 
 
-def _plain(value: object) -> object:
+def _plain(column: Column[Any, Any], value: object) -> object:
     """A value as JSON can carry it, and as it is now: the workload may go on to change it."""
+    codec = column.codec
+    if value is not None and (codec is FLOAT32 or isinstance(codec, OrderedCodec | NestedCodec)):
+        return codec.encode(value).hex()
     if isinstance(value, bytes):
         return value.hex()
     return copy.deepcopy(value) if isinstance(value, list | dict) else value

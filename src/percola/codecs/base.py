@@ -1,8 +1,4 @@
-"""Codecs, which encode the values of a column to bytes and decode them.
-
-A codec is chosen by a Python type, or given: `docs.column("size", int)`, `docs.column("tags",
-JSON)`. The stored schema has its name, so that other programs can read the values.
-"""
+"""The codecs of Python's own types, and JSON."""
 
 from __future__ import annotations
 
@@ -14,6 +10,15 @@ from typing import Any, Final, Generic, TypeVar
 from percola.errors import SchemaError
 
 V = TypeVar("V")
+
+
+class UnfitValueError(ValueError):
+    """A codec cannot hold a value; the message ends a sentence, and names a place in the value."""
+
+    def __init__(self, reason: str, place: str = "") -> None:
+        super().__init__(f"{place}: {reason}" if place else reason)
+        self.reason = reason
+        self.place = place
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +97,10 @@ _BY_TYPE: Final[Mapping[type, Codec[Any]]] = {
     float: Codec("float", _encode_float, float),
     bool: Codec("bool", _encode_bool, _decode_bool),
 }
-_BY_NAME: Final[Mapping[str, Codec[Any]]] = {
+SIMPLE: Final[Mapping[str, Codec[Any]]] = {
     codec.name: codec for codec in (*_BY_TYPE.values(), JSON)
 }
+"""The codecs of this module, by name."""
 
 
 def codec_of(type_: type[V] | Codec[V]) -> Codec[V]:
@@ -105,11 +111,12 @@ def codec_of(type_: type[V] | Codec[V]) -> Codec[V]:
     if codec is None:
         known = ", ".join(kind.__name__ for kind in _BY_TYPE)
         raise SchemaError(
-            f"{type_!r} is not a type that a column can have: use {known}, percola.JSON or a Codec."
+            f"{type_!r} is not a type that a column can have: use {known}, or a Codec such as "
+            "percola.JSON, percola.DATE or percola.decimal_of(12, 2)."
         )
     return codec
 
 
-def codec_named(name: str) -> Codec[Any]:
-    """The codec for a name in a stored schema; one that reads bytes if it is not built in."""
-    return _BY_NAME.get(name, Codec(name, _encode_bytes, bytes))
+def bytes_named(name: str) -> Codec[Any]:
+    """A codec for a name that is not built in: it reads and writes the bytes as they are."""
+    return Codec(name, _encode_bytes, bytes)

@@ -1,0 +1,112 @@
+"""`init`, `get`, `set`, `scan` and `history` of decimals, dates, times and nested values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from commands import call, is_error
+
+import percola
+from percola import DATE, Repository, Table, decimal_of, map_of
+from percola.cells import Kind, Op, encode_write
+from percola.store.base import Put, RowMutation
+
+days = Table("days", rows=DATE)
+sales = days.column("sales", decimal_of(12, 2))
+hours = days.column("hours", map_of(DATE, decimal_of(4, 1)))
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Iterator[Repository]:
+    with percola.open(tmp_path / "repo", schema=[days]) as opened:
+        yield opened
+
+
+def test_columns_of_every_type_are_declared_by_name(tmp_path: Path) -> None:
+    where = ("--repo", tmp_path / "r")
+    call(
+        *where,
+        "init",
+        *("--column", "shop.price:decimal(12,2):observed"),
+        *("--column", "shop.tags:array<str>"),
+        *("--column", "shop.parts:struct<name:str,made:date>:family"),
+        *("--column", "shop.raw"),
+        *("--column", "shop.again:weak"),
+    )
+    [table] = call(*where, "status", "--json").json["tables"]
+    assert [(one["name"], one["type"], one["observed"]) for one in table["columns"]] == [
+        ("price", "decimal(12,2)", True),
+        ("tags", "array<str>", False),
+        ("parts:…", "struct<name:str,made:date>", False),
+        ("raw", "bytes", False),
+        ("again", "weak", True),
+    ]
+    assert call(*where, "set", "a", "price", "1234567890.1").code == 0
+    assert call(*where, "get", "a", "price").out == "1234567890.10\n"
+    assert call(*where, "set", "a", "parts:x", '{"name": "p", "made": "2010-10-04"}').code == 0
+    assert call(*where, "get", "a", "parts:x").out == '{"name": "p", "made": "2010-10-04"}\n'
+    assert is_error(call(*where, "set", "a", "price", "1.234"), "shop.price", "2 digits after")
+    assert is_error(call(*where, "set", "a", "tags", "x"), "JSON of the type array<str>")
+    for wrong in (
+        "shop.p:decimal(99,2)",
+        "shop.p:array<",
+        "shop.p:weak:family",
+        "shop",
+        "shop.p:a",
+    ):
+        assert is_error(
+            call(*where, "init", "--column", wrong), "declares no column", "decimal(p,s)"
+        )
+
+
+def test_a_row_that_is_a_date_is_written_and_shown_as_one(repo: Repository) -> None:
+    where = ("--repo", repo.address)
+    for day, value in (("2010-10-04", "12.5"), ("1969-12-31", "-1"), ("2010-10-05", "0.01")):
+        done = call(*where, "set", day, "sales", value)
+        assert done.code == 0 and f"Set days['{day}'].sales at" in done.out
+    assert call(*where, "set", "2010-10-04", "hours", '[["2010-10-04", 7.5]]').code == 0
+    assert call(*where, "get", "2010-10-04", "sales", "--json").json == {
+        "table": "days",
+        "row": "2010-10-04",
+        "column": "sales",
+        "value": "12.50",
+        "commit_ts": 1,
+        "snapshot_ts": 4,
+    }
+    assert call(*where, "scan", "days", "--json").lines == [
+        {"row": "1969-12-31", "columns": {"sales": "-1.00"}},
+        {
+            "row": "2010-10-04",
+            "columns": {"hours": [["2010-10-04", "7.5"]], "sales": "12.50"},
+        },
+        {"row": "2010-10-05", "columns": {"sales": "0.01"}},
+    ]
+    found = call(*where, "scan", "days", "--start", "2010-10-05", "--json").lines
+    assert [one["row"] for one in found] == ["2010-10-05"]
+    text = call(*where, "scan", "days", "--end", "1970-01-01").out
+    assert text.splitlines()[0] == "1969-12-31" and "-1.00" in text
+    assert "days['2010-10-04'].sales" in call(*where, "history", "2010-10-04", "sales").out
+    assert "rows of date" in call(*where, "status").out
+
+
+def test_a_row_that_is_no_date_is_refused_in_a_sentence(repo: Repository) -> None:
+    where = ("--repo", repo.address)
+    for words in (("get", "x", "sales"), ("set", "x", "sales", "1"), ("scan", "--start", "x")):
+        assert is_error(call(*where, *words), "Rows of the table 'days' are date", "2010-10-04")
+    assert is_error(call(*where, "scan", "--prefix", "2010-10-04"), "not by a prefix")
+    gone = call(*where, "get", "2010-10-04", "sales")
+    assert is_error(gone, "days['2010-10-04'].sales has no value")
+
+
+def test_a_row_of_another_type_is_a_finding_of_the_check(repo: Repository) -> None:
+    ts = repo.context.oracle.timestamp()
+    record = encode_write(Op.PUT, ts - 1, sales.encode(Decimal(1)))
+    put = Put(Kind.WRITE, sales.key, ts, record)
+    repo.context.store.mutate([RowMutation("days", b"2010-10-04", (), (put,))])
+    answer = call("--repo", repo.address, "check", "--json")
+    assert answer.code == 1
+    [finding] = answer.json["findings"]
+    assert finding["rule"] == "undecodable-row" and "is not a key of date" in finding["message"]
