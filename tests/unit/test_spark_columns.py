@@ -286,7 +286,7 @@ def test_a_column_that_is_not_there_is_refused(field: StructField, message: str)
         (StructField("row", BinaryType()), "Rows of the table 'docs' are str, so 'row' is string"),
         (StructField("title", LongType()), "holds str, which is string in Spark; it cannot be"),
         (StructField("size", StringType()), r"holds int, which is bigint.*\(or int, smallint"),
-        (StructField("size", DecimalType(9, 2)), "it cannot be decimal"),
+        (StructField("title", DecimalType(9, 2)), "it cannot be decimal"),
         (StructField("loud", StringType()), "holds shouted, which is binary"),
         (StructField("links", LongType()), "is a family, so 'links' is map<string,bigint>"),
         (StructField("links", MapType(LongType(), LongType())), "not map<bigint,bigint>"),

@@ -2,13 +2,15 @@
 
     Percola                 Spark, by default                     or, if the schema has it
     ----------------------  ------------------------------------  -----------------------------
-    the row's key           `row` string (binary, if rows=bytes)
+    the row's key           `row` string, or the type of `rows=`
     column of bytes         binary
     column of str           string
-    column of int           bigint                                int, smallint, tinyint, decimal
+    column of int           bigint                                int, smallint, tinyint, decimal,
+                                                                  double
     column of float         double                                float
     column of bool          boolean
     column of JSON          string: the JSON text                 struct, array, map, any primitive
+    decimal, date, array …  the type of that name                 a wider one: `percola.spark.types`
     column of another codec binary: its bytes
     family `links` of T     `links` map<string, T>                one column of it: `links:name`
     weak column             does not appear
@@ -27,28 +29,23 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import DataType, MapType, StringType, StructField, StructType
 
 from percola.cells import Cell
 from percola.codecs import Codec
 from percola.errors import SchemaError, UnknownColumnError, WrongTypeError
 from percola.schema import Column, Family, Table, WeakColumn
-from percola.spark.json_values import JsonShapeError, json_converter
+from percola.spark.arrow_values import decoded, for_arrow, is_fixed, is_nested
+from percola.spark.json_values import JsonShapeError, json_converter, json_decoder
+from percola.spark.types import (
+    is_typed,
+    other_types,
+    reads,
+    row_codec,
+    row_type,
+    type_of,
+    writes,
+)
 
 ROW: Final = "row"
 """The default name of the Spark column with the row's key; the option rowColumn changes it."""
@@ -59,22 +56,6 @@ Rows: TypeAlias = Sequence[tuple[bytes, Mapping[bytes, bytes]]]
 Raws: TypeAlias = "Sequence[bytes | None] | pa.Array"
 """Encoded values: bytes, or an Arrow array of bytes."""
 
-_TYPES: Final[Mapping[str, DataType]] = {
-    "bytes": BinaryType(),
-    "str": StringType(),
-    "int": LongType(),
-    "float": DoubleType(),
-    "bool": BooleanType(),
-    "json": StringType(),
-}
-_ALSO: Final[Mapping[str, tuple[type[DataType], ...]]] = {
-    "bytes": (BinaryType,),
-    "str": (StringType,),
-    "int": (LongType, IntegerType, ShortType, ByteType, DecimalType),
-    "float": (DoubleType, FloatType),
-    "bool": (BooleanType,),
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
@@ -83,10 +64,12 @@ class Chosen:
     Attributes:
         field: the Spark column.
         member: the Percola column, or the family that is a map in Spark; None is the row's key.
+        row_codec: the codec of the row's key; None if it is text or bytes, and for other columns.
     """
 
     field: StructField
     member: Column[Any, Any] | Family[Any, Any] | None
+    row_codec: Codec[Any] | None = None
 
     @property
     def name(self) -> str:
@@ -112,16 +95,6 @@ class Chosen:
 
 
 # --- The Spark schema of a table -----------------------------------------------------------
-
-
-def row_type(table: Table[Any]) -> DataType:
-    """The Spark type of a table's row keys."""
-    return BinaryType() if table.rows is bytes else StringType()
-
-
-def type_of(codec: Codec[Any]) -> DataType:
-    """The default Spark type of a codec's values."""
-    return _TYPES.get(codec.name, BinaryType())
 
 
 def fields_of(table: Table[Any], row_name: str = ROW) -> StructType:
@@ -157,6 +130,8 @@ def chosen(
     schema: StructType | None = None,
     names: str | None = None,
     row_name: str = ROW,
+    *,
+    writing: bool = False,
 ) -> list[Chosen]:
     """Resolve the requested Spark columns, in order.
 
@@ -166,6 +141,7 @@ def chosen(
         names: without a schema, names separated by commas, or a JSON list of them; the row's key
             is first unless it is named. Without either, all of `fields_of`.
         row_name: the name of the row's key in Spark.
+        writing: whether values of these types are written, rather than read.
 
     Raises UnknownColumnError for unknown columns, WrongTypeError for a type that a column cannot
     have, SchemaError for names that collide and for an empty list of names.
@@ -178,7 +154,7 @@ def chosen(
         if row_name not in listed:
             listed.insert(0, row_name)
         return [_chosen_name(table, name, row_name) for name in listed]
-    found = [_chosen_field(table, field, row_name) for field in schema]
+    found = [_chosen_field(table, field, row_name, writing) for field in schema]
     seen: set[str] = set()
     for one in found:
         if one.name in seen:
@@ -240,19 +216,26 @@ def _member(
 def _chosen_name(table: Table[Any], name: str, row_name: str) -> Chosen:
     member = _member(table, name, row_name)
     kind = row_type(table) if member is None else _default_type(member)
-    return Chosen(StructField(name, kind), member)
+    return Chosen(StructField(name, kind), member, row_codec(table) if member is None else None)
 
 
-def _chosen_field(table: Table[Any], field: StructField, row_name: str) -> Chosen:
+def _chosen_field(
+    table: Table[Any], field: StructField, row_name: str, writing: bool = False
+) -> Chosen:
     member = _member(table, field.name, row_name)
     kind = field.dataType
     if member is None:
-        if type(kind) is not type(row_type(table)):
+        codec = row_codec(table)
+        if codec is None:
+            right = type(kind) is type(row_type(table))
+        else:
+            right = writes(codec, kind) if writing else reads(codec, kind)
+        if not right:
             raise WrongTypeError(
                 f"Rows of the table {table.name!r} are {table.rows_name}, so {field.name!r} is "
                 f"{row_type(table).simpleString()} in Spark, not {kind.simpleString()}."
             )
-        return Chosen(field, None)
+        return Chosen(field, None, codec)
     if isinstance(member, Family):
         if not isinstance(kind, MapType) or not isinstance(kind.keyType, StringType):
             raise WrongTypeError(
@@ -261,36 +244,14 @@ def _chosen_field(table: Table[Any], field: StructField, row_name: str) -> Chose
                 f"One column of it is called '{member.name}:NAME'."
             )
         kind = kind.valueType
-    if not fits(member.codec, kind):
+    if not (writes if writing else reads)(member.codec, kind):
         usual = type_of(member.codec).simpleString()
+        cast = f": cast it to {usual}" if writing and is_typed(member.codec) else ""
         raise WrongTypeError(
             f"The column {member!r} holds {member.codec.name}, which is {usual} in Spark"
-            f"{_other_types(member.codec)}; it cannot be {kind.simpleString()}."
+            f"{other_types(member.codec)}; it cannot be {kind.simpleString()}{cast}."
         )
     return Chosen(field, member)
-
-
-def fits(codec: Codec[Any], kind: DataType) -> bool:
-    """Whether a codec's values can be of a Spark type."""
-    if codec.name == "json":
-        try:
-            json_converter(kind)
-        except JsonShapeError:
-            return False
-        return True
-    if isinstance(kind, DecimalType) and kind.scale:
-        return False
-    return isinstance(kind, _ALSO.get(codec.name, (BinaryType,)))
-
-
-def _other_types(codec: Codec[Any]) -> str:
-    if codec.name == "json":
-        return " (or what the JSON's shape allows: struct, array, map, a primitive type)"
-    others = [
-        "decimal(p,0)" if kind is DecimalType else kind().simpleString()
-        for kind in _ALSO.get(codec.name, ())[1:]
-    ]
-    return f" (or {', '.join(others)})" if others else ""
 
 
 # --- Cells to Arrow ------------------------------------------------------------------------
@@ -318,7 +279,7 @@ def to_arrays(columns: Sequence[Chosen], rows: Rows, schema: pa.Schema) -> list[
     for one, field in zip(columns, schema, strict=True):
         member = one.member
         if member is None:
-            arrays.append(row_array(keys, field.type))
+            arrays.append(row_array(keys, field.type, one.row_codec))
         elif isinstance(member, Family):
             arrays.append(_family_array(one, member, rows, field.type))
         else:
@@ -332,14 +293,26 @@ def _binary(raws: Raws) -> pa.Array:
     return raws if isinstance(raws, pa.Array) else pa.array(raws, pa.binary())
 
 
-def row_array(keys: Raws, kind: pa.DataType) -> pa.Array:
-    """Row keys as an Arrow array of `kind`, string or binary; WrongTypeError for invalid UTF-8."""
+def row_array(keys: Raws, kind: pa.DataType, codec: Codec[Any] | None = None) -> pa.Array:
+    """Row keys as an Arrow array of `kind`: text, bytes or, with a codec, what it decodes.
+
+    Raises WrongTypeError for a key that is not of that type.
+    """
     raw = _binary(keys)
     try:
-        return raw.cast(kind)
-    except pa.ArrowInvalid:
-        bad = next((key for key in raw.to_pylist() if not _is_text(key)), b"")
-        raise WrongTypeError(f"The row {bad!r} should be text, but it is not UTF-8.") from None
+        return raw.cast(kind) if codec is None else decoded(codec, raw, kind)
+    except pa.ArrowInvalid as error:
+        for key in raw.to_pylist():
+            try:
+                value = codec.decode(key) if codec else key.decode()
+            except ValueError:
+                what = f"{codec.name}, but it is not" if codec else "text, but it is not UTF-8"
+                raise WrongTypeError(f"The row {key!r} should be {what}.") from None
+            try:
+                pa.scalar(value, kind)
+            except _UNFIT:
+                raise WrongTypeError(f"The row {value!r} cannot be read as {kind}.") from error
+        raise
 
 
 def value_array(one: Chosen, raws: Raws, keys: Raws, kind: pa.DataType) -> pa.Array:
@@ -371,20 +344,30 @@ def cells_array(
     `cell` returns the cell of a value: WrongTypeError names the first that is not of the type.
     """
     as_text = codec.name == "json" and isinstance(spark, StringType)
-    if codec.name != "json" or as_text:
+    if is_fixed(codec):
+        try:
+            return decoded(codec, _binary(raws), kind)
+        except pa.ArrowInvalid:
+            pass  # Decode value by value, to find the invalid one.
+    elif as_text or not (codec.name == "json" or is_nested(codec)):
         array = _binary(raws)
         try:
-            return array if pa.types.is_binary(kind) else _parsed(array, kind)
+            return array if pa.types.is_binary(kind) else _parsed(codec, array, kind)
         except pa.ArrowInvalid:
             pass  # Decode value by value: Arrow cannot parse it, or to find the invalid one.
     decode: Callable[[bytes], Any] = bytes.decode if as_text else codec.decode
-    convert = json_converter(spark) if codec.name == "json" and not as_text else None
+    convert: Callable[[Any], Any] | None = None
+    if codec.name == "json" and not as_text:
+        convert = json_converter(spark)
+        decode = json_decoder(spark)
+    elif is_nested(codec):
+        convert = for_arrow(codec)
     values: list[Any] = []
     encoded = raws.to_pylist() if isinstance(raws, pa.Array) else raws
     for at, raw in enumerate(encoded):
         try:
             value = None if raw is None else decode(raw)
-            values.append(convert(value) if convert else value)
+            values.append(convert(value) if convert and raw is not None else value)
         except (ValueError, RecursionError) as error:
             raise _unreadable(codec, spark, cell(at), raw, error) from error
     try:
@@ -401,9 +384,13 @@ def cells_array(
 _UNFIT: Final = (ValueError, OverflowError, TypeError, pa.ArrowException)
 
 
-def _parsed(raw: pa.Array, kind: pa.DataType) -> pa.Array:
+def _parsed(codec: Codec[Any], raw: pa.Array, kind: pa.DataType) -> pa.Array:
     text = raw.cast(pa.string())
-    return text if pa.types.is_string(kind) else text.cast(kind)
+    if pa.types.is_string(kind):
+        return text
+    if codec.name == "int" and pa.types.is_floating(kind):
+        text = text.cast(pa.int64())  # From text, a number of any size would be rounded.
+    return text.cast(kind)
 
 
 def _unreadable(
@@ -440,11 +427,3 @@ def _family_array(one: Chosen, family: Family[Any, Any], rows: Rows, kind: pa.Da
     items = cells_array(family.codec, one.value_type, raws, kind.item_type, cell)
     names = row_array(qualifiers, pa.string())
     return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), names, items, type=kind)
-
-
-def _is_text(raw: bytes) -> bool:
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

@@ -31,13 +31,17 @@ from pyspark.sql.types import (
     MapType,
     StringType,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
 
 from percola import UsageError, ValueTooLargeError, WrongTypeError
 from percola.codecs import JSON, Codec
 from percola.schema import Column, Family, Table
+from percola.spark.arrow_values import encoded, is_fixed, is_nested, of_arrow
 from percola.spark.columns import Chosen, chosen
+from percola.spark.json_values import has_decimal
+from percola.spark.types import row_codec
 from percola.store.base import Limits
 from percola.transactions.jobs import RowWrites
 
@@ -85,7 +89,7 @@ class Encoder:
         if delete_column is not None:
             _check_delete_column(table, schema, row_name, delete_column)
         written = StructType([field for field in schema if field.name != delete_column])
-        self._chosen = chosen(table, written, None, row_name)
+        self._chosen = chosen(table, written, None, row_name, writing=True)
         self._places = {name: at for at, name in enumerate(names)}
         self._members = [one for one in self._chosen if one.member is not None]
         if not self._members and delete_column is None:
@@ -125,35 +129,50 @@ class Encoder:
         ]
 
     def _keys(self, array: pa.Array) -> list[bytes]:
-        keys = _as_bytes(array)
+        codec = row_codec(self._table)
+        if codec is None:
+            keys = _as_bytes(array)
+        else:
+            keys = _encode_fixed(codec, array, lambda at: f"A row of {self._table.name!r}")
         # Search row by row only if one is invalid.
         if array.null_count or not all(keys):
             at = next(at for at, key in enumerate(keys) if not key)
             what = "null" if keys[at] is None else "empty"
             raise WrongTypeError(
                 f"The column {self._row_name!r} is {what} in a row that is to be written to "
-                f"{self._table.name!r}: every row needs a key of at least one "
-                f"{'byte' if self._table.rows is bytes else 'character'}."
+                f"{self._table.name!r}: every row needs a key{self._least()}."
             )
         return keys  # type: ignore[return-value]
+
+    def _least(self) -> str:
+        if row_codec(self._table) is not None:
+            return ""
+        return f" of at least one {'byte' if self._table.rows is bytes else 'character'}"
 
     def _encode_values(
         self, one: Chosen, array: pa.Array, row_of: Callable[[int], bytes]
     ) -> list[bytes | None]:
         member = one.member
         assert member is not None
-        raws = _encode(
-            member.codec, one.value_type, array, lambda at: f"{member!r} of {_show(row_of(at))}"
-        )
+
+        def place(at: int) -> str:
+            return f"{member!r} of {self._show_row(row_of(at))}"
+
+        raws = _encode(member.codec, one.value_type, array, place)
         limit = self._limits.value_bytes if self._limits is not None else None
         if limit is not None and array.nbytes > limit:
             for at, raw in enumerate(raws):
                 if raw is not None and len(raw) > limit:
                     raise ValueTooLargeError(
-                        f"A value of {len(raw)} bytes for {member!r} of {_show(row_of(at))} does "
-                        f"not fit: the store takes up to {limit} bytes."
+                        f"A value of {len(raw)} bytes for {place(at)} does not fit: the store "
+                        f"takes up to {limit} bytes."
                     )
         return raws
+
+    def _show_row(self, row: bytes) -> str:
+        if row_codec(self._table) is None:
+            return repr(row.decode("utf-8", "backslashreplace"))
+        return str(self._table.decode_row(row))
 
     def _encode_family(
         self,
@@ -210,26 +229,90 @@ def _encode(
     codec: Codec[Any], kind: DataType, array: pa.Array, place: Callable[[int], str]
 ) -> list[bytes | None]:
     """A column's values encoded by the codec; None is null. `place` names a cell in errors."""
+    if is_fixed(codec):
+        return _encode_fixed(codec, array, place)
+    if is_nested(codec):
+        return _encode_each(codec, of_arrow(codec), array, place)
     if codec.name == "int":
         return _as_bytes(array.cast(pa.string()))
     if codec.name == "bool":
         words = pc.if_else(array, pa.scalar(b"true"), pa.scalar(b"false"))
         return words.to_pylist()  # type: ignore[no-any-return]
     if codec.name == "float":
-        values = array.cast(pa.float64()).to_pylist()
+        values = _cast(codec, array, pa.float64(), place).to_pylist()
         return [None if one is None else repr(one).encode() for one in values]
     if codec.name != "json":
         return _as_bytes(array)
+    if has_decimal(kind):
+        text = _json_text(kind)
+        exact: Codec[Any] = Codec("json", lambda value: text(value).encode(), JSON.decode)
+        return _encode_each(exact, _same, array, place)
     plain = _from_text if isinstance(kind, StringType) else _to_json(kind)
+    return _encode_each(JSON, plain, array, place)
+
+
+def _encode_each(
+    codec: Codec[Any],
+    convert: Callable[[Any], Any],
+    array: pa.Array,
+    place: Callable[[int], str],
+) -> list[bytes | None]:
+    """Values encoded one by one, after `convert`."""
     raws: list[bytes | None] = []
-    for at, value in enumerate(array.to_pylist()):
+    for at, one in enumerate(array):
+        value: Any = None
         try:
-            raws.append(None if value is None else JSON.encode(plain(value)))
-        except (ValueError, TypeError, RecursionError) as error:
-            shown = repr(value)
-            shown = shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "…"
-            raise WrongTypeError(f"{place(at)} should be JSON, but is {shown} ({error}).") from None
+            value = one.as_py()
+            raws.append(None if value is None else codec.encode(convert(value)))
+        except (ValueError, TypeError, RecursionError, OverflowError) as error:
+            what = "JSON" if codec.name == "json" else codec.name
+            why = f" ({error})" if str(error) else ""
+            raise WrongTypeError(
+                f"{place(at)} should be {what}, but is {_shown(value)}{why}."
+            ) from None
     return raws
+
+
+def _encode_fixed(
+    codec: Codec[Any], array: pa.Array, place: Callable[[int], str]
+) -> list[bytes | None]:
+    """Values of a codec whose arrays are encoded as a whole."""
+    try:
+        return encoded(codec, array).to_pylist()  # type: ignore[no-any-return]
+    except pa.ArrowInvalid as error:
+        for at, one in enumerate(array):
+            try:
+                encoded(codec, array.slice(at, 1))
+            except pa.ArrowInvalid:
+                raise _unfit(place(at), one, codec) from None
+        raise WrongTypeError(f"{place(0)} cannot be {codec.name} ({error}).") from error
+
+
+def _cast(
+    codec: Codec[Any], array: pa.Array, kind: pa.DataType, place: Callable[[int], str]
+) -> pa.Array:
+    try:
+        return array.cast(kind)
+    except pa.ArrowInvalid as error:
+        for at, one in enumerate(array):
+            try:
+                array.slice(at, 1).cast(kind)
+            except pa.ArrowInvalid:
+                raise _unfit(place(at), one, codec) from None
+        raise WrongTypeError(f"{place(0)} cannot be {codec.name} ({error}).") from error
+
+
+def _unfit(place: str, value: pa.Scalar, codec: Codec[Any]) -> WrongTypeError:
+    try:
+        shown = _shown(value.as_py())
+    except (ValueError, OverflowError):  # A date before the year 1 or after 9999.
+        shown = str(value.cast(pa.int64() if value.type.bit_width == 64 else pa.int32()))
+    return WrongTypeError(f"{place} is {shown}, which {codec.name} cannot hold exactly.")
+
+
+def _shown(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "…"
 
 
 def _as_bytes(array: pa.Array) -> list[bytes | None]:
@@ -255,9 +338,7 @@ def _to_json(kind: DataType) -> Callable[[Any], Any]:
     if isinstance(kind, MapType):
         entry = _to_json(kind.valueType)
         return _or_null(lambda value: {name: entry(one) for name, one in _pairs(value)})
-    if isinstance(kind, DecimalType):
-        return _or_null(_number)
-    if isinstance(kind, DateType | TimestampType):
+    if isinstance(kind, DateType | TimestampType | TimestampNTZType):
         return _or_null(_moment)
     return lambda value: value
 
@@ -270,13 +351,49 @@ def _pairs(value: Any) -> Any:
     return value.items() if isinstance(value, Mapping) else value
 
 
-def _number(value: decimal.Decimal) -> int | float:
-    return int(value) if value == value.to_integral_value() else float(value)
+def _json_text(kind: DataType) -> Callable[[Any], str]:
+    """As `_to_json`, to text that has every digit of a decimal."""
+    if isinstance(kind, DecimalType):
+        return _text_or_null(_number)
+    if not has_decimal(kind):
+        plain = _to_json(kind)
+        return lambda value: JSON.encode(plain(value)).decode()
+    if isinstance(kind, StructType):
+        fields = [(_quoted(field.name), _json_text(field.dataType), field.name) for field in kind]
+
+        def struct(value: Any) -> str:
+            return ",".join(f"{name}:{text(value.get(key))}" for name, text, key in fields)
+
+        return _text_or_null(lambda value: f"{{{struct(value)}}}")
+    if isinstance(kind, ArrayType):
+        element = _json_text(kind.elementType)
+        return _text_or_null(lambda value: f"[{','.join(map(element, value))}]")
+    assert isinstance(kind, MapType)
+    entry = _json_text(kind.valueType)
+
+    def entries(value: Any) -> str:
+        return ",".join(f"{_quoted(name)}:{entry(one)}" for name, one in _pairs(value))
+
+    return _text_or_null(lambda value: f"{{{entries(value)}}}")
+
+
+def _text_or_null(convert: Callable[[Any], str]) -> Callable[[Any], str]:
+    return lambda value: "null" if value is None else convert(value)
+
+
+def _quoted(name: str) -> str:
+    return JSON.encode(name).decode()
+
+
+def _number(value: decimal.Decimal) -> str:
+    """A decimal as a JSON number: without zeros at its end, and without an exponent."""
+    text = format(value, "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def _moment(value: datetime.date | datetime.datetime) -> str:
     return value.isoformat()
-
-
-def _show(row: bytes) -> str:
-    return repr(row.decode("utf-8", "backslashreplace"))

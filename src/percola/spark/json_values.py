@@ -28,8 +28,11 @@ from pyspark.sql.types import (
     ShortType,
     StringType,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
+
+from percola.codecs import JSON, WrittenFloat
 
 Converter: TypeAlias = Callable[[Any], Any]
 """From a value of `json.loads` to one that Arrow accepts; JsonShapeError if its shape differs."""
@@ -63,6 +66,29 @@ def json_converter(kind: DataType) -> Converter:
         if isinstance(kind, known):
             return converter
     raise JsonShapeError(f"no JSON value is {kind.simpleString()}")
+
+
+def json_decoder(kind: DataType) -> Callable[[bytes], Any]:
+    """What decodes JSON for the converter to a type: with all digits where it has a decimal."""
+    return _decode_exactly if has_decimal(kind) else JSON.decode
+
+
+_EXACT: Final = json.JSONDecoder(parse_float=WrittenFloat)
+
+
+def _decode_exactly(raw: bytes) -> Any:
+    return _EXACT.decode(raw.decode())
+
+
+def has_decimal(kind: DataType) -> bool:
+    """Whether a type is a decimal or contains one."""
+    if isinstance(kind, StructType):
+        return any(has_decimal(field.dataType) for field in kind)
+    if isinstance(kind, ArrayType):
+        return has_decimal(kind.elementType)
+    if isinstance(kind, MapType):
+        return has_decimal(kind.valueType)
+    return isinstance(kind, DecimalType)
 
 
 def _string(value: Any) -> Any:
@@ -108,6 +134,18 @@ def _timestamp(value: Any) -> Any:
     return moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
 
 
+def _timestamp_ntz(value: Any) -> Any:
+    if value is None:
+        return None
+    try:
+        moment = datetime.datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        moment = None
+    if moment is None or moment.tzinfo is not None:
+        raise _wrong(value, "a time without a time zone as in '2010-10-04T12:00:00'")
+    return moment
+
+
 _SIMPLE: Final[dict[type[DataType], Converter]] = {
     StringType: _string,
     BooleanType: _boolean,
@@ -115,6 +153,7 @@ _SIMPLE: Final[dict[type[DataType], Converter]] = {
     FloatType: _float,
     DateType: _date,
     TimestampType: _timestamp,
+    TimestampNTZType: _timestamp_ntz,
 }
 
 
@@ -141,7 +180,8 @@ def _decimal(kind: DecimalType) -> Converter:
         if value is None:
             return None
         if isinstance(value, int | float) and not isinstance(value, bool):
-            number = decimal.Decimal(str(value))
+            written = value.text if isinstance(value, WrittenFloat) else str(value)
+            number = decimal.Decimal(written)
             if number.is_finite() and abs(number) < most:
                 return number.quantize(unit, context=exact)
         raise _wrong(value, f"a number that fits {kind.simpleString()}")

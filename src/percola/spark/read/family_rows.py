@@ -20,7 +20,8 @@ from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from percola import Family, SchemaError, UnknownColumnError, WrongTypeError
 from percola.cells import Cell
-from percola.spark.columns import cells_array, fits, row_array, row_type, type_of
+from percola.spark.columns import cells_array, row_array
+from percola.spark.types import reads, row_codec, row_type, type_of
 
 QUALIFIER: Final = "qualifier"
 VALUE: Final = "value"
@@ -47,7 +48,8 @@ class LongRows:
         arrays = []
         for field, spark in zip(arrow, self.schema, strict=True):
             if field.name == self.row_name:
-                arrays.append(row_array([cell.row for cell, _ in cells], field.type))
+                keys = [cell.row for cell, _ in cells]
+                arrays.append(row_array(keys, field.type, row_codec(self.family.table)))
             elif field.name == QUALIFIER:
                 names = [cell.column[skip:] for cell, _ in cells]
                 arrays.append(row_array(names, field.type))
@@ -88,8 +90,11 @@ def long_rows(family: Family[Any, Any], schema: StructType, row_name: str) -> Lo
                 f"The family {family!r} as rows has no column {field.name!r}; it has "
                 f"{', '.join(types)}."
             )
-        right = type(field.dataType) is type(usual)
-        if not right and not (field.name == VALUE and fits(family.codec, field.dataType)):
+        codec = row_codec(family.table) if field.name == row_name else None
+        if field.name == VALUE:
+            codec = family.codec
+        right = reads(codec, field.dataType) if codec else type(field.dataType) is type(usual)
+        if not right:
             raise WrongTypeError(
                 f"The column {field.name!r} of the family {family!r} is {usual.simpleString()}; "
                 f"it cannot be {field.dataType.simpleString()}."

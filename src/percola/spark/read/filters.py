@@ -36,10 +36,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StringType
 
 from percola import Column
+from percola.codecs import Codec
 from percola.spark.columns import Chosen, schema_of
 from percola.spark.partitioning import Range, default_partitions
 from percola.spark.read.scan import Sieve
 from percola.spark.read.snapshot import RowRanges, TableReader
+from percola.spark.types import row_codec
 from percola.transactions.snapshot import after_prefix
 
 _POINTS: Final = 64
@@ -63,10 +65,11 @@ class FilteringReader(TableReader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         """Accept supported filters; return those that Spark must evaluate again."""
         low, high = self._range
+        codec = self._row_codec()
         ranges = [Range(low, high or None)]
         left: list[Filter] = []
         for one in filters:
-            named = row_ranges_of(one, self._options.row_column)
+            named = row_ranges_of(one, self._options.row_column, codec)
             if named is None:
                 left.append(one)
             else:
@@ -75,6 +78,11 @@ class FilteringReader(TableReader):
             self._ranges = ranges
         self._filters = tuple(left)
         return left
+
+    def _row_codec(self) -> Codec[Any] | None:
+        """The codec of row keys that are neither text nor bytes."""
+        with self._options.open() as repository:
+            return row_codec(self._options.table(repository))
 
     def partitions(self) -> list[InputPartition]:
         """Ranges of rows: one is cut at tablets, several are distributed over the tasks."""
@@ -114,8 +122,13 @@ def _attribute(filter_: Filter) -> str | None:
 # --- Rows -----------------------------------------------------------------------------------
 
 
-def row_ranges_of(filter_: Filter, row_name: str) -> list[Range] | None:
-    """The ranges of rows that a filter of the row's key selects, in order; None for others."""
+def row_ranges_of(
+    filter_: Filter, row_name: str, codec: Codec[Any] | None = None
+) -> list[Range] | None:
+    """The ranges of rows that a filter of the row's key selects, in order; None for others.
+
+    `codec` is that of the row's key; None for text and bytes.
+    """
     if _attribute(filter_) != row_name:
         return None
     if isinstance(filter_, IsNotNull):
@@ -123,10 +136,10 @@ def row_ranges_of(filter_: Filter, row_name: str) -> list[Range] | None:
     if isinstance(filter_, IsNull):
         return []
     if isinstance(filter_, In):
-        keys = [_key(value) for value in filter_.value if value is not None]
+        keys = [_key(value, codec) for value in filter_.value if value is not None]
         known = sorted({key for key in keys if key is not None})
         return [Range(key, key + b"\0") for key in known] if None not in keys else None
-    key = _key(getattr(filter_, "value", None))
+    key = _key(getattr(filter_, "value", None), codec)
     if key is None:
         return None
     if isinstance(filter_, StringStartsWith):
@@ -144,7 +157,12 @@ def row_ranges_of(filter_: Filter, row_name: str) -> list[Range] | None:
     return None
 
 
-def _key(value: Any) -> bytes | None:
+def _key(value: Any, codec: Codec[Any] | None) -> bytes | None:
+    if codec is not None:
+        try:
+            return codec.encode(value)
+        except (TypeError, ValueError, AttributeError):
+            return None
     if isinstance(value, str):
         return value.encode()
     return bytes(value) if isinstance(value, bytes | bytearray) else None

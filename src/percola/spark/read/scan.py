@@ -134,7 +134,7 @@ class RangeReader:
         kind: pa.DataType,
     ) -> pa.Array:
         if one.wanted is None:
-            return row_array(keys, kind)
+            return row_array(keys, kind, one.row_codec)
         return value_array(one, values[places[one.wanted[0]]], keys, kind)
 
     def _unblocked(self, found: ColumnScan, names: list[bytes]) -> tuple[Any, list[Any]]:

@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from percola import ConflictingOptionsError, Family, Repository, Table, WrongTypeError
+from percola.codecs import Codec, UnfitValueError, parse_text
 from percola.feed import settled
 from percola.spark.columns import Chosen, chosen
 from percola.spark.options import Options
@@ -118,6 +119,7 @@ def _bounds(table: Table[Any], options: Options) -> tuple[bytes, bytes]:
         )
     prefix = _key(table, "prefix", options)
     if prefix:
+        table.encode_prefix(table.decode_row(prefix))
         return prefix, after_prefix(prefix)
     return _key(table, "startRow", options), _key(table, "endRow", options)
 
@@ -128,6 +130,14 @@ def _key(table: Table[Any], name: str, options: Options) -> bytes:
         return b""
     if table.rows is str:
         return text.encode()
+    if isinstance(table.rows, Codec):
+        try:
+            return table.encode_row(parse_text(table.rows, text))
+        except UnfitValueError as error:
+            raise WrongTypeError(
+                f"Rows of the table {table.name!r} are {table.rows_name}, but {name} is not: "
+                f"{error}."
+            ) from None
     try:
         return bytes.fromhex(text)
     except ValueError:
