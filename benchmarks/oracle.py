@@ -1,0 +1,277 @@
+"""§2.3 The timestamp oracle: timestamps a second and their latency, over clients and processes.
+
+One process of `percola oracle`, as users start it, on Bigtable's emulator, where it only reserves a
+range now and then. Client processes have threads that draw timestamps one after the other, as
+transactions do: a thread that draws is a client. The threads of a process share its one pending
+call, so more of them make calls larger and not more frequent; each process adds a call.
+
+    python -m benchmarks.oracle ADDRESS THREADS      a client process
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table as Grid
+
+from benchmarks.fig7_steps import cpu_of
+from benchmarks.measure import (
+    OUTPUT,
+    Distribution,
+    conditions,
+    conditions_line,
+    output_name,
+    throughput,
+    write_json,
+)
+from benchmarks.servers import OracleProcess, emulator
+from percola import PercolaError
+from percola.oracle.client import NetworkOracle
+
+PROCESSES: Final = (1, 2, 4, 8)
+THREADS: Final = (1, 4, 16, 64)
+PAPER: Final = 2_000_000
+_KEPT: Final = 20_000
+"""Latencies of each thread that are kept: the last ones."""
+
+
+class OracleError(PercolaError):
+    """Timestamps were handed out twice, or did not rise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What client processes measured together.
+
+    Attributes:
+        per_second: timestamps of all processes.
+        latency: milliseconds of a draw, as its thread waits.
+        a_call: timestamps a call to the oracle carried.
+        oracle_us: processor time of the oracle a timestamp, in microseconds.
+        oracle_busy: share of a core that the oracle used.
+        client_us: processor time of the clients a timestamp, in microseconds.
+    """
+
+    processes: int
+    threads: int
+    per_second: float
+    latency: Distribution
+    a_call: float
+    oracle_us: float
+    oracle_busy: float
+    client_us: float
+
+    @classmethod
+    def of(cls, threads: int, said: Sequence[dict[str, Any]], oracle_cpu: float) -> Point:
+        """From what each client process said. Raises OracleError if timestamps came twice."""
+        drawn = sum(one["drawn"] for one in said)
+        range_ = max(one["most"] for one in said) - min(one["least"] for one in said) + 1
+        if drawn > range_ or not all(one["rises"] for one in said):
+            raise OracleError(f"{drawn:,} timestamps were drawn of {range_:,}, or did not rise.")
+        latency = Distribution.of([ms for one in said for ms in one["ms"]])
+        assert latency is not None
+        spans = [(int(one["drawn"]), float(one["began"]), float(one["ended"])) for one in said]
+        rate = throughput(spans)
+        return cls(
+            len(said),
+            threads,
+            rate,
+            latency,
+            drawn / max(1, sum(one["calls"] for one in said)),
+            1e6 * oracle_cpu / drawn,
+            oracle_cpu * rate / drawn,
+            1e6 * sum(one["cpu"] for one in said) / drawn,
+        )
+
+
+# --- A client process ---------------------------------------------------------------------
+
+
+def client(address: str, threads: int) -> None:
+    """Draw timestamps in threads, for as many seconds as a line of standard input says."""
+    oracle = NetworkOracle([address])
+    try:
+        oracle.timestamp()
+        print("ready", flush=True)
+        seconds = float(sys.stdin.readline())
+        found: list[dict[str, Any]] = []
+        calls, cpu, began = oracle.statistics()["calls"], time.process_time(), time.monotonic()
+        drawing = [
+            threading.Thread(target=_draw, args=(oracle, began + seconds, found))
+            for _ in range(threads)
+        ]
+        for thread in drawing:
+            thread.start()
+        for thread in drawing:
+            thread.join()
+        said = {
+            "drawn": sum(one["drawn"] for one in found),
+            "least": min(one["least"] for one in found),
+            "most": max(one["most"] for one in found),
+            "rises": len(found) == threads and all(one["rises"] for one in found),
+            "ms": [ms for one in found for ms in one["ms"]],
+            "began": began,
+            "ended": time.monotonic(),
+            "calls": oracle.statistics()["calls"] - calls,
+            "cpu": time.process_time() - cpu,
+        }
+        print(json.dumps(said), flush=True)
+    finally:
+        oracle.close()
+
+
+def _draw(oracle: NetworkOracle, until: float, found: list[dict[str, Any]]) -> None:
+    milliseconds: list[float] = []
+    least = last = oracle.timestamp()
+    drawn, rises = 1, True
+    now = time.monotonic()
+    while now < until:
+        ts = oracle.timestamp()
+        after = time.monotonic()
+        if drawn % _KEPT < len(milliseconds):
+            milliseconds[drawn % _KEPT] = 1000 * (after - now)
+        else:
+            milliseconds.append(1000 * (after - now))
+        rises = rises and ts > last
+        last, now, drawn = ts, after, drawn + 1
+    found.append({"drawn": drawn, "least": least, "most": last, "rises": rises, "ms": milliseconds})
+
+
+# --- The measurement ----------------------------------------------------------------------
+
+
+@contextmanager
+def clients(address: str, processes: int, threads: int) -> Iterator[list[subprocess.Popen[str]]]:
+    """Client processes that are ready."""
+    command = [sys.executable, "-m", "benchmarks.oracle", address, str(threads)]
+    started: list[subprocess.Popen[str]] = []
+    try:
+        for _ in range(processes):
+            started.append(
+                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            )
+        for one in started:
+            assert one.stdout is not None
+            if one.stdout.readline().strip() != "ready":
+                raise OracleError(f"A client of the oracle at {address} ended at once.")
+        yield started
+    finally:
+        for one in started:
+            one.kill()
+            one.wait()
+            for end in (one.stdin, one.stdout):
+                if end is not None:
+                    end.close()
+
+
+def measure(oracle: OracleProcess, processes: int, threads: int, seconds: float) -> Point:
+    """Let client processes draw for some seconds, together."""
+    with clients(oracle.address, processes, threads) as started:
+        cpu = cpu_of(oracle.process.pid)
+        for one in started:
+            assert one.stdin is not None
+            one.stdin.write(f"{seconds}\n")
+            one.stdin.flush()
+        said = []
+        for one in started:
+            assert one.stdout is not None
+            line = one.stdout.readline()
+            if not line:
+                raise OracleError("A client of the oracle failed; its output is above.")
+            said.append(json.loads(line))
+        return Point.of(threads, said, cpu_of(oracle.process.pid) - cpu)
+
+
+def run(console: Console, *, quick: bool) -> None:
+    """Measure, print the table, draw the curves, write the figures as JSON."""
+    processes, threads, seconds = ((1, 2), (1, 16), 0.5) if quick else (PROCESSES, THREADS, 3.0)
+    found = conditions()
+    points = []
+    with (
+        console.status("Oracle …") as status,
+        emulator(),
+        OracleProcess("bigtable://project/percola") as oracle,
+    ):
+        for count in processes:
+            for each in threads:
+                status.update(f"Oracle: {count} processes of {each} clients …")
+                points.append(measure(oracle, count, each, seconds))
+    name = output_name("oracle", quick=quick)
+    picture = OUTPUT / f"{name}.png"
+    plot(points, picture)
+    best = max(points, key=lambda one: one.per_second)
+    path = write_json(
+        name,
+        {"conditions": found, "paper_per_second": PAPER, "points": [asdict(p) for p in points]},
+    )
+    console.print(table(points))
+    console.print(
+        f"Most: {best.per_second:,.0f} timestamps a second (the paper: about {PAPER:,} from one "
+        f"machine), the oracle at {best.oracle_busy:.0%} of a core. Every thread saw its "
+        "timestamps rise, and none was handed out twice.",
+        soft_wrap=True,
+    )
+    console.print(f"On {conditions_line(found)}.", soft_wrap=True)
+    console.print(f"Plot: {picture}   Figures: {path}", style="dim", soft_wrap=True)
+
+
+def table(points: Sequence[Point]) -> Grid:
+    """A row for each number of processes and threads."""
+    grid = Grid("processes", "clients each", "timestamps/s", "median ms", "99th", box=SIMPLE_HEAD)
+    for name in ("a call", "oracle µs", "oracle's core", "clients µs"):
+        grid.add_column(name)
+    for column in grid.columns:
+        column.justify = "right"
+    for one in points:
+        grid.add_row(
+            f"{one.processes}",
+            f"{one.threads}",
+            f"{one.per_second:,.0f}",
+            f"{one.latency.p50:.2f}",
+            f"{one.latency.p99:.2f}",
+            f"{one.a_call:.1f}",
+            f"{one.oracle_us:.1f}",
+            f"{one.oracle_busy:.0%}",
+            f"{one.client_us:.1f}",
+        )
+    return grid
+
+
+def plot(points: Sequence[Point], path: Path) -> None:
+    """Draw throughput and latency over all clients, a line for each number of processes."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(13, 5), layout="constrained")
+    for count in sorted({one.processes for one in points}):
+        line = [one for one in points if one.processes == count]
+        clients_ = [count * one.threads for one in line]
+        left.plot(clients_, [one.per_second for one in line], "o-", label=f"{count} processes")
+        right.plot(clients_, [one.latency.p50 for one in line], "o-", label=f"{count}: median")
+        color = right.lines[-1].get_color()
+        right.plot(clients_, [one.latency.p99 for one in line], "o:", color=color)
+    left.set(xlabel="clients", ylabel="timestamps a second", xscale="log", yscale="log")
+    right.set(xlabel="clients", ylabel="ms a draw (dotted: 99th)", xscale="log", yscale="log")
+    for axes in (left, right):
+        axes.grid(visible=True, alpha=0.3)
+        axes.legend(fontsize=8)
+    figure.suptitle("The oracle: timestamps by clients and processes")
+    figure.savefig(path, dpi=100)
+    pyplot.close(figure)
+
+
+if __name__ == "__main__":
+    client(sys.argv[1], int(sys.argv[2]))
