@@ -40,6 +40,7 @@ from percola.gc.time_log import CommitTimes
 from percola.repository import Repository
 from percola.schema import Column, Family, R, Table, WeakColumn
 from percola.store.base import CellState, Store
+from percola.store.walks import walk_kind
 from percola.transactions.row import Row
 from percola.transactions.snapshot import Snapshot
 
@@ -111,7 +112,7 @@ def settled(repo: Repository, table: Table[Any] | str) -> int:
     name = repo.table(table if isinstance(table, str) else table.name).name
     context = repo.context
     ts = context.oracle.read_timestamp()
-    for cell, start_ts, raw in context.store.walk_kind(Kind.LOCK, name):
+    for cell, start_ts, raw in walk_kind(context.store, Kind.LOCK, name):
         if start_ts <= ts and not context.resolver.try_resolve(cell, start_ts, raw):
             ts = start_ts - 1
     return ts
@@ -128,7 +129,7 @@ def settle(repo: Repository, table: Table[Any] | str, upto: int) -> int:
     latest = context.oracle.read_timestamp()
     if not isinstance(upto, int) or not 0 <= upto <= latest:
         raise UsageError(f"There is no timestamp {upto!r} yet: the last one is {latest}.")
-    for cell, start_ts, raw in context.store.walk_kind(Kind.LOCK, name):
+    for cell, start_ts, raw in walk_kind(context.store, Kind.LOCK, name):
         if start_ts < upto:
             context.resolver.wait_out(cell, start_ts, raw)
     return upto
@@ -258,7 +259,7 @@ def read_changes(
 
     `upto` must be settled. Raises SnapshotTooOldError, NoFeedError.
     """
-    listed = store.walk_changes(table, after, upto, start=start, end=end)
+    listed = store.changes(table, after, upto, start=start, end=end)
     for commit_ts, group in itertools.groupby(listed, key=lambda one: one[0]):
         while some := list(itertools.islice(group, _CHUNK)):
             images = _images(store, table, [one[1] for one in some], commit_ts, wanted)

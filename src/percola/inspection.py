@@ -37,6 +37,7 @@ from percola.connect.local import FORMAT
 from percola.repository import Repository
 from percola.schema import Column, R, Table, WeakColumn
 from percola.store.base import Condition, Delete, Put, RowMutation
+from percola.store.walks import walk_kind
 
 _ACKS: Final = ack_column("", b"").partition(b":")[0] + b":"
 
@@ -390,4 +391,4 @@ def _entries(
     names = sorted(one.name for one in repo.schema) if table is None else [table.name]
     end = b"" if row is None else row + b"\0"
     for name in names:
-        yield from repo.context.store.walk_kind(kind, name, row or b"", end)
+        yield from walk_kind(repo.context.store, kind, name, row or b"", end)

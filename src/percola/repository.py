@@ -48,6 +48,7 @@ from percola.schema import Column, R, Schema, Table
 from percola.store.base import OneStepStore, Store
 from percola.store.counting import CountedStore, StoreCalls, calling_for
 from percola.store.lmdb.environment import DURABILITIES
+from percola.store.walks import walk_kind
 from percola.transactions import retry
 from percola.transactions.active_snapshots import leases_of
 from percola.transactions.lock_resolver import LockResolver
@@ -225,7 +226,7 @@ class Repository:
         counts: Counter[str] = Counter()
         for table in self.schema:
             # A cell's entries are adjacent; it is counted once.
-            entries = self.context.store.walk_kind(Kind.NOTIFY, table.name)
+            entries = walk_kind(self.context.store, Kind.NOTIFY, table.name)
             for cell, _ in itertools.groupby(entries, key=lambda entry: entry[0]):
                 counts[f"{cell.table}.{cell.column.decode()}"] += 1
         return dict(counts)
@@ -248,7 +249,7 @@ class Repository:
             1
             for table in self.schema
             for _ in itertools.groupby(
-                store.walk_kind(Kind.FAILED, table.name), key=lambda entry: entry[0]
+                walk_kind(store, Kind.FAILED, table.name), key=lambda entry: entry[0]
             )
         )
 

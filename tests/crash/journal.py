@@ -17,6 +17,7 @@ from typing import Any, Final
 from percola import Repository, Table
 from percola.cells import Kind
 from percola.errors import SnapshotTooOldError
+from percola.store.walks import walk_kind
 from tests.crash.ledger import broken_cells
 
 writers: Final = Table("writers")
@@ -100,7 +101,7 @@ def look(repo: Repository) -> Found:
     store = repo.context.store
     for table in SCHEMA:
         for kind in (Kind.LOCK, Kind.NOTIFY, Kind.FAILED):
-            for cell, _, _ in store.walk_kind(kind, table.name):
+            for cell, _, _ in walk_kind(store, kind, table.name):
                 if kind is not Kind.NOTIFY:
                     torn.append(f"{cell} has a {kind.name} entry at rest")
         store.tablets(table.name)

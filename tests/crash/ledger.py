@@ -22,6 +22,7 @@ from typing import Any, Final
 from percola import Repository, Table, Transaction, Worker, WorkerOptions, inspection, observer
 from percola.cells import MAX_TS, Cell, Kind, Op, ack_column, decode_ts, decode_write
 from percola.maintenance.check import Severity, check
+from percola.store.walks import scan_writes, walk_kind
 
 bank: Final = Table("bank")
 balance: Final = bank.column("balance", int)
@@ -130,13 +131,13 @@ def check_no_locks(repo: Repository) -> None:
 
 def check_one_version(repo: Repository) -> None:
     """Of every account's cell the collector has left one version, and of a deleted one none."""
-    found, _ = repo.context.store.versions(bank.name)
+    found, _ = scan_writes(repo.context.store, bank.name)
     many = [(str(cell), len(records)) for cell, records in found if len(records) != 1]
     assert not many, many
     kept = {cell.row for cell, records in found if decode_write(records[0][1]).op is Op.PUT}
     assert kept == {cell.row for cell, _ in found}
     data = {
-        (cell.row, cell.column) for cell, _, _ in repo.context.store.walk_kind(Kind.DATA, "bank")
+        (cell.row, cell.column) for cell, _, _ in walk_kind(repo.context.store, Kind.DATA, "bank")
     }
     assert data == {(one.row, one.column) for one, _ in found if one.column == note.key}
 

@@ -99,7 +99,7 @@ def refused():
 in_child(first)
 write(b"parent")
 in_child(refused)
-assert [cell.row for cell, _, _ in store.walk_kind(Kind.DATA, "t")] == [b"child", b"parent"]
+assert [cell.row for cell, _, _ in walk_kind(store, Kind.DATA, "t")] == [b"child", b"parent"]
 """
 
 _LOCK_SERVICE = """

@@ -28,6 +28,7 @@ from percola import ConflictingOptionsError, NotARepositoryError, Repository, Us
 from percola.catalog import SYSTEM_TABLE
 from percola.cells import Kind
 from percola.spark import Fleet, FleetError, run_workers, spark_context
+from percola.store.walks import walk_kind
 
 Wait = Callable[..., Any]
 
@@ -55,7 +56,7 @@ def pids(fleet: Fleet) -> list[int]:
 
 
 def rows_of_fleets(repo: Repository) -> int:
-    found = repo.context.store.walk_kind(Kind.DATA, SYSTEM_TABLE, b"fleet/", b"fleet0")
+    found = walk_kind(repo.context.store, Kind.DATA, SYSTEM_TABLE, b"fleet/", b"fleet0")
     return sum(1 for _ in found)
 
 

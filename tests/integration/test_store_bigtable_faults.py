@@ -18,6 +18,7 @@ from percola.oracle.embedded import EmbeddedOracle
 from percola.store.base import Condition, RowMutation, Store
 from percola.store.bigtable.store import BigtableStore
 from percola.store.memory import MemoryStore
+from percola.store.walks import walk_kind
 from percola.testing.conformance.fixtures import lock, written
 
 WaitUntil = Callable[..., object]
@@ -88,7 +89,7 @@ def test_a_lost_reply_for_one_row_of_a_batch_leaves_every_row_whole(
     with pytest.raises(OutcomeUnknownError):
         store.mutate(batch)
     assert relay.cut == 1
-    found = list(store.walk_kind(Kind.LOCK, "t"))
+    found = list(walk_kind(store, Kind.LOCK, "t"))
     rows = {cell.row for cell, _, _ in found}
     assert len(found) == 2 * len(rows) > 0
 
@@ -162,7 +163,7 @@ def test_a_transfer_is_made_once_whichever_answer_is_lost(emulator: Emulator, re
     relay.disarm()
     # Every answer of a transfer has been lost once: two reads, two prewrites, two commits, …
     assert lost >= 6
-    assert list(store.walk_kind(Kind.LOCK, "accounts")) == []
+    assert list(walk_kind(store, Kind.LOCK, "accounts")) == []
 
 
 # --- Servers that hang or are gone ------------------------------------------------------
@@ -305,7 +306,7 @@ def test_a_process_that_knew_of_no_feed_lists_its_changes_once_another_keeps_it(
     writer.mutate([RowMutation("t", b"r", (), written(COLUMN, 5, b"v"))])
     keeper.keep_feed("t")
     writer.mutate([RowMutation("t", b"r", (), written(COLUMN, 7, b"v"))])
-    assert [one.commit_ts for one in keeper.walk_changes("t", 0, 99)] == [7]
+    assert [one.commit_ts for one in keeper.changes("t", 0, 99)] == [7]
 
 
 # --- What a transaction costs -----------------------------------------------------------

@@ -14,6 +14,7 @@ from percola.cells import MAX_TS, Cell, Kind
 from percola.errors import OutcomeUnknownError
 from percola.store.base import Condition, Delete, Put, RowMutation
 from percola.store.bigtable.store import BigtableStore
+from percola.store.walks import walk_kind
 from percola.testing.conformance.fixtures import lock
 
 COLUMN = b"c"
@@ -61,7 +62,7 @@ def test_looking_for_work_asks_nothing_of_the_tables_themselves(
     made = asked(store, monkeypatch)
     assert not repo.is_idle()
     assert repo.pending() == {"pages.body": 1}
-    assert [cell.row for cell, _, _ in store.walk_kind(Kind.NOTIFY, "pages")] == [b"dirty"]
+    assert [cell.row for cell, _, _ in walk_kind(store, Kind.NOTIFY, "pages")] == [b"dirty"]
     assert not Worker(repo, [measure]).is_idle()
     assert {table for _, table in made} == {"1-pages"}
     made.clear()
@@ -93,7 +94,7 @@ def test_a_commit_puts_its_notify_entries_between_its_locks_and_its_commit_point
         "MutateRows 1-pages",
         "CheckAndMutateRow pages",
     ]
-    assert [ts for _, ts, _ in store.walk_kind(Kind.NOTIFY, "pages")] == [t.commit_ts]
+    assert [ts for _, ts, _ in walk_kind(store, Kind.NOTIFY, "pages")] == [t.commit_ts]
 
 
 def test_a_refused_mutation_leaves_no_more_than_a_hint_and_deletes_nothing(

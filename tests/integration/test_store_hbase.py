@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from percola.cells import MAX_TS, Cell, Kind, Op
 from percola.store.base import Condition, Delete, Put, RowMutation, Store
 from percola.store.hbase.store import HBaseStore
+from percola.store.walks import walk_kind
 from percola.testing import StoreConformance
 from percola.testing.conformance.fixtures import COLUMN, lock, numbers, written
 from percola.testing.conformance.model import Comparison, Operation, looks, mutations
@@ -76,7 +77,7 @@ class TestHBaseStore(InHBase, StoreConformance):
         absent = [Condition(False, Kind.LOCK, COLUMN, 0, MAX_TS)]
         batch = [RowMutation(table, row, absent, [lock(COLUMN, 5)]) for row in rows]
         assert store.mutate(batch) == [i not in refused for i in range(200)]
-        held = {cell.row: ts for cell, ts, _ in store.walk_kind(Kind.LOCK, table)}
+        held = {cell.row: ts for cell, ts, _ in walk_kind(store, Kind.LOCK, table)}
         assert list(held) == sorted(rows)
         assert held == {row: 2 if i in refused else 5 for i, row in enumerate(rows)}
 
@@ -106,7 +107,7 @@ class TestHBaseStore(InHBase, StoreConformance):
             store.mutate([RowMutation(table, row, noted, [lock(COLUMN, 7)]) for row in rows])
         )
         assert store._calls.made["mutate"] > made + 1, "servers read as much for one call"
-        assert sum(1 for _ in store.walk_kind(Kind.LOCK, table)) == len(rows)
+        assert sum(1 for _ in walk_kind(store, Kind.LOCK, table)) == len(rows)
 
     def test_each_region_of_the_tables_of_these_tests_stands_on_a_server_of_its_own(
         self, store: HBaseStore, table: str, feed: str

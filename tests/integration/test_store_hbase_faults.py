@@ -26,6 +26,7 @@ from percola.errors import (
 from percola.store.base import Condition, RowMutation, Store
 from percola.store.hbase.jvm import java_class, java_objects
 from percola.store.hbase.store import HBaseStore
+from percola.store.walks import walk_kind
 from percola.testing.conformance.fixtures import lock
 from percola.testing.histories.recorder import RecordedTransaction, Recorder
 from percola.testing.histories.timestamps import check
@@ -70,7 +71,7 @@ def test_a_region_that_splits_amid_batches_costs_no_row_and_no_unknown_outcome(
     assert [one.start for one in store.tablets("t")] == [b"", b"0/00250"]
     rows = [cell.row for cell, _ in _scan(store)]
     assert len(rows) == len(set(rows)) == 500 + 300 * len(rounds)
-    assert list(store.walk_kind(Kind.LOCK, "t")) == []
+    assert list(walk_kind(store, Kind.LOCK, "t")) == []
 
 
 def _scan(store: Store) -> list[tuple[Cell, object]]:
@@ -180,7 +181,7 @@ def test_regions_that_split_and_move_just_before_a_batch_is_written_cost_no_row(
     assert store.mutate(batch) == [True] * len(rows)
     assert store.statistics()["mutate"] > sent + 1
     assert store.mutate(batch) == [False] * len(rows)
-    found = [cell.row for cell, _, _ in store.walk_kind(Kind.LOCK, "t") if cell.column == COLUMN]
+    found = [cell.row for cell, _, _ in walk_kind(store, Kind.LOCK, "t") if cell.column == COLUMN]
     assert found == sorted(rows)
 
 
@@ -252,7 +253,7 @@ def test_a_server_killed_amid_batches_leaves_every_row_whole_and_its_regions_com
     wait_until(lambda: working.done() or len(applied) > before + 200, seconds=100)
     stop.set()
     working.result(DEADLINE)
-    found = list(store.walk_kind(Kind.LOCK, "t"))
+    found = list(walk_kind(store, Kind.LOCK, "t"))
     rows = {cell.row for cell, _, _ in found}
     assert len(found) == 2 * len(rows)
     assert set(applied) <= rows
@@ -402,5 +403,5 @@ def test_a_bank_is_whole_while_regions_move_and_split_a_server_is_killed_and_rep
     assert recorder.run(repo, add_up) == ACCOUNTS * EACH
     violations = check(recorder.history)
     assert not violations, explain(violations, len(recorder.history))
-    assert list(store.walk_kind(Kind.LOCK, "accounts")) == []
+    assert list(walk_kind(store, Kind.LOCK, "accounts")) == []
     assert losses.applied and losses.unsent

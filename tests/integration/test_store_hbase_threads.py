@@ -18,6 +18,7 @@ from percola import Table
 from percola.cells import Cell, Kind
 from percola.store.base import Condition, Delete, Put, RowMutation
 from percola.store.hbase.jvm import java_class
+from percola.store.walks import scan_writes
 from percola.testing.conformance.fixtures import written
 
 WaitUntil = Callable[..., object]
@@ -208,4 +209,4 @@ def test_notifications_are_found_without_reading_the_table(hbase: HBase) -> None
     found = store.scan_kind(Kind.NOTIFY, "t")
     assert found == ([(Cell("t", rows[1500], COLUMN), 5, b"")], None)
     finding = shortest(lambda: store.scan_kind(Kind.NOTIFY, "t"))
-    assert finding < shortest(lambda: store.versions("t", limit=10_000)) / 3
+    assert finding < shortest(lambda: scan_writes(store, "t", limit=10_000)) / 3

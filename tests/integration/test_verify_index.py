@@ -26,6 +26,7 @@ from percola import (
 )
 from percola.catalog import SYSTEM_TABLE
 from percola.cells import Kind
+from percola.store.walks import walk_kind
 from webindex import tables
 from webindex.batch.compare import KEPT
 from webindex.batch.verdict import Verdict
@@ -101,7 +102,7 @@ def test_an_index_that_was_worked_off_holds_all_invariants(
     assert all(one.compared > 5 for one in verdict.judged if one.invariant != 11)
     with open_repository(str(worked_off)) as repo, repo.snapshot() as now:
         # It writes nothing, not even that it reads: no hold outlives it.
-        assert not list(repo.context.store.walk_kind(Kind.DATA, SYSTEM_TABLE, b"hold/", b"hold0"))
+        assert not list(walk_kind(repo.context.store, Kind.DATA, SYSTEM_TABLE, b"hold/", b"hold0"))
         members = {
             frozenset(one["url"].removeprefix(SITE) for one in row.family(tables.member).values())
             for row in now.scan(tables.clusters, columns=[tables.member])

@@ -36,6 +36,7 @@ from percola import (
 from percola.cells import MAX_TS, Cell, Kind
 from percola.gc.collector import Collected, GarbageCollector
 from percola.store.base import OneStepStore, RowMutation
+from percola.store.walks import scan_writes
 
 bank = Table("bank")
 bal = bank.column("bal", int)
@@ -71,7 +72,7 @@ def records(ground: Ground) -> list[tuple[Cell, int]]:
     """Every write record and every value of the tables."""
     found = []
     for table in TABLES:
-        for cell, versions in ground.store.versions(table.name, limit=10_000)[0]:
+        for cell, versions in scan_writes(ground.store, table.name, limit=10_000)[0]:
             found += [(cell, ts) for ts, _ in versions]
             found += [(cell, ts) for ts, _ in ground.store.entries(cell, Kind.DATA, 0, MAX_TS)]
     return found
@@ -187,18 +188,18 @@ def test_a_collector_that_is_stopped_is_followed_by_one_that_goes_on_where_it_wa
 
 
 class _NotedWalks(PassingStore):
-    """Notes where in the table `bank` each look at its versions begins."""
+    """Notes where in the table `bank` each look at its write records begins."""
 
     def __init__(self, inner: OneStepStore) -> None:
         super().__init__(inner)
         self.walked: list[bytes] = []
 
-    def versions(
-        self, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
-    ) -> tuple[list[tuple[Cell, list[tuple[int, bytes]]]], bytes | None]:
-        if table == "bank":
+    def scan_kind(
+        self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+    ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
+        if kind is Kind.WRITE and table == "bank":
             self.walked.append(start)
-        return super().versions(table, start, end, limit)
+        return super().scan_kind(kind, table, start, end, limit)
 
 
 def test_collectors_that_are_all_stopped_after_one_look_get_everywhere_together(

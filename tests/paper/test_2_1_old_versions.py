@@ -15,6 +15,7 @@ from percola import Collected, Repository, SnapshotTooOldError, Table, Transacti
 from percola.cells import MAX_TS, Cell, Kind
 from percola.inspection import failures, retry_failures
 from percola.observers.observer import Observer
+from percola.store.walks import scan_writes
 
 bank = Table("bank")
 bal = bank.column("bal", int)
@@ -51,7 +52,7 @@ def records(ground: Ground) -> list[tuple[Cell, int]]:
     """Every write record and every value of the tables."""
     found = []
     for table in TABLES:
-        for cell, versions in ground.store.versions(table.name, limit=10_000)[0]:
+        for cell, versions in scan_writes(ground.store, table.name, limit=10_000)[0]:
             found += [(cell, ts) for ts, _ in versions]
             found += [(cell, ts) for ts, _ in ground.store.entries(cell, Kind.DATA, 0, MAX_TS)]
     return found

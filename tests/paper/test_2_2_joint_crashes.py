@@ -31,6 +31,7 @@ from percola import Repository
 from percola.cells import MAX_TS, Cell, Kind
 from percola.errors import CommitUnknownError, OutcomeUnknownError, RolledBackError
 from percola.store.base import Put, RowMutation
+from percola.store.walks import scan_writes
 from percola.transactions.jobs import (
     JOBS,
     JobOverError,
@@ -354,7 +355,7 @@ def test_markers_leave_no_value_and_the_commit_point_is_one_mutation(
     one = joint(repo)
     parts = [write(one, p, [row(f"row {p}", "new")]) for p in range(5)]
     commit_ts = one.commit(parts)
-    seam_rows = ground.store.versions(JOBS.name)[0]
+    seam_rows = scan_writes(ground.store, JOBS.name)[0]
     at_commit = [cell for cell, records in seam_rows if records[0][0] == commit_ts]
     assert len(at_commit) == 11, "five markers, five seats, and the state"
     kept = ground.store.entries(Cell(JOBS.name, b"job", STATE.key), Kind.WRITE, 0, MAX_TS)

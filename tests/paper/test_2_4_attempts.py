@@ -18,6 +18,7 @@ from percola.inspection import failures
 from percola.oracle.embedded import EmbeddedOracle
 from percola.store.base import Put, RowMutation
 from percola.store.memory import MemoryStore
+from percola.store.walks import walk_kind
 
 docs = Table("docs")
 contents = docs.column("contents", str, observed=True)
@@ -142,7 +143,7 @@ def test_n5_a_mark_without_the_failed_entry_is_not_believed(
 
     write(repo, "a")
     context = repo.context
-    [(cell, ts, _)] = context.store.walk_kind(Kind.NOTIFY, "docs")
+    [(cell, ts, _)] = walk_kind(context.store, Kind.NOTIFY, "docs")
     mark = Put(Kind.NOTIFY, cell.column, ts, encode_attempts({"broken": Attempts(2, None)}))
     context.store.mutate([RowMutation("docs", cell.row, (), [mark])])
     Worker(repo, [broken, fine], attempts=2, **QUICK).run_until_idle()

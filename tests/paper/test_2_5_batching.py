@@ -11,7 +11,7 @@ from stores import Ground, PassingStore, in_thread, phase
 import percola
 from percola import Repository, Table
 from percola.cells import Cell, Kind
-from percola.store.base import Blocked, CellState, Put, Reader, RowMutation
+from percola.store.base import CellState, Put, RowMutation
 from percola.store.lmdb.store import LmdbStore
 from percola.transactions.read_cache import (
     BATCH_BYTES,
@@ -43,15 +43,6 @@ class CountingStore(PassingStore):
     def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
         self.reads.append(len(cells))
         return self.inner.read(cells, ts)
-
-    def reader(self, table: str, column: bytes) -> Reader:
-        read = self.inner.reader(table, column)
-
-        def counted(row: bytes, ts: int) -> bytes | Blocked | None:
-            self.reads.append(1)
-            return read(row, ts)
-
-        return counted
 
 
 def counted(ground: Ground) -> tuple[CountingStore, Repository]:

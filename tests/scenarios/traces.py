@@ -14,6 +14,7 @@ from typing import Final
 
 from percola import Repository
 from percola.cells import Op, ack_column, decode_write
+from percola.store.walks import scan_writes
 
 LOADED: Final = frozenset(
     {
@@ -86,7 +87,7 @@ def traced(repo: Repository, since: int = 0) -> Trace:
     for table in repo.schema:
         position: bytes | None = b""
         while position is not None:
-            cells, position = store.versions(table.name, position, limit=4096)
+            cells, position = scan_writes(store, table.name, position, limit=4096)
             for cell, versions in cells:
                 for commit_ts, raw in itertools.takewhile(lambda one: one[0] > since, versions):
                     if decode_write(raw).op is not Op.ROLLBACK:

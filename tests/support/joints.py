@@ -10,6 +10,7 @@ from stores import Ground, ScriptedClock
 from percola import Repository, Table
 from percola.cells import Kind, Op, decode_write
 from percola.maintenance.check import check
+from percola.store.walks import scan_writes
 from percola.transactions.jobs import JOBS, Attempt, JointTransaction, Part, RowWrites, new_run
 
 docs = Table("docs")
@@ -70,6 +71,6 @@ def titles_unlocked(ground: Ground) -> dict[str, int]:
     """What has been committed, whatever is locked."""
     return {
         str(cell): records[0][0]
-        for cell, records in ground.store.versions("docs")[0]
+        for cell, records in scan_writes(ground.store, "docs")[0]
         if decode_write(records[0][1]).op is not Op.ROLLBACK
     }

@@ -15,6 +15,7 @@ from percola import JSON, Repository, StoreError, Table
 from percola.cells import Kind, Op, decode_write
 from percola.maintenance.check import check
 from percola.store.base import RowMutation
+from percola.store.walks import scan_writes, walk_kind
 from percola.transactions.jobs import JOBS
 
 docs = Table("docs")
@@ -109,7 +110,7 @@ def visible(repo: Repository) -> dict[str, int]:
     found: dict[str, int] = {}
     position: bytes | None = b""
     while position is not None:
-        cells, position = repo.context.store.versions("docs", position, limit=5000)
+        cells, position = scan_writes(repo.context.store, "docs", position, limit=5000)
         for cell, records in cells:
             if decode_write(records[0][1]).op is not Op.ROLLBACK:
                 found[cell.row.decode()] = 1
@@ -130,7 +131,7 @@ def assert_written_once(repo: Repository, rows: int = ROWS, *, start: int = 0) -
         assert len(versions) == rows
         assert {count for _, count in versions} == {1}, "a row was committed twice"
     store = repo.context.store
-    notified = [cell.row for cell, _, _ in store.walk_kind(Kind.NOTIFY, "docs")]
+    notified = [cell.row for cell, _, _ in walk_kind(store, Kind.NOTIFY, "docs")]
     assert len(notified) == len(set(notified)) == rows
     assert_nothing_left(repo)
 
@@ -140,12 +141,12 @@ def assert_nothing_left(repo: Repository) -> None:
     store = repo.context.store
     for table in ("docs", JOBS.name):
         with contextlib.suppress(percola.UnknownTableError):
-            assert [str(cell) for cell, _, _ in store.walk_kind(Kind.LOCK, table)] == []
+            assert [str(cell) for cell, _, _ in walk_kind(store, Kind.LOCK, table)] == []
     assert [str(finding) for finding in check(repo)] == []
 
 
 def _versions(repo: Repository) -> Iterator[Any]:
     position: bytes | None = b""
     while position is not None:
-        cells, position = repo.context.store.versions("docs", position, limit=5000)
+        cells, position = scan_writes(repo.context.store, "docs", position, limit=5000)
         yield from cells

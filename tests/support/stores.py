@@ -36,16 +36,11 @@ from percola.oracle.base import Oracle
 from percola.oracle.embedded import EmbeddedOracle
 from percola.schema import Column
 from percola.store.base import (
-    CellState,
-    ChangedRow,
-    OneStepConflict,
     OneStepStore,
-    OneStepWrite,
     Put,
-    Reader,
     RowMutation,
-    Tablet,
 )
+from percola.store.forwarding import ForwardingOneStepStore
 from percola.store.lmdb.store import LmdbStore
 from percola.store.memory import MemoryStore
 
@@ -150,99 +145,11 @@ def repo(ground: Ground, request: pytest.FixtureRequest) -> Repository:
 # --- The seam ---------------------------------------------------------------------------
 
 
-class PassingStore(OneStepStore):
-    """Hands every call on to another store; subclasses override what they care about."""
-
-    def __init__(self, inner: OneStepStore) -> None:
-        self.inner = inner
-        self.limits, self.latest_arrival = inner.limits, inner.latest_arrival
-        self.has_notify_table = inner.has_notify_table
-
-    def create_tables(self, names: Iterable[str]) -> None:
-        self.inner.create_tables(names)
-
-    def check_row(self, table: str, row: bytes) -> None:
-        self.inner.check_row(table, row)
-
-    def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
-        return self.inner.mutate(batch)
-
-    def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
-        return self.inner.read(cells, ts)
-
-    def reader(self, table: str, column: bytes) -> Reader:
-        return self.inner.reader(table, column)
-
-    def entries(
-        self, cell: Cell, kind: Kind, low: int, high: int, limit: int | None = None
-    ) -> list[tuple[int, bytes]]:
-        return self.inner.entries(cell, kind, low, high, limit)
-
-    def scan(
-        self,
-        table: str,
-        start: bytes,
-        end: bytes,
-        ts: int,
-        *,
-        columns: Sequence[tuple[bytes, bool]] | None = None,
-        limit: int = 256,
-    ) -> tuple[list[tuple[Cell, CellState]], bytes | None]:
-        return self.inner.scan(table, start, end, ts, columns=columns, limit=limit)
-
-    def scan_kind(
-        self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
-    ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
-        return self.inner.scan_kind(kind, table, start, end, limit)
-
-    def versions(
-        self, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
-    ) -> tuple[list[tuple[Cell, list[tuple[int, bytes]]]], bytes | None]:
-        return self.inner.versions(table, start, end, limit)
-
-    def safe_point(self) -> int:
-        return self.inner.safe_point()
-
-    def check_safe_point(self, ts: int) -> None:
-        self.inner.check_safe_point(ts)
-
-    def raise_safe_point(self, ts: int) -> None:
-        self.inner.raise_safe_point(ts)
-
-    def keep_feed(self, table: str) -> None:
-        self.inner.keep_feed(table)
-
-    def changes(
-        self, table: str, start: tuple[int, bytes], upto: int, limit: int = 1024
-    ) -> tuple[list[ChangedRow], tuple[int, bytes] | None]:
-        return self.inner.changes(table, start, upto, limit)
-
-    def lists_change(self, cell: Cell, commit_ts: int) -> bool:
-        return self.inner.lists_change(cell, commit_ts)
-
-    def forget_changes(self, table: str, upto: int, limit: int = 4096) -> int:
-        return self.inner.forget_changes(table, upto, limit)
-
-    def tablets(self, table: str) -> list[Tablet]:
-        return self.inner.tablets(table)
+class PassingStore(ForwardingOneStepStore):
+    """Passes every call on; the ground closes the store itself."""
 
     def close(self) -> None:
-        pass  # The ground closes the store itself.
-
-    def commit_one_step(
-        self,
-        start_ts: int,
-        writes: Sequence[OneStepWrite],
-        notifications: Sequence[Cell] = (),
-        deletes: Sequence[tuple[Kind, Cell, int]] = (),
-    ) -> int | OneStepConflict:
-        return self.inner.commit_one_step(start_ts, writes, notifications, deletes)
-
-    def draw(self, count: int = 1) -> int:
-        return self.inner.draw(count)
-
-    def last_drawn(self) -> int:
-        return self.inner.last_drawn()
+        pass
 
 
 Hook = Callable[[RowMutation, Callable[[], bool]], bool]

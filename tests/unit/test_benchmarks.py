@@ -27,6 +27,7 @@ from benchmarks.measure import (
 )
 from benchmarks.stages import Stage, Stages
 from percola.cells import Op, decode_write
+from percola.store.walks import scan_writes
 from webindex.crawl.warc import Capture, read_captures
 from webindex.page.pages import Page, parse
 
@@ -115,8 +116,12 @@ def test_the_locked_cells_have_a_lock_only_record_for_each_of_so_many_transactio
         for locks in (0, 7):
             locked_cells.fill(repo, locks)
         for locks in (0, 7):
-            cells, _ = repo.context.store.versions(
-                "cells", f"{locks:07}/".encode(), f"{locks:07}0".encode(), limit=1000
+            cells, _ = scan_writes(
+                repo.context.store,
+                "cells",
+                f"{locks:07}/".encode(),
+                f"{locks:07}0".encode(),
+                limit=1000,
             )
             found = {
                 (cell.row.decode(), cell.column): Counter(

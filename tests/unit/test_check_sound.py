@@ -196,11 +196,6 @@ class MovingStore(PassingStore):
         super().__init__(inner)
         self.move: Callable[[], None] = lambda: None
 
-    def versions(self, *args: Any, **more: Any) -> Any:
-        found = super().versions(*args, **more)
-        self.move()
-        return found
-
     def scan_kind(self, *args: Any, **more: Any) -> Any:
         found = super().scan_kind(*args, **more)
         self.move()

@@ -26,6 +26,7 @@ from percola import Repository
 from percola.catalog import SYSTEM_TABLE
 from percola.cells import Kind
 from percola.maintenance.check import Severity, check
+from percola.store.walks import walk_kind
 
 __all__ = ["folder", "repo"]
 
@@ -102,7 +103,7 @@ def test_a_killed_rerun_is_resumed_and_every_row_runs_again(
     work(app, repo, "app:second")
     assert sizes(repo) == {-1}
     assert [str(one) for one in check(repo) if one.severity is not Severity.NOTE] == []
-    assert not list(repo.context.store.walk_kind(Kind.DATA, SYSTEM_TABLE, b"rerun/", b"rerun0"))
+    assert not list(walk_kind(repo.context.store, Kind.DATA, SYSTEM_TABLE, b"rerun/", b"rerun0"))
 
 
 @pytest.fixture

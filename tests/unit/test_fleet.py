@@ -30,6 +30,7 @@ from percola.spark import WorkerStatus, run_workers
 from percola.spark.fleet.board import Board, Order, Report, clear_abandoned
 from percola.spark.fleet.status import Place
 from percola.spark.fleet.task import Ending, Task, attempts_of, epoch_of, run_task, work
+from percola.store.walks import walk_kind
 
 Wait = Callable[..., Any]
 
@@ -47,7 +48,7 @@ def board(repo: Repository) -> Board:
 
 def entries(repo: Repository) -> list[tuple[bytes, int]]:
     """What stands in the rows of fleets: column and timestamp."""
-    found = repo.context.store.walk_kind(Kind.DATA, SYSTEM_TABLE, b"fleet/", b"fleet0")
+    found = walk_kind(repo.context.store, Kind.DATA, SYSTEM_TABLE, b"fleet/", b"fleet0")
     return [(cell.column, ts) for cell, ts, _ in found]
 
 

@@ -33,7 +33,7 @@ def put(store: LmdbStore, ts: int) -> None:
 
 
 def listed(store: LmdbStore) -> list[int]:
-    return [one.commit_ts for one in store.walk_changes("docs", 0, 2**62)]
+    return [one.commit_ts for one in store.changes("docs", 0, 2**62)]
 
 
 def write_when_told(pipe: Connection, folder: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_shared_file_of_a_repository_from_before_there_were_feeds_is_enlarged(
     assert store.safe_point() == 40
     store.keep_feed("docs")
     put(store, 50)
-    assert [one.commit_ts for one in store.walk_changes("docs", 40, 2**62)] == [50]
+    assert [one.commit_ts for one in store.changes("docs", 40, 2**62)] == [50]
     store.close()
 
 

@@ -10,6 +10,7 @@ from children import Child, hear, say
 
 from percola import SnapshotTooOldError
 from percola.cells import Cell
+from percola.store.capabilities import reader_of
 from percola.store.lmdb.store import LmdbStore
 
 CELL = Cell("docs", b"r", b"c")
@@ -63,7 +64,7 @@ def test_a_shared_file_that_is_a_little_ahead_stays_so(tmp_path: Path) -> None:
 
 def look(pipe: Connection, folder: Path) -> None:
     store = LmdbStore(folder, durability="relaxed")
-    reader = store.reader("docs", b"c")
+    reader = reader_of(store, "docs", b"c")
     while hear(pipe):
         try:
             reader(b"r", 10)

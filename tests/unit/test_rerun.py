@@ -25,6 +25,7 @@ from percola import (
 from percola.catalog import SYSTEM_TABLE
 from percola.cells import Kind
 from percola.maintenance.check import Severity, check
+from percola.store.walks import walk_kind
 
 __all__ = ["ground", "repo"]
 
@@ -245,7 +246,7 @@ def test_an_interrupted_rerun_goes_on_where_it_was(repo: Repository) -> None:
     assert repo.pending()["docs.text"] == 1000 - marked
     drain(repo, measure_twice)
     assert set(sizes(repo).values()) == {2}
-    assert not list(repo.context.store.walk_kind(Kind.DATA, SYSTEM_TABLE, b"rerun/", b"rerun0"))
+    assert not list(walk_kind(repo.context.store, Kind.DATA, SYSTEM_TABLE, b"rerun/", b"rerun0"))
 
 
 def test_an_interrupted_rerun_of_many_prefixes_goes_on_where_it_was(repo: Repository) -> None:

@@ -215,14 +215,14 @@ def test_where_no_change_was_found_none_is_looked_for_again_and_what_comes_is_fo
 ) -> None:
     """On a store of servers a look at the feed may read the whole table."""
     looks = []
-    walk = LmdbStore.walk_changes
+    walk = LmdbStore.changes
 
     def slow(self: LmdbStore, *args: Any, **kwargs: Any) -> Any:
         looks.append(clock.now)
         clock.now += 2
         return walk(self, *args, **kwargs)
 
-    monkeypatch.setattr(LmdbStore, "walk_changes", slow)
+    monkeypatch.setattr(LmdbStore, "changes", slow)
     start = {"ts": put(repo, "a", 1), "stream": "s"}
     query = Query(repo)
     for _ in range(40):
@@ -270,7 +270,7 @@ def test_a_large_batch_is_cut_into_ranges_with_about_equally_many_changes(
         sum(1 for _ in feed.read_changes(store, "docs", 0, upto, start=start, end=end))
         for start, end in feed_ranges.change_ranges(store, "docs", 0, upto, 4)
     ]
-    assert sum(counts) == sum(1 for _ in store.walk_changes("docs", 0, upto))
+    assert sum(counts) == sum(1 for _ in store.changes("docs", 0, upto))
     assert max(counts) < 2 * min(counts)
     assert len(feed_ranges.change_ranges(store, "docs", upto - 1, upto)) == 1
     assert feed_ranges.change_ranges(store, "docs", upto, upto) == []

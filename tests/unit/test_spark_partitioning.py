@@ -16,6 +16,7 @@ from percola.spark.read.filters import intersected
 from percola.store.base import Put, RowMutation, Store
 from percola.store.lmdb.store import LmdbStore
 from percola.store.memory import MemoryStore
+from percola.store.walks import scan_writes
 
 _CHANGES = [Put(Kind.WRITE, b"c", 2, encode_write(Op.PUT, 1, b"v"))]
 
@@ -37,7 +38,7 @@ def fill(store: Store, rows: list[bytes]) -> None:
 def counted(store: Store, ranges: list[tuple[bytes, bytes]]) -> list[int]:
     found = []
     for start, end in ranges:
-        cells, following = store.versions("t", start, end, 10**9)
+        cells, following = scan_writes(store, "t", start, end, 10**9)
         assert following is None
         found.append(len(cells))
     return found

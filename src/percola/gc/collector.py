@@ -49,6 +49,7 @@ from percola.gc.retention_holds import RETENTION, holds
 from percola.gc.rules import garbage_of_row
 from percola.gc.time_log import TimeLog
 from percola.store.base import Condition, Delete, Put, RowMutation
+from percola.store.walks import scan_writes, walk_kind
 from percola.transactions.snapshot import TransactionContext
 
 _CURSOR: Final = Cell(SYSTEM_TABLE, b"gc", b"@cursor")
@@ -188,7 +189,7 @@ class GarbageCollector:
             if hold.ts < chosen:
                 chosen, why = hold.ts, f"{hold.name!r} holds {hold.ts} back"
         for table in tables:
-            for cell, start_ts, raw in self._store.walk_kind(Kind.LOCK, table):
+            for cell, start_ts, raw in walk_kind(self._store, Kind.LOCK, table):
                 if start_ts < chosen and not self._resolved(cell, start_ts, raw, collected):
                     why = f"the transaction that started at {start_ts} is still committing"
                     chosen = start_ts
@@ -229,7 +230,7 @@ class GarbageCollector:
                 if stopped():
                     self._save_cursor(0, table, row)
                     return
-                cells, row = self._store.versions(table, row, end, _RECORDS)
+                cells, row = scan_writes(self._store, table, row, end, _RECORDS)
                 self._remove(cells, observed[table], settled, collected)
                 progress(collected)
                 now = clock.monotonic()

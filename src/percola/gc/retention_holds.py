@@ -24,6 +24,7 @@ from percola.cells import MAX_TS, Cell, Kind
 from percola.clock import Clock
 from percola.errors import ConflictingOptionsError, DamagedRecordError, SnapshotTooOldError
 from percola.store.base import Condition, Delete, Put, RowMutation, Store
+from percola.store.walks import walk_kind
 
 RETENTION: Final = 24 * 3600.0
 """The default retention: seconds for which superseded versions are kept."""
@@ -110,7 +111,7 @@ def _say(store: Store, cell: Cell, versions: list[int], record: bytes | None) ->
 def _all(store: Store) -> Iterator[tuple[RetentionHold, list[int]]]:
     """All holds, including expired ones, with their versions, newest first."""
     found: dict[bytes, tuple[RetentionHold, list[int]]] = {}
-    for cell, at, raw in store.walk_kind(Kind.DATA, SYSTEM_TABLE, _PREFIX, _AFTER_PREFIX):
+    for cell, at, raw in walk_kind(store, Kind.DATA, SYSTEM_TABLE, _PREFIX, _AFTER_PREFIX):
         if cell.column == _COLUMN:
             if cell.row in found:
                 found[cell.row][1].append(at)

@@ -65,6 +65,7 @@ from percola.maintenance.row_rules import (
     judge,
 )
 from percola.repository import Repository
+from percola.store.walks import walk_kind
 
 __all__ = ["Counts", "Finding", "Severity", "check"]
 
@@ -177,23 +178,12 @@ class _Walk:
         for row, items in itertools.groupby(merged, key=lambda item: item[0]):
             yield row, _gathered(items)
 
-    def _writes(self, table: str, start: bytes = b"", end: bytes = b"") -> Iterator[_Item]:
-        position: bytes | None = start
-        while position is not None:
-            cells, position = self._store.versions(table, position, end)
-            for cell, records in cells:
-                for ts, raw in records:
-                    yield cell.row, Kind.WRITE, cell.column, ts, raw
-
     def _entries(
         self, table: str, kind: Kind, start: bytes = b"", end: bytes = b""
     ) -> Iterator[_Item]:
-        if kind is Kind.WRITE:
-            yield from self._writes(table, start, end)
-            return
         limit = _LIMITS.get(kind, 256)
-        for cell, ts, raw in self._store.walk_kind(
-            kind, table, start, end, first=limit, limit=limit
+        for cell, ts, raw in walk_kind(
+            self._store, kind, table, start, end, first=limit, limit=limit
         ):
             yield cell.row, kind, cell.column, ts, raw
             if kind is Kind.LOCK:

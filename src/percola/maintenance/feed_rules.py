@@ -55,7 +55,7 @@ class FeedRules:
         if self._since is None:
             return
         try:
-            for commit_ts, row, columns in self._store.walk_changes(
+            for commit_ts, row, columns in self._store.changes(
                 self._table, max(self._since, self._store.safe_point()), upto
             ):
                 for column in columns:

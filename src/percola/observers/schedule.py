@@ -14,6 +14,7 @@ from typing import Final
 
 from percola.cells import Cell, Kind
 from percola.observers.observer import Observers
+from percola.store.walks import walk_kind
 from percola.transactions.snapshot import TransactionContext
 
 _QUIET: Final = 0.25  # seconds
@@ -181,7 +182,7 @@ class Sweep:
         """All entries of a kind on the columns that this worker observes."""
         for table in self._observers.tables:
             # Callers often need only the first entry: the first call asks for one.
-            entries = self._context.store.walk_kind(kind, table, first=1)
+            entries = walk_kind(self._context.store, kind, table, first=1)
             yield from (entry for entry in entries if self._observers.of(entry[0]))
 
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from percola.cells import Kind
 from percola.observers.observer import Observers
+from percola.store.walks import walk_kind
 from percola.transactions.snapshot import TransactionContext
 
 log = logging.getLogger("percola.worker")
@@ -56,7 +57,7 @@ def warn_of_unobserved(context: TransactionContext, observers: Observers) -> Non
 
 def _dirty_cells(context: TransactionContext, table: str) -> tuple[Counter[bytes], bool]:
     """The number of dirty cells by column, and whether the count is complete."""
-    entries = context.store.walk_kind(Kind.NOTIFY, table, first=1)
+    entries = walk_kind(context.store, Kind.NOTIFY, table, first=1)
     looked_at = list(itertools.islice(entries, COUNTED + 1))
     cells = dict.fromkeys(cell for cell, _, _ in looked_at)
     return Counter(cell.column for cell in cells), len(looked_at) <= COUNTED

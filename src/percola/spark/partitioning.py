@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from percola.store.base import Store
+from percola.store.walks import scan_writes
 
 LEAST_ROWS: Final = 20_000
 """About how many write records justify a separate task."""
@@ -69,7 +70,7 @@ def row_ranges(
         piece = heapq.heappop(pieces)
         if looks < _LOOKS and len(pieces) + len(leaves) < 32 * most:
             looks += 1
-            found, following = store.versions(table, piece.start, piece.end, _LOOK)
+            found, following = scan_writes(store, table, piece.start, piece.end, _LOOK)
             if following is None:
                 piece.records = sum(len(records) for _, records in found)
             else:
@@ -142,7 +143,7 @@ def last_row(store: Store, table: str, start: bytes, end: bytes) -> bytes | None
 def _first_row(store: Store, table: str, start: bytes, end: bytes) -> bytes | None:
     if end and start >= end:
         return None
-    found, _ = store.versions(table, start, end, 1)
+    found, _ = scan_writes(store, table, start, end, 1)
     return found[0][0].row if found else None
 
 

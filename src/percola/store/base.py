@@ -5,8 +5,9 @@ conditional mutations of one row. The layers above need nothing else. The method
 so that each store can use its fastest path: LMDB applies a batch in one transaction, HBase
 sends one request per region, Bigtable keeps many calls in flight.
 
-A store may offer more: `OneStepStore` can apply a whole transaction atomically at a
-timestamp drawn under its own lock. The full two-phase protocol runs on every store.
+A store may offer more: faster reads (`percola.store.capabilities`), and `OneStepStore` can apply
+a whole transaction atomically at a timestamp drawn under its own lock. The full two-phase protocol
+runs on every store.
 
 Every store guarantees the following, and `percola.testing.conformance.suite` checks it:
 
@@ -98,7 +99,7 @@ class Blocked(Enum):
 
 
 BLOCKED: Final = Blocked.BLOCKED
-"""Returned by a `Reader` if a lock blocks it; `read` returns the lock."""
+"""Returned by a `Reader` if a lock blocks it; `Store.read` returns the lock."""
 
 Reader: TypeAlias = Callable[[bytes, int], "bytes | Blocked | None"]
 """(row, timestamp) → the value of the cell for a reader at that timestamp, or BLOCKED."""
@@ -149,7 +150,7 @@ class Tablet(NamedTuple):
 
 
 class ColumnScan(NamedTuple):
-    """The result of `Store.scan_columns`: a range of rows, column by column.
+    """A range of rows, column by column: see `percola.store.capabilities.scan_columns`.
 
     Attributes:
         rows: the rows, in order, as an Arrow array of bytes.
@@ -190,20 +191,6 @@ class Store(ABC):
     def check_row(self, table: str, row: bytes) -> None:
         """Raise RowTooLongError if the row's key does not fit this store."""
 
-    def check_sizes(self, batch: Sequence[RowMutation]) -> None:
-        """Raise RowTooLongError or ValueTooLargeError if the batch exceeds the limits."""
-        for mutation in batch:
-            self.check_row(mutation.table, mutation.row)
-            for change in mutation.changes:
-                if (
-                    isinstance(change, Put)
-                    and len(change.value) > self.limits.value_bytes + _RECORD_ROOM
-                ):
-                    raise ValueTooLargeError(
-                        f"A value of {len(change.value)} bytes does not fit: the store takes up "
-                        f"to {self.limits.value_bytes}."
-                    )
-
     @abstractmethod
     def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
         """Apply each row's mutation atomically; return for each whether its conditions held.
@@ -216,19 +203,6 @@ class Store(ABC):
     @abstractmethod
     def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
         """The state of each cell for a reader at `ts`, in the order of `cells` (rule P9)."""
-
-    def reader(self, table: str, column: bytes) -> Reader:
-        """A function that reads one column of a table: see `Reader`.
-
-        The same as `read` for single cells, without the timestamps; a store may implement it
-        faster. The function is usable until the store is closed.
-        """
-
-        def read(row: bytes, ts: int) -> bytes | Blocked | None:
-            lock, _, value = self.read((Cell(table, row, column),), ts)[0]
-            return value if lock is None else BLOCKED
-
-        return read
 
     @abstractmethod
     def entries(
@@ -279,64 +253,17 @@ class Store(ABC):
             count += len(found[row])
         return found
 
-    def scan_columns(
-        self,
-        table: str,
-        start: bytes,
-        end: bytes,
-        ts: int,
-        columns: Sequence[bytes],
-        limit: int = 8192,
-    ) -> ColumnScan:
-        """The result of `scan` for some columns, as Arrow arrays of about `limit` whole rows.
-
-        For readers of whole tables; a store may implement it faster. The only method that
-        needs pyarrow, which the extra `spark` installs.
-        """
-        import pyarrow as pa
-
-        asked = [(column, False) for column in columns]
-        cells, following = self.scan(
-            table, start, end, ts, columns=asked, limit=limit * max(1, len(columns))
-        )
-        places = {column: at for at, column in enumerate(columns)}
-        rows: list[bytes] = []
-        values: list[list[bytes | None]] = [[] for _ in columns]
-        blocked = []
-        for cell, (lock, _, value) in cells:
-            if not rows or rows[-1] != cell.row:
-                rows.append(cell.row)
-                for one in values:
-                    one.append(None)
-            place = places[cell.column]
-            if lock is None:
-                values[place][-1] = value
-            else:
-                blocked.append((len(rows) - 1, place, lock))
-        arrays = [pa.array(one, pa.binary()) for one in values]
-        return ColumnScan(pa.array(rows, pa.binary()), arrays, blocked, following)
-
     @abstractmethod
     def scan_kind(
         self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
     ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
-        """All LOCK, NOTIFY, FAILED or DATA entries of a range of rows: (cell, timestamp, value).
+        """All entries of a kind of a range of rows, at all timestamps: (cell, timestamp, value).
 
-        The entries of a cell are in ascending order of timestamp, those of DATA in descending
-        order. For the first three kinds the cost is proportional to the entries of that kind,
-        not to the table (rule N6). Returns whole rows, about `limit` entries, and the row to
-        continue from, or None at the end.
-        """
-
-    @abstractmethod
-    def versions(
-        self, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
-    ) -> tuple[list[tuple[Cell, list[tuple[int, bytes]]]], bytes | None]:
-        """All write records of a range of rows: (cell, [(commit_ts, record), …] newest first).
-
-        Includes Percola's own columns, and all timestamps: the garbage collector and the
-        integrity check use it. Returns whole rows, about `limit` records, and the row to
-        continue from, or None at the end.
+        Includes Percola's own columns. The entries of a cell are in ascending order of timestamp,
+        those of WRITE and DATA in descending order. For LOCK, NOTIFY and FAILED the cost is
+        proportional to the entries of that kind, not to the table (rule N6). Returns whole rows,
+        about `limit` entries, and the row to continue from, or None at the end.
+        `percola.store.walks` makes walks of such calls.
         """
 
     @abstractmethod
@@ -373,38 +300,18 @@ class Store(ABC):
 
     @abstractmethod
     def changes(
-        self, table: str, start: tuple[int, bytes], upto: int, limit: int = 1024
-    ) -> tuple[list[ChangedRow], tuple[int, bytes] | None]:
-        """The changed rows from (commit_ts, row) `start` up to and including commit_ts `upto`.
-
-        Ordered by commit_ts, then by row. Returns up to `limit` rows, and the position to continue
-        from, or None at the end. A change that is written later at a timestamp already passed is
-        missed: `percola.feed.settled` returns the timestamp up to which no more can arrive.
-
-        Raises NoFeedError if the table keeps no feed; SnapshotTooOldError if the commit_ts of
-        `start` is at or below the safe point, since entries may have been removed.
-        """
-
-    def walk_changes(
-        self,
-        table: str,
-        after: int,
-        upto: int,
-        *,
-        start: bytes = b"",
-        end: bytes = b"",
-        limit: int = 1024,
+        self, table: str, after: int, upto: int, *, start: bytes = b"", end: bytes = b""
     ) -> Iterator[ChangedRow]:
-        """All changed rows with `after` < commit_ts ≤ `upto`, from repeated calls of `changes`.
+        """The changed rows in [start, end) with `after` < commit_ts ≤ `upto`; no `end`: no bound.
 
-        `start` and `end` restrict them to the rows in [start, end); an empty end is no bound.
+        Ordered by commit_ts, then by row, and read in parts of bounded size where the store can:
+        a caller that stops early pays for what it has taken. A change that is written later at a
+        timestamp already passed is missed: `percola.feed.settled` returns the timestamp up to
+        which no more can arrive.
+
+        The first item raises NoFeedError if the table keeps no feed, and SnapshotTooOldError if
+        `after` is below the safe point, since entries may have been removed; so does any later one.
         """
-        position: tuple[int, bytes] | None = (after + 1, b"")
-        while position is not None and position[0] <= upto:
-            found, position = self.changes(table, position, upto, limit)
-            for one in found:
-                if start <= one.row and (not end or one.row < end):
-                    yield one
 
     @abstractmethod
     def lists_change(self, cell: Cell, commit_ts: int) -> bool:
@@ -417,24 +324,6 @@ class Store(ABC):
         Removes at most about `limit` entries, one per changed cell, and returns how many were
         removed: 0 once none are left, or if there is no feed.
         """
-
-    def walk_kind(
-        self,
-        kind: Kind,
-        table: str,
-        start: bytes = b"",
-        end: bytes = b"",
-        *,
-        first: int = 256,
-        limit: int = 256,
-    ) -> Iterator[tuple[Cell, int, bytes]]:
-        """All entries, from repeated calls of `scan_kind`; `first` is the first call's limit."""
-        position: bytes | None = start
-        most = first
-        while position is not None:
-            entries, position = self.scan_kind(kind, table, position, end, most)
-            most = limit
-            yield from entries
 
     @abstractmethod
     def tablets(self, table: str) -> list[Tablet]:
@@ -481,6 +370,21 @@ class OneStepStore(Store):
     @abstractmethod
     def last_drawn(self) -> int:
         """The last timestamp drawn, as of a store snapshot taken now. Costs a read only."""
+
+
+def check_sizes(store: Store, batch: Sequence[RowMutation]) -> None:
+    """Raise RowTooLongError or ValueTooLargeError if the batch exceeds the store's limits."""
+    for mutation in batch:
+        store.check_row(mutation.table, mutation.row)
+        for change in mutation.changes:
+            if (
+                isinstance(change, Put)
+                and len(change.value) > store.limits.value_bytes + _RECORD_ROOM
+            ):
+                raise ValueTooLargeError(
+                    f"A value of {len(change.value)} bytes does not fit: the store takes up "
+                    f"to {store.limits.value_bytes}."
+                )
 
 
 def is_wanted(column: bytes, columns: Sequence[tuple[bytes, bool]] | None) -> bool:

@@ -22,13 +22,14 @@ for an observer, counts for the caller that needed it. Embedded stores are not w
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from typing import Final, NamedTuple
 
 from percola.cells import Cell, Kind
 from percola.platform import fork_safety as forks
-from percola.store.base import CellState, ChangedRow, ColumnScan, RowMutation, Store, Tablet
+from percola.store.base import CellState, ChangedRow, RowMutation, Store, Tablet
+from percola.store.forwarding import ForwardingStore
 
 READ: Final = "read"
 SCAN: Final = "scan"
@@ -100,24 +101,12 @@ class StoreCalls:
             return {key: Count(*count) for key, count in self._counts.items()}
 
 
-class CountedStore(Store):
-    """Passes every call on to another store and counts it. It commits in two phases only."""
+class CountedStore(ForwardingStore):
+    """Counts every call that it passes on."""
 
     def __init__(self, inner: Store, calls: StoreCalls) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.calls = calls
-        self.limits = inner.limits
-        self.latest_arrival = inner.latest_arrival
-        self.has_notify_table = inner.has_notify_table
-
-    def create_tables(self, names: Iterable[str]) -> None:
-        self.inner.create_tables(names)
-
-    def check_row(self, table: str, row: bytes) -> None:
-        self.inner.check_row(table, row)
-
-    def check_sizes(self, batch: Sequence[RowMutation]) -> None:
-        self.inner.check_sizes(batch)
 
     def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
         self.calls.note(MUTATE, len(batch), sum(len(one.changes) for one in batch))
@@ -160,40 +149,18 @@ class CountedStore(Store):
         self.calls.note(SCAN, len(rows), sum(len(cells) for cells in found.values()))
         return found
 
-    def scan_columns(
-        self,
-        table: str,
-        start: bytes,
-        end: bytes,
-        ts: int,
-        columns: Sequence[bytes],
-        limit: int = 8192,
-    ) -> ColumnScan:
-        found = self.inner.scan_columns(table, start, end, ts, columns, limit)
-        self.calls.note(SCAN, 0, len(found.rows) * len(columns))
-        return found
-
     def scan_kind(
         self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
     ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
         found = self.inner.scan_kind(kind, table, start, end, limit)
-        self.calls.note(OTHER if kind is Kind.DATA else LOOK, 0, len(found[0]))
-        return found
-
-    def versions(
-        self, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
-    ) -> tuple[list[tuple[Cell, list[tuple[int, bytes]]]], bytes | None]:
-        found = self.inner.versions(table, start, end, limit)
-        self.calls.note(OTHER, 0, len(found[0]))
+        self.calls.note(OTHER if kind in (Kind.WRITE, Kind.DATA) else LOOK, 0, len(found[0]))
         return found
 
     def safe_point(self) -> int:
         self.calls.note(OTHER, 1, 0)
         return self.inner.safe_point()
 
-    def check_safe_point(self, ts: int) -> None:
-        # Like the check after a read, this is rarely a call.
-        self.inner.check_safe_point(ts)
+    # `check_safe_point` is not counted: like the check after a read, it is rarely a call.
 
     def raise_safe_point(self, ts: int) -> None:
         self.calls.note(OTHER, 1, 0)
@@ -204,24 +171,10 @@ class CountedStore(Store):
         self.inner.keep_feed(table)
 
     def changes(
-        self, table: str, start: tuple[int, bytes], upto: int, limit: int = 1024
-    ) -> tuple[list[ChangedRow], tuple[int, bytes] | None]:
-        found = self.inner.changes(table, start, upto, limit)
-        self.calls.note(OTHER, 0, len(found[0]))
-        return found
-
-    def walk_changes(
-        self,
-        table: str,
-        after: int,
-        upto: int,
-        *,
-        start: bytes = b"",
-        end: bytes = b"",
-        limit: int = 1024,
+        self, table: str, after: int, upto: int, *, start: bytes = b"", end: bytes = b""
     ) -> Iterator[ChangedRow]:
         self.calls.note(OTHER, 0, 0)
-        return self.inner.walk_changes(table, after, upto, start=start, end=end, limit=limit)
+        return self.inner.changes(table, after, upto, start=start, end=end)
 
     def lists_change(self, cell: Cell, commit_ts: int) -> bool:
         self.calls.note(OTHER, 1, 1)
@@ -234,10 +187,3 @@ class CountedStore(Store):
     def tablets(self, table: str) -> list[Tablet]:
         self.calls.note(OTHER, 0, 0)
         return self.inner.tablets(table)
-
-    def close(self) -> None:
-        self.inner.close()
-
-    def statistics(self) -> dict[str, int]:
-        """The statistics of the wrapped store."""
-        return self.inner.statistics()

@@ -45,6 +45,7 @@ from percola.store.base import (
     Put,
     RowMutation,
     Tablet,
+    check_sizes,
     is_wanted,
     missing_data,
 )
@@ -52,6 +53,7 @@ from percola.store.base import (
 _Row = dict[tuple[Kind, bytes], SortedDict[int, bytes]]
 """A row's entries: (kind, column) → timestamp → value."""
 
+_CHANGES: Final = 1024  # Changed rows that are read under one lock.
 _NONE: Final[SortedDict[int, bytes]] = SortedDict()
 
 
@@ -100,7 +102,7 @@ class MemoryStore(OneStepStore):
     def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
         for mutation in batch:
             self._rows(mutation.table)
-        self.check_sizes(batch)
+        check_sizes(self, batch)
         results = []
         for mutation in batch:
             with self._lock:
@@ -272,25 +274,11 @@ class MemoryStore(OneStepStore):
                         found += [
                             (Cell(table, key, column), ts, value)
                             for ts, value in (
-                                _newest_first(entries) if kind is Kind.DATA else entries.items()
+                                _newest_first(entries)
+                                if kind in (Kind.WRITE, Kind.DATA)
+                                else entries.items()
                             )
                         ]
-        return found, None
-
-    def versions(
-        self, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
-    ) -> tuple[list[tuple[Cell, list[tuple[int, bytes]]]], bytes | None]:
-        found: list[tuple[Cell, list[tuple[int, bytes]]]] = []
-        count = 0
-        with self._lock:
-            rows = self._rows(table)
-            for key in rows.irange(start, end or None, inclusive=(True, False)):
-                if count >= limit:
-                    return found, key
-                for (kind, column), entries in sorted(rows[key].items()):
-                    if kind == Kind.WRITE:
-                        found.append((Cell(table, key, column), list(_newest_first(entries))))
-                        count += len(entries)
         return found, None
 
     def safe_point(self) -> int:
@@ -313,20 +301,30 @@ class MemoryStore(OneStepStore):
             self._feeds.setdefault(table, SortedDict())
 
     def changes(
-        self, table: str, start: tuple[int, bytes], upto: int, limit: int = 1024
+        self, table: str, after: int, upto: int, *, start: bytes = b"", end: bytes = b""
+    ) -> Iterator[ChangedRow]:
+        position: tuple[int, bytes] | None = (after + 1, start)
+        while position is not None:
+            found, position = self._some_changes(table, position, upto, start, end)
+            yield from found
+
+    def _some_changes(
+        self, table: str, position: tuple[int, bytes], upto: int, start: bytes, end: bytes
     ) -> tuple[list[ChangedRow], tuple[int, bytes] | None]:
+        """Some changed rows from a position on, and the next position."""
         found: list[ChangedRow] = []
         with self._lock:
             self._rows(table)
             feed = self._feeds.get(table)
             if feed is None:
                 raise NoFeedError(f"The table {table!r} keeps no feed of its changes.")
-            self._check_ts(start[0] - 1)
-            listed = feed.irange((*start, b""), (upto + 1, b"", b""), (True, False))
+            self._check_ts(position[0] - 1)
+            listed = feed.irange((*position, b""), (upto + 1, b"", b""), (True, False))
             for (commit_ts, row), group in itertools.groupby(listed, key=lambda one: one[:2]):
-                if len(found) >= limit:
+                if len(found) >= _CHANGES:
                     return found, (commit_ts, row)
-                found.append(ChangedRow(commit_ts, row, tuple(column for *_, column in group)))
+                if start <= row and (not end or row < end):
+                    found.append(ChangedRow(commit_ts, row, tuple(column for *_, column in group)))
         return found, None
 
     def lists_change(self, cell: Cell, commit_ts: int) -> bool:

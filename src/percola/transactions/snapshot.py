@@ -32,6 +32,7 @@ from percola.errors import (
 from percola.oracle.base import Oracle
 from percola.schema import Column, Family, R, Table, WeakColumn
 from percola.store.base import BLOCKED, CellState, OneStepStore, Reader, Store
+from percola.store.capabilities import reader_of
 from percola.store.counting import StoreCalls
 from percola.store.readers import Readers
 from percola.transactions.active_snapshots import ActiveSnapshots
@@ -313,7 +314,7 @@ class Snapshot:
             self._check_column(column)
         if len(self._readers) >= _READERS:
             self._readers.clear()  # Families may have any number of columns.
-        reader = self._context.store.reader(column.table_name, column.key)
+        reader = reader_of(self._context.store, column.table_name, column.key)
         self._readers[column.address] = reader
         return reader
 

@@ -11,6 +11,7 @@ from percola.gc import collector as gc
 from percola.gc.collector import Collected, GarbageCollector
 from percola.gc.rules import RowGarbage
 from percola.store.base import Delete, RowMutation
+from percola.store.walks import scan_writes
 from percola.testing.simulation import SimulatedStore
 from percola.transactions.two_phase import TwoPhaseCommit
 from tests.simulation.mutants.mutant import TWO_PHASE, Collection, Seams
@@ -101,7 +102,7 @@ def rollback_records_go_early(seams: Seams) -> None:
     def collect(original: Any, self: Any) -> Collected:
         # Only this part of a cycle, over and over.
         for table in HastyPruned.tables:
-            cells, _ = self._store.versions(table.name)
+            cells, _ = scan_writes(self._store, table.name)
             for cell, records in cells:
                 gone = [
                     Delete(Kind.WRITE, cell.column, ts)

@@ -16,6 +16,7 @@ from percola.observers.observer import Observer
 from percola.observers.runner import Found, Outcome, Runner
 from percola.observers.scanner import Scanner
 from percola.store.base import Delete, Put, RowMutation
+from percola.store.walks import scan_writes
 from percola.testing.simulation import FaultKind, SimulatedCoordination
 from percola.transactions import lock_resolver as locks
 from percola.transactions import two_phase
@@ -334,7 +335,7 @@ def scans_everything(seams: Seams) -> None:
         store = self._context.store
         position: bytes | None = start
         while position is not None:
-            cells, position = store.versions(table, position, end)
+            cells, position = scan_writes(store, table, position, end)
             for cell, _ in cells:
                 store.entries(cell, Kind.NOTIFY, 0, MAX_TS, 1)
         found: Found = original(self, table, start, end, *args)

@@ -23,6 +23,7 @@ from typing import Final
 from percola.catalog import SYSTEM_TABLE
 from percola.cells import MAX_TS, Cell, Kind
 from percola.store.base import Condition, Delete, Put, RowMutation, Store
+from percola.store.walks import walk_kind
 
 _ROWS: Final = b"fleet/"
 _DRIVER: Final = b"@driver"
@@ -130,7 +131,7 @@ class Board:
 
     def _entries(self) -> list[tuple[bytes, int, bytes]]:
         end = self._row + b"\0"
-        entries = self._store.walk_kind(Kind.DATA, SYSTEM_TABLE, self._row, end)
+        entries = walk_kind(self._store, Kind.DATA, SYSTEM_TABLE, self._row, end)
         return [(cell.column, ts, text) for cell, ts, text in entries]
 
 
@@ -141,7 +142,7 @@ def clear_abandoned(store: Store, now_ms: int) -> None:
     long before.
     """
     last: dict[bytes, int] = {}
-    for cell, _, text in store.walk_kind(Kind.DATA, SYSTEM_TABLE, _ROWS, _ROWS + b"\xff"):
+    for cell, _, text in walk_kind(store, Kind.DATA, SYSTEM_TABLE, _ROWS, _ROWS + b"\xff"):
         if cell.column == _DRIVER:
             last[cell.row] = Order(**json.loads(text)).wall_ms
     for row, wall_ms in last.items():

@@ -38,6 +38,7 @@ from percola.spark.ctrl_c import interrupts_held
 from percola.spark.fleet.board import Board, Order
 from percola.spark.fleet.status import Place, WorkerStatus
 from percola.spark.fleet.task import Ending, Task, run_task
+from percola.store.walks import walk_kind
 
 log = logging.getLogger("percola.fleet")
 
@@ -211,7 +212,7 @@ class Fleet:
             return any(
                 (cell.table, cell.column) in columns
                 for table in {name for name, _ in columns}
-                for cell, _, _ in store.walk_kind(kind, table, first=1)
+                for cell, _, _ in walk_kind(store, kind, table, first=1)
             )
 
         # Without a separate notify table, a commit replaces its locks by notify entries: so check

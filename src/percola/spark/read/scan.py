@@ -18,6 +18,7 @@ from percola.cells import Cell, decode_lock
 from percola.spark.columns import Chosen, row_array, schema_of, to_arrays, value_array
 from percola.spark.read.family_rows import LongRows
 from percola.store.base import CellState, ColumnScan
+from percola.store.capabilities import scan_columns
 from percola.transactions.snapshot import TransactionContext
 
 _ROWS: Final = 8192
@@ -103,7 +104,7 @@ class RangeReader:
         places = {name: at for at, name in enumerate(names)}
         position: bytes | None = start
         while position is not None:
-            found = self._store.scan_columns(self._table, position, end, self._ts, names, _ROWS)
+            found = scan_columns(self._store, self._table, position, end, self._ts, names, _ROWS)
             position = found.following
             keys, values = found.rows, found.values
             if found.blocked:

@@ -23,7 +23,7 @@ def change_ranges(
     store: Store, table: str, after: int, upto: int, most: int | None = None
 ) -> list[Range]:
     """Ranges of rows for reading the changes in (after, upto]; no row is in two ranges."""
-    listed = list(itertools.islice(store.walk_changes(table, after, upto), _LOOKED_AT))
+    listed = list(itertools.islice(store.changes(table, after, upto), _LOOKED_AT))
     if not listed:
         return []
     parts = most or min(max(2, os.cpu_count() or 1), max(1, len(listed) // _WORTH_A_TASK))

@@ -293,7 +293,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         counted, whole, last = 0, after, after
         if (after, upto) != self._nothing_in:
             store = self._repository().context.store
-            for one in store.walk_changes(self._table_name, after, upto, limit=most or 1):
+            for one in store.changes(self._table_name, after, upto):
                 if one.commit_ts != last:
                     whole, last = last, one.commit_ts
                 counted += 1

@@ -14,7 +14,7 @@ rolled back or its process killed, the list is merely read once more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from percola.cells import SYSTEM_MARK, Cell, Kind, Op
@@ -29,6 +29,10 @@ _FEED: Final = b"feed:"
 _LISTED: Final = (int(Op.PUT), int(Op.DELETE))
 _ROW: Final = 10
 """Where the row begins in the key of an entry."""
+
+_FIRST_PART: Final = 64
+_PART: Final = 1024
+"""Changed rows that are read in one transaction."""
 
 
 class Feeds:
@@ -134,16 +138,29 @@ class Feeds:
     # --- Reading ------------------------------------------------------------------------
 
     def changes(
-        self, table: str, start: tuple[int, bytes], upto: int, limit: int
+        self, table: str, after: int, upto: int, start: bytes, end: bytes
+    ) -> Iterator[ChangedRow]:
+        """See `Store.changes`: each part is read in a transaction of its own."""
+        position: tuple[int, bytes] | None = (after + 1, start)
+        limit = _FIRST_PART
+        while position is not None:
+            found, position = self._part(table, position, upto, limit)
+            limit = _PART
+            for one in found:
+                if start <= one.row and (not end or one.row < end):
+                    yield one
+
+    def _part(
+        self, table: str, position: tuple[int, bytes], upto: int, limit: int
     ) -> tuple[list[ChangedRow], tuple[int, bytes] | None]:
-        """See `Store.changes`."""
+        """Up to `limit` changed rows from a position (commit_ts, row) on, and the next position."""
         prefix = self._keys.prefix(table)
-        first = prefix + start[0].to_bytes(8, "big") + start[1].replace(b"\0", b"\0\xff")
+        first = prefix + position[0].to_bytes(8, "big") + position[1].replace(b"\0", b"\0\xff")
         found: list[ChangedRow] = []
         with self._environment.reading() as txn:
             if txn.get(_FEED + prefix) is None:
                 raise NoFeedError(f"The table {table!r} keeps no feed of its changes.")
-            self._shared.check(start[0] - 1)
+            self._shared.check(position[0] - 1)
             part = b""
             columns: list[bytes] = []
             for key in self._keys_between(txn, first, _bound(prefix, upto)):

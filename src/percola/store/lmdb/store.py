@@ -58,6 +58,7 @@ from percola.store.base import (
     Reader,
     RowMutation,
     Tablet,
+    check_sizes,
     is_wanted,
 )
 from percola.store.lmdb.driver import Cursor, Txn
@@ -124,7 +125,7 @@ class LmdbStore(OneStepStore):
     def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
         for mutation in batch:
             self._keys.prefix(mutation.table)
-        self.check_sizes(batch)
+        check_sizes(self, batch)
 
         def apply(txn: Txn) -> list[bool]:
             applied = [self._apply(txn, row) for row in batch]
@@ -430,54 +431,57 @@ class LmdbStore(OneStepStore):
     def scan_kind(
         self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
     ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
-        environment = self._environment
         first, last = self._keys.row_key(table, start), self._keys.end_key(table, end)
+        with self._environment.reading() as txn:
+            if kind is Kind.WRITE:
+                return self._scan_writes(txn, first, last, limit)
+            return self._scan_others(txn, kind, first, last, limit)
+
+    def _scan_writes(
+        self, txn: Txn, first: bytes, last: bytes, limit: int
+    ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
+        """The write records with keys in [first, last), which are among locks."""
         found: list[tuple[Cell, int, bytes]] = []
-        locks = kind is Kind.LOCK
-        with environment.reading() as txn:
-            cells = txn.cursor(environment.databases[_CELLS])
-            cursor = txn.cursor(environment.databases[_LOCKS] if locks else self._database(kind))
-            going = cursor.set_range(first)
-            while going:
-                entry = cursor.key()
-                if entry >= last:
-                    break
-                cell = self._keys.cell(entry if locks else entry[:-8])
-                if len(found) >= limit and cell.row != found[-1][0].row:
-                    return found, cell.row
-                if not locks:
-                    found.append((cell, timestamp(entry, kind), cursor.value()))
-                elif cells.set_range(entry) and cells.key().startswith(entry):
-                    found.append((cell, timestamp(cells.key(), kind), cells.value()))
-                going = cursor.next()
+        cursor = txn.cursor(self._environment.databases[_CELLS])
+        key, cell = b"", Cell("", b"", b"")
+        going = cursor.set_range(first)
+        while going:
+            entry, record = cursor.item()
+            if entry >= last:
+                break
+            at = int.from_bytes(entry[-8:], "big")
+            if at > MAX_TS:  # Else it is a lock.
+                if entry[:-8] != key:
+                    key = entry[:-8]
+                    cell = self._keys.cell(key)
+                    if len(found) >= limit and cell.row != found[-1][0].row:
+                        return found, cell.row
+                found.append((cell, TOP - at, record))
+            going = cursor.next()
         return found, None
 
-    def versions(
-        self, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
-    ) -> tuple[list[tuple[Cell, list[tuple[int, bytes]]]], bytes | None]:
-        environment = self._environment
-        first, last = self._keys.row_key(table, start), self._keys.end_key(table, end)
-        found: list[tuple[Cell, list[tuple[int, bytes]]]] = []
-        count = 0
-        key = b""
-        with environment.reading() as txn:
-            cursor = txn.cursor(environment.databases[_CELLS])
-            going = cursor.set_range(first)
-            while going:
-                entry, record = cursor.item()
-                if entry >= last:
-                    break
-                at = int.from_bytes(entry[-8:], "big")
-                if at > MAX_TS:  # Else it is a lock.
-                    if entry[:-8] != key:
-                        key = entry[:-8]
-                        cell = self._keys.cell(key)
-                        if count >= limit and cell.row != found[-1][0].row:
-                            return found, cell.row
-                        found.append((cell, []))
-                    found[-1][1].append((TOP - at, record))
-                    count += 1
-                going = cursor.next()
+    def _scan_others(
+        self, txn: Txn, kind: Kind, first: bytes, last: bytes, limit: int
+    ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
+        """The entries of another kind with keys in [first, last), from its own tree."""
+        databases = self._environment.databases
+        found: list[tuple[Cell, int, bytes]] = []
+        locks = kind is Kind.LOCK
+        cells = txn.cursor(databases[_CELLS])
+        cursor = txn.cursor(databases[_LOCKS] if locks else self._database(kind))
+        going = cursor.set_range(first)
+        while going:
+            entry = cursor.key()
+            if entry >= last:
+                break
+            cell = self._keys.cell(entry if locks else entry[:-8])
+            if len(found) >= limit and cell.row != found[-1][0].row:
+                return found, cell.row
+            if not locks:
+                found.append((cell, timestamp(entry, kind), cursor.value()))
+            elif cells.set_range(entry) and cells.key().startswith(entry):
+                found.append((cell, timestamp(cells.key(), kind), cells.value()))
+            going = cursor.next()
         return found, None
 
     # --- The feed of a table's changes --------------------------------------------------
@@ -486,9 +490,9 @@ class LmdbStore(OneStepStore):
         self._feeds.keep(table)
 
     def changes(
-        self, table: str, start: tuple[int, bytes], upto: int, limit: int = 1024
-    ) -> tuple[list[ChangedRow], tuple[int, bytes] | None]:
-        return self._feeds.changes(table, start, upto, limit)
+        self, table: str, after: int, upto: int, *, start: bytes = b"", end: bytes = b""
+    ) -> Iterator[ChangedRow]:
+        return self._feeds.changes(table, after, upto, start, end)
 
     def lists_change(self, cell: Cell, commit_ts: int) -> bool:
         return self._feeds.lists_change(cell, commit_ts)

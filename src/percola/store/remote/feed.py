@@ -6,14 +6,12 @@ without a value in the family of changes, at the same column and timestamp, in t
 The feed can neither miss a change nor list one too many.
 
 The cost is a small entry per change, until the collector removes it. A reader of the feed reads
-that family, which is not ordered by time, so one call of `changes` costs as much as all entries of
-the feed (in Bigtable, as a scan of the table's rows). `walk_changes` makes only one call, and reads
-only the rows that it is asked for.
+that family, which is not ordered by time, so `changes` costs as much as all entries of the feed in
+the rows that it is asked for (in Bigtable, as a scan of these rows).
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TypeAlias
@@ -38,21 +36,13 @@ class Feed:
         self._remove = remove
 
     def changes(
-        self, table: str, start: tuple[int, bytes], upto: int, limit: int
-    ) -> tuple[list[ChangedRow], tuple[int, bytes] | None]:
-        """See `Store.changes`."""
-        listed = (one for one in self._listed(table, start[0], upto) if one[:2] >= start)
-        found = heapq.nsmallest(limit + 1, listed, key=lambda one: one[:2])
-        self._check(table, start[0])
-        following = found[limit][:2] if len(found) > limit else None
-        return found[:limit], following
-
-    def walk(self, table: str, after: int, upto: int, start: bytes, end: bytes) -> list[ChangedRow]:
-        """See `Store.walk_changes`; the changes in order."""
+        self, table: str, after: int, upto: int, start: bytes, end: bytes
+    ) -> Iterator[ChangedRow]:
+        """See `Store.changes`: the entries of the range are read and sorted in one go."""
         listed = self._listed(table, after + 1, upto, start, end)
         found = sorted(listed, key=lambda one: one[:2])
         self._check(table, after + 1)
-        return found
+        yield from found
 
     def _listed(
         self, table: str, low: int, upto: int, start: bytes = b"", end: bytes = b""

@@ -23,7 +23,7 @@ from percola.cells import Cell, Kind
 from percola.clock import elapsed
 from percola.errors import RowTooLongError, ValueTooLargeError
 from percola.platform import fork_safety as forks
-from percola.store.base import CellState, ChangedRow, Put, RowMutation, Store, Tablet
+from percola.store.base import CellState, ChangedRow, Put, RowMutation, Store, Tablet, check_sizes
 from percola.store.remote.client import RemoteCalls
 from percola.store.remote.feed import Feed, RemoveChanges
 from percola.store.remote.reads import Columns, Reading
@@ -114,7 +114,8 @@ class RemoteStore(Store):
             )
 
     def check_sizes(self, batch: Sequence[RowMutation]) -> None:
-        super().check_sizes(batch)
+        """Raise RowTooLongError or ValueTooLargeError if the batch exceeds a limit."""
+        check_sizes(self, batch)
         most, most_bytes = self.row_changes, self.row_change_bytes
         for mutation in batch:
             size, count = 0, len(mutation.changes)
@@ -199,15 +200,9 @@ class RemoteStore(Store):
         found = [
             (cell, ts, value)
             for cell, entries in cells
-            for ts, value in (entries if kind is Kind.DATA else reversed(entries))
+            for ts, value in (entries if kind in (Kind.WRITE, Kind.DATA) else reversed(entries))
         ]
         return found, following
-
-    def versions(
-        self, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
-    ) -> tuple[list[tuple[Cell, list[tuple[int, bytes]]]], bytes | None]:
-        self._check_table(table)
-        return self._reading.scan_kind(Kind.WRITE, table, start, end, limit)
 
     # --- The safe point, the feed -------------------------------------------------------
 
@@ -228,23 +223,10 @@ class RemoteStore(Store):
         self._shared.keep_feed(table)
 
     def changes(
-        self, table: str, start: tuple[int, bytes], upto: int, limit: int = 1024
-    ) -> tuple[list[ChangedRow], tuple[int, bytes] | None]:
-        self._check_table(table)
-        return self._feed.changes(table, start, upto, limit)
-
-    def walk_changes(
-        self,
-        table: str,
-        after: int,
-        upto: int,
-        *,
-        start: bytes = b"",
-        end: bytes = b"",
-        limit: int = 1024,
+        self, table: str, after: int, upto: int, *, start: bytes = b"", end: bytes = b""
     ) -> Iterator[ChangedRow]:
         self._check_table(table)
-        return iter(self._feed.walk(table, after, upto, start, end))
+        return self._feed.changes(table, after, upto, start, end)
 
     def lists_change(self, cell: Cell, commit_ts: int) -> bool:
         self._check_table(cell.table)

@@ -11,6 +11,7 @@ import pytest
 from percola.cells import INLINE_BYTES, NO_CHANGE, Kind, LastChange, Op, encode_write
 from percola.errors import DamagedRecordError
 from percola.store.base import CellState, Delete, Put, RowMutation, Store
+from percola.store.capabilities import scan_columns
 from percola.testing.conformance.fixtures import Ground, lock, unchanged, written
 from percola.testing.conformance.model import scan_all
 
@@ -82,7 +83,7 @@ class ColumnClaims(Ground):
         found: list[tuple[bytes, bytes, CellState]] = []
         position: bytes | None = start
         while position is not None:
-            part = store.scan_columns(table, position, end, _TS, names, limit)
+            part = scan_columns(store, table, position, end, _TS, names, limit)
             rows = part.rows.to_pylist()
             assert [len(one) for one in part.values] == [len(rows)] * len(names)
             assert rows or part.following is None

@@ -36,9 +36,7 @@ class FeedClaims(Ground):
 
     def listed(self, store: Store, table: str, after: int = 0) -> list[ChangedRow]:
         """All entries of the feed, in calls of few rows each."""
-        everything = list(store.walk_changes(table, after, MAX_TS - 1, limit=2))
-        assert everything == list(store.walk_changes(table, after, MAX_TS - 1))
-        return everything
+        return list(store.changes(table, after, MAX_TS - 1))
 
     def test_puts_and_deletes_are_listed_and_nothing_else_is(
         self, store: Store, feed: str, table: str
@@ -58,7 +56,7 @@ class FeedClaims(Ground):
             ChangedRow(7, b"gone", (COLUMN,)),
         ]
         with pytest.raises(NoFeedError, match=table):
-            store.changes(table, (1, b""), 9)
+            list(store.changes(table, 0, 9))
 
     def test_a_mutation_that_does_not_apply_lists_nothing(self, store: Store, feed: str) -> None:
         held = Condition(True, Kind.LOCK, COLUMN, 4, 4)
@@ -78,14 +76,18 @@ class FeedClaims(Ground):
                 self.put(store, feed, row, *changes)
         expected = [ChangedRow(ts, row, COLUMNS[1:]) for ts in (3, 255, 256, _FAR) for row in ROWS]
         assert self.listed(store, feed) == expected
-        # From any position, and up to any timestamp.
-        for at, upto in itertools.product((0, 5, len(ROWS), len(expected) - 1), (3, 255, _FAR)):
-            start = expected[at][:2]
-            found, following = store.changes(feed, start, upto, 1000)
-            assert found == [one for one in expected[at:] if one.commit_ts <= upto]
-            assert following is None
-        found, following = store.changes(feed, (3, b""), _FAR, 3)
-        assert (found, following) == (expected[:3], expected[3][:2])
+        for after, upto in itertools.product((0, 2, 3, 255, _FAR), (3, 255, _FAR)):
+            found = list(store.changes(feed, after, upto))
+            assert found == [one for one in expected if after < one.commit_ts <= upto]
+        assert list(itertools.islice(store.changes(feed, 2, _FAR), 3)) == expected[:3]
+
+    def test_a_feed_of_many_changes_is_walked_whole(self, store: Store, feed: str) -> None:
+        for row in range(3):
+            every = [written(COLUMN, ts, b"v") for ts in range(row or 3, 1200, 3)]
+            self.put(store, feed, b"r%d" % row, *itertools.chain(*every))
+        assert [one.commit_ts for one in store.changes(feed, 0, _FAR)] == list(range(1, 1200))
+        found = list(store.changes(feed, 0, _FAR, start=b"r1", end=b"r2"))
+        assert [one.commit_ts for one in found] == list(range(1, 1200, 3))
 
     def test_a_walk_over_a_range_of_rows_finds_the_changes_of_those(
         self, store: Store, feed: str
@@ -94,7 +96,7 @@ class FeedClaims(Ground):
             for row in ROWS:
                 self.put(store, feed, row, *written(COLUMN, ts, b"v"))
         for start, end in itertools.product((b"", *ROWS), repeat=2):
-            found = list(store.walk_changes(feed, 5, _FAR, start=start, end=end, limit=2))
+            found = list(store.changes(feed, 5, _FAR, start=start, end=end))
             within = [row for row in ROWS if row >= start and (not end or row < end)]
             assert found == [ChangedRow(7, row, (COLUMN,)) for row in within]
 
@@ -170,7 +172,7 @@ class FeedClaims(Ground):
             self.put(store, feed, b"r", *written(COLUMN, ts, b"v"))
         store.raise_safe_point(base + 5)
         with pytest.raises(SnapshotTooOldError) as caught:
-            store.changes(feed, (base + 5, b""), base + 9)
+            list(store.changes(feed, base + 4, base + 9))
         assert (caught.value.ts, caught.value.safe_point) == (base + 4, base + 5)
         assert store.forget_changes(feed, base + 5) == 2
         assert [one.commit_ts for one in self.listed(store, feed, base + 5)] == [base + 6]

@@ -35,6 +35,7 @@ from percola.store.base import (
     Store,
     is_wanted,
 )
+from percola.store.capabilities import reader_of
 
 ROWS: Final = (
     b"\0",
@@ -307,7 +308,7 @@ class Comparison:
         state = model.state(*cell[1:], ts)
         assert store.read([cell], ts) == [state]
         if state[0] is None:
-            assert store.reader(cell[0], cell[2])(cell[1], ts) == state[2]
+            assert reader_of(store, cell[0], cell[2])(cell[1], ts) == state[2]
         low, high = sorted((look.low, ts))
         entries = model.entries(*cell[1:], look.kind, low, high)
         assert store.entries(cell, look.kind, low, high) == entries

@@ -163,12 +163,12 @@ class OneStepConformance(StoreConformance):
         weak = Cell(table, b"w", b"weak")
         commit_ts = store.commit_one_step(start_ts, writes, [weak])
         assert isinstance(commit_ts, int)
-        assert list(store.walk_changes(table, 0, MAX_TS - 1)) == [
+        assert list(store.changes(table, 0, MAX_TS - 1)) == [
             ChangedRow(commit_ts, b"a", (b"c",)),
             ChangedRow(commit_ts, b"b\0", (b"c", b"d")),
         ]
         assert isinstance(store.commit_one_step(start_ts, writes), OneStepConflict)
-        assert len(list(store.walk_changes(table, 0, MAX_TS - 1))) == 2
+        assert len(list(store.changes(table, 0, MAX_TS - 1))) == 2
 
     # --- Refusals -----------------------------------------------------------------------
 

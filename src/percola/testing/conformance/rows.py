@@ -16,6 +16,7 @@ from percola.cells import (
 )
 from percola.errors import DamagedRecordError
 from percola.store.base import BLOCKED, NOTHING, Condition, Delete, Put, RowMutation, Store
+from percola.store.capabilities import reader_of
 from percola.testing.conformance.fixtures import (
     COLUMN,
     THREADS,
@@ -225,17 +226,17 @@ class RowClaims(Ground):
         short = LastChange(10, encode_write(Op.PUT, 9, b"v"))
         self.put(store, table, b"r", unchanged(COLUMN, 20, short, op))
         assert self.state(store, table, 20) == (None, 10, b"v")
-        assert store.reader(table, COLUMN)(b"r", 20) == b"v"
+        assert reader_of(store, table, COLUMN)(b"r", 20) == b"v"
         assert scan_all(store, table, b"", b"", 20)[0][1] == (None, 10, b"v")
         assert self.state(store, table, 19) == NOTHING
         deleted = LastChange(25, encode_write(Op.DELETE, 24))
         self.put(store, table, b"r", unchanged(COLUMN, 30, deleted, op))
         assert self.state(store, table, 30) == (None, 25, None)
-        assert store.reader(table, COLUMN)(b"r", 30) is None
+        assert reader_of(store, table, COLUMN)(b"r", 30) is None
         # One that says that there is none, above a record that it does not know of.
         self.put(store, table, b"r", unchanged(COLUMN, 40, NO_CHANGE, op))
         assert self.state(store, table, 40) == NOTHING
-        assert store.reader(table, COLUMN)(b"r", 40) is None
+        assert reader_of(store, table, COLUMN)(b"r", 40) is None
         assert scan_all(store, table, b"", b"", 40) == []
         assert self.state(store, table, 29) == (None, 10, b"v")
 
@@ -248,7 +249,7 @@ class RowClaims(Ground):
         data = Put(Kind.DATA, COLUMN, 9, value)
         self.put(store, table, b"r", data, newer, unchanged(COLUMN, 20, change))
         assert self.state(store, table, 20) == (None, 10, value)
-        assert store.reader(table, COLUMN)(b"r", 20) == value
+        assert reader_of(store, table, COLUMN)(b"r", 20) == value
         assert [state for _, state in scan_all(store, table, b"", b"", 20)] == [(None, 10, value)]
         missing = LastChange(10, encode_write(Op.PUT, 8))
         self.put(store, table, b"r", unchanged(COLUMN, 30, missing))
@@ -269,7 +270,7 @@ class RowClaims(Ground):
         assert self.state(store, table, 19) == (None, 10, b"old")
         assert self.state(store, table, 20)[0] == (20, b"lock")
         assert self.state(store, table, 21)[0] == (20, b"lock")
-        assert store.reader(table, COLUMN)(b"r", 20) is BLOCKED
+        assert reader_of(store, table, COLUMN)(b"r", 20) is BLOCKED
         self.put(store, table, b"r", *written(COLUMN, 25, b"new"))
         assert self.state(store, table, 30)[0] == (20, b"lock")
 
@@ -283,7 +284,7 @@ class RowClaims(Ground):
         value = (value * (size // 4096 + 1))[:size]
         self.put(store, table, b"r", *written(COLUMN, 10, value))
         assert self.state(store, table, 10) == (None, 10, value)
-        assert store.reader(table, COLUMN)(b"r", 10) == value
+        assert reader_of(store, table, COLUMN)(b"r", 10) == value
         [(_, state)] = scan_all(store, table, b"", b"", 10)
         assert state == (None, 10, value)
 

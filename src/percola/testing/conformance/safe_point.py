@@ -9,11 +9,13 @@ import pytest
 from percola.cells import INLINE_BYTES, MAX_TS, Cell, Kind
 from percola.errors import DamagedRecordError, SnapshotTooOldError
 from percola.store.base import Delete, Put, RowMutation, Store
+from percola.store.capabilities import reader_of
+from percola.store.walks import scan_writes
 from percola.testing.conformance.fixtures import COLUMN, Ground, at_once, lock, written
 
 READS: dict[str, Callable[[Store, Cell, int], object]] = {
     "read": lambda store, cell, ts: store.read([cell], ts),
-    "reader": lambda store, cell, ts: store.reader(cell.table, cell.column)(cell.row, ts),
+    "reader": lambda store, cell, ts: reader_of(store, cell.table, cell.column)(cell.row, ts),
     "scan": lambda store, cell, ts: store.scan(cell.table, b"", b"", ts),
     "scan_rows": lambda store, cell, ts: store.scan_rows(cell.table, [cell.row], ts),
 }
@@ -39,7 +41,7 @@ class SafePointClaims(Ground):
         found = []
         position: bytes | None = b""
         while position is not None:
-            cells, position = store.versions(table, position, limit=limit)
+            cells, position = scan_writes(store, table, position, limit=limit)
             assert position is None or cells, "a part that does not end holds at least a row"
             found += cells
         assert [(cell, [ts for ts, _ in records]) for cell, records in found] == expected
@@ -51,7 +53,7 @@ class SafePointClaims(Ground):
     ) -> None:
         for row in (b"a", b"b", b"c", b"d"):
             self.put(store, table, row, *written(COLUMN, 5, b"v"))
-        cells, following = store.versions(table, b"b", b"d")
+        cells, following = scan_writes(store, table, b"b", b"d")
         assert [cell.row for cell, _ in cells] == [b"b", b"c"]
         assert following is None
 
@@ -98,7 +100,7 @@ class SafePointClaims(Ground):
         self, store: Store, table: str
     ) -> None:
         base = store.safe_point()
-        reader = store.reader(table, COLUMN)
+        reader = reader_of(store, table, COLUMN)
         reader(b"r", base + 1)
         store.raise_safe_point(base + 2)
         with pytest.raises(SnapshotTooOldError):

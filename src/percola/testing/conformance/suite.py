@@ -30,6 +30,8 @@ from percola.errors import (
     ValueTooLargeError,
 )
 from percola.store.base import Put, RowMutation, Store
+from percola.store.capabilities import reader_of, scan_columns
+from percola.store.walks import scan_writes
 from percola.testing.conformance.columns import ColumnClaims
 from percola.testing.conformance.feed import FeedClaims
 from percola.testing.conformance.fixtures import COLUMN, lock, numbers
@@ -111,16 +113,16 @@ def _uses(store: Store, cell: Cell) -> list[Callable[[], object]]:
     return [
         lambda: store.mutate([change]),
         lambda: store.read([cell], 5),
-        lambda: store.reader(cell[0], cell[2])(cell[1], 5),
+        lambda: reader_of(store, cell[0], cell[2])(cell[1], 5),
         lambda: store.entries(cell, Kind.WRITE, 0, 5),
         lambda: store.scan(table, b"", b"", 5),
         lambda: store.scan_rows(table, [cell.row], 5),
-        lambda: store.scan_columns(table, b"", b"", 5, [cell.column]),
+        lambda: scan_columns(store, table, b"", b"", 5, [cell.column]),
         lambda: store.scan_kind(Kind.NOTIFY, table),
-        lambda: store.versions(table),
+        lambda: scan_writes(store, table),
         lambda: store.tablets(table),
         lambda: store.keep_feed(table),
-        lambda: store.changes(table, (1, b""), 5),
+        lambda: list(store.changes(table, 0, 5)),
         lambda: store.lists_change(cell, 5),
         lambda: store.forget_changes(table, 5),
     ]

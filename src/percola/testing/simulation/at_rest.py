@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from percola.cells import MAX_TS, Cell, Kind, Op, decode_write
 from percola.store.base import Store
+from percola.store.walks import walk_kind
 from percola.testing.histories import timestamps as checking
 from percola.testing.histories.recorder import Outcome, Recorded
 from percola.testing.simulation.world import ClaimViolatedError
@@ -17,7 +18,7 @@ def check_at_rest(store: Store, tables: Sequence[str], history: Sequence[Recorde
     Raises ClaimViolatedError for the first claim that does not hold.
     """
     for table in tables:
-        for cell, start_ts, _ in store.walk_kind(Kind.LOCK, table):
+        for cell, start_ts, _ in walk_kind(store, Kind.LOCK, table):
             _violate(f"At rest {cell} is still locked by the transaction of {start_ts}.", cell)
     for record in history:
         _check_whole(store, record)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from percola.cells import MAX_TS, Cell, Kind, LockRecord, Op, decode_lock, decode_write
 from percola.store.base import Condition, Delete, Put, RowMutation, Store
+from percola.store.walks import walk_kind
 
 Broken = tuple[str, tuple[Cell, ...]]
 """A claim that does not hold, in a sentence, and the cells that show it."""
@@ -71,7 +72,7 @@ def _commits_unnoticed(store: Store, mutation: RowMutation, tables: Sequence[str
     if not committed:
         return None
     for table in tables:
-        for cell, start_ts, raw in store.walk_kind(Kind.LOCK, table):
+        for cell, start_ts, raw in walk_kind(store, Kind.LOCK, table):
             lock = decode_lock(raw)
             commit_ts = committed.get((lock.primary, start_ts))
             if lock.observed and commit_ts is not None:

@@ -16,6 +16,7 @@ from percola.observers.metrics import WorkerMetrics
 from percola.observers.observer import Observers
 from percola.observers.schedule import Sweep
 from percola.repository import Repository
+from percola.store.walks import walk_kind
 from percola.testing.histories.recorder import Outcome, Recorded, merge
 from percola.testing.simulation.at_rest import check_at_rest
 from percola.testing.simulation.clients import Client, SimulatedWorker, Unknown
@@ -290,7 +291,7 @@ class Simulation:
                 # Asked first: what arrives during the walk may lock what the walk has passed.
                 all_arrived = self.world.on_the_wire == 0
                 locked = [
-                    one for name in tables for one in context.store.walk_kind(Kind.LOCK, name)
+                    one for name in tables for one in walk_kind(context.store, Kind.LOCK, name)
                 ]
                 for cell, start_ts, raw in locked:
                     context.resolver.try_resolve(cell, start_ts, raw)

@@ -14,7 +14,8 @@ dies before or after it, or that the store refuses it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from percola.cells import Cell, Kind, Op, decode_write, newest_change
@@ -28,6 +29,7 @@ from percola.store.base import (
     OneStepWrite,
     RowMutation,
     Tablet,
+    check_sizes,
     missing_data,
 )
 from percola.store.remote.notify_table import steps_of
@@ -63,7 +65,7 @@ class SimulatedStore(OneStepStore):
     # --- Writing ------------------------------------------------------------------------
 
     def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
-        self.check_sizes(batch)
+        check_sizes(self, batch)
         if len(batch) == 1:
             return [self._send_steps(batch[0])]
         order = list(range(len(batch)))
@@ -251,14 +253,6 @@ class SimulatedStore(OneStepStore):
             self._world.tell(process.name, "finds", kind, table, found[0])
         return found
 
-    def versions(
-        self, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
-    ) -> tuple[list[tuple[Cell, list[tuple[int, bytes]]]], bytes | None]:
-        process = self._process
-        process.call(Call.READ)
-        limit = min(limit, process.rng.randint(1, _CHUNK))
-        return self._inner.versions(table, start, end, limit)
-
     def safe_point(self) -> int:
         self._process.call(Call.READ)
         return self._inner.safe_point()
@@ -273,12 +267,16 @@ class SimulatedStore(OneStepStore):
         self._inner.keep_feed(table)
 
     def changes(
-        self, table: str, start: tuple[int, bytes], upto: int, limit: int = 1024
-    ) -> tuple[list[ChangedRow], tuple[int, bytes] | None]:
+        self, table: str, after: int, upto: int, *, start: bytes = b"", end: bytes = b""
+    ) -> Iterator[ChangedRow]:
         process = self._process
-        process.call(Call.READ)
-        limit = min(limit, process.rng.randint(1, _CHUNK))
-        return self._inner.changes(table, start, upto, limit)
+        listed = self._inner.changes(table, after, upto, start=start, end=end)
+        while True:
+            process.call(Call.READ)
+            part = list(itertools.islice(listed, process.rng.randint(1, _CHUNK)))
+            yield from part
+            if not part:
+                return
 
     def lists_change(self, cell: Cell, commit_ts: int) -> bool:
         self._process.call(Call.READ)

@@ -56,6 +56,7 @@ from percola.cells import Cell, Kind, Op, decode_lock
 from percola.errors import RolledBackError, StoreError
 from percola.repository import Repository
 from percola.store.base import Condition, Delete, Put, RowMutation
+from percola.store.walks import walk_kind
 from percola.transactions.jobs.attempt import Attempt, Part
 from percola.transactions.jobs.job_row import (
     ABORTED,
@@ -310,7 +311,7 @@ class JointTransaction:
         """The mutations that finish the job's locks in a table, row by row."""
         store, resolver = self._context.store, self._context.resolver
         fates: dict[int, Fate | None] = {}
-        locks = store.walk_kind(Kind.LOCK, table, first=BATCH_ROWS, limit=BATCH_ROWS)
+        locks = walk_kind(store, Kind.LOCK, table, first=BATCH_ROWS, limit=BATCH_ROWS)
         for (_, row), group in itertools.groupby(locks, key=lambda one: one[0][:2]):
             conditions: list[Condition] = []
             changes: list[Put | Delete] = []
@@ -364,7 +365,7 @@ class _JointCommit(TwoPhaseCommit):
         store, committing = self._context.store, {one.start_ts for one in self._joined}
         observed = {table for (table, _), is_so in self._context.columns.items() if is_so}
         for table in (one for one in self._tables if one in observed):
-            locks = store.walk_kind(Kind.LOCK, table, first=BATCH_ROWS, limit=BATCH_ROWS)
+            locks = walk_kind(store, Kind.LOCK, table, first=BATCH_ROWS, limit=BATCH_ROWS)
             for cell, start_ts, raw in locks:
                 if start_ts in committing and decode_lock(raw).observed:
                     yield cell

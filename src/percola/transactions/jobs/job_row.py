@@ -29,6 +29,7 @@ from percola.errors import PercolaError
 from percola.repository import Repository
 from percola.schema import Table
 from percola.store.base import Condition, Put, RowMutation
+from percola.store.walks import walk_kind
 from percola.transactions.lock_resolver import rollback_changes
 from percola.transactions.snapshot import TransactionContext
 
@@ -184,7 +185,7 @@ class JobRow:
 
     def _locks(self) -> Iterator[tuple[Cell, int, bytes]]:
         store = self.context.store
-        return store.walk_kind(Kind.LOCK, JOBS.name, self.key, self.key + b"\0")
+        return walk_kind(store, Kind.LOCK, JOBS.name, self.key, self.key + b"\0")
 
     # --- Conditions ---------------------------------------------------------------------
 

@@ -1,0 +1,88 @@
+"""§2.5: faster reads that a store may offer, and what takes their place where it does not.
+
+A store implements `CellReads` or `ColumnReads` by having their method; nothing else in the store
+changes. Callers use `reader_of` and `scan_columns`, which work with every store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from percola.cells import Cell
+from percola.store.base import BLOCKED, Blocked, ColumnScan, Reader, Store
+
+
+@runtime_checkable
+class CellReads(Protocol):
+    """A store that reads single cells faster than `Store.read` does."""
+
+    def reader(self, table: str, column: bytes) -> Reader:
+        """A function that reads one column of a table, usable until the store is closed."""
+
+
+@runtime_checkable
+class ColumnReads(Protocol):
+    """A store that scans some columns of a table faster than `Store.scan` does."""
+
+    def scan_columns(
+        self,
+        table: str,
+        start: bytes,
+        end: bytes,
+        ts: int,
+        columns: Sequence[bytes],
+        limit: int = 8192,
+    ) -> ColumnScan:
+        """The result of `Store.scan` for these columns, as Arrow arrays of about `limit` rows."""
+
+
+def reader_of(store: Store, table: str, column: bytes) -> Reader:
+    """A function that reads one column of a table: the store's own, or one that calls `read`."""
+    if isinstance(store, CellReads):
+        return store.reader(table, column)
+
+    def read(row: bytes, ts: int) -> bytes | Blocked | None:
+        lock, _, value = store.read((Cell(table, row, column),), ts)[0]
+        return value if lock is None else BLOCKED
+
+    return read
+
+
+def scan_columns(
+    store: Store,
+    table: str,
+    start: bytes,
+    end: bytes,
+    ts: int,
+    columns: Sequence[bytes],
+    limit: int = 8192,
+) -> ColumnScan:
+    """The result of `Store.scan` for some columns, as Arrow arrays of about `limit` whole rows.
+
+    Needs pyarrow, which the extra `spark` installs.
+    """
+    if isinstance(store, ColumnReads):
+        return store.scan_columns(table, start, end, ts, columns, limit)
+    import pyarrow as pa
+
+    asked = [(column, False) for column in columns]
+    cells, following = store.scan(
+        table, start, end, ts, columns=asked, limit=limit * max(1, len(columns))
+    )
+    places = {column: at for at, column in enumerate(columns)}
+    rows: list[bytes] = []
+    values: list[list[bytes | None]] = [[] for _ in columns]
+    blocked = []
+    for cell, (lock, _, value) in cells:
+        if not rows or rows[-1] != cell.row:
+            rows.append(cell.row)
+            for one in values:
+                one.append(None)
+        place = places[cell.column]
+        if lock is None:
+            values[place][-1] = value
+        else:
+            blocked.append((len(rows) - 1, place, lock))
+    arrays = [pa.array(one, pa.binary()) for one in values]
+    return ColumnScan(pa.array(rows, pa.binary()), arrays, blocked, following)
