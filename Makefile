@@ -5,7 +5,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test test-all check simulate mutants crash fuzz anomalies corpus cluster bench lock clean venv
+.PHONY: help setup demo docs test test-all check simulate mutants crash fuzz anomalies corpus cluster bench lock clean venv
 MAKEFLAGS += --no-print-directory
 
 PYTHON ?=
@@ -71,8 +71,11 @@ cluster: setup ## start HBase, HDFS and ZooKeeper on this machine (ARGS=status, 
 bench: setup ## measure, and print a table and draw a plot for each benchmark
 	@JAVA_HOME="$$(scripts/java.sh home)" $(BIN)/python -m benchmarks $(ARGS)
 
+docs: venv ## build the documentation site in build/site, strictly and without the network
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet $(ARGS)
+
 lock: venv ## remake requirements.lock after pyproject.toml changed (ARGS=--upgrade: newest versions)
-	@$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal \
+	@$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --group docs --universal \
 	  --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet \
 	  --output-file requirements.lock $(ARGS)
 

@@ -1,0 +1,69 @@
+"""The nightly job as observers: what a change of one price changes, in transactions.
+
+- prices: a row for each row of the Parquet table, PRODUCT/DAY; the history of a product
+- products: the newest price of each product, and the one before
+- deals: the products whose last change of price was a reduction by a fifth or more
+- by_category, cheapest, best_deals: the summary, the lowest price, the top deals of a category
+"""
+
+from __future__ import annotations
+
+from percola import Table, Transaction, observer
+from percola.recipes import MIN, Sums, Tree, top
+
+prices = Table("prices")
+price = prices.column("cents", int, observed=True)
+priced_in = prices.column("category", str)
+
+products = Table("products", feed=True)  # other systems can follow its changes
+category = products.column("category", str)
+cents = products.column("cents", int, observed=True)
+before = products.column("before", int, observed=True)
+
+deals = Table("deals")
+percent = deals.column("percent", int)
+
+by_category = Sums("by_category", products, {"cents": int})
+cheapest = Tree("cheapest", products, MIN)
+best_deals = Tree("best_deals", products, top(3))
+
+
+@observer(price)
+def newest_price(t: Transaction, row: str) -> None:
+    """Bring a product up to date after one of its prices was written, corrected or deleted."""
+    product, _, _ = row.partition("/")
+    history = [(one[price], one.get(priced_in)) for one in t.scan(prices, prefix=f"{product}/")]
+    if not history:
+        t.delete(cents, product)
+        t.delete(before, product)
+        return
+    now, kind = history[-1]
+    # Written even if nothing changes: of two transactions that write prices of one product at the
+    # same time, neither of which sees the other's, one conflicts here and runs again.
+    t.set(cents, product, now)
+    t.set(category, product, kind or "")
+    if len(history) > 1:
+        t.set(before, product, history[-2][0])
+    else:
+        t.delete(before, product)
+
+
+@observer(cents, before)
+def summarise(t: Transaction, product: str) -> None:
+    """Let a product contribute to its category, and enter it in the deals or remove it."""
+    now, earlier, kind = t.get(cents, product), t.get(before, product), t.get(category, product)
+    reduced = 0 if now is None or not earlier else (earlier - now) * 100 // earlier
+    is_deal = reduced >= 20
+    by_category.contribute(t, product, {} if now is None else {kind: {"cents": now}})
+    cheapest.contribute(t, product, {} if now is None else {kind: [now, product]})
+    best_deals.contribute(t, product, {kind: [[reduced, product]]} if is_deal else {})
+    if is_deal:
+        t.set(percent, product, reduced)
+    else:
+        t.delete(percent, product)
+
+
+RECIPES = [by_category, cheapest, best_deals]
+SCHEMA = [prices, products, deals, *(table for recipe in RECIPES for table in recipe.tables)]
+OBSERVERS = [newest_price, summarise]
+OBSERVERS += [one for recipe in RECIPES for one in recipe.observers]

@@ -1,0 +1,19 @@
+"""Show a category as it is now: `python show.py books`."""
+
+from __future__ import annotations
+
+import sys
+
+import percola
+from catalogue import best_deals, by_category, cheapest, price, prices
+
+if __name__ == "__main__":
+    name = sys.argv[1]
+    with percola.open("./shop", create=False) as repo, repo.snapshot() as now:
+        summary = by_category.get(now, name)
+        lowest, product = cheapest.get(now, name)
+        print(f"{name}: {summary.count} products, on average {summary.mean('cents'):.0f} cents")
+        history = [one[price] for one in now.scan(prices, prefix=f"{product}/")]
+        print(f"cheapest: {product}, {lowest} cents; its prices: {history}")
+        for reduced, product in best_deals.get(now, name) or []:
+            print(f"deal: {product}, {reduced} % off")

@@ -1,0 +1,49 @@
+"""Apply all changes since the last time to another system, each exactly once.
+
+The other system is a database. The position in the feed is a row of it, written in the transaction
+that applies the changes: if this program is killed, either both are there or neither.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+import percola
+from orders import SCHEMA, cents, customer, orders
+from percola import feed
+
+KEEP_SECONDS = 7 * 24 * 3600
+"""For how long after a run the changes that follow it are certainly kept."""
+
+
+def follow(repo: percola.Repository, other: sqlite3.Connection) -> int:
+    """Apply what has changed since the stored position; returns the number of changes."""
+    other.execute("CREATE TABLE IF NOT EXISTS orders (name TEXT PRIMARY KEY, customer, cents)")
+    other.execute("CREATE TABLE IF NOT EXISTS position (ts INTEGER)")
+    found = other.execute("SELECT ts FROM position").fetchone()
+    after = found[0] if found else feed.since(repo, orders)
+    upto = feed.settled(repo, orders)
+    applied = 0
+    with other:  # One transaction of the other system.
+        for change in feed.changes(repo, orders, after, upto):
+            image = change.image
+            if image:
+                values = (change.row, image.get(customer), image.get(cents))
+                other.execute("REPLACE INTO orders VALUES (?, ?, ?)", values)
+            else:
+                other.execute("DELETE FROM orders WHERE name = ?", (change.row,))
+            applied += 1
+        other.execute("DELETE FROM position")
+        other.execute("INSERT INTO position VALUES (?)", (upto,))
+    # Garbage collection keeps what comes after the position until the next run, for a week.
+    repo.hold(upto, KEEP_SECONDS, name="warehouse")
+    return applied
+
+
+if __name__ == "__main__":
+    with percola.open("./shop", SCHEMA) as repo:
+        other = sqlite3.connect("warehouse.sqlite")
+        print(f"{follow(repo, other)} changes applied")
+        for name, who, amount in other.execute("SELECT * FROM orders ORDER BY name"):
+            print(f"  {name}: {who}, {amount}")
+        other.close()

@@ -1,0 +1,11 @@
+"""Orders, in a table that keeps a feed of its changes."""
+
+from __future__ import annotations
+
+from percola import Table
+
+orders = Table("orders", feed=True)
+customer = orders.column("customer", str)
+cents = orders.column("cents", int)
+
+SCHEMA = [orders]

@@ -1,0 +1,39 @@
+"""Features of users, which follow the events of a shop.
+
+- events: one row an event, with its user, kind, product and cents
+- spent: how many purchases a user has made, and for how much
+- looked_at: the different products that a user has looked at
+- last: the time of a user's last event
+"""
+
+from __future__ import annotations
+
+from percola import Table, Transaction, observer
+from percola.recipes import MAX, Distinct, Sums, Tree
+
+events = Table("events")
+user = events.column("user", str)
+kind = events.column("kind", str, observed=True)  # written or deleted with each event
+product = events.column("product", str)
+cents = events.column("cents", int)
+at = events.column("at", str)
+
+spent = Sums("spent", events, {"cents": int})
+looked_at = Distinct("looked_at", events)
+last = Tree("last", events, MAX)
+
+
+@observer(kind)
+def follow(t: Transaction, event: str) -> None:
+    """Let an event contribute to the features of its user; a deleted one takes it back."""
+    row = t.get_row(events, event)
+    what, who = row.get(kind), row.get(user)
+    bought, looked, is_there = what == "buy", what == "look", what is not None
+    spent.contribute(t, event, {who: {"cents": row.get(cents) or 0}} if bought and who else {})
+    looked_at.contribute(t, event, {who: [row.get(product) or ""]} if looked and who else {})
+    last.contribute(t, event, {who: row.get(at)} if is_there and who else {})
+
+
+RECIPES = [spent, looked_at, last]
+SCHEMA = [events, *(table for recipe in RECIPES for table in recipe.tables)]
+OBSERVERS = [follow, *(one for recipe in RECIPES for one in recipe.observers)]
