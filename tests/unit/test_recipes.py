@@ -254,7 +254,7 @@ def test_a_tree_that_grows_keeps_its_aggregate_at_every_step() -> None:
     assert tree.get(repo.snapshot(), "all") == 200
     rows = list(repo.snapshot().scan(tree.table))
     assert len(rows) > 40, "the root was split"
-    assert not rows[0].family(tree._entry), "and has no entries of its own"
+    assert not rows[0].family(tree._nodes.entry), "and has no entries of its own"
     for number in range(200, 150, -1):
         with repo.transaction() as t:
             tree.contribute(t, f"row {number}", {})

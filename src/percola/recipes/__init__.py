@@ -21,6 +21,8 @@ a few functions to call from an observer of one's own:
 Declaring a recipe builds plain values and adds one column to the source table, in which each row
 keeps what it has contributed (`Applied`). Observers run after a commit: a derived table agrees with
 its source at every timestamp at which nothing was pending. Each contribution is counted once.
+
+`Export` passes changes on to a system outside the repository.
 """
 
 from __future__ import annotations
@@ -30,9 +32,10 @@ from typing import Protocol
 
 from percola.recipes.applied import Applied, Change
 from percola.recipes.distinct import Distinct
+from percola.recipes.export import Entry, Export, Refused
 from percola.recipes.index import Index
 from percola.recipes.sums import Aggregate, Sums
-from percola.recipes.tree import COUNTER, MAX, MIN, Monoid, Tree, top
+from percola.recipes.tree import COUNTER, MAX, MIN, Monoid, Nodes, Tree, top
 from percola.repository import Repository
 from percola.transactions.snapshot import Snapshot
 
@@ -44,9 +47,13 @@ __all__ = [
     "Applied",
     "Change",
     "Distinct",
+    "Entry",
+    "Export",
     "Index",
     "Monoid",
+    "Nodes",
     "Recipe",
+    "Refused",
     "Sums",
     "Tree",
     "check",

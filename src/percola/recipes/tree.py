@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Final, Generic
 
+from percola.codecs import Codec
 from percola.observers.observer import Observer, observer
 from percola.recipes.applied import VALUES, Applied
 from percola.recipes.keys import part
@@ -56,11 +57,22 @@ class Monoid:
         combine: takes two contributions or aggregates, and returns their aggregate. They are
             what JSON can hold, and Decimals; tuples come back as lists.
         prepare: makes an aggregate of a single contribution; by default they are the same.
+        combine_all: does what `combine` does, for many aggregates at once; by default `combine` is
+            called for one after the other.
     """
 
     name: str
     combine: Callable[[Any, Any], Any]
     prepare: Callable[[Any], Any] = lambda contribution: contribution
+    combine_all: Callable[[Sequence[Any]], Any] | None = None
+
+    def aggregate(self, values: Sequence[Any]) -> Any:
+        """The aggregate of some aggregates; None if there are none."""
+        if not values:
+            return None
+        if self.combine_all is not None:
+            return self.combine_all(values)
+        return reduce(self.combine, values)
 
 
 MAX: Final = Monoid("max", max)
@@ -69,12 +81,16 @@ MAX: Final = Monoid("max", max)
 MIN: Final = Monoid("min", min)
 """The smallest contribution."""
 
-COUNTER: Final = Monoid(
-    "counter",
-    lambda left, right: {
-        key: left.get(key, 0) + right.get(key, 0) for key in sorted(left.keys() | right.keys())
-    },
-)
+
+def _count(counters: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for counter in counters:
+        for key, number in counter.items():
+            total[key] = total.get(key, 0) + number
+    return dict(sorted(total.items()))
+
+
+COUNTER: Final = Monoid("counter", lambda left, right: _count([left, right]), combine_all=_count)
 """Counts by key, as of a histogram: {"red": 3, "blue": 1}."""
 
 
@@ -85,6 +101,180 @@ def top(most: int) -> Monoid:
         return sorted(items, reverse=True)[:most]
 
     return Monoid(f"top {most}", lambda left, right: best((*left, *right)), best)
+
+
+class Nodes:
+    """The nodes of trees, for owners that keep a record of their own of what they contribute.
+
+    `Tree` is these and `Applied`. Use `Nodes` where such a record is there already, or where more
+    than an aggregate follows from the root: the observer of `due` is the caller's, and calls
+    `compute`. Whoever enters a value must have read and must write, in the same transaction,
+    a cell that all transactions write that enter a value of this owner.
+
+    Args:
+        table: the table of the nodes, in which this declares the columns above, but for `value`.
+        monoid: how entries are combined.
+        due: the weak column that is notified for a node that has to be computed.
+        entry: the name of the family of entries.
+        separator: what separates the name of a root from the digits of the nodes below it, and
+            these from each other. Names of roots must not contain it.
+        codec: of entries and aggregates.
+
+    Attributes:
+        entry: the entries, by the owners' IDs.
+    """
+
+    def __init__(
+        self,
+        table: Table[str],
+        monoid: Monoid,
+        due: WeakColumn[str],
+        *,
+        entry: str = "entry",
+        separator: str = "/",
+        codec: Codec[Any] = VALUES,
+    ) -> None:
+        self.table: Final = table
+        self.monoid: Final = monoid
+        self.separator: Final = separator
+        self.due: Final = due
+        self.split: Final[Column[str, int]] = table.column("split", int)
+        self.guard: Final[Column[str, int]] = table.column("guard", int)
+        self.entry: Final[Family[str, Any]] = table.family(entry, codec)
+        self.sub: Final[Family[str, Any]] = table.family("sub", codec)
+
+    # --- Names --------------------------------------------------------------------------
+
+    def root_of(self, node: str) -> str:
+        """The root of the tree that a node belongs to."""
+        return node.partition(self.separator)[0]
+
+    def depth(self, node: str) -> int:
+        """How many nodes are above this one."""
+        return node.count(self.separator)
+
+    def path(self, root: str, owner: str) -> Iterator[str]:
+        """The nodes in which the entry of an owner may be, from the root down."""
+        node = root
+        for depth in range(_LEVELS):
+            yield node
+            node = self._below(node, owner, depth)
+        yield node
+
+    def _below(self, node: str, owner: str, depth: int) -> str:
+        return f"{node}{self.separator}{_digit(owner, depth)}"
+
+    # --- Entries ------------------------------------------------------------------------
+
+    def enter(self, t: Transaction, root: str, owner: str, value: Any) -> None:
+        """Write the entry of an owner, or delete it if `value` is None, wherever it is.
+
+        Args:
+            root: the tree.
+            owner: an ID of hex digits that is a hash: entries are divided by its first digits.
+        """
+        entry = self.entry[owner]
+        # Most trees are one level high or two: the nodes are read in steps.
+        for node in self.path(root, owner):
+            split = t.get(self.split, node)
+            if value is not None and not split:
+                t.set(entry, node, value)
+                t.notify(self.due, node)
+                return
+            if t.get(entry, node) is not None:
+                t.delete(entry, node)
+                t.notify(self.due, node)
+            if not split:
+                return
+
+    def entries(self, now: Snapshot, root: str) -> Iterator[tuple[str, Any]]:
+        """The entries of a tree, by owner; read node by node."""
+        yield from now.get_row(self.table, root, [self.entry]).family(self.entry).items()
+        if now.get(self.split, root):
+            prefix = f"{root}{self.separator}"
+            for row in now.scan(self.table, prefix=prefix, columns=[self.entry]):
+                yield from row.family(self.entry).items()
+
+    # --- Nodes --------------------------------------------------------------------------
+
+    def compute(self, t: Transaction, node: str) -> Any:
+        """Compute the aggregate of a node, enter it above, and return it; None if it is empty.
+
+        Always writes the node's guard: of two overlapping runs of one node, one fails.
+        """
+        row = t.get_row(self.table, node, [self.split, self.entry, self.sub])
+        entries: dict[str, Any] = row.family(self.entry)
+        subs: dict[str, Any] = row.family(self.sub)
+        split = self.split in row
+        aggregate = self.aggregate(entries.values(), subs.values())
+        if split or (len(entries) > MOST_ENTRIES and self.depth(node) < _LEVELS):
+            self._move_down(t, node, entries, subs, split=split)
+            split = True
+        if aggregate is None and not split:
+            t.delete(self.guard, node)
+        else:
+            self.hold(t, node)
+        above, _, digit = node.rpartition(self.separator)
+        if above:
+            column = self.sub[digit]
+            if _put(t, column, above, t.get(column, above), aggregate):
+                t.notify(self.due, above)
+        return aggregate
+
+    def hold(self, t: Transaction, node: str) -> None:
+        """Let overlapping runs of a node conflict with this transaction."""
+        t.set(self.guard, node, t.start_ts)
+
+    def aggregate(self, entries: Iterable[Any], subs: Iterable[Any]) -> Any:
+        """The aggregate of a node with these entries and nodes below it; None if it is empty."""
+        return self.monoid.aggregate([*map(self.monoid.prepare, entries), *subs])
+
+    def _move_down(
+        self,
+        t: Transaction,
+        node: str,
+        entries: Mapping[str, Any],
+        subs: Mapping[str, Any],
+        *,
+        split: bool,
+    ) -> None:
+        """Move a node's entries to the nodes below it, without a change of its aggregate."""
+        if not split:
+            t.set(self.split, node, 1)
+        depth = self.depth(node)
+        moved: dict[str, list[Any]] = {}
+        for owner, value in entries.items():
+            below = self._below(node, owner, depth)
+            t.delete(self.entry[owner], node)
+            t.set(self.entry[owner], below, value)
+            t.notify(self.due, below)
+            moved.setdefault(_digit(owner, depth), []).append(value)
+        for digit, values in moved.items():
+            before = [subs[digit]] if digit in subs else []
+            t.set(self.sub[digit], node, self.aggregate(values, before))
+
+    def built(
+        self, root: str, entries: Mapping[str, Any]
+    ) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+        """The nodes of a tree with these entries, for bulk writes.
+
+        Yields each node's row, its entries by owner, and the aggregates of the nodes below it by
+        digit; a node that has any is split. A node comes after those below it.
+        """
+        if len(entries) <= MOST_ENTRIES or self.depth(root) >= _LEVELS:
+            yield root, entries, {}
+            return
+        depth = self.depth(root)
+        parts: dict[str, dict[str, Any]] = {}
+        for owner, value in entries.items():
+            parts.setdefault(_digit(owner, depth), {})[owner] = value
+        subs: dict[str, Any] = {}
+        for digit, part_ in sorted(parts.items()):
+            for node, own, below in self.built(f"{root}{self.separator}{digit}", part_):
+                yield node, own, below
+                if self.depth(node) == depth + 1:
+                    subs[digit] = self.aggregate(own.values(), below.values())
+        yield root, {}, subs
 
 
 class Tree(Generic[R]):
@@ -105,15 +295,11 @@ class Tree(Generic[R]):
         self.table: Final[Table[str]] = Table(name, feed=feed)
         self.monoid: Final = monoid
         self.value: Final[Column[str, Any]] = self.table.column("value", VALUES)
-        self._split: Column[str, int] = self.table.column("split", int)
-        self._guard: Column[str, int] = self.table.column("guard", int)
-        self._entry: Family[str, Any] = self.table.family("entry", VALUES)
-        self._sub: Family[str, Any] = self.table.family("sub", VALUES)
-        self._due: WeakColumn[str] = self.table.weak_column("due")
+        self._nodes: Final = Nodes(self.table, monoid, self.table.weak_column("due"))
         self.applied: Final[Applied[R]] = Applied(source, name)
         self.tables: Final[Sequence[Table[Any]]] = (self.table,)
         self.observers: Final[Sequence[Observer[Any]]] = (
-            observer(self._due, name=f"{name}.node", batch=_BATCH)(self._compute),
+            observer(self._nodes.due, name=f"{name}.node", batch=_BATCH)(self._compute),
         )
 
     # --- Contributing -------------------------------------------------------------------
@@ -126,74 +312,14 @@ class Tree(Generic[R]):
         changes = self.applied.diff(t, row, now)
         owner = _digits(self.applied.source.encode_row(row))
         for group, _, value in changes:
-            prepared = None if value is None else self.monoid.prepare(value)
-            self._enter(t, part(group), owner, prepared)
+            self._nodes.enter(t, part(group), owner, value)
         return bool(changes)
 
-    def _enter(self, t: Transaction, root: str, owner: str, value: Any) -> None:
-        """Write the entry of an owner, or delete it, wherever it is."""
-        entry = self._entry[owner]
-        path = _path(root, owner)
-        placed = value is None
-        # Most trees are one level high or two: the nodes are read in steps.
-        for node in path:
-            split, found = t.get(self._split, node), t.get(entry, node)
-            if not split and not placed:
-                t.set(entry, node, value)
-                t.notify(self._due, node)
-                return
-            if found is not None:
-                t.delete(entry, node)
-                t.notify(self._due, node)
-            if not split:
-                return
-
-    # --- Nodes --------------------------------------------------------------------------
-
     def _compute(self, t: Transaction, node: str) -> None:
-        """Compute the aggregate of a node, and enter it above; the run of the column `due`."""
-        row = t.get_row(self.table, node)
-        entries: dict[str, Any] = row.family(self._entry)
-        subs: dict[str, Any] = row.family(self._sub)
-        split = self._split in row
-        aggregate = self._combine([*entries.values(), *subs.values()])
-        too_many = len(entries) > MOST_ENTRIES and node.count(_SEPARATOR) < _LEVELS
-        if split or too_many:
-            self._move_down(t, node, entries, subs)
-            split = True
-        if aggregate is None and not split:
-            t.delete(self._guard, node)
-        else:
-            t.set(self._guard, node, t.start_ts)
-        above, _, digit = node.rpartition(_SEPARATOR)
-        if not above:
-            _put(t, self.value, node, row.get(self.value), aggregate)
-            return
-        column = self._sub[digit]
-        if _put(t, column, above, t.get(column, above), aggregate):
-            t.notify(self._due, above)
-
-    def _move_down(
-        self, t: Transaction, node: str, entries: Mapping[str, Any], subs: Mapping[str, Any]
-    ) -> None:
-        """Move a node's entries to the nodes below it, without a change of its aggregate."""
-        t.set(self._split, node, 1)
-        depth = node.count(_SEPARATOR)
-        moved: dict[str, list[Any]] = {}
-        for owner, value in entries.items():
-            digit = _digit(owner, depth)
-            below = f"{node}{_SEPARATOR}{digit}"
-            t.delete(self._entry[owner], node)
-            t.set(self._entry[owner], below, value)
-            t.notify(self._due, below)
-            moved.setdefault(digit, []).append(value)
-        for digit, values in moved.items():
-            if digit in subs:
-                values.append(subs[digit])
-            t.set(self._sub[digit], node, self._combine(values))
-
-    def _combine(self, values: Sequence[Any]) -> Any:
-        return reduce(self.monoid.combine, values) if values else None
+        """Compute a node; the run of the weak column `due`."""
+        aggregate = self._nodes.compute(t, node)
+        if not self._nodes.depth(node):
+            _put(t, self.value, node, t.get(self.value, node), aggregate)
 
     # --- Reading ------------------------------------------------------------------------
 
@@ -231,9 +357,6 @@ class Tree(Generic[R]):
             yield f"{self.table.name}[{key!r}] is missing; its {self.monoid.name} is {value!r}."
 
 
-_SEPARATOR: Final = "/"
-
-
 def _digits(row: bytes) -> str:
     """The ID of an owner: a hash, read two characters a digit."""
     return hashlib.blake2b(row, digest_size=16).hexdigest()
@@ -244,22 +367,13 @@ def _digit(owner: str, depth: int) -> str:
     return f"{int(owner[2 * depth : 2 * depth + 2], 16) % FAN_OUT:02x}"
 
 
-def _path(root: str, owner: str) -> Iterator[str]:
-    """The nodes in which the entry of an owner may be, from the root down."""
-    node = root
-    for depth in range(_LEVELS):
-        yield node
-        node = f"{node}{_SEPARATOR}{_digit(owner, depth)}"
-    yield node
-
-
 def _put(t: Transaction, column: Column[str, Any], row: str, before: Any, now: Any) -> bool:
     """Write a cell unless it has that value already; return whether it was written."""
     if before is None and now is None:
         return False
     if now is None:
         t.delete(column, row)
-    elif before is not None and VALUES.encode(before) == VALUES.encode(now):
+    elif before == now and column.encode_value(before) == column.encode_value(now):
         return False
     else:
         t.set(column, row, now)

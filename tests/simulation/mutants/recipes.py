@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from percola.recipes.applied import Applied, Change
 from percola.recipes.index import Index
-from percola.recipes.tree import Tree, _path
+from percola.recipes.tree import Nodes
 from percola.testing.simulation import FaultKind, SimulatedCoordination, Sizes
 from percola.transactions.snapshot import Snapshot
 from percola.transactions.transaction import Transaction
@@ -131,19 +131,19 @@ def leaves_entries_above(seams: Seams) -> None:
     """A contributor does not look for its entry in nodes that are split: one that was written
     while its node was split is moved down over a newer one, or comes back."""
 
-    @seams.replaces(Tree, "_enter")
+    @seams.replaces(Nodes, "enter")
     def enter(
-        original: Any, self: Tree[Any], t: Transaction, root: str, owner: str, value: Any
+        original: Any, self: Nodes, t: Transaction, root: str, owner: str, value: Any
     ) -> None:
-        entry = self._entry[owner]
-        for node in _path(root, owner):
-            if t.get(self._split, node):
+        entry = self.entry[owner]
+        for node in self.path(root, owner):
+            if t.get(self.split, node):
                 continue
             if value is not None:
                 t.set(entry, node, value)
             else:
                 t.delete(entry, node)
-            t.notify(self._due, node)
+            t.notify(self.due, node)
             return
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 from unittest import mock
 
 from percola import Observer, Repository, Table, Transaction, observer
-from percola.recipes import MAX, Index, Sums, Tree, sums, tree
+from percola.recipes import MAX, Index, Nodes, Sums, Tree, sums, tree
 from percola.testing.histories.recorder import RecordedTransaction
 from percola.testing.simulation import Client, Sizes, Workload
 
@@ -218,7 +218,7 @@ class Climbing(Workload):
             self.violate(problem)
 
     def patched(self) -> AbstractContextManager[Any]:
-        original = Tree._move_down
+        original = Nodes._move_down
 
         def move_down(*args: Any) -> None:
             self.simulation.world.sightings[SPLIT] += 1
@@ -227,5 +227,5 @@ class Climbing(Workload):
         return patched(
             mock.patch.object(tree, "MOST_ENTRIES", 2),
             mock.patch.object(tree, "FAN_OUT", 2),
-            mock.patch.object(Tree, "_move_down", move_down),
+            mock.patch.object(Nodes, "_move_down", move_down),
         )

@@ -1,0 +1,184 @@
+"""Export: every change reaches the receiver, whatever fails, and changes it once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+import percola
+from percola import Repository, SchemaError, Table, Transaction, Worker
+from percola.recipes import Entry, Export, Refused, export
+
+offers = Table("offers")
+cents = offers.column("cents", int)
+
+
+class Receiver:
+    """A system outside that keeps the newest epoch of each key, and fails when it is told to."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, tuple[int, int | None]] = {}
+        self.applied: list[tuple[str, int]] = []
+        self.calls: list[list[str]] = []
+        self.fail_after: list[int] = []
+        self.refuse: set[str] = set()
+
+    def send(self, t: Transaction, entries: Sequence[Entry]) -> list[Refused]:
+        self.calls.append([one.key for one in entries])
+        refused = [Refused(one, "too cheap") for one in entries if one.key in self.refuse]
+        for number, one in enumerate(entries):
+            if self.fail_after and number == self.fail_after[0]:
+                self.fail_after.pop(0)
+                raise OSError("the receiver is gone")
+            if one.key not in self.refuse and self.held.get(one.key, (-1, None))[0] < one.epoch:
+                self.held[one.key] = (one.epoch, t.get(cents, one.key))
+                self.applied.append((one.key, one.epoch))
+        return refused
+
+
+def opened(queue: Export) -> Repository:
+    return percola.open("memory:", schema=[offers, *queue.tables])
+
+
+def put(repo: Repository, queue: Export, **prices: int) -> int:
+    with repo.transaction() as t:
+        for key, price in prices.items():
+            t.set(cents, key, price)
+            queue.enter(t, key, {"was": price})
+        return t.start_ts
+
+
+def work(repo: Repository, queue: Export, receiver: Receiver, most: int = 500) -> Worker:
+    observers = queue.observers(receiver.send, most=most)
+    worker = Worker(repo, observers, threads=1, first_wait=0.001, retention=None)
+    worker.run_until_idle()
+    return worker
+
+
+def left(repo: Repository, queue: Export) -> list[str]:
+    with repo.snapshot() as now:
+        return [row.key for row in now.scan(queue.table, columns=[queue.entry])]
+
+
+def test_what_a_transaction_enters_is_exported_with_its_newest_value_and_leaves_the_queue() -> None:
+    queue, receiver = Export("out"), Receiver()
+    repo = opened(queue)
+    first = put(repo, queue, boot=9_900, cap=2_000)
+    second = put(repo, queue, boot=8_000)
+    with repo.snapshot() as now:
+        found = list(queue.entries(now, queue.window_of(first, "boot"), "boot"))
+    assert [(one.key, one.epoch, one.note) for one in found] == [
+        ("boot", first, {"was": 9_900}),
+        ("boot", second, {"was": 8_000}),
+    ]
+    work(repo, queue, receiver)
+    assert {key: price for key, (_, price) in receiver.held.items()} == {
+        "boot": 8_000,
+        "cap": 2_000,
+    }
+    assert left(repo, queue) == []
+
+
+def test_a_transaction_that_fails_exports_nothing() -> None:
+    queue, receiver = Export("out"), Receiver()
+    repo = opened(queue)
+    t = repo.transaction()
+    queue.enter(t, "boot")
+    t.rollback()
+    work(repo, queue, receiver)
+    assert receiver.calls == []
+
+
+def test_what_was_sent_before_a_failure_is_sent_again_and_has_its_effect_once() -> None:
+    queue, receiver = Export("out"), Receiver()
+    repo = opened(queue)
+    ts = put(repo, queue, **{f"o{n}": n for n in range(10)})
+    receiver.fail_after = [5, 3]
+    work(repo, queue, receiver)
+    assert sum(map(len, receiver.calls)) > 10, "some were sent twice"
+    assert sorted(receiver.applied) == sorted((f"o{n}", ts) for n in range(10))
+    assert left(repo, queue) == []
+
+
+def test_a_window_with_many_entries_is_exported_in_several_runs() -> None:
+    queue, receiver = Export("out"), Receiver()
+    repo = opened(queue)
+    put(repo, queue, **{f"o{n:03}": n for n in range(25)})
+    work(repo, queue, receiver, most=10)
+    assert [len(call) for call in receiver.calls] == [10, 10, 5]
+    assert len(receiver.held) == 25
+
+
+def test_a_transaction_that_commits_late_is_exported_although_later_windows_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(export, "WINDOW", 4)
+    queue, receiver = Export("out"), Receiver()
+    repo = opened(queue)
+    late = repo.transaction()
+    late.set(cents, "late", 1)
+    queue.enter(late, "late")
+    began = late.start_ts
+    for number in range(5):
+        put(repo, queue, clock=number)
+    ts = put(repo, queue, later=2)
+    assert queue.window_of(ts, "later") > queue.window_of(began, "late")
+    work(repo, queue, receiver)
+    late.commit()
+    work(repo, queue, receiver)
+    assert receiver.held.keys() == {"clock", "later", "late"}
+
+
+def test_exporters_side_by_side_share_the_keys_and_each_key_has_one() -> None:
+    queue = Export("out", exporters=3)
+    repo = opened(queue)
+    receivers = [Receiver() for _ in range(3)]
+    observers = [
+        queue.observers(receiver.send)[number] for number, receiver in enumerate(receivers)
+    ]
+    assert [one.name for one in observers] == ["out.export.0", "out.export.1", "out.export.2"]
+    for round_ in range(2):
+        put(repo, queue, **{f"o{n}": n + round_ for n in range(90)})
+        Worker(repo, observers, threads=1, first_wait=0.001, retention=None).run_until_idle()
+    shares = [set(receiver.held) for receiver in receivers]
+    assert all(len(share) > 15 for share in shares)
+    assert sum(map(len, shares)) == len(set.union(*shares)) == 90
+    assert all(len(call) == len(set(call)) for receiver in receivers for call in receiver.calls)
+    assert left(repo, queue) == []
+
+
+def test_an_entry_that_is_refused_becomes_a_dead_letter_and_can_be_tried_again() -> None:
+    queue, receiver = Export("out"), Receiver()
+    repo = opened(queue)
+    ts = put(repo, queue, boot=1, cap=2_000)
+    receiver.refuse = {"boot"}
+    work(repo, queue, receiver)
+    assert receiver.held.keys() == {"cap"}, "the others are not held up"
+    assert left(repo, queue) == []
+    with repo.snapshot() as now:
+        [refused] = queue.refusals(now)
+    assert (refused.entry.key, refused.entry.epoch, refused.why) == ("boot", ts, "too cheap")
+    assert refused.entry.note == {"was": 1}
+    receiver.refuse = set()
+    repo.run(lambda t: queue.retry(t, refused))
+    work(repo, queue, receiver)
+    assert receiver.held["boot"] == (ts, 1)
+    with repo.snapshot() as now:
+        assert list(queue.refusals(now)) == []
+
+
+def test_keys_of_any_length_and_characters_are_exported_as_they_are() -> None:
+    queue, receiver = Export("out"), Receiver()
+    repo = opened(queue)
+    keys = ["a/b", "%~", "x" * 500, "ü"]
+    with repo.transaction() as t:
+        for key in keys:
+            queue.enter(t, key)
+    work(repo, queue, receiver)
+    assert sorted(receiver.held) == sorted(keys)
+
+
+def test_a_queue_needs_an_exporter() -> None:
+    with pytest.raises(SchemaError, match="from 1 to 1000 exporters, not 0"):
+        Export("out", exporters=0)
