@@ -142,6 +142,9 @@ OPTIONS: Final = (
     Option("notify", _flag, True, _WRITES),
     Option("ttlSeconds", _seconds, 120.0, _WRITES),
 )
+OF_STREAMS: Final = tuple(one.name for one in OPTIONS if one.roles == (READ_STREAM,))
+"""The options that only a stream from a table has."""
+
 _BY_NAME: Final = {option.name.lower(): option for option in OPTIONS}
 
 

@@ -24,7 +24,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from percola.spark.options import READ, READ_STREAM, WRITE, WRITE_STREAM, Options
+from percola.errors import PercolaError
+from percola.spark.options import OF_STREAMS, READ, READ_STREAM, WRITE, WRITE_STREAM, Options
+from percola.spark.sentences import FailedReader, errors_are_sentences
 
 
 class PercolaDataSource(DataSource):
@@ -39,6 +41,7 @@ class PercolaDataSource(DataSource):
         frame: the frame's name, which is also the name of its retention hold.
     """
 
+    @errors_are_sentences
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         # Spark loads this module even where the source is not used: import the rest late.
@@ -59,6 +62,7 @@ class PercolaDataSource(DataSource):
         """The name in `format(…)`."""
         return "percola"
 
+    @errors_are_sentences
     def schema(self) -> StructType:
         """The schema for `spark.read`; with the option feedColumns, for `spark.readStream`.
 
@@ -70,11 +74,16 @@ class PercolaDataSource(DataSource):
             from percola.spark.stream.source import feed_schema
 
             return feed_schema(self.parsed)
+        if any(name in self.parsed for name in OF_STREAMS):
+            from percola.spark.stream.source import check_feed
+
+            check_feed(self.parsed)
         from percola.spark.read.snapshot import frame_schema
 
         schema, self.snapshot_ts = frame_schema(self.parsed, self.snapshot_ts, self.frame)
         return schema
 
+    @errors_are_sentences
     def reader(self, schema: StructType) -> DataSourceReader:
         """The table at `snapshot_ts`."""
         from percola.spark.read.snapshot import reader
@@ -82,6 +91,7 @@ class PercolaDataSource(DataSource):
         self.parsed.check_role(READ)
         return reader(self.parsed, schema, self.snapshot_ts, self.frame)
 
+    @errors_are_sentences
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Rows as transactions."""
         from percola.spark.write.plan import writer
@@ -93,9 +103,13 @@ class PercolaDataSource(DataSource):
         """The change feed of the table."""
         from percola.spark.stream.source import stream_reader
 
-        self.parsed.check_role(READ_STREAM)
-        return stream_reader(self.parsed, schema)
+        try:
+            self.parsed.check_role(READ_STREAM)
+            return stream_reader(self.parsed, schema)
+        except PercolaError as error:
+            return FailedReader(error)
 
+    @errors_are_sentences
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Micro-batches, each exactly once."""
         from percola.spark.stream.sink import stream_writer

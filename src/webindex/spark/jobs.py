@@ -57,7 +57,7 @@ _WORKER_DIED: Final = (
     "Connection reset",
     "Broken pipe",
 )
-_OURS: Final = re.compile(r"^(?:percola|webindex)\.[\w.]+: ")
+_OURS: Final = re.compile(r"^(?:\[\w+\] [^:]+: )?(?:percola|webindex)\.[\w.]+: ")
 
 
 class SparkJobError(WebindexError):

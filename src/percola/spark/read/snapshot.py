@@ -25,6 +25,7 @@ from percola.spark.options import Options
 from percola.spark.partitioning import row_ranges
 from percola.spark.read.family_rows import LongRows, long_fields, long_rows
 from percola.spark.read.scan import RangeReader, Sieve, merged
+from percola.spark.sentences import errors_are_sentences
 from percola.transactions.snapshot import after_prefix
 
 HOLD_SECONDS: Final = 3600.0
@@ -182,6 +183,7 @@ class TableReader(DataSourceReader):
             return long_rows(family, self._schema, self._options.row_column)
         return chosen(table, self._schema, None, self._options.row_column)
 
+    @errors_are_sentences
     def partitions(self) -> list[InputPartition]:
         """Ranges of rows. The hold on the timestamp is renewed here, once for each action."""
         start, end = self._range

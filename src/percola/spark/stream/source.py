@@ -51,6 +51,7 @@ from percola.schema import WeakColumn
 from percola.spark.columns import Chosen, chosen, to_arrays
 from percola.spark.options import Options
 from percola.spark.partitioning import row_ranges
+from percola.spark.sentences import errors_are_sentences
 from percola.spark.stream.ranges import change_ranges
 
 COMMIT_TS: Final = "commit_ts"
@@ -91,6 +92,12 @@ def feed_schema(options: Options) -> StructType:
             _check_name(table, one.name)
         own = [StructField(name, kind) for name, kind in _FEEDS_OWN.items()]
         return StructType([first.field, *own, *(one.field for one in others)])
+
+
+def check_feed(options: Options) -> None:
+    """Raise NoFeedError if the table has no feed."""
+    with options.open() as repository:
+        since(repository, options.table(repository))
 
 
 def _check_name(table: Table[Any], name: str) -> None:
@@ -224,6 +231,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- Offsets --------------------------------------------------------------------------
 
+    @errors_are_sentences
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a stream without a checkpoint begins."""
         repository, table = self._repository(), self._table_name
@@ -253,6 +261,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Fix the end of this run: later commits are left to the next one."""
         self._target = self._find_settled()
 
+    @errors_are_sentences
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of a batch that begins at `start`.
 
@@ -339,6 +348,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- A batch --------------------------------------------------------------------------
 
+    @errors_are_sentences
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The ranges of rows of a batch."""
         first, last = Position.of(start), Position.of(end)
