@@ -156,7 +156,7 @@ def java_home() -> Path:
     return Path(home)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def wait_until() -> Callable[..., object]:
     """`wait_until(condition, seconds=30, what="…")`: the condition's first true answer.
 

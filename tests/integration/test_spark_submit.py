@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pyspark.find_spark_home import _find_spark_home
 
 import percola
 import webindex
@@ -106,77 +103,3 @@ def test_webindex_loads_prints_its_report_and_refuses_a_mistake_in_a_sentence(
     # spark-submit prints what the program writes to standard error on standard output.
     assert "none.warc.gz" in wrong.stdout
     assert "Traceback" not in wrong.stderr + wrong.stdout
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)  # Three JVMs start, and an executor for each worker.
-def test_a_program_runs_on_a_standalone_cluster_of_two_workers(
-    submit: Submit,
-    java_home: Path,
-    program: Path,
-    repo: Path,
-    tmp_path: Path,
-    wait_until: Callable[..., object],
-) -> None:
-    with standalone_cluster(tmp_path / "cluster", java_home, wait_until) as master:
-        done = submit(
-            *("--master", master, "--conf", "spark.executor.memory=512m"),
-            *("--conf", "spark.executor.cores=1", "--conf", "spark.driver.host=127.0.0.1"),
-            *("--py-files", program.parent / "shipped" / "names.py", program, repo),
-        )
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.splitlines() == [f"given: {master} program.py ours ours", "rows: 20 190"]
-        executors = [*(tmp_path / "cluster").glob("worker-*/app-*/*")]
-        assert {one.parent.parent.name for one in executors} == {"worker-0", "worker-1"}
-
-
-@contextlib.contextmanager
-def standalone_cluster(
-    folder: Path, java_home: Path, wait_until: Callable[..., object]
-) -> Iterator[str]:
-    """Spark's own cluster manager and two workers, each in its own folder; the master's URL."""
-    spark_class = Path(_find_spark_home()) / "bin" / "spark-class"
-    environment = {**os.environ, "JAVA_HOME": str(java_home), "SPARK_DAEMON_MEMORY": "256m"}
-    with contextlib.ExitStack() as stack:
-
-        def start(name: str, kind: str, *options: object, ready: str) -> None:
-            (folder / name).mkdir(parents=True)
-            log = folder / f"{name}.log"
-            with log.open("w") as output:
-                process = subprocess.Popen(
-                    [spark_class, f"org.apache.spark.deploy.{kind}", *map(str, options)],
-                    cwd=folder / name,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=output,
-                )
-            stack.callback(process.wait)
-            stack.callback(process.terminate)
-            wait_until(
-                lambda: ready in log.read_text() or process.poll() is not None,
-                seconds=60,
-                what=f"{name} to start",
-            )
-            assert process.poll() is None, log.read_text()
-
-        host, port = "127.0.0.1", free_port()
-        start(
-            *("master", "master.Master", "--host", host, "--port", port, "--webui-port", 0),
-            ready="I have been elected leader",
-        )
-        for number in range(2):
-            name = f"worker-{number}"
-            start(
-                *(name, "worker.Worker", "--host", host, "--cores", 1, "--memory", "1g"),
-                *("--webui-port", 0, "--work-dir", folder / name, f"spark://{host}:{port}"),
-                ready="Successfully registered with master",
-            )
-        yield f"spark://{host}:{port}"
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port

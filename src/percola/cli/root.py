@@ -32,6 +32,7 @@ _COMMANDS: Final = {
     "locks": ("repositories:locks", "List the locks, by transaction."),
     "notifications": ("repositories:notifications", "Count the pending work: dirty cells."),
     "oracle": ("oracle:oracle", "Hand out timestamps until SIGTERM or Ctrl-C."),
+    "pack-env": ("pack_env:pack_env", "Pack Percola and its packages for Spark's executors."),
     "rerun": ("rerun:rerun", "Run an observer over rows that are there."),
     "restore": ("maintenance:restore", "Create a repository from a backup."),
     "scan": ("cells:scan", "Print rows in order."),

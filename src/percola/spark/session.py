@@ -148,6 +148,8 @@ def _submitted(app: str, config: Mapping[str, str]) -> Iterator[SparkContext]:
             if not conf.contains(name):
                 conf.set(name, value)
         context = _context_of(conf)
+        if (wrong := _other_python(context, conf)) is not None:
+            sys.stderr.write(f"Warning: {wrong}\n")
         try:
             yield context
         finally:
@@ -155,6 +157,22 @@ def _submitted(app: str, config: Mapping[str, str]) -> Iterator[SparkContext]:
                 context.stop()
     finally:
         _silence_py4j(False)
+
+
+def _other_python(context: SparkContext, conf: SparkConf) -> str | None:
+    """What is wrong if Spark runs data sources with another Python than `spark.pyspark.python`."""
+    wanted = conf.get("spark.pyspark.python")
+    if wanted is None or str(context.master).startswith("local"):
+        return None
+    # Of the variables that the JVM has: the property changes only those of this process.
+    variables = SparkContext._jvm.java.lang.System.getenv()  # type: ignore[union-attr]
+    found = variables.get("PYSPARK_DRIVER_PYTHON") or variables.get("PYSPARK_PYTHON") or "python3"
+    if found == wanted:
+        return None
+    return (
+        f"Spark runs format('percola') with {found!r} on executors too, not with "
+        f"spark.pyspark.python={wanted!r}: set the environment variable PYSPARK_PYTHON instead."
+    )
 
 
 def _context_of(conf: SparkConf) -> SparkContext:
