@@ -139,7 +139,7 @@ def one_at_a_time(
     index: ServingIndex,
     pages: Sequence[Capture],
     rest: Callable[[], None],
-    patience: float,
+    timeout: float,
 ) -> list[Arrival]:
     """Load changed pages, each when the last one is through and `rest` has returned."""
     found = []
@@ -147,7 +147,7 @@ def one_at_a_time(
         rest()
         arrival = arrive(repo, recaptured(page, f"Change {number} of a page at rest."))
         while not arrival.look(repo.snapshot(), index):
-            if time.perf_counter() - arrival.committed > patience:
+            if time.perf_counter() - arrival.committed > timeout:
                 raise StageError(f"A changed page was not to be found: {page.url}.")
             time.sleep(_LOOK_SECONDS)  # The resolution: nothing tells when an index has changed.
         found.append(arrival)

@@ -111,8 +111,10 @@ def measure_chain(
                 ]
             if workers.restarts:
                 raise ChainError(f"{workers.restarts} worker processes died on the way.")
-        if repo.set_aside():
-            raise ChainError(f"{repo.set_aside()} changes were set aside: observers failed.")
+        if repo.dead_lettered():
+            raise ChainError(
+                f"{repo.dead_lettered()} changes were dead-lettered: observers failed."
+            )
     return figures
 
 

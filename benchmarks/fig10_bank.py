@@ -1,7 +1,7 @@
 """Figure 10's load: a bank, whose clients are processes of their own that may be killed.
 
     python -m benchmarks.fig10_bank set-up ADDRESS FOLDER REGIONS
-    python -m benchmarks.fig10_bank client ADDRESS FOLDER NAME THREADS PAUSE [PATIENCE]
+    python -m benchmarks.fig10_bank client ADDRESS FOLDER NAME THREADS PAUSE [TIMEOUT]
     python -m benchmarks.fig10_bank close ADDRESS FOLDER
     python -m benchmarks.fig10_bank places ADDRESS
 
@@ -250,9 +250,9 @@ def main(arguments: list[str]) -> int:
     match arguments:
         case ["set-up", address, folder, regions]:
             set_up(address, Path(folder), int(regions))
-        case ["client", address, folder, name, threads, pause, *patience]:
-            if patience:
-                _be_impatient(float(patience[0]))
+        case ["client", address, folder, name, threads, pause, *timeout]:
+            if timeout:
+                _be_impatient(float(timeout[0]))
             client(address, Path(folder), name, int(threads), float(pause))
         case ["close", address, folder]:
             close(address, Path(folder))

@@ -118,7 +118,7 @@ class Bank:
         clients: how many processes.
         threads: of each.
         regions: in how many regions the accounts are.
-        patience: for how long a client tries in vain, in seconds; None: as usual.
+        timeout: for how long a client tries in vain, in seconds; None: as usual.
         pause: seconds for which a thread rests after each transaction.
     """
 
@@ -130,7 +130,7 @@ class Bank:
         clients: int,
         threads: int = 2,
         regions: int = REGIONS,
-        patience: float | None = None,
+        timeout: float | None = None,
         pause: float = 0.0,
     ) -> None:
         self.folder = folder
@@ -139,7 +139,7 @@ class Bank:
         self.clients: list[Program] = []
         self.events: list[Event] = []
         self.regions = regions
-        self.patience = patience
+        self.timeout = timeout
         self.pause = pause
         self._started = 0
         self._stack = ExitStack()
@@ -172,8 +172,8 @@ class Bank:
         self._started += 1
         name = f"c{self._started}"
         words = ["client", self.address, self.folder, name, self.threads, self.pause]
-        if self.patience is not None:
-            words.append(self.patience)
+        if self.timeout is not None:
+            words.append(self.timeout)
         one = Program(*words, log=self.folder / f"{name}.log", prefix=prefix)
         self._stack.callback(one.kill)
         self.clients.append(one)

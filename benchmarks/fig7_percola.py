@@ -53,7 +53,7 @@ SCHEMA: Final = [docs, *indexes, clusters]
 
 _KEYS: Final = struct.Struct(f"<{KEYS}q")
 _LOADED: Final = 1000
-PATIENCE: Final = 120.0
+TIMEOUT: Final = 120.0
 BATCH: Final = 32
 """Of the batched runs: documents that the observer answers in a transaction at most."""
 TOGETHER: Final = 100
@@ -206,7 +206,7 @@ class Clustering:
             finally:
                 process.stdin.close()
                 try:
-                    process.wait(PATIENCE)
+                    process.wait(TIMEOUT)
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.wait()
@@ -259,7 +259,7 @@ class Run:
         def noted() -> int:
             return count_notes(self.notes) - before
 
-        wait_for(lambda: noted() >= count, "Percola", PATIENCE, noted)
+        wait_for(lambda: noted() >= count, "Percola", TIMEOUT, noted)
         cpu = cpu_of(self.worker) + time.process_time() - cpu
         self.clustering.count = first + count
         return step_of(percent, rate, first, start, read_notes(self.notes, first), cpu)

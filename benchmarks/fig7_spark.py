@@ -251,7 +251,7 @@ class Stream:
             self._changed.notify_all()
 
     def measure(
-        self, steps: Sequence[tuple[float, float, int]], patience: float, every: float = 0.5
+        self, steps: Sequence[tuple[float, float, int]], timeout: float, every: float = 0.5
     ) -> list[Step]:
         """Each step in turn, until one is not held; a file every half a second has what is due."""
         schema = ", ".join(f"{name} long" for name in ("doc", *_NAMES))
@@ -262,16 +262,16 @@ class Stream:
         running = query.start()
         found: list[Step] = []
         try:
-            self.take(5, 5.0, 0.0, every, patience)
+            self.take(5, 5.0, 0.0, every, timeout)
             for percent, rate, count in steps:
-                found.append(self.take(count, rate, percent, every, patience))
+                found.append(self.take(count, rate, percent, every, timeout))
                 if not found[-1].held:
                     break
         finally:
             running.stop()
         return found
 
-    def take(self, count: int, rate: float, percent: float, every: float, patience: float) -> Step:
+    def take(self, count: int, rate: float, percent: float, every: float, timeout: float) -> Step:
         """Write what is due, and wait for it."""
         first = self.count
         keys = self._documents.key_array(first, first + count)
@@ -289,9 +289,9 @@ class Stream:
             # The rate is what is asked for.
             time.sleep(every)
         with self._changed:
-            came = self._changed.wait_for(lambda: first + count - 1 in self._done, patience)
+            came = self._changed.wait_for(lambda: first + count - 1 in self._done, timeout)
             came = came and self._changed.wait_for(
-                lambda: all(doc in self._done for doc in range(first, first + count)), patience
+                lambda: all(doc in self._done for doc in range(first, first + count)), timeout
             )
             if not came:
                 raise PercolaError(f"Structured Streaming did not cluster {count} documents.")
@@ -303,7 +303,7 @@ class Stream:
         held = step.seconds - last_due <= 2 * (step.percentiles()["p50"] / 1000 + every) + 1
         return Step(**{**asdict(step), "held": held, "delays": step.delays})
 
-    def fill(self, total: int, patience: float) -> None:
+    def fill(self, total: int, timeout: float) -> None:
         """Cluster what arrives until there are so many documents, in one batch, untimed."""
         if total > self.count:
             keys = self._documents.keys(self.count, total)

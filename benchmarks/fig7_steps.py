@@ -190,7 +190,7 @@ def cpu_of(root: int) -> float:
 
 
 def wait_for(
-    done: Callable[[], bool], what: str, patience: float, moved: Callable[[], int]
+    done: Callable[[], bool], what: str, timeout: float, moved: Callable[[], int]
 ) -> None:
     """Return once `done`; TimeoutError if for so many seconds nothing has `moved`."""
     last, since = moved(), time.monotonic()
@@ -198,9 +198,9 @@ def wait_for(
         time.sleep(0.01)  # Other processes tell by files.
         if (now := moved()) != last:
             last, since = now, time.monotonic()
-        elif time.monotonic() - since > patience:
+        elif time.monotonic() - since > timeout:
             raise TimeoutError(
-                f"{what}: there is work left, and for {patience:.0f} s none was done."
+                f"{what}: there is work left, and for {timeout:.0f} s none was done."
             )
 
 

@@ -137,7 +137,7 @@ class _Pass:
             seconds=idle - began if work.transactions else said["seconds"] - (began - started),
             work=work,
             usage=usage,
-            set_aside=self.repo.set_aside(),
+            dead_lettered=self.repo.dead_lettered(),
         )
 
 

@@ -28,7 +28,7 @@ class Stage:
         seconds: from then until nothing was left to do.
         work: what the workers did meanwhile.
         usage: what all processes used meanwhile.
-        set_aside: changes on which observers have failed for good.
+        dead_lettered: changes on which observers have failed for good.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Stage:
     seconds: float
     work: Work
     usage: Usage
-    set_aside: int = 0
+    dead_lettered: int = 0
 
     @property
     def job_cpu(self) -> float:
@@ -173,9 +173,9 @@ class Figures:
             ]
             if broken:
                 raise StageError(f"In stage '{one.name}' differ: {'; '.join(broken)}.")
-            if one.set_aside:
+            if one.dead_lettered:
                 raise StageError(
-                    f"After stage '{one.name}', {one.set_aside} changes were set aside: "
+                    f"After stage '{one.name}', {one.dead_lettered} changes were dead-lettered: "
                     "observers failed."
                 )
 

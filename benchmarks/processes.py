@@ -237,15 +237,15 @@ def disk_bytes(folder: Path) -> int:
 def until(
     done: Callable[[], bool],
     moved: Callable[[], object],
-    patience: float,
+    timeout: float,
     every: float = 0.05,
 ) -> None:
-    """Return once `done`; StageError if meanwhile nothing has `moved` for `patience` seconds."""
+    """Return once `done`; StageError if meanwhile nothing has `moved` for `timeout` seconds."""
     last, since = moved(), time.monotonic()
     while not done():
         time.sleep(every)  # Of other processes nothing tells when they have moved.
         now = moved()
         if now != last:
             last, since = now, time.monotonic()
-        elif time.monotonic() - since > patience:
-            raise StageError(f"There is still work to do, and for {patience:.0f} s none was done.")
+        elif time.monotonic() - since > timeout:
+            raise StageError(f"There is still work to do, and for {timeout:.0f} s none was done.")

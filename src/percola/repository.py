@@ -242,7 +242,7 @@ class Repository:
             )
         )
 
-    def set_aside(self) -> int:
+    def dead_lettered(self) -> int:
         """The number of dead-lettered changes, which wait for an operator."""
         store = self.context.store
         return sum(
@@ -340,7 +340,7 @@ class Repository:
         collection has removed the record of the outcome.
         """
         context = self.context
-        fate = context.resolver.fate(error.primary, error.start_ts, impatient=True)
+        fate = context.resolver.fate(error.primary, error.start_ts, force=True)
         if fate is not None and fate.commit_ts is not None:
             return True
         context.store.check_safe_point(error.start_ts)

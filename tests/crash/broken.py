@@ -31,7 +31,7 @@ def commit_without_notifying(repo: Repository, store: KillingStore) -> None:
 
 
 def _never_committed(
-    self: LockResolver, primary: Cell, start_ts: int, *, impatient: bool = False
+    self: LockResolver, primary: Cell, start_ts: int, *, force: bool = False
 ) -> Fate:
     return ROLLED_BACK
 

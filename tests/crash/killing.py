@@ -7,7 +7,7 @@ Each boundary has a name, "before" or "after" and what the row mutation does:
     prewrite primary, prewrite secondary     draw
     commit primary, commit secondary         one step, one step acknowledging
     roll forward, roll back, remove lock     weak notify, answer
-    failed attempt, set aside, retry         raise safe point, collect
+    failed attempt, dead-lettered, retry         raise safe point, collect
     create tables                            note: in the system table
 
 Production code has no hooks for this: the store stands between it and LMDB.
@@ -125,7 +125,7 @@ class KillingStore(PassingStore):
             if put.kind is Kind.WRITE:
                 return self._name_of_record(decode_write(put.value))
         if Kind.FAILED in kinds:
-            return "set aside"
+            return "dead-lettered"
         if Kind.NOTIFY in kinds:
             if any(one.kind is Kind.NOTIFY and one.value for one in puts):
                 return "failed attempt"

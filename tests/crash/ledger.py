@@ -155,7 +155,7 @@ def broken_cells(repo: Repository) -> list[str]:
 
 def check_notified(repo: Repository) -> None:
     """Every committed change of an observed cell has its notify entry or its acknowledgement,
-    or its observer was set aside (rule N1)."""
+    or its change was dead-lettered (rule N1)."""
     store = repo.context.store
     failed = {failure.cell for failure in inspection.failures(repo)}
     for row in repo.snapshot().scan(orders, columns=[amount]):
@@ -170,16 +170,16 @@ def check_notified(repo: Repository) -> None:
                 assert answered or commit_ts in notified, (str(cell), commit_ts, seen, notified)
 
 
-def check_at_rest(repo: Repository, *, set_aside: int = 0) -> None:
+def check_at_rest(repo: Repository, *, dead_lettered: int = 0) -> None:
     """After a worker has nothing left to do: every derived cell is exact, nothing is left over."""
     check_cells(repo)
     assert repo.pending() == {}
-    assert repo.set_aside() == set_aside
+    assert repo.dead_lettered() == dead_lettered
     check_no_locks(repo)
     now = repo.snapshot()
     expected: Counter[str] = Counter()
     for row in now.scan(orders, columns=[amount, booked]):
-        poisoned = bool(set_aside) and row[amount] == POISON
+        poisoned = bool(dead_lettered) and row[amount] == POISON
         assert row.get(booked) == (None if poisoned else 1), row.key
         if not poisoned:
             expected[row.key.partition("/")[0]] += row[amount]

@@ -158,11 +158,11 @@ def observed_exactly_once(repo: Repository, death: Death) -> None:
     go_on(repo)
 
 
-def set_aside_once(repo: Repository, death: Death) -> None:
-    """The poisoned order ends up set aside, the other is answered; mended, both are."""
+def dead_lettered_once(repo: Repository, death: Death) -> None:
+    """The poisoned order ends up dead-lettered, the other is answered; mended, both are."""
     ledger.check_notified(repo)
     ledger.work(repo, poisoned=True)
-    ledger.check_at_rest(repo, set_aside=1)
+    ledger.check_at_rest(repo, dead_lettered=1)
     assert inspection.retry_failures(repo) == 1
     go_on(repo)
 
@@ -187,7 +187,7 @@ def tables_are_there(repo: Repository, death: Death) -> None:
 
 def retried_or_still_listed(repo: Repository, death: Death) -> None:
     """The failure is listed, or its cell is dirty: never neither."""
-    listed, dirty = repo.set_aside(), sum(repo.pending().values())
+    listed, dirty = repo.dead_lettered(), sum(repo.pending().values())
     assert listed + dirty == 1, (listed, dirty)
     assert (dirty == 1) == death.passed("after retry")
     inspection.retry_failures(repo)
@@ -280,10 +280,10 @@ SCENARIOS: Final = [
         one_step=False,
     ),
     scenario(
-        "a worker setting aside",
+        "a worker dead-lettering",
         work_poisoned,
-        set_aside_once,
-        ["failed attempt", "set aside", "one step acknowledging"],
+        dead_lettered_once,
+        ["failed attempt", "dead-lettered", "one step acknowledging"],
         [(begin, None), (place_poisoned_order, None)],
     ),
     scenario(

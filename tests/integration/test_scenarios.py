@@ -28,7 +28,7 @@ def stage(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stag
     """Scenarios share the Spark context, and copies of one bulk load of the sample."""
     seed = random.randrange(2**32)
     folder = tmp_path_factory.mktemp("scenarios")
-    return Stage(folder, sample_crawl(folder / "crawl", seed), seed, patience=600)
+    return Stage(folder, sample_crawl(folder / "crawl", seed), seed, timeout=600)
 
 
 def played(stage: Stage, scenario: Scenario) -> Outcome:

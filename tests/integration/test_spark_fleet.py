@@ -219,7 +219,7 @@ def test_a_worker_whose_process_is_killed_works_again_and_nothing_is_lost(
 def test_a_worker_that_is_frozen_is_replaced(
     spark: SparkSession, repo: Repository, wait_until: Wait
 ) -> None:
-    with work_on(spark, repo, workers=1, patience=2.0) as fleet:
+    with work_on(spark, repo, workers=1, timeout_seconds=2.0) as fleet:
         wait_until(lambda: all_work(fleet), seconds=SECONDS, what="the worker")
         [victim] = pids(fleet)
         os.kill(victim, signal.SIGSTOP)
@@ -240,7 +240,7 @@ def test_a_worker_that_is_frozen_is_replaced(
 # --- A driver of its own ------------------------------------------------------------------
 
 
-def drive(pipe: Connection, master: str, address: str, patience: float) -> object:
+def drive(pipe: Connection, master: str, address: str, timeout_seconds: float) -> object:
     """In a process of its own: two workers, and answers to the test's questions."""
     os.environ["PYSPARK_PYTHON"] = sys.executable  # A cluster's executors take it from here.
     config = QUICK_JAVA | {
@@ -252,7 +252,9 @@ def drive(pipe: Connection, master: str, address: str, patience: float) -> objec
     }
     with (
         spark_context(master, app="fleet", config=config) as context,
-        run_workers(context, OBSERVERS, address, workers=2, threads=2, patience=patience) as fleet,
+        run_workers(
+            context, OBSERVERS, address, workers=2, threads=2, timeout_seconds=timeout_seconds
+        ) as fleet,
     ):
         jvm = context._gateway.proc.pid
         while (question := hear(pipe)) != "end":
@@ -300,9 +302,9 @@ class Driver:
 
 @contextmanager
 def driver(
-    master: str, repo: Repository, wait_until: Wait, *, patience: float = 60.0
+    master: str, repo: Repository, wait_until: Wait, *, timeout_seconds: float = 60.0
 ) -> Iterator[Driver]:
-    with Child(drive, master, repo.address, patience) as child:
+    with Child(drive, master, repo.address, timeout_seconds) as child:
         started = Driver(child, wait_until)
         jvm, application = 0, "none"
         try:

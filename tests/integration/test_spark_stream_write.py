@@ -135,14 +135,14 @@ def test_a_batch_that_fails_leaves_nothing_and_is_written_after_a_restart(
     # A live transaction holds a row for longer than the batch waits.
     with half_way(repo, 1400):
         with pytest.raises(StreamingQueryException, match="has been locked for 1 s"):
-            impatient(spark, folder, work)
+            force(spark, folder, work)
         assert set(visible(repo)) == {f"row/{n:06}" for n in range(300)}
     drain(spark, folder, work, partitions=3)
     assert_written_once(repo, 600)
     assert outcomes(folder) == {"0": "committed", "1": "committed"}
 
 
-def impatient(spark: Any, folder: Path, work: Path) -> None:
+def force(spark: Any, folder: Path, work: Path) -> None:
     rows = spark.readStream.schema("row string, title string, size bigint").json(str(work / "in"))
     query = (
         rows.writeStream.format("percola")
@@ -260,7 +260,7 @@ def test_what_cannot_be_written_ends_the_query_and_leaves_nothing(
     put_file(work, "a", 0, 100)
     (work / "in" / "b.json").write_text('{"row": "", "title": "x", "size": 1}')
     with pytest.raises(StreamingQueryException, match="every row needs a key"):
-        impatient(spark, folder, work)
+        force(spark, folder, work)
 
     def is_settled() -> bool:
         # A task that was given up may lock for a moment still, or be killed in the middle of it;

@@ -143,7 +143,7 @@ def test_webindex_loads_works_ranks_verifies_and_rebuilds(cluster: Cluster, tmp_
     loaded = cluster.webindex("load", index, crawl)
     assert loaded["loaded"]["written"] == 42
     worked = cluster.webindex("work", index, "--until-idle", "--workers", 2)
-    assert (worked["pages"], worked["set_aside"]) == (21, 0)
+    assert (worked["pages"], worked["dead_lettered"]) == (21, 0)
     assert cluster.webindex("rank", index)["written"] > 0
     cluster.webindex("work", index, "--until-idle", "--workers", 1)
     verdict = cluster.webindex("verify", index)

@@ -246,7 +246,7 @@ def test_each_row_of_a_request_has_an_answer_of_its_own(codes: list[int], unknow
         assert isinstance(caught.value, OutcomeUnknownError) is unknown
 
 
-def test_an_endpoint_where_nobody_listens_is_an_error_within_the_patience() -> None:
+def test_an_endpoint_where_nobody_listens_is_an_error_within_the_timeout() -> None:
     with StandIn({}) as server:
         address = server.address
     store = BigtableStore(Place("p", "i", emulator=address), request_seconds=1, timeout_seconds=1)

@@ -24,7 +24,7 @@ WaitUntil = Callable[..., Any]
 
 __all__ = ["token"]
 
-PATIENCE = 4.0
+TIMEOUT = 4.0
 NEAR, FAR = "c1", "c2"
 
 
@@ -73,7 +73,7 @@ def open_bank(
     oracle = stack.enter_context(OracleProcess(store, f"{network.address}:0"))
     address = f"{store}?oracle={oracle.address}"
     # Beside other tests: clients that rest leave them the cores.
-    bank = Bank(folder / "histories", address, clients=1, threads=1, patience=PATIENCE, pause=0.05)
+    bank = Bank(folder / "histories", address, clients=1, threads=1, timeout=TIMEOUT, pause=0.05)
     return stack.enter_context(bank)
 
 
@@ -89,12 +89,12 @@ def test_a_client_that_is_cut_off_waits_fails_in_words_and_tears_nothing(
 
     # Shorter than any time-out: it costs time and nothing else.
     far.cut(network)
-    bank.work(PATIENCE / 8)
+    bank.work(TIMEOUT / 8)
     far.mend(network)
     bank.await_commits(20, FAR)
     assert errors(bank.folder, FAR) == []
 
-    # Longer: each thread is told, once its patience is at its end.
+    # Longer: each thread is told, once its timeout is at its end.
     began = time.monotonic_ns()
     far.cut(network)
     bank.note("cut")

@@ -212,7 +212,7 @@ def test_a_timestamp_that_does_not_fit_is_refused_with_nothing_written(hbase: HB
     assert store.scan_kind(Kind.LOCK, "t") == ([], None)
 
 
-def test_a_quorum_where_nobody_listens_is_an_error_within_the_patience(hbase: HBase) -> None:
+def test_a_quorum_where_nobody_listens_is_an_error_within_the_timeout(hbase: HBase) -> None:
     # The port of the region server speaks another language than ZooKeeper's.
     for quorum in ("127.0.0.1:9", f"127.0.0.1:{hbase.cluster.process('regionserver-1').port}"):
         store = HBaseStore(Place(quorum, "nowhere"), request_seconds=2, timeout_seconds=2)

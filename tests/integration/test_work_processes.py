@@ -157,7 +157,7 @@ def test_two_percola_workers_of_which_one_is_killed_leave_nothing_undone(
         out, err = work.communicate(timeout=SECONDS)
     assert (work.returncode, err) == (0, "")
     summary = json.loads(out)
-    assert (summary["pages"], summary["clusters"], summary["set_aside"]) == (204, 183, 0)
+    assert (summary["pages"], summary["clusters"], summary["dead_lettered"]) == (204, 183, 0)
     check(repo, index, captures)
 
 
@@ -338,7 +338,7 @@ def test_work_on_spark_ends_when_everything_is_worked_off(
         out, err = work.communicate(timeout=SECONDS)
     assert (work.returncode, err) == (0, "")
     summary = json.loads(out)
-    assert (summary["pages"], summary["clusters"], summary["set_aside"]) == (204, 183, 0)
+    assert (summary["pages"], summary["clusters"], summary["dead_lettered"]) == (204, 183, 0)
     check(repo, index, sample())
 
 
@@ -351,7 +351,7 @@ def test_work_on_spark_ends_with_status_3_if_something_was_dead_lettered(
     work = ("work", "--repo", repo.address, "--workers", 1, "--until-idle", "--json")
     with started("webindex.cli.main", *work) as working:
         out, err = working.communicate(timeout=SECONDS)
-    assert (working.returncode, json.loads(out)["set_aside"]) == (3, 1)
+    assert (working.returncode, json.loads(out)["dead_lettered"]) == (3, 1)
     assert "parse failed on pages[" in err and "attempt 5 of 5" in err
     assert err.count("Traceback (most recent call last)") >= 5
 

@@ -445,7 +445,7 @@ def test_p4_a_rollback_record_stays_while_a_late_call_may_still_meet_it(ground: 
     t = repo.transaction(two_phase=True)
     t.set(bal, "b", 1)
     primary = cell_of(bal, "b")
-    repo.context.resolver.fate(primary, t.start_ts, impatient=True)
+    repo.context.resolver.fate(primary, t.start_ts, force=True)
     t.rollback()
     write(repo, a=2)
     collector = GarbageCollector(repo.context, retention=0)

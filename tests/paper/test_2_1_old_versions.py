@@ -84,7 +84,7 @@ def test_n1_a_delete_stays_until_its_observer_has_seen_it_and_then_vanishes_whol
     assert records(ground) == []
 
 
-def test_n5_a_delete_stays_for_an_observer_that_was_set_aside(
+def test_n5_a_delete_stays_for_an_observer_that_was_dead_lettered(
     ground: Ground, repo: Repository
 ) -> None:
     broken = True

@@ -165,7 +165,7 @@ def test_a_write_newer_than_the_attempt_gets_a_leg_and_nothing_is_lost(
             t.set(size, f"row {number}", 7)
         begun.write([row(f"row {number}", "ours"), row(f"fresh {number}", "ours")])
     part = begun.finish()
-    assert part.legs == 4
+    assert part.subtransactions == 4
     one.commit([part])
     assert set(titles(repo).values()) == {"ours"} and len(titles(repo)) == 6
     with repo.snapshot() as now:
@@ -225,8 +225,8 @@ def test_of_two_jobs_that_want_one_row_one_gives_up_and_the_other_commits(ground
     other.write([row("b", "younger")])
     with pytest.raises(RowLockedError, match="'younger'"):
         begin(older, 1, 1).write([row("b", "older")])
-    assert 1.9 < sum(clock.slept) < 4, "it waits for its patience"
-    # The older one goes on meanwhile: its markers are refreshed.
+    assert 1.9 < sum(clock.slept) < 4, "it waits for its timeout"
+    # The older one goes on meanwhile: its primaries are refreshed.
     clock.on_sleep = lambda: JobRow(repo, "older").refresh(older._run, {})
     with pytest.raises(RowLockedError, match="'older'"):
         other.write([row("a", "younger")])

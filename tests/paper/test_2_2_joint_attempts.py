@@ -85,10 +85,10 @@ def test_an_attempt_after_one_that_has_finished_takes_its_work_over(
     assert_sound(repo, ground)
 
 
-def test_of_two_attempts_at_once_exactly_one_gets_the_seat(
+def test_of_two_attempts_at_once_exactly_one_gets_the_claim(
     repo: Repository, ground: Ground
 ) -> None:
-    """The second has begun when the first finishes: its legs were rolled back before."""
+    """The second has begun when the first finishes: its subtransactions were rolled back before."""
     one = joint(repo)
     first = begin(one, 0, 1)
     first.write([row("a", "first")])

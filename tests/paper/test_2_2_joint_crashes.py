@@ -186,7 +186,7 @@ def test_a_commit_whose_reply_is_lost_for_good_is_unknown_and_never_undone(groun
 def test_a_commit_that_comes_after_a_leg_was_undone_by_a_reader_commits_nothing(
     ground: Ground,
 ) -> None:
-    """Between the last look at the legs and the commit point: the mutation's conditions hold it."""
+    """Between the last look and the commit point: the mutation's conditions refuse the commit."""
     seam = SeamStore(ground.store)
     repo = ground.repo(TABLES, store=seam)
     one = joint(repo)
@@ -232,9 +232,11 @@ def between(
     return repo, seam, seen
 
 
-def locks_marker(mutation: RowMutation) -> bool:
+def locks_primary(mutation: RowMutation) -> bool:
     return any(
-        isinstance(change, Put) and change.kind is Kind.LOCK and change.column.startswith(b"marker")
+        isinstance(change, Put)
+        and change.kind is Kind.LOCK
+        and change.column.startswith(b"primary")
         for change in mutation.changes
     )
 
@@ -242,21 +244,21 @@ def locks_marker(mutation: RowMutation) -> bool:
 def test_no_attempt_begins_after_a_later_run_has_come_in_between(ground: Ground) -> None:
     other, _ = stranger(ground)
     run = new_run(other)
-    repo, _, seen = between(ground, locks_marker, lambda: begin(joint(other), 7, 7).finish())
+    repo, _, seen = between(ground, locks_primary, lambda: begin(joint(other), 7, 7).finish())
     with pytest.raises(JobOverError):
         joint(repo, run=run).attempt(0, 1)
     assert seen
     assert [one.run > run for one in JobRow(other, "job").held()[0]] == [True]
 
 
-def test_an_attempt_that_finishes_just_before_another_one_begins_keeps_its_seat(
+def test_an_attempt_that_finishes_just_before_another_one_begins_keeps_its_claim(
     ground: Ground,
 ) -> None:
     other, _ = stranger(ground)
     first = joint(other)
     parts: list[Part] = []
     repo, _, seen = between(
-        ground, locks_marker, lambda: parts.append(write(first, 0, [row("a", "1")], attempt=1))
+        ground, locks_primary, lambda: parts.append(write(first, 0, [row("a", "1")], attempt=1))
     )
     second = begin(joint(repo, run=first._run), 0, 2, retry=1)
     assert seen and second.done == parts[0]
@@ -301,9 +303,9 @@ def test_a_commit_that_hangs_is_put_an_end_to_by_the_next_run_without_waiting(
         one.commit(parts)
     assert seen and clock.slept == []
     [again] = taken
-    _, seats = JobRow(other, "job").held()
-    [seat] = seats.values()
-    again.commit([Part(0, seat.attempt, seat.legs, seat.rows)])
+    _, claims = JobRow(other, "job").held()
+    [claim] = claims.values()
+    again.commit([Part(0, claim.attempt, claim.subtransactions, claim.rows)])
     assert titles(other) == {"a": "second"}
     assert_sound(other, ground)
 
@@ -314,8 +316,8 @@ def test_a_lock_without_a_token_is_nobodys_and_not_taken_for_a_dead_process(
     repo, _ = stranger(ground, coordination=ScriptedCoordination("reader", set()))
     one = joint(repo)
     part = write(one, 0, [row("a", "new")])
-    [marker] = JobRow(repo, "job").held()[0]
-    assert repo.context.resolver.fate(marker.cell, marker.start_ts) is None
+    [started] = JobRow(repo, "job").held()[0]
+    assert repo.context.resolver.fate(started.cell, started.start_ts) is None
     one.commit([part])
     assert titles(repo) == {"a": "new"}
 
@@ -349,7 +351,7 @@ def test_no_attempt_begins_or_finishes_once_the_state_is_locked_for_the_commit(
     assert_sound(other, ground)
 
 
-def test_markers_leave_no_value_and_the_commit_point_is_one_mutation(
+def test_primaries_leave_no_value_and_the_commit_point_is_one_mutation(
     repo: Repository, ground: Ground
 ) -> None:
     one = joint(repo)
@@ -357,6 +359,6 @@ def test_markers_leave_no_value_and_the_commit_point_is_one_mutation(
     commit_ts = one.commit(parts)
     seam_rows = scan_writes(ground.store, JOBS.name)[0]
     at_commit = [cell for cell, records in seam_rows if records[0][0] == commit_ts]
-    assert len(at_commit) == 11, "five markers, five seats, and the state"
+    assert len(at_commit) == 11, "five primaries, five claims, and the state"
     kept = ground.store.entries(Cell(JOBS.name, b"job", STATE.key), Kind.WRITE, 0, MAX_TS)
     assert kept[0][0] == commit_ts

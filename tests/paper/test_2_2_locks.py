@@ -178,7 +178,7 @@ def test_p4_a_rollback_never_overwrites_a_commit(pair: Pair) -> None:
     """Scenarios 3 and 5: whoever is asked to roll back a committed transaction refuses."""
     committing = pair.commit_until("commit", "b")
     pair.alive.discard("writer")
-    fate = pair.other.context.resolver.fate(cell_of(bal, "a"), pair.start_ts, impatient=True)
+    fate = pair.other.context.resolver.fate(cell_of(bal, "a"), pair.start_ts, force=True)
     assert fate is not None and fate.commit_ts is not None
     assert records(pair.ground, "a") == [(fate.commit_ts, Op.PUT, pair.start_ts)]
     assert pair.read() == [1, 1, 1]

@@ -68,7 +68,7 @@ def test_n5_any_number_of_failing_cells_ends_within_so_many_attempts_each(
         worker.stop()
         logging.disable(logging.NOTSET)
     assert too_many == []
-    assert repo.set_aside() == number
+    assert repo.dead_lettered() == number
     assert sum(calls.values()) == number * attempts + 1
     assert repo.snapshot().get(size, "fine") == 1
 
@@ -85,7 +85,7 @@ def test_n5_the_attempts_of_workers_that_have_ended_count(ground: Ground, repo: 
         raise ValueError("cannot")
 
     write(repo, "a")
-    while not repo.set_aside():
+    while not repo.dead_lettered():
         workers.append(Worker(ground.repo(TABLES), [broken], attempts=3, **QUICK))
         workers[-1].run_until_idle()
         assert len(workers) < 10
@@ -113,7 +113,7 @@ def test_n5_another_worker_does_not_try_again_what_is_dead_lettered_beside_unfin
         t.set(size, row, 1)
         if len(workers) == 1:
             other.run(lambda t: t.set(size, row, 0))
-            if repo.set_aside():
+            if repo.dead_lettered():
                 workers[0].stop(wait=False)
 
     write(repo, "a")
@@ -173,7 +173,7 @@ def test_n5_a_change_that_another_worker_has_answered_is_not_dead_lettered(
     worker.run_until_idle()
     assert list(failures(repo)) == []
     assert repo.snapshot().get(size, "a") == 1
-    assert worker.metrics.counts().get("observer_set_aside", {}) == {}
+    assert worker.metrics.counts().get("observer_dead_lettered", {}) == {}
 
 
 class CallsForRows(PassingStore):
@@ -240,11 +240,11 @@ def test_n5_a_clock_that_is_ahead_delays_no_attempt_for_long(
     workers.append(Worker(repo, [broken], **options))
     workers[1].start()
     try:
-        wait_until(repo.set_aside, seconds=5)
+        wait_until(repo.dead_lettered, seconds=5)
     finally:
         workers[1].stop()
     assert calls == ["a", "a"]
-    assert repo.set_aside() == 1
+    assert repo.dead_lettered() == 1
 
 
 def test_n5_a_row_that_has_failed_joins_no_batch_of_another_worker(

@@ -56,7 +56,7 @@ def test_n5_one_row_that_fails_takes_no_other_row_of_its_batch_along(
     [failure] = failures(repo)
     assert (failure.cell.row, failure.attempts) == (b"row 4", 3)
     assert failure.error == "ValueError: cannot double row 4"
-    assert (count(worker, "observer_failures"), count(worker, "observer_set_aside")) == (3, 1)
+    assert (count(worker, "observer_failures"), count(worker, "observer_dead_lettered")) == (3, 1)
     joined = count(worker, "observer_batches_split")
     assert joined <= 1
     assert calls["row 4"] == joined + 3, "it joins no other batch"
@@ -182,7 +182,7 @@ def test_n7_a_batch_takes_the_lock_of_each_row_and_leaves_out_those_of_others(
 
 @pytest.mark.parametrize("where", ["row 0", "row 4", "row 7"])
 @pytest.mark.parametrize("ends", ["in time", "with its rows"])
-def test_n5_a_row_that_never_ends_is_set_aside_alone_and_its_batch_runs_without_it(
+def test_n5_a_row_that_never_ends_is_dead_lettered_alone_and_its_batch_runs_without_it(
     ground: Ground,
     repo: Repository,
     wait_until: Callable[..., object],

@@ -56,7 +56,7 @@ class Measure:
             raise ValueError(f"cannot measure {row}")
 
 
-def test_n5_a_failing_observer_is_tried_again_then_set_aside_with_its_traceback(
+def test_n5_a_failing_observer_is_tried_again_then_dead_lettered_with_its_traceback(
     ground: Ground, repo: Repository
 ) -> None:
     measure = Measure("bad")
@@ -72,7 +72,7 @@ def test_n5_a_failing_observer_is_tried_again_then_set_aside_with_its_traceback(
     assert ground.left_over(docs, Kind.NOTIFY) == []
     snapshot = repo.snapshot()
     assert snapshot.get_many([(size, "bad"), (size, "good")]) == [None, 4]
-    assert (count(worker, "observer_failures"), count(worker, "observer_set_aside")) == (3, 1)
+    assert (count(worker, "observer_failures"), count(worker, "observer_dead_lettered")) == (3, 1)
     assert count(worker, "observer_runs") == 2
 
 
@@ -112,7 +112,7 @@ def test_n5_a_failure_that_passes_leaves_no_trace(ground: Ground, repo: Reposito
     assert measure.calls == ["a"] * 3
     assert list(failures(repo)) == []
     assert repo.snapshot().get(size, "a") == 4
-    assert (count(worker, "observer_failures"), count(worker, "observer_set_aside")) == (2, 0)
+    assert (count(worker, "observer_failures"), count(worker, "observer_dead_lettered")) == (2, 0)
 
 
 def test_n5_a_new_write_tries_again_and_success_removes_the_failure(
@@ -146,7 +146,7 @@ def test_n5_retrying_failures_makes_the_cells_dirty_again(ground: Ground, repo: 
     assert measure.calls.count("c") == 1
 
 
-def test_n5_a_weak_observer_that_fails_is_set_aside_too(repo: Repository) -> None:
+def test_n5_a_weak_observer_that_fails_is_dead_lettered_too(repo: Repository) -> None:
     @observer(poke)
     def poked(t: Transaction, row: str) -> None:
         raise RuntimeError("no")
@@ -235,7 +235,7 @@ class Stuck:
 
 
 @pytest.mark.parametrize("how", ["run", "start"])
-def test_n5_an_observer_that_never_ends_is_set_aside_and_its_late_commit_refused(
+def test_n5_an_observer_that_never_ends_is_dead_lettered_and_its_late_commit_refused(
     ground: Ground, repo: Repository, wait_until: Callable[..., object], how: str
 ) -> None:
     stuck = Stuck()
@@ -265,7 +265,7 @@ def test_n5_an_observer_that_never_ends_is_set_aside_and_its_late_commit_refused
         running.result(DEADLINE)
 
 
-def test_n5_an_observer_that_has_begun_to_commit_is_not_set_aside_any_more(
+def test_n5_an_observer_that_has_begun_to_commit_is_not_dead_lettered_any_more(
     ground: Ground, wait_until: Callable[..., object]
 ) -> None:
     """Else it could be listed as failed, and yet have committed."""
@@ -364,6 +364,6 @@ def test_n5_a_run_of_an_older_change_does_not_take_the_failure_of_a_newer_one_aw
     finally:
         slow.stop()
     assert repo.snapshot().get(size, "a") == 4
-    assert repo.set_aside() == 1
+    assert repo.dead_lettered() == 1
     assert retry_failures(repo) == 1
-    assert repo.set_aside() == 0
+    assert repo.dead_lettered() == 0

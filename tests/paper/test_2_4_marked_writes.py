@@ -21,7 +21,7 @@ TABLES = [docs, JOBS]
 def begin(
     repo: Repository, attempt: int = 1, retry: int | None = None, **more: Any
 ) -> MarkedPartition:
-    options: dict[str, Any] = {"row_by_row": True, "patience": 2.0, **more}
+    options: dict[str, Any] = {"row_by_row": True, "timeout": 2.0, **more}
     retry = attempt - 1 if retry is None else retry
     return MarkedPartition(repo, "write", docs, 0, attempt, retry, **options)
 
@@ -126,7 +126,7 @@ def test_row_by_row_a_row_in_conflict_holds_up_no_other_and_a_chunk_is_whole_or_
             for row_by_row in (True, False):
                 other, clock = stranger(ground)
                 part = MarkedPartition(
-                    other, f"w{row_by_row}", docs, 0, 1, 0, row_by_row=row_by_row, patience=1.0
+                    other, f"w{row_by_row}", docs, 0, 1, 0, row_by_row=row_by_row, timeout=1.0
                 )
                 tag = f"{row_by_row}"
                 with pytest.raises(RowLockedError, match=r"could not be written in 1 s.*docs"):
@@ -146,7 +146,7 @@ def test_a_commit_of_unknown_outcome_is_looked_at_before_it_is_repeated(ground: 
     for applies in (True, False):
         seam = SeamStore(ground.store)
         repo = ground.repo(TABLES, store=seam, one_step=False, clock=ScriptedClock())
-        part = MarkedPartition(repo, f"w{applies}", docs, 0, 1, 0, row_by_row=False, patience=2.0)
+        part = MarkedPartition(repo, f"w{applies}", docs, 0, 1, 0, row_by_row=False, timeout=2.0)
         lost = 0
 
         def hook(mutation: RowMutation, apply: Any) -> bool:
@@ -186,7 +186,7 @@ def test_a_row_that_is_cleared_loses_all_that_it_has_also_in_a_second_attempt(
 
 def test_several_tasks_that_begin_at_once_all_begin(repo: Repository) -> None:
     parts = [
-        MarkedPartition(repo, "w", docs, n, n, 0, row_by_row=True, patience=1.0) for n in range(8)
+        MarkedPartition(repo, "w", docs, n, n, 0, row_by_row=True, timeout=1.0) for n in range(8)
     ]
     for n, part in enumerate(parts):
         part.write([row(f"row {n}", "x")])

@@ -125,7 +125,7 @@ def test_an_observer_that_keeps_conflicting_is_not_answered_for_by_the_next(
 
 
 @pytest.mark.parametrize("order", ["failing first", "failing last"])
-def test_an_observer_that_is_set_aside_does_not_take_the_others_notification_along(
+def test_an_observer_that_is_dead_lettered_does_not_take_the_others_notification_along(
     ground: Ground, repo: Repository, order: str
 ) -> None:
     """The other one conflicts until then, and has its turn afterwards."""

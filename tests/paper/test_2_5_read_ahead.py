@@ -115,7 +115,7 @@ def test_a_row_that_runs_alone_is_read_ahead_too(ground: Ground, column: Any) ->
     assert repo.snapshot().get(owners, "k1") == 1
 
 
-def test_rows_whose_reading_ahead_fails_run_alone_and_only_they_are_set_aside(
+def test_rows_whose_reading_ahead_fails_run_alone_and_only_they_are_dead_lettered(
     ground: Ground,
 ) -> None:
     _, repo = filled(ground)

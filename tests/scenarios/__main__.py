@@ -131,7 +131,7 @@ def _stage(scratch: Path, folder: Path | None, seed: int) -> Stage:
     if folder is None:
         return Stage(scratch, sample_crawl(scratch / "crawl", seed), seed)
     crawl = made_crawl(folder.resolve())
-    return Stage(scratch, crawl, seed, patience=_CORPUS_SECONDS, pool=_POOL)
+    return Stage(scratch, crawl, seed, timeout=_CORPUS_SECONDS, pool=_POOL)
 
 
 if __name__ == "__main__":

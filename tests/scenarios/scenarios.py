@@ -74,7 +74,7 @@ def incremental_load(stage: Stage) -> Outcome:
             if number:
                 # Every other piece meets an index at rest, the rest one that is being worked on.
                 met = repo.is_idle if number % 2 else partial(_has_exported, repo, exports)
-                wait_for(met, workers, stage.patience)
+                wait_for(met, workers, stage.timeout)
                 exports = _exports(repo)
             captures += site.load([piece])["loaded"]["written"]
     assert exports >= len(pieces) - 1
@@ -222,7 +222,7 @@ def random_updates(stage: Stage, number: int = UPDATES) -> Outcome:
         files.append((file, write_answers(file, some)))
     before = site.now()
     with site.at_work() as (repo, workers):
-        updating = Updating(repo, workers, stage.seed, stage.patience)
+        updating = Updating(repo, workers, stage.seed, stage.timeout)
         stage.show("updating")
         updating.run(files, updaters=KILLED, workers=KILLED)
     verdict = site.verify([*stage.crawl.first, *(file for file, _ in files)])

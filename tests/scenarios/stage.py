@@ -44,7 +44,7 @@ class Stage:
             stands in its folder `crawl`.
         crawl: what is loaded.
         seed: of what is left to chance.
-        patience: seconds that workers may take to come to rest.
+        timeout: seconds that workers may take to come to rest.
         pool: how many pages the random updates are about.
         show: told what is going on.
     """
@@ -52,7 +52,7 @@ class Stage:
     folder: Path
     crawl: Crawl
     seed: int
-    patience: float = 90.0
+    timeout: float = 90.0
     pool: int = 150
     show: Show = lambda said: None
     _bulk: Base | None = field(default=None, init=False)
@@ -135,7 +135,7 @@ class Site:
         # Plain processes: a scenario works dozens of times, and each would start Spark.
         options = ("--processes", WORKERS, "--until-idle", "--json")
         summary = command("work", "--repo", self.address, *options)
-        assert summary["set_aside"] == 0, "an observer was set aside"
+        assert summary["dead_lettered"] == 0, "a change was dead-lettered"
         return summary
 
     def rank(self) -> dict[str, Any]:
@@ -178,7 +178,7 @@ class Site:
             workers.wait_ready()
             yield repo, workers
             self.stage.show("working")
-            wait_until_idle(repo, workers, self.stage.patience)
+            wait_until_idle(repo, workers, self.stage.timeout)
 
     def now(self) -> int:
         """The newest timestamp."""

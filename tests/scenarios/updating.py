@@ -76,19 +76,19 @@ class Updating:
 
     Args:
         seed: of the moments of the kills.
-        patience: seconds that all of it may take.
+        timeout: seconds that all of it may take.
 
     Attributes:
         killed: how many of whom.
         left: locks that somebody dead had left, at the moments after the kills.
     """
 
-    def __init__(self, repo: Repository, workers: Workers, seed: int, patience: float) -> None:
+    def __init__(self, repo: Repository, workers: Workers, seed: int, timeout: float) -> None:
         self.killed: Counter[str] = Counter()
         self.left = 0
         self._repo, self._workers = repo, workers
         self._seed = seed
-        self._patience = patience
+        self._timeout = timeout
         self._rng = random.Random(f"kills {seed}")
 
     def run(self, files: Sequence[tuple[Path, int]], updaters: int, workers: int) -> None:
@@ -105,7 +105,7 @@ class Updating:
         alive = set(running)
         finished = 0
         try:
-            deadline = time.monotonic() + self._patience
+            deadline = time.monotonic() + self._timeout
             while alive:
                 assert time.monotonic() < deadline, "the updaters do not come to an end"
                 by_place = {one.descriptor: one for one in alive}

@@ -13,11 +13,11 @@ from typing import Final
 from percola.testing.simulation import READ_AHEAD, FaultKind, Result, Simulation, shrink_run, tell
 from tests.simulation.workloads import WORKLOADS
 from tests.simulation.workloads.ahead import ReadingAhead
-from tests.simulation.workloads.aside import ASIDE
 from tests.simulation.workloads.batches import BATCHED
 from tests.simulation.workloads.collapsing import COLLAPSED
 from tests.simulation.workloads.collecting import COLLECTED
 from tests.simulation.workloads.columns import TOGETHER
+from tests.simulation.workloads.dead_letters import DEAD_LETTERED
 from tests.simulation.workloads.joint import JOINED
 from tests.simulation.workloads.recipes import SHARDED, SPLIT, Climbing, Summing
 from tests.simulation.workloads.skew import SKEW
@@ -29,7 +29,7 @@ EXPECTED: Final = {
     "write-skew": SKEW,
     "collapsing": COLLAPSED,
     "columns": TOGETHER,
-    "set-aside": ASIDE,
+    "dead-lettered": DEAD_LETTERED,
     "batches": BATCHED,
     "garbage": COLLECTED,
     "joint": JOINED,
@@ -74,7 +74,7 @@ class Summary:
         if counts["observer_runs"]:
             text += (
                 f"; {counts['observer_runs']:,} observer runs, "
-                f"{counts['observer_set_aside']:,} set aside"
+                f"{counts['observer_dead_lettered']:,} dead-lettered"
             )
         text += f"; {self.faults.total():,} faults"
         for what, seen in sorted(self.sightings.items()):

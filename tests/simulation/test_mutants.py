@@ -17,7 +17,7 @@ from tests.simulation.workloads.bank import Bank
 
 SLOW = {
     "apart-after-the-commit-point",
-    "aside-for-good",
+    "dead-lettered-for-good",
     "batch-keeps-row-locks",
     "drops-rollback-record",
     "joins-a-sent-call",

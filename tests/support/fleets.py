@@ -98,7 +98,7 @@ def added(repo: Repository) -> int:
 def check_shop(repo: Repository, expected: int) -> None:
     """At rest: nothing is lost, doubled or half done, no rule is broken, nothing stays behind."""
     assert added(repo) == expected
-    assert repo.pending() == {} and repo.set_aside() == 0
+    assert repo.pending() == {} and repo.dead_lettered() == 0
     with repo.snapshot() as s:
         assert all(row.get(passed) for row in s.scan(gates)), "an observer waited in vain"
     assert list(check(repo)) == []

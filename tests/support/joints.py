@@ -49,7 +49,7 @@ def assert_sound(repo: Repository, ground: Ground) -> None:
 def joint(
     repo: Repository, job: str = "job", run: int | None = None, **more: Any
 ) -> JointTransaction:
-    more = {"ttl_seconds": TTL, "patience": 2.0, **more}
+    more = {"ttl_seconds": TTL, "timeout": 2.0, **more}
     return JointTransaction(repo, job, new_run(repo) if run is None else run, ["docs"], **more)
 
 

@@ -1,4 +1,4 @@
-"""Nothing in the project ties it to one registry, one tracker or one machine."""
+"""Nothing ties the project to one registry, tracker or machine; words are the field's."""
 
 from __future__ import annotations
 
@@ -41,6 +41,13 @@ FORBIDDEN: Final = {
     "a folder of one machine": r"(?<![\w.])/wor[k]/(?:main|shared|\.\w)",
 }
 
+# Words of this project alone, each with the term that the field uses.
+PRIVATE: Final = {
+    r"set(?:s|ting)?[ _-]asid[e]": "dead-lettered",
+    r"\bpatienc[e]\b": "timeout",
+    r"\bimpatien[t]\b": "force",
+}
+
 SLEEP: Final = r"\btime\.sle[e]p\b|\bfrom time import\b.*\bsle[e]p\b|\basyncio\.sle[e]p\b"
 
 # Others' words, shipped as they are.
@@ -59,6 +66,18 @@ def forbidden_words(root: Path) -> list[str]:
     ]
 
 
+def private_words(root: Path) -> list[str]:
+    """Uses of a private word where the field has a term."""
+    return [
+        f"{file}:{number}: {found[0]!r}: write {term!r}"
+        for file, text in project_texts(root)
+        if not file.startswith((*NOT_OURS, "CHANGELOG.md"))
+        for pattern, term in PRIVATE.items()
+        for number, line in enumerate(text.splitlines(), start=1)
+        if (found := re.search(pattern, line, re.IGNORECASE))
+    ]
+
+
 def sleeps(root: Path) -> list[str]:
     """Tests that wait for luck, also in the programs that they start."""
     return [
@@ -72,6 +91,11 @@ def sleeps(root: Path) -> list[str]:
 
 def test_no_file_names_a_registry_a_tracker_or_a_machine() -> None:
     problems = forbidden_words(ROOT)
+    assert not problems, "\n".join(problems)
+
+
+def test_words_are_the_fields() -> None:
+    problems = private_words(ROOT)
     assert not problems, "\n".join(problems)
 
 

@@ -208,7 +208,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "a negative time to live": {"lock_ttl_seconds": -1},
     "a time to live of years": {"lock_ttl_seconds": 1e9},
     "a time to live that is no number": {"lock_ttl_seconds": float("nan")},
-    "a negative patience": {"lock_wait_seconds": -1},
+    "a negative timeout": {"lock_wait_seconds": -1},
 }
 
 

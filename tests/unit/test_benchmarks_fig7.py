@@ -95,7 +95,7 @@ def cluster(keys: Keys, join: Join, order: Sequence[int], batch: int) -> dict[in
                     packed = fig7_percola._KEYS.pack(*keys[doc])
                     t.set(fig7_percola.keys, fig7_percola.row_of(doc), packed)
             worker.run_until_idle()
-        assert not repo.set_aside()
+        assert not repo.dead_lettered()
         return {
             int(row.key): row[fig7_percola.cluster]
             for row in repo.snapshot().scan(fig7_percola.docs, columns=[fig7_percola.cluster])

@@ -171,11 +171,11 @@ def test_a_command_that_fails_is_an_error_with_its_own_words(tmp_path: Path) -> 
 
 def test_waiting_ends_with_an_error_once_nothing_moves() -> None:
     turns = iter(range(100))
-    until(lambda: next(turns) == 5, lambda: 0, patience=60, every=0)
+    until(lambda: next(turns) == 5, lambda: 0, timeout=60, every=0)
     with pytest.raises(StageError, match="for 0 s none was done"):
-        until(lambda: False, lambda: 0, patience=0, every=0)
+        until(lambda: False, lambda: 0, timeout=0, every=0)
     moving = iter(range(100))
-    until(lambda: next(turns) == 50, lambda: next(moving), patience=0, every=0)
+    until(lambda: next(turns) == 50, lambda: next(moving), timeout=0, every=0)
     assert next(moving) > 40
 
 
@@ -256,11 +256,11 @@ def test_a_changed_page_has_its_document_before_it_is_found(
     pages = pages_of(repo, 3, seed=1)
 
     def rest() -> None:
-        until(repo.is_idle, lambda: repo.snapshot().start_ts, patience=60, every=0.005)
+        until(repo.is_idle, lambda: repo.snapshot().start_ts, timeout=60, every=0.005)
 
     began = time.perf_counter()
     with working(repo, index):
-        arrivals = one_at_a_time(repo, index, pages, rest, patience=60)
+        arrivals = one_at_a_time(repo, index, pages, rest, timeout=60)
     took = (time.perf_counter() - began) * 1000
     for one in arrivals:
         assert one.assembled is not None and one.found is not None
@@ -300,7 +300,7 @@ def test_pages_come_beside_a_load_only_once_it_has_begun_and_are_all_found(
     assert beside.arrivals
     assert not beside.look()
     with working(repo, index):
-        until(beside.look, lambda: repo.snapshot().start_ts, patience=60)
+        until(beside.look, lambda: repo.snapshot().start_ts, timeout=60)
     assert len(beside.arrivals) == 3
 
 
@@ -346,8 +346,8 @@ def test_a_difference_or_a_failed_observer_is_an_error_after_all_stages() -> Non
     figures.stages[0].report["invariants"] = [{**judged, "differing": 2}]
     with pytest.raises(StageError, match=r"'verify' differ: 5 \(clusters, 2 rows\)"):
         figures.check()
-    figures.stages = [stage("rank", set_aside=1)]
-    with pytest.raises(StageError, match="After stage 'rank', 1 changes were set aside"):
+    figures.stages = [stage("rank", dead_lettered=1)]
+    with pytest.raises(StageError, match="After stage 'rank', 1 changes were dead-lettered"):
         figures.check()
 
 

@@ -33,7 +33,7 @@ step = st.one_of(
     st.tuples(st.just("commit"), st.booleans(), writes),
     st.tuples(st.just("die"), st.integers(0, 8), writes),
     st.tuples(st.just("stall"), st.integers(0, 8), writes),
-    st.tuples(st.sampled_from(["read", "observe", "set aside"]), rows, st.just([])),
+    st.tuples(st.sampled_from(["read", "observe", "dead-lettered"]), rows, st.just([])),
     st.tuples(st.just("observe and die"), st.integers(0, 4), st.just([])),
     st.tuples(st.sampled_from(["end", "collect", "retry"]), st.just(0), st.just([])),
 )

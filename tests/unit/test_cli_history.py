@@ -94,7 +94,7 @@ def test_history_names_deletes_locks_and_rollbacks(repo: Repository) -> None:
     context = repo.context
     dead = Cell("docs", b"b", b"title")
     rolled_back = repo.transaction(two_phase=True).start_ts
-    assert context.resolver.fate(dead, rolled_back, impatient=True) == Fate(None)
+    assert context.resolver.fate(dead, rolled_back, force=True) == Fate(None)
     where = ("--repo", repo.address)
     assert f"delete @ {start_ts}" in call(*where, "history", "a", "docs.title").out
     out = call(*where, "history", "b", "docs.title").out

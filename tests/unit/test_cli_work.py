@@ -219,7 +219,7 @@ def test_a_failure_is_listed_retried_and_gone(folder: Path, app: Path) -> None:
     assert "ValueError: cannot digest [this]" in out and "Traceback" not in out
     assert call(*where, "failed", "list").out.count("ValueError: cannot digest [this]") == 2
     out = call(*where, "history", "a", "contents").out
-    assert "measure was set aside here" in out and "cannot digest [this]" in out
+    assert "dead-lettered for measure" in out and "cannot digest [this]" in out
     found = call(*where, "failed", "--json").json["failures"]
     assert [(one["row"], one["observer"], one["attempts"]) for one in found] == [
         ("a", "measure", 5),
@@ -232,9 +232,9 @@ def test_a_failure_is_listed_retried_and_gone(folder: Path, app: Path) -> None:
     assert call(*where, *retry, "--row", "a", "-t", "docs", "--json").json == {"retried": 1}
     assert call(*where, "failed", "retry", "--observer", "look", "--json").json == {"retried": 0}
     assert "1 failure made dirty" in call(*where, *retry, "--all").out
-    assert "Nothing was set aside" in call(*where, *retry, "--all").out
+    assert "Nothing was dead-lettered" in call(*where, *retry, "--all").out
     answer = run(*words, "--json", cwd=app, tracebacks=True)
-    assert (answer.code, answer.lines[-1]["set_aside"]) == (3, 1)
+    assert (answer.code, answer.lines[-1]["dead_lettered"]) == (3, 1)
     assert call(*where, "get", "a", "size").out == "4\n"
     assert [one["row"] for one in call(*where, "failed", "--json").json["failures"]] == ["b"]
     assert run(*words, cwd=app).code == 3, "what an earlier worker has dead-lettered counts"
@@ -263,7 +263,13 @@ def test_a_worker_runs_what_the_module_names(folder: Path, app: Path, name: str)
     started, stopped = answer.lines
     assert started["event"] == "started"
     assert started["observers"]["docs.contents"] == ["measure"]
-    assert stopped == {"event": "stopped", "runs": 1, "conflicts": 0, "failures": 0, "set_aside": 0}
+    assert stopped == {
+        "event": "stopped",
+        "runs": 1,
+        "conflicts": 0,
+        "failures": 0,
+        "dead_lettered": 0,
+    }
     assert call("--repo", folder, "get", "a", "size").out == "5\n"
 
 
@@ -278,7 +284,7 @@ def test_a_worker_ends_cleanly_when_it_is_told_to(
     # The signal may come before the worker has its threads: that is no less clean.
     code, out, err = worker.end(number)
     assert (code, err) == (0, "")
-    assert out == "Stopped: runs 0, conflicts 0, failures 0, set aside 0.\n"
+    assert out == "Stopped: runs 0, conflicts 0, failures 0, dead lettered 0.\n"
 
 
 def test_a_worker_lets_a_running_observer_commit_before_it_ends(
@@ -542,7 +548,7 @@ def test_a_schema_that_contradicts_the_repository_is_refused(folder: Path, app: 
     assert before == after
 
 
-def test_an_observer_that_never_ends_is_set_aside_and_the_worker_goes_on(
+def test_an_observer_that_never_ends_is_dead_lettered_and_the_worker_goes_on(
     folder: Path, app: Path
 ) -> None:
     (app / "endless.py").write_text(
@@ -553,6 +559,6 @@ def test_an_observer_that_never_ends_is_set_aside_and_the_worker_goes_on(
     assert call("--repo", folder, "set", "a", "contents", "x").code == 0
     words = ("worker", "endless:endless", "--until-idle", "--timeout", 0.3)
     answer = run("--repo", folder, *words, cwd=app, tracebacks=True)
-    assert answer.code == 3 and "set aside 1" in answer.out
+    assert answer.code == 3 and "dead lettered 1" in answer.out
     assert "0.3 s" in call("--repo", folder, "failed").out
     assert call("--repo", folder, "get", "a", "size").code == 1

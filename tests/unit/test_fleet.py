@@ -154,8 +154,8 @@ def test_a_worker_works_and_reports_until_it_is_told_to_end(
 ) -> None:
     fleets.place(repo, range(60))
     board.give(Order(1, stop=False, wall_ms=0))
-    # Short patience means quick beats; the driver has to keep up with them.
-    task = task_for(repo, patience=1.0)
+    # Short timeout_seconds means quick beats; the driver has to keep up with them.
+    task = task_for(repo, timeout_seconds=1.0)
     beats = iter(range(2, 1_000_000))
 
     def seen() -> Report | None:
@@ -216,9 +216,9 @@ def test_a_worker_ends_when_its_driver_is_silent_for_too_long(
     def beaten_for_long() -> bool:
         board.give(Order(next(beats), stop=False, wall_ms=0))
         _, report = board.reports().get(0, (0, Report(0, "", 0)))
-        return report.beat > 25  # More than two times its patience.
+        return report.beat > 25  # More than two times its timeout_seconds.
 
-    with working(task_for(repo, patience=1.0)) as ending:
+    with working(task_for(repo, timeout_seconds=1.0)) as ending:
         wait_until(beaten_for_long, what="a worker that goes on while its driver beats")
         assert ending() == Ending("silent")
 
@@ -233,7 +233,7 @@ def test_a_worker_that_cannot_reach_the_store_does_not_hear_its_driver(
         raise StoreError("The store is away.")
 
     board.give(Order(1, stop=False, wall_ms=0))
-    with working(task_for(repo, patience=1.0)) as ending:
+    with working(task_for(repo, timeout_seconds=1.0)) as ending:
         wait_until(lambda: 0 in board.reports(), what="its first report")
         monkeypatch.setattr(Board, "order", broken)
         assert ending() == Ending("silent")
@@ -246,7 +246,7 @@ def test_a_running_observer_finishes_before_its_worker_ends(
     board.give(Order(1, stop=False, wall_ms=0))
     with repo.transaction() as t:
         t.set(fleets.opened, str(tmp_path), b"")
-    with working(task_for(repo, patience=2.0)) as ending:
+    with working(task_for(repo, timeout_seconds=2.0)) as ending:
         try:
             wait_until((tmp_path / "begun").exists, what="the observer to begin")
             board.give(Order(2, stop=True, wall_ms=0))
@@ -350,8 +350,16 @@ class ConnectSession:
 REFUSED: dict[str, tuple[type[PercolaError], str, dict[str, Any]]] = {
     "no workers": (ConflictingOptionsError, "workers must be at least 1", {"workers": 0}),
     "restarts": (ConflictingOptionsError, "restarts must be at least 0", {"restarts": -1}),
-    "patience": (ConflictingOptionsError, "patience must be more than 0", {"patience": 0}),
-    "no patience": (ConflictingOptionsError, "patience", {"patience": float("nan")}),
+    "timeout_seconds": (
+        ConflictingOptionsError,
+        "timeout_seconds must be more than 0",
+        {"timeout_seconds": 0},
+    ),
+    "no timeout_seconds": (
+        ConflictingOptionsError,
+        "timeout_seconds",
+        {"timeout_seconds": float("nan")},
+    ),
     "threads": (ConflictingOptionsError, "threads must be at least 1", {"threads": 0}),
     "twice": (ConflictingOptionsError, "not both", {"options": WorkerOptions(), "threads": 2}),
     "Spark Connect": (UsageError, "Spark Connect", {}),

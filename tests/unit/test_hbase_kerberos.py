@@ -116,7 +116,7 @@ def test_of_a_server_that_closes_every_connection_it_is_said_what_it_may_want() 
         assert ("only Kerberos or TLS" in error) is is_said
 
 
-def test_when_patience_ends_the_reason_is_said_and_not_that_a_new_login_was_under_way() -> None:
+def test_when_the_timeout_ends_the_reason_is_given_and_not_that_a_new_login_was_under_way() -> None:
     calls = Calls(Place("here:2181", "shop"), request_seconds=1, timeout_seconds=0.1)
     tries = Tries(calls, "reading")
     tries.failed(JavaError(gss("Failed to find any Kerberos tgt")[1]))

@@ -309,7 +309,7 @@ def test_retry_runs_a_mended_observer_again_and_forgets_the_failure(repo: Reposi
     work(repo, index)
     function.broken = False
     work(repo, index)
-    assert repo.snapshot().get(size, "a") is None, "it was set aside"
+    assert repo.snapshot().get(size, "a") is None, "it was dead-lettered"
     assert inspection.retry_failures(repo) == 1
     assert list(inspection.failures(repo)) == []
     assert len(list(inspection.notifications(repo))) == 1

@@ -242,7 +242,7 @@ def test_a_process_that_is_killed_while_it_writes_holds_up_nobody(tmp_path: Path
 def test_a_fork_while_a_write_waits_for_another_process_does_it_no_harm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_until: Callable[..., object]
 ) -> None:
-    monkeypatch.setattr(lmdb_file, "_PATIENCE", 0.2)
+    monkeypatch.setattr(lmdb_file, "_TIMEOUT_SECONDS", 0.2)
     environment = Environment(tmp_path, [b"one"])
     with Child(stop_in_a_write, tmp_path) as child, ThreadPoolExecutor(1) as pool:
         child.hear()

@@ -48,8 +48,8 @@ class Chain:
         runs = worker.metrics.counts().get("observer_runs", {})
         return {name: int(count) for name, count in runs.items() if count}
 
-    def check(self, *, set_aside: int = 0) -> None:
-        check(self.repo, self.index, self.loaded, set_aside=set_aside)
+    def check(self, *, dead_lettered: int = 0) -> None:
+        check(self.repo, self.index, self.loaded, dead_lettered=dead_lettered)
 
     def document(self, url: str) -> dict[str, object] | None:
         now = self.repo.snapshot()

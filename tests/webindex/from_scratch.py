@@ -358,11 +358,11 @@ def check(
     index: TantivyIndex,
     captures: Iterable[Capture],
     *,
-    set_aside: int = 0,
+    dead_lettered: int = 0,
     ranks: Mapping[str, float] | None = None,
 ) -> Index:
     """Fail unless the repository is at rest and holds what `compute` makes of the captures."""
-    at_rest(repo, set_aside=set_aside)
+    at_rest(repo, dead_lettered=dead_lettered)
     expected = compute(captures, ranks)
     found = held(repo)
     wrong = [
@@ -400,12 +400,12 @@ def check_serving(repo: Repository, index: TantivyIndex, expected: Index) -> Non
         )
 
 
-def at_rest(repo: Repository, *, set_aside: int = 0) -> None:
+def at_rest(repo: Repository, *, dead_lettered: int = 0) -> None:
     """Fail if work, a lock or an unexpected failure is left."""
     assert repo.pending() == {}
     assert list(inspection.locks(repo)) == []
     failed = list(inspection.failures(repo))
-    assert len(failed) == set_aside, [(one.observer, one.traceback) for one in failed]
+    assert len(failed) == dead_lettered, [(one.observer, one.traceback) for one in failed]
     # What counts as loaded in a document is what its members say.
     for row in repo.snapshot().scan(tables.clusters):
         document = row.get(tables.document)

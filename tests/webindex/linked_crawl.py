@@ -120,4 +120,4 @@ def work(repo: Repository) -> None:
     """Run all observers until nothing is left to do."""
     with open_index(repo, create=True) as index:
         Worker(repo, build_observers(index), threads=3).run_until_idle()
-    assert repo.is_idle() and not repo.set_aside()
+    assert repo.is_idle() and not repo.dead_lettered()

@@ -184,7 +184,7 @@ def live(
         assert loaded.code == 0, loaded
         _work_off_with_a_kill(web, wait_until)
         summary = web.webindex("work", "--until-idle", "--processes", 1, "--json").json
-        assert (summary["pages"], summary["clusters"], summary["set_aside"]) == (204, 183, 0)
+        assert (summary["pages"], summary["clusters"], summary["dead_lettered"]) == (204, 183, 0)
 
         ranked = spark("rank", "--json")
         assert ranked.code == 0 and ranked.json["written"] > 0, ranked

@@ -417,7 +417,7 @@ def test_hostile_pages_do_not_stop_the_chain(empty: Chain) -> None:
     assert len(empty.found("word7")) == 7  # all that have words
 
 
-def test_an_observer_that_raises_on_one_page_is_set_aside_and_the_rest_goes_on(
+def test_an_observer_that_raises_on_one_page_is_dead_lettered_and_the_rest_goes_on(
     empty: Chain,
 ) -> None:
     live = [one for one in sample() if one.status == 200][:30]
@@ -426,7 +426,7 @@ def test_an_observer_that_raises_on_one_page_is_set_aside_and_the_rest_goes_on(
     with empty.repo.transaction() as t:
         t.set(tables.body, broken, b"this was never compressed")
     empty.work()
-    at_rest(empty.repo, set_aside=1)
+    at_rest(empty.repo, dead_lettered=1)
     [failure] = inspection.failures(empty.repo)
     assert failure.observer == "parse" and failure.cell.row.decode() == broken
     assert "zlib.error" in failure.error

@@ -60,7 +60,7 @@ def test_beside_workers_a_load_never_gets_far_ahead(repo: Repository) -> None:
 def test_a_load_goes_ahead_of_workers_that_do_not_get_on(
     repo: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pacing, "_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(pacing, "_TIMEOUT_SECONDS", 0.1)
     stuck, free = threading.Event(), threading.Event()
 
     def hang(t: Transaction, row: str) -> None:

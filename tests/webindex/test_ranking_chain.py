@@ -55,7 +55,7 @@ class Chain:
         """Work until nothing is left; the URLs whose documents were exported."""
         before = dict(self.index.clusters())
         Worker(self.repo, build_observers(self.index)).run_until_idle()
-        assert self.repo.set_aside() == 0
+        assert self.repo.dead_lettered() == 0
         changed = {one for one, epoch in self.index.clusters() if before.get(one) != epoch}
         return {document.url for one in changed if (document := self.index.get(one))}
 

@@ -71,7 +71,7 @@ def ranked(worked_off: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     with open_repository(str(folder)) as repo, open_index(repo) as index:
         assert rank_all(repo) == len(written(repo)) > 190
         Worker(repo, build_observers(index)).run_until_idle()
-        assert repo.set_aside() == 0
+        assert repo.dead_lettered() == 0
         ranks = written(repo)
         with repo.snapshot() as snapshot:
             shown = [

@@ -263,7 +263,7 @@ def test_a_link_within_the_cluster_is_shown_but_does_not_count(empty: Served) ->
     assert "nofollow" in items[C]
 
 
-def test_an_observer_that_was_set_aside_is_shown_with_its_traceback(empty: Served) -> None:
+def test_an_observer_that_was_dead_lettered_is_shown_with_its_traceback(empty: Served) -> None:
     empty.load(made(A, article("Alpha")))
     with empty.repo.transaction() as t:
         t.set(tables.body, page_row(A), b"this was never compressed")

@@ -296,7 +296,7 @@ def test_work_until_idle_ends_with_a_summary(repo: Repository, folder: Path) -> 
     ]
     assert numbers["links"] == sum(one["links"] for one in tallies) > 1_000
     assert numbers["linked_pages"] == len(tallies) > 150
-    expected = {"pages": 204, "documents": 183, "duplicates": 21, "rejected": 0, "set_aside": 0}
+    expected = {"pages": 204, "documents": 183, "duplicates": 21, "rejected": 0, "dead_lettered": 0}
     assert {name: numbers[name] for name in expected} == expected
     assert latency["count"] == 1 and 0 < latency["p50"] == latency["p99"] < 60_000
     assert CHANGED_URL in call("search", "--repo", folder, CHANGED_WORDS).out
@@ -322,7 +322,7 @@ def test_work_goes_on_past_what_it_cannot_process_and_says_so(
     assert answer.err.count("Traceback (most recent call last)") >= 5
     assert "parse failed on pages[" in answer.err and "attempt 5 of 5" in answer.err
     answer = call(*work, "--json")
-    assert answer.code == 3 and answer.json["set_aside"] == 1
+    assert answer.code == 3 and answer.json["dead_lettered"] == 1
 
 
 # --- Mistakes -----------------------------------------------------------------------------

@@ -136,7 +136,7 @@ def print_history(
         grid.add_row(*line)
     out.print(grid)
     for failure in failures:
-        line_ = Text(f"{failure.observer} was set aside here {_ago(failure.at_ms)}: ", "red")
+        line_ = Text(f"dead-lettered for {failure.observer} {_ago(failure.at_ms)}: ", "red")
         out.print(line_.append(printable(failure.error), "none"), soft_wrap=True)
 
 
@@ -281,10 +281,10 @@ def print_status(status: Status) -> None:
     dead = f", {status.dead_locks:,} of them of ended processes" if status.dead_locks else ""
     facts.add_row("locks", f"{status.locks:,}{dead}")
     facts.add_row("dirty cells", f"{sum(status.notifications.values()):,}")
-    set_aside = Text(f"{status.failures:,}", style="red" if status.failures else "none")
+    dead_lettered = Text(f"{status.failures:,}", style="red" if status.failures else "none")
     if status.failures:
-        set_aside.append("  (percola failed)", "none")
-    facts.add_row("set aside", set_aside)
+        dead_lettered.append("  (percola failed)", "none")
+    facts.add_row("dead-lettered", dead_lettered)
     facts.add_row("processes", _describe_processes(status.processes))
     out.print(facts)
     out.print()

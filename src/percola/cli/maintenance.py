@@ -125,11 +125,15 @@ def _print_check(repo: Repository, counts: Counts, found: list[Finding]) -> None
         ("rows", counts.rows, ""),
         ("cells", counts.cells, "observers' acknowledgments included"),
         ("write records", counts.writes, ""),
-        ("values apart", counts.data, "too long to stand in a write record"),
+        ("long values", counts.data, "stored outside their write records"),
         ("locks", counts.pending, "of transactions that are committing"),
-        ("locks left", counts.left, "by processes that have ended: whoever meets one goes on"),
+        (
+            "locks left",
+            counts.left,
+            "by processes that have ended: the next client that meets one resolves it",
+        ),
         ("notifications", counts.notifications, "that observers have yet to look at"),
-        ("set aside", counts.failures, "where an observer kept failing (percola failed)"),
+        ("dead-lettered", counts.failures, "where an observer kept failing (percola failed)"),
         ("unsettled", counts.unsettled, "rows that changed too fast: check again"),
     ):
         if number or name in ("tables", "rows", "cells", "write records"):

@@ -194,4 +194,4 @@ def failed_retry(
         key = None if whole is None or row is None else arguments.parse_row(whole, row)
         retried = inspection.retry_failures(repo, observer=observer, table=whole, row=key)
     sentence = f"{display.count(retried, 'failure')} made dirty again: a worker will look."
-    session.show({"retried": retried}, sentence if retried else "Nothing was set aside there.")
+    session.show({"retried": retried}, sentence if retried else "Nothing was dead-lettered there.")

@@ -189,7 +189,7 @@ def _work(
         "runs": int(counts.get("observer_runs", 0)),
         "conflicts": int(counts.get("observer_conflicts", 0)),
         "failures": int(counts.get("observer_failures", 0)),
-        "set_aside": int(counts.get("observer_set_aside", 0)),
+        "dead_lettered": int(counts.get("observer_dead_lettered", 0)),
     }
     numbers = ", ".join(f"{name.replace('_', ' ')} {number:,}" for name, number in told.items())
     session.show({"event": "stopped"} | told, f"Stopped: {numbers}.")

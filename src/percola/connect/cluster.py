@@ -5,7 +5,7 @@
 
 The rows stand in the store; timestamps come from the processes of `percola oracle` (§2.3), whose
 record stands in the store as well; liveness tokens (§2.2) are ephemeral nodes of ZooKeeper;
-advisory locks and the bell (§2.4) are served beside the oracle.
+advisory locks and wake-ups (§2.4) are served beside the oracle.
 
 Which oracle is the right one is for the store to say: its record carries an identity, and a client
 takes timestamps from no other. The same identity names the folder in ZooKeeper, so that one

@@ -213,7 +213,7 @@ class Failures:
         if not self._change(dirty, changes):
             return False
         log.error("observer %s was dead-lettered on %s: %s", one.name, cell, last_line)
-        self._metrics.set_aside.labels(one.name).inc()
+        self._metrics.dead_lettered.labels(one.name).inc()
         return True
 
     def answer(self, dirty: DirtyCell) -> None:

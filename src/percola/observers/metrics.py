@@ -26,8 +26,8 @@ class WorkerMetrics:
     `runs` that committed, each for one row: one that keeps growing at rest shows a cycle of
     observers; `batches` of several runs that committed as one transaction, and how many were
     `split` into single runs because they did not; `conflicts` with other transactions;
-    `failures`, and how often a change was dead-lettered (`set_aside`); `seconds` that a transaction
-    took; `teleports` of scanners that met another one. `gc_removed`, by what was removed, and
+    `failures`, and changes that were `dead_lettered`; `seconds` that a transaction took;
+    `teleports` of scanners that met another one. `gc_removed`, by what was removed, and
     `gc_safe_point`: what the worker's garbage collection did. On a network store also
     `store_calls`, `store_rows` and `store_cells`, by caller and kind, and the `prefetched_cells`,
     and how many of them were `used` (§2.5): of all that uses the repository object that the worker
@@ -64,8 +64,8 @@ class WorkerMetrics:
         self.failures = Counter(
             "percola_observer_failures", "Times that an observer raised", label, registry=registry
         )
-        self.set_aside = Counter(
-            "percola_observer_set_aside",
+        self.dead_lettered = Counter(
+            "percola_observer_dead_lettered",
             "Times that a change was dead-lettered for an observer",
             label,
             registry=registry,

@@ -127,10 +127,10 @@ class LockResolver:
         # If the condition fails, another client has settled the lock already.
         self._store.mutate([RowMutation(cell.table, cell.row, [held], changes)])
 
-    def fate(self, primary: Cell, start_ts: int, *, impatient: bool = False) -> Fate | None:
+    def fate(self, primary: Cell, start_ts: int, *, force: bool = False) -> Fate | None:
         """Decide about the transaction that began at `start_ts`; None while it may yet commit.
 
-        With `impatient`, a live owner is not waited for either: its transaction is rolled
+        With `force`, a live owner is not waited for either: its transaction is rolled
         back unless it has committed.
         """
         known = self._decided.get(start_ts)
@@ -147,7 +147,7 @@ class LockResolver:
                         return self._decide(start_ts, ROLLED_BACK)
                 elif record.start_ts == start_ts:
                     return self._decide(start_ts, Fate(commit_ts))
-            if held and not impatient:
+            if held and not force:
                 lock = decode_lock(held[0][1])
                 if lock.primary == primary and not self._seems_dead(primary, start_ts, lock):
                     return None

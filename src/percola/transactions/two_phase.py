@@ -316,7 +316,7 @@ class TwoPhaseCommit:
         if not self._locked and not self._uncertain:
             return  # The primary itself was refused: nothing is stored or in flight.
         try:
-            fate = resolver.fate(primary, self._start_ts, impatient=True)
+            fate = resolver.fate(primary, self._start_ts, force=True)
             for cell in self._locked:
                 if fate is None:
                     return

@@ -31,9 +31,13 @@ def judge_rest(repo: Repository) -> tuple[Judged, list[str]]:
 def _left(repo: Repository) -> Iterator[tuple[str, int, str]]:
     for column, count in sorted(repo.pending().items()):
         yield column, count, _wait(count, f"changed cell{{}} of {column}", "for an observer")
-    aside = repo.set_aside()
-    if aside:
-        yield "observers", aside, f"An observer was set aside on {_many(aside, 'cell{}')}."
+    failed = repo.dead_lettered()
+    if failed:
+        yield (
+            "observers",
+            failed,
+            f"Changes were dead-lettered: {_many(failed, 'cell{}')} (percola failed).",
+        )
     locks = sum(1 for _ in inspection.locks(repo))
     if locks:
         yield "locks", locks, f"A transaction holds locks: {_many(locks, 'cell{}')}."

@@ -196,7 +196,7 @@ class Demo:
         self.checks.equal("the search index holds all of them", index.count(), DOCUMENTS)
         self.checks.equal(
             "nothing is left to do, and nothing has failed",
-            (repo.pending(), repo.set_aside()),
+            (repo.pending(), repo.dead_lettered()),
             ({}, 0),
         )
 

@@ -52,7 +52,7 @@ def print_story(console: Console, story: Story, most: int) -> None:
     for trouble in story.troubles:
         console.print(
             _text(
-                f"The observer {trouble.observer} was set aside after failing "
+                f"Dead-lettered for the observer {trouble.observer}, which failed "
                 f"{count(trouble.attempts, 'time')}: {trouble.error}",
                 style="red",
             )

@@ -219,9 +219,9 @@ def work(
                 ):
                     run(fleet)
         summary = summarise(opened, since=before)
-        failed = opened.set_aside()
+        failed = opened.dead_lettered()
         if as_json:
-            click.echo(json.dumps({**summary.to_json(), "set_aside": failed}))
+            click.echo(json.dumps({**summary.to_json(), "dead_lettered": failed}))
         else:
             console.print(grid(summary.rows()))
             if failed:

@@ -21,7 +21,7 @@ BACKLOG: Final = 32
 
 _POLL_SECONDS: Final = 0.03
 _LOOK_SECONDS: Final = 1.0
-_PATIENCE_SECONDS: Final = 5.0
+_TIMEOUT_SECONDS: Final = 5.0
 
 
 class Pace:
@@ -47,7 +47,7 @@ class Pace:
             now = time.monotonic()
             if left < least:
                 since = now
-            elif now - since > _PATIENCE_SECONDS:
+            elif now - since > _TIMEOUT_SECONDS:
                 return
             least = min(least, left)
             # Counting reads every dirty cell: the more there are, the less often it is done.

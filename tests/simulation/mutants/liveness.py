@@ -1,5 +1,5 @@
 """Mutants of who is taken for dead, and what that may decide: P8, and P3, P14, P6 where they cost
-only patience."""
+only waiting."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def token_decides(seams: Seams) -> None:
 
     @seams.replaces(LockResolver, "fate")
     def fate(
-        original: Any, self: Any, primary: Cell, start_ts: int, *, impatient: bool = False
+        original: Any, self: Any, primary: Cell, start_ts: int, *, force: bool = False
     ) -> Fate | None:
-        if not impatient:
+        if not force:
             held = self._store.entries(primary, Kind.LOCK, start_ts, start_ts)
             if held and not self._coordination.is_alive(decode_lock(held[0][1]).owner):
                 record = encode_write(Op.ROLLBACK, start_ts)
@@ -46,7 +46,7 @@ def token_decides(seams: Seams) -> None:
                 ]
                 self._store.mutate([RowMutation(primary.table, primary.row, (), changes)])
                 return ROLLED_BACK
-        found: Fate | None = original(self, primary, start_ts, impatient=impatient)
+        found: Fate | None = original(self, primary, start_ts, force=force)
         return found
 
 

@@ -24,11 +24,11 @@ from percola.transactions.transaction import Transaction
 from percola.transactions.two_phase import TwoPhaseCommit
 from tests.simulation.mutants.mutant import WITH_LOCKS, Collection, Seams
 from tests.simulation.mutants.workloads import APART, Archive, Diary, WakeUp
-from tests.simulation.workloads.aside import Aside
 from tests.simulation.workloads.chain import Chain
 from tests.simulation.workloads.collapsing import Collapsing
 from tests.simulation.workloads.columns import Columns
 from tests.simulation.workloads.counters import Counters
+from tests.simulation.workloads.dead_letters import DeadLetters
 from tests.simulation.workloads.weak import Weak
 
 NOTIFYING = Collection()
@@ -167,7 +167,7 @@ def removes_before_commit(seams: Seams) -> None:
         return int(original(self))
 
 
-@NOTIFYING.mutant("answers-for-others", "N2 N5", Collapsing, Aside)
+@NOTIFYING.mutant("answers-for-others", "N2 N5", Collapsing, DeadLetters)
 def answers_for_others(seams: Seams) -> None:
     """Each of a column's observers removes the notify entries, also while another has yet to
     run."""
@@ -273,7 +273,7 @@ def weak_after_commit_point(seams: Seams) -> None:
         original(self, groups, commit_ts)
 
 
-@NOTIFYING.mutant("failure-blocks-others", "N5", Aside)
+@NOTIFYING.mutant("failure-blocks-others", "N5", DeadLetters)
 def failure_blocks_others(seams: Seams) -> None:
     """An observer that fails is tried again for ever, and the cell's others wait for it."""
 
@@ -282,7 +282,7 @@ def failure_blocks_others(seams: Seams) -> None:
         return False
 
 
-@NOTIFYING.mutant("dropped-without-record", "N5", Aside)
+@NOTIFYING.mutant("dropped-without-record", "N5", DeadLetters)
 def dropped_without_record(seams: Seams) -> None:
     """An observer that keeps failing is dropped, and no operator can see it."""
 
@@ -291,8 +291,8 @@ def dropped_without_record(seams: Seams) -> None:
         return original(self, dirty, [one for one in changes if one.kind is not Kind.FAILED])
 
 
-@NOTIFYING.mutant("aside-for-good", "N5", Aside)
-def aside_for_good(seams: Seams) -> None:
+@NOTIFYING.mutant("dead-lettered-for-good", "N5", DeadLetters)
+def dead_lettered_for_good(seams: Seams) -> None:
     """An observer that a change was dead-lettered for does not see the cell's later changes."""
 
     gone: set[tuple[str, Cell]] = set()
@@ -307,7 +307,7 @@ def aside_for_good(seams: Seams) -> None:
         return (one.name, dirty.cell) in gone
 
 
-@NOTIFYING.mutant("queued-for-ever", "N6", Aside, Collapsing)
+@NOTIFYING.mutant("queued-for-ever", "N6", DeadLetters, Collapsing)
 def queued_for_ever(seams: Seams) -> None:
     """A worker remembers in its memory which cells it works on, and forgets that only after a
     success: where an observer has failed, it does not look again."""
@@ -352,7 +352,7 @@ def no_wake_up(seams: Seams) -> None:
             return
 
 
-@NOTIFYING.mutant("keeps-row-lock", "N7", Aside, Collapsing)
+@NOTIFYING.mutant("keeps-row-lock", "N7", DeadLetters, Collapsing)
 def keeps_row_lock(seams: Seams) -> None:
     """A scanner whose observer failed keeps the row's advisory lock: nobody visits the row
     again for as long as it lives."""

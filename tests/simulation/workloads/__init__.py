@@ -5,7 +5,6 @@ from __future__ import annotations
 from percola.testing.simulation import Workload
 from tests.simulation.workloads.ahead import ReadingAhead
 from tests.simulation.workloads.appends import Appends
-from tests.simulation.workloads.aside import Aside
 from tests.simulation.workloads.bank import Bank
 from tests.simulation.workloads.batches import Batches
 from tests.simulation.workloads.chain import Chain
@@ -13,6 +12,7 @@ from tests.simulation.workloads.collapsing import Collapsing
 from tests.simulation.workloads.collecting import Collecting
 from tests.simulation.workloads.columns import Columns
 from tests.simulation.workloads.counters import Counters
+from tests.simulation.workloads.dead_letters import DeadLetters
 from tests.simulation.workloads.joint import Joint
 from tests.simulation.workloads.large import Large
 from tests.simulation.workloads.recipes import Climbing, Joining, Summing
@@ -36,7 +36,7 @@ WORKLOADS: dict[str, type[Workload]] = {
         Columns,
         Chain,
         Counters,
-        Aside,
+        DeadLetters,
         Collecting,
         Joint,
         ReadingAhead,

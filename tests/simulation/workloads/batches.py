@@ -86,18 +86,18 @@ class Batches(Workload):
         world = self.simulation.world
         world.sightings[BATCHED] += bool(self.simulation.metrics.counts().get("observer_batches"))
         now = repo.snapshot()
-        aside = {failure.cell.row.decode(): failure.error for failure in failures(repo)}
-        # A run whose row was set aside by another scanner may commit after all: then that is dirty.
+        failed = {failure.cell.row.decode(): failure.error for failure in failures(repo)}
+        # A run may commit after another scanner dead-lettered its row: then that is dirty.
         dirty = {one.cell.row.decode() for one in notifications(repo)}
-        for row, error in aside.items():
-            # One that took too long, or whose commit is unknown, is set aside as well.
+        for row, error in failed.items():
+            # One that took too long, or whose commit is unknown, is dead-lettered as well.
             if "cannot add up" in error and error != f"ValueError: cannot add up {row}":
-                self.violate(f"{row} was set aside for what befell another: {error} (N5).")
+                self.violate(f"{row} was dead-lettered for what befell another: {error} (N5).")
         found = {row: now.get(total, row) or 0 for row in self.rows()}
         for row in self.rows():
             linking = [link[weight] for link in now.scan(links, prefix=f"{row}/")]
             cells = (total, row), *((weight, f"{row}/{n}") for n in range(1, 6))
-            if row in aside:
+            if row in failed:
                 continue
             if row not in dirty and (now.get(twice, row) or 0) != 2 * found[row]:
                 self.violate(

@@ -84,7 +84,7 @@ class Joint(Workload):
         """The next thing that the scheduler would have somebody do."""
         job = self.current(client)
         joint = JointTransaction(
-            client.repo, job.name, job.run, ["docs"], ttl_seconds=1.0, patience=0.3
+            client.repo, job.name, job.run, ["docs"], ttl_seconds=1.0, timeout=0.3
         )
         missing = [one for one in range(job.partitions) if one not in job.parts]
         # Now and then a partition that is done is tried once more, as speculation does.

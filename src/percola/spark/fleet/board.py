@@ -60,7 +60,7 @@ class Report:
         per_second: the recent rate of committed transactions.
         conflicts: how often a transaction was retried.
         failures: how often an observer raised.
-        set_aside: how often a change was dead-lettered.
+        dead_lettered: how often a change was dead-lettered.
         columns: the (table, column) that its observers observe.
     """
 
@@ -72,7 +72,7 @@ class Report:
     per_second: float = 0.0
     conflicts: int = 0
     failures: int = 0
-    set_aside: int = 0
+    dead_lettered: int = 0
     columns: list[tuple[str, str]] = field(default_factory=list)
 
 

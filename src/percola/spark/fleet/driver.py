@@ -262,12 +262,12 @@ class Fleet:
                 self._spark_ended.set()
                 return Ending("failed", "Spark has ended", final=True)
             if place.cancelled:
-                return Ending("failed", f"it was not heard of for {self._task.patience:g} s")
+                return Ending("failed", f"it was not heard of for {self._task.timeout_seconds:g} s")
             said = str(error)
             # The next attempt would use the same Python.
             return Ending("failed", _reason(said), said, final=_NO_PERCOLA in said)
         said = {
-            "silent": f"it did not hear of its driver for {self._task.patience:g} s",
+            "silent": f"it did not hear of its driver for {self._task.timeout_seconds:g} s",
             "superseded": "Spark ran another attempt of its task beside it",
         }.get(ending.why, ending.error)
         return Ending(ending.why, said.rstrip("."), ending.details, ending.final)
@@ -300,7 +300,7 @@ class Fleet:
                     for one in self._places
                     if one.is_heard
                     and one.state == "submitted"
-                    and time.monotonic() - one.heard > self._task.patience
+                    and time.monotonic() - one.heard > self._task.timeout_seconds
                 ]
                 for one in lost:
                     one.cancelled = True
@@ -339,7 +339,7 @@ class Fleet:
             pid=report.pid if report else None,
             transactions=place.past + (report.transactions if report else 0),
             per_second=report.per_second if report and state == "working" else 0.0,
-            set_aside=report.set_aside if report else 0,
+            dead_lettered=report.dead_lettered if report else 0,
             restarts=place.restarts,
             heartbeat=age,
             error=place.error,

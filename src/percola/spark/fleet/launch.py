@@ -32,7 +32,7 @@ def run_workers(
     workers: int = 1,
     schema: str | None = None,
     restarts: int = 10,
-    patience: float = 60.0,
+    timeout_seconds: float = 60.0,
     options: WorkerOptions | None = None,
     **fields: Any,
 ) -> Fleet:
@@ -56,8 +56,8 @@ def run_workers(
         schema: `MODULE:NAME` of tables that the observers only write to, to create if missing.
         restarts: how often in a row a worker may die, within a minute each time, before the fleet
             fails, which `Fleet.check` and the waiting methods raise.
-        patience: seconds without a heartbeat after which a worker is restarted; also the seconds
-            without a heartbeat of the driver after which a worker ends.
+        timeout_seconds: a worker without a heartbeat for so long is restarted, and a worker that
+            sees no heartbeat of the driver for so long ends.
         options: see `WorkerOptions`; its fields may be given by keyword instead, such as
             `threads=2` or `timeout=60`.
 
@@ -78,9 +78,9 @@ def run_workers(
             raise ConflictingOptionsError(
                 f"A fleet's {name} must be at least {least}, not {number}."
             )
-    if not patience > 0:
+    if not timeout_seconds > 0:
         raise ConflictingOptionsError(
-            f"A fleet's patience must be more than 0 seconds, not {patience}."
+            f"A fleet's timeout_seconds must be more than 0 seconds, not {timeout_seconds}."
         )
     context = _context_of(spark)
     slots = _local_slots(context)
@@ -100,7 +100,7 @@ def run_workers(
         clear_abandoned(repo.context.store, time.time_ns() // 1_000_000)
         paths = dict.fromkeys([os.getcwd(), *(os.path.abspath(one) for one in sys.path)])
         name = f"percola-{uuid.uuid4().hex[:12]}"
-        task = Task(address, observers, schema, name, options, patience, tuple(paths))
+        task = Task(address, observers, schema, name, options, timeout_seconds, tuple(paths))
         return Fleet(context, repo, task, workers, restarts)
     except BaseException:
         repo.close()

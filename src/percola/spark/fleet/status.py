@@ -25,7 +25,7 @@ class WorkerStatus:
         pid: its process id there.
         transactions: how many of its observers' transactions have committed, in all attempts.
         per_second: the recent rate of committed transactions; 0 unless it works.
-        set_aside: how often a change was dead-lettered, in its current attempt.
+        dead_lettered: how often a change was dead-lettered, in its current attempt.
         restarts: how often it was restarted.
         heartbeat: seconds since its last heartbeat was seen; None if there was none.
         error: why it last ended unexpectedly.
@@ -37,7 +37,7 @@ class WorkerStatus:
     pid: int | None
     transactions: int
     per_second: float
-    set_aside: int
+    dead_lettered: int
     restarts: int
     heartbeat: float | None
     error: str

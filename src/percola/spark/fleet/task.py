@@ -47,7 +47,7 @@ class Task:
         schema: MODULE:NAME of further tables, or None.
         fleet: the fleet's name on the board.
         options: the worker's options.
-        patience: seconds without a heartbeat of the driver after which it counts as dead.
+        timeout_seconds: seconds without a heartbeat of the driver after which it counts as dead.
         paths: the driver's import paths.
     """
 
@@ -56,13 +56,13 @@ class Task:
     schema: str | None
     fleet: str
     options: WorkerOptions
-    patience: float
+    timeout_seconds: float
     paths: tuple[str, ...] = ()
 
     @property
     def beat(self) -> float:
         """Seconds between heartbeats."""
-        return min(BEAT, self.patience / 10)
+        return min(BEAT, self.timeout_seconds / 10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,14 +179,14 @@ class _Work:
             order = self._board.order()
         except StoreError:
             # An unreachable store counts as a missing heartbeat of the driver.
-            return "silent" if now - self._heard > self._task.patience else ""
+            return "silent" if now - self._heard > self._task.timeout_seconds else ""
         if order is None:
             return "over"
         if order.beat != self._heard_beat:
             self._heard_beat, self._heard = order.beat, now
         if order.stop:
             return "told"
-        return "silent" if now - self._heard > self._task.patience else ""
+        return "silent" if now - self._heard > self._task.timeout_seconds else ""
 
     def _reported_or_ended(self) -> str:
         """Report; return why this attempt must end if its report was refused, else ""."""
@@ -211,7 +211,7 @@ class _Work:
             per_second=(transactions - before) / (now - since) if now > since else 0.0,
             conflicts=totals.get("observer_conflicts", 0),
             failures=totals.get("observer_failures", 0),
-            set_aside=totals.get("observer_set_aside", 0),
+            dead_lettered=totals.get("observer_dead_lettered", 0),
             columns=self._columns,
         )
         try:

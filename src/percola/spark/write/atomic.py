@@ -49,7 +49,7 @@ def joint_of(made: Plan, repo: Repository, job: str, run: int) -> JointTransacti
         run,
         [made.options.table_name],
         ttl_seconds=made.options.seconds("ttlSeconds"),
-        patience=made.options.seconds("lockWaitSeconds"),
+        timeout=made.options.seconds("lockWaitSeconds"),
         notify=made.options.flag("notify"),
     )
 

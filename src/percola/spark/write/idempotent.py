@@ -50,7 +50,7 @@ class MarkedPartition:
         retry: how many attempts at the same rows there were before (`JointTransaction.attempt`).
         row_by_row: whether rows are independent: a row in conflict delays no other, although
             several share a commit.
-        patience: how many seconds a row or chunk may be in conflict.
+        timeout: how many seconds a row or chunk may be in conflict.
         notify: whether writes of observed columns notify (`Repository.transaction`).
 
     Raises JobOverError if the write has ended, SupersededError if a later attempt is under way.
@@ -71,7 +71,7 @@ class MarkedPartition:
         retry: int,
         *,
         row_by_row: bool,
-        patience: float,
+        timeout: float,
         notify: bool = True,
     ) -> None:
         self._repo = repo
@@ -82,7 +82,7 @@ class MarkedPartition:
         self._attempt = attempt
         self._retry = retry
         self._row_by_row = row_by_row
-        self._patience = patience
+        self._timeout = timeout
         self._notify = notify
         self._rng = random.Random(f"{job}/{partition}/{attempt}")
         self._columns: dict[bytes, Column[Any, Any]] = {}
@@ -130,7 +130,7 @@ class MarkedPartition:
         for row in rows:
             if len(row.row) > _SURELY_SHORT:
                 self._context.store.check_row(row.table, row.row)
-        deadline = self._context.clock.monotonic() + self._patience
+        deadline = self._context.clock.monotonic() + self._timeout
         waiting, tried = list(rows), 0
         while waiting:
             if tried > 1:
@@ -142,7 +142,7 @@ class MarkedPartition:
             waiting = held_up
             if waiting and self._context.clock.monotonic() > deadline:
                 raise RowLockedError(
-                    f"{len(waiting):,} rows could not be written in {self._patience:.0f} s. {why}"
+                    f"{len(waiting):,} rows could not be written in {self._timeout:.0f} s. {why}"
                 ) from why
         self.rows += len(rows)
 

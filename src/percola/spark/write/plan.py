@@ -143,7 +143,7 @@ class MarkedWriter(DataSourceArrowWriter):
                 task.taskAttemptId(),
                 task.attemptNumber(),
                 row_by_row=row_by_row,
-                patience=made.options.seconds("lockWaitSeconds"),
+                timeout=made.options.seconds("lockWaitSeconds"),
                 notify=made.options.flag("notify"),
             )
             if not partition.done:

@@ -42,7 +42,7 @@ _LEAST_MAP_BYTES: Final = 1 << 20
 _LOCK_BYTES: Final = _MAX_READERS * 64 + 4096
 """The size of `lock.mdb` for so many readers, or a little more: LMDB uses the file's size."""
 
-_PATIENCE: Final = 5.0
+_TIMEOUT_SECONDS: Final = 5.0
 """How long, in seconds, to wait for LMDB transactions of this process to end, before relying on
 py-lmdb's own checks. They are short; a Ctrl-C at a bad moment can make their count wrong."""
 
@@ -218,7 +218,7 @@ class MappedFile:
         self._changing.acquire()
         self._paused = True
         try:
-            deadline = time.monotonic() + _PATIENCE
+            deadline = time.monotonic() + _TIMEOUT_SECONDS
             while self._running and time.monotonic() < deadline:
                 time.sleep(0.0001)
         except BaseException:  # Ctrl-C.

@@ -160,7 +160,7 @@ def _mutation(mutation: RowMutation) -> str:
             verb = "records failed attempts at" if put.value else "notifies"
             parts.append(f"{verb} {cell(put.column)} @{put.ts}")
         elif put.kind is Kind.FAILED:
-            parts.append(f"sets aside {cell(put.column)}")
+            parts.append(f"dead-letters {cell(put.column)}")
     if not parts:
         parts = [
             f"removes {one.kind.name.lower()} {cell(one.column)} @{one.ts}"

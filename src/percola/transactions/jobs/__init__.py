@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from percola.transactions.jobs.attempt import Attempt, Part, RowWrites
 from percola.transactions.jobs.coordinator import (
-    PATIENCE,
+    LOCK_TIMEOUT,
     TTL_SECONDS,
     JointTransaction,
     forget,
@@ -22,7 +22,7 @@ from percola.transactions.jobs.job_row import (
 
 __all__ = [
     "JOBS",
-    "PATIENCE",
+    "LOCK_TIMEOUT",
     "TTL_SECONDS",
     "Attempt",
     "JobOverError",

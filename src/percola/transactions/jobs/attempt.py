@@ -4,12 +4,12 @@ An attempt is a transaction that has been through Prewrite() of figure 6 and no 
 `percola.transactions.jobs.coordinator` says what commits it. It writes without reading, and goes on
 for as long as there are rows, so it differs from `percola.transactions.two_phase` in three things.
 
-**Legs.** A prewrite is refused where a cell has a write at or above start_ts (figure 6, line 32),
-and a long attempt's start_ts is soon older than many a write. Since the attempt has read nothing,
-nothing ties the rest of its rows to that start_ts: it draws another one and goes on there. Each
-start_ts is a *leg*, with a marker of its own as its primary, and rows that were refused go to the
-newest one. So no check of the protocol is left out, and a cell that is locked is nobody else's
-until the job ends; the one thing that the legs share is the moment at which they commit.
+**Subtransactions.** A prewrite is refused where a cell has a write at or above start_ts (figure 6,
+line 32), and a long attempt's start_ts is soon older than many a write. Since the attempt has read
+nothing, nothing ties the rest of its rows to that start_ts: it draws another one and goes on there.
+Each start_ts is a *subtransaction* with a primary of its own, and rows that were refused go to the
+newest one. So no check of the protocol is left out, and a cell that is locked stays so until the
+job ends; the subtransactions share only the moment at which they commit.
 
 **Rows that come twice.** Of two writes of a cell in one attempt the later one counts: it replaces
 the value under the attempt's own lock (P5: under the condition that it still is that lock).
@@ -20,17 +20,17 @@ the same reason an attempt may wait for another job only if that one began earli
 attempt at the same partition has left is rolled back. A lock of another partition of the same job
 means that both write this cell, and which of them should win is undefined: an error.
 
-**Attempts at one partition.** An attempt begins a leg by locking a marker in the job's row, and
-finishes by taking the partition's seat. On beginning it finds:
+**Attempts at one partition.** An attempt begins a subtransaction by locking its primary in the
+job's row, and finishes by claiming the partition. On beginning it finds:
 
     no other attempt          it begins
-    another one under way     the newer of the two rolls the other back
-    one that has the seat     nothing is left to do: its work counts, unless it may have come from
+    another one running       the newer of the two rolls the other back
+    one with the claim        nothing is left to do: its work counts, unless it may have come from
                               other rows (see `JointTransaction.attempt`)
 
 Each of these is one mutation of the job's row (`percola.transactions.jobs.job_row`), conditional on
 the state it was decided on. So of any number of attempts (retries, speculation, executors that were
-given up but still run) exactly one has the seat in the end. The markers of the others are rolled
+given up but still run) exactly one has the claim in the end. The primaries of the others are rolled
 back, which makes every lock they have placed, or place later, a dead transaction's lock.
 """
 
@@ -59,15 +59,15 @@ from percola.errors import OutcomeUnknownError, StoreError
 from percola.store.base import Condition, Delete, Put, RowMutation
 from percola.transactions.jobs.job_row import (
     JOBS,
+    Claim,
     JobOverError,
     JobRow,
-    Marker,
     RowInTwoPartitionsError,
     RowLockedError,
-    Seat,
     State,
+    Subtransaction,
     SupersededError,
-    marker_numbers,
+    primary_numbers,
 )
 from percola.transactions.read_cache import batches
 
@@ -83,13 +83,13 @@ class Part(NamedTuple):
     Attributes:
         partition: its number.
         attempt: the attempt that has written it.
-        legs: how many legs that has.
+        subtransactions: how many that has.
         rows: how many rows it has written.
     """
 
     partition: int
     attempt: int
-    legs: int
+    subtransactions: int
     rows: int
 
 
@@ -111,7 +111,7 @@ class RowWrites(NamedTuple):
 
 @dataclass(slots=True)
 class _Pending:
-    """A row on its way to being locked; `held` are its columns that a leg of ours holds."""
+    """A row on its way to being locked; `held` are its columns that this attempt has locked."""
 
     writes: RowWrites
     cells: Mapping[bytes, bytes | None]
@@ -133,7 +133,7 @@ class Attempt:
         attempt: int,
         retry: int,
         ttl_ms: int,
-        patience: float,
+        timeout: float,
         *,
         silent: bool = False,
     ) -> None:
@@ -143,19 +143,19 @@ class Attempt:
         self._partition = partition
         self._attempt = attempt
         self._retry = retry
-        self._seat = (state.run, partition)
+        self._partition_of_run = (state.run, partition)
         self._ttl_ms = ttl_ms
         self._rng = random.Random(f"{job.job}/{partition}/{attempt}")
-        # Each leg's start_ts and marker; new rows go to the newest one.
-        self._legs: dict[int, Cell] = {}
+        # The start_ts and primary of each; new rows go to the newest one.
+        self._subtransactions: dict[int, Cell] = {}
         self._newest = 0
-        self._patience = patience
+        self._timeout = timeout
         self._silent = silent
         self._rows = 0
         self.done: Part | None = None
         while True:
             self.done = self._make_room()
-            if self.done is not None or self._begin_leg():
+            if self.done is not None or self._begin_subtransaction():
                 return
 
     # --- Beginning ----------------------------------------------------------------------
@@ -163,53 +163,53 @@ class Attempt:
     def _make_room(self) -> Part | None:
         """Roll back what others have left of this partition; what one of them has finished."""
         run = self._state.run
-        markers, seats = self._job.held()
-        for marker in markers:
-            if marker.run < run:
-                self._job.roll_back(marker)
-        for seat in seats.values():
-            if seat.run < run:
-                self._job.clear_seat(seat)
-        seat_held = seats.get(self._seat)
-        if seat_held is not None and seat_held.attempt != self._attempt:
-            done = self._seated(seat_held, markers)
+        started, claims = self._job.held()
+        for one in started:
+            if one.run < run:
+                self._job.roll_back(one)
+        for claim in claims.values():
+            if claim.run < run:
+                self._job.clear_claim(claim)
+        held = claims.get(self._partition_of_run)
+        if held is not None and held.attempt != self._attempt:
+            done = self._claimed(held, started)
             if done is not None:
                 return done
-        for marker in markers:
-            mine = (marker.run, marker.partition) == self._seat
-            if mine and marker.attempt != self._attempt:
-                self._overtake(marker)
+        for one in started:
+            mine = (one.run, one.partition) == self._partition_of_run
+            if mine and one.attempt != self._attempt:
+                self._overtake(one)
         return None
 
-    def _seated(self, seat: Seat, markers: Iterable[Marker]) -> Part | None:
-        """What the holder of this partition's seat has finished; None once it has lost the seat.
+    def _claimed(self, claim: Claim, started: Iterable[Subtransaction]) -> Part | None:
+        """What the holder of this partition's claim has finished; None once the claim is removed.
 
-        The scheduler may not have heard of it: its process may have died in between. What came
-        from other rows, or has lost a leg, is rolled back.
+        The scheduler may not know of it: the holder's process may have died in between. What came
+        from other rows, or has lost a subtransaction, is rolled back.
         """
-        holder = (seat.run, seat.partition, seat.attempt)
-        legs = [one for one in markers if (one.run, one.partition, one.attempt) == holder]
-        same_rows = seat.attempt > self._attempt or seat.retry < self._retry
-        if len(legs) == seat.legs and same_rows:
-            return Part(seat.partition, seat.attempt, seat.legs, seat.rows)
-        for marker in legs:
-            self._job.roll_back(marker)
-        self._job.clear_seat(seat)
+        holder = (claim.run, claim.partition, claim.attempt)
+        its = [one for one in started if (one.run, one.partition, one.attempt) == holder]
+        same_rows = claim.attempt > self._attempt or claim.retry < self._retry
+        if len(its) == claim.subtransactions and same_rows:
+            return Part(claim.partition, claim.attempt, claim.subtransactions, claim.rows)
+        for one in its:
+            self._job.roll_back(one)
+        self._job.clear_claim(claim)
         return None
 
-    def _overtake(self, marker: Marker) -> None:
+    def _overtake(self, one: Subtransaction) -> None:
         """Roll back another attempt at this partition that is under way, unless it is newer."""
-        if marker.attempt > self._attempt:
+        if one.attempt > self._attempt:
             self.abandon()
             raise self._superseded()
-        # Not if it has finished meanwhile: then the next look finds its seat.
-        self._job.roll_back(marker, unless_seated=self._job.seat_cell(*self._seat))
+        # Not if it has finished meanwhile: then the next look finds its claim.
+        self._job.roll_back(one, unless_claimed=self._job.claim_cell(*self._partition_of_run))
 
-    def _begin_leg(self) -> bool:
-        """Draw a start_ts and lock its marker; False if everything has to be looked at again."""
+    def _begin_subtransaction(self) -> bool:
+        """Draw a start_ts and lock its primary; False if everything has to be read again."""
         context, job = self._context, self._job
         start_ts = context.oracle.timestamp()
-        cell = job.marker_cell(*self._seat, self._attempt, len(self._legs))
+        cell = job.primary_cell(*self._partition_of_run, self._attempt, len(self._subtransactions))
         lock = self._lock_of(Op.LOCK, None, cell, context.clock.wall_ms(), observed=False)
         mutation = RowMutation(
             JOBS.name,
@@ -217,7 +217,9 @@ class Attempt:
             [
                 # No attempt begins once the job is being committed, or another run has begun.
                 *job.still(self._state),
-                Condition(False, Kind.LOCK, job.seat_cell(*self._seat).column, 0, MAX_TS),
+                Condition(
+                    False, Kind.LOCK, job.claim_cell(*self._partition_of_run).column, 0, MAX_TS
+                ),
                 Condition(False, Kind.LOCK, cell.column, 0, MAX_TS),
                 # Its own rollback record, if it was taken for dead before it arrived (P4).
                 Condition(False, Kind.WRITE, cell.column, 0, MAX_TS),
@@ -230,7 +232,7 @@ class Attempt:
                 self.abandon()
                 raise self._superseded()
             return False
-        self._legs[start_ts] = cell
+        self._subtransactions[start_ts] = cell
         self._newest = start_ts
         return True
 
@@ -305,7 +307,10 @@ class Attempt:
                 conditions.append(Condition(True, Kind.LOCK, column, held, held))
             op = Op.DELETE if value is None else Op.PUT
             inline = value if value is not None and len(value) <= INLINE_BYTES else None
-            primary, observed = self._legs[start_ts], columns.get((table, column)) is True
+            primary, observed = (
+                self._subtransactions[start_ts],
+                columns.get((table, column)) is True,
+            )
             lock = self._lock_of(op, inline, primary, wall_ms, observed=observed)
             changes.append(Put(Kind.LOCK, column, start_ts, encode_lock(lock)))
             if value is not None and inline is None:
@@ -336,7 +341,7 @@ class Attempt:
             for column in one.cells:
                 cell = Cell(table, row, column)
                 for lock_ts, raw in store.entries(cell, Kind.LOCK, 0, MAX_TS):
-                    if lock_ts in self._legs:
+                    if lock_ts in self._subtransactions:
                         one.held[column] = lock_ts
                     else:
                         self._meet(cell, lock_ts, raw)
@@ -352,7 +357,7 @@ class Attempt:
             )
         if tried > 1:
             self._wait(tried)
-        if has_newer and not self._begin_leg():
+        if has_newer and not self._begin_subtransaction():
             self.abandon()
             raise self._superseded()
 
@@ -370,14 +375,14 @@ class Attempt:
         resolver = self._context.resolver
         fate = resolver.fate(lock.primary, lock_ts)
         if fate is None:
-            run, partition, attempt, leg = marker_numbers(lock.primary)
-            marker = Marker(run, partition, attempt, leg, lock_ts, lock.primary, lock)
+            run, partition, attempt, number = primary_numbers(lock.primary)
+            one = Subtransaction(run, partition, attempt, number, lock_ts, lock.primary, lock)
             if run > self._state.run:
                 raise self._over()
             if run < self._state.run:
-                self._job.roll_back(marker)
+                self._job.roll_back(one)
             elif partition == self._partition:
-                self._overtake(marker)
+                self._overtake(one)
             else:
                 raise RowInTwoPartitionsError(
                     f"{cell} is written by the partitions {min(partition, self._partition)} and "
@@ -386,7 +391,7 @@ class Attempt:
                     "of the two rows, or repartition by the row's key."
                 )
             fate = resolver.fate(lock.primary, lock_ts)
-            if fate is None:  # It has finished, and has the seat.
+            if fate is None:  # It has finished, and has the claim.
                 self.abandon()
                 raise self._superseded()
         resolver.settle(cell, lock_ts, lock, fate)
@@ -395,16 +400,16 @@ class Attempt:
         clock, resolver = self._context.clock, self._context.resolver
         # Of two that want each other's rows the older one gives up first. The younger one waits
         # for so long that it sees a dead job's locks run out.
-        patience = self._patience
-        if marker_numbers(lock.primary)[0] < self._state.run:
-            patience += 1.25 * lock.ttl_ms / 1000
-        deadline = clock.monotonic() + patience
+        timeout = self._timeout
+        if primary_numbers(lock.primary)[0] < self._state.run:
+            timeout += 1.25 * lock.ttl_ms / 1000
+        deadline = clock.monotonic() + timeout
         tried = 0
         while not resolver.try_resolve(cell, lock_ts, raw):
             tried += 1
             if clock.monotonic() > deadline:
                 raise RowLockedError(
-                    f"{cell} has been locked for {patience:.0f} s by the joint transaction "
+                    f"{cell} has been locked for {timeout:.0f} s by the joint transaction "
                     f"{lock.primary.row.decode(errors='replace')!r}, which is under way. Run this "
                     "one again when that one has ended."
                 )
@@ -421,7 +426,7 @@ class Attempt:
 
     def _check_alive(self) -> None:
         """Raise SupersededError if this attempt has been rolled back."""
-        if not self._holds(self._legs[self._newest], self._newest):
+        if not self._holds(self._subtransactions[self._newest], self._newest):
             self._check_job()
             self.abandon()
             raise self._superseded()
@@ -451,13 +456,13 @@ class Attempt:
     def abandon(self) -> None:
         """Roll this attempt back; whoever meets its locks removes them. Best effort."""
         with contextlib.suppress(StoreError):
-            for start_ts, cell in self._legs.items():
-                self._context.resolver.fate(cell, start_ts, impatient=True)
+            for start_ts, cell in self._subtransactions.items():
+                self._context.resolver.fate(cell, start_ts, force=True)
 
     # --- The end ------------------------------------------------------------------------
 
     def finish(self) -> Part:
-        """Take the partition's seat: from now on this attempt waits for the job's commit.
+        """Claim the partition: from now on this attempt waits for the job's commit.
 
         Returns what to report, which may be another attempt's work if that one was first. Raises
         SupersededError and JobOverError.
@@ -465,38 +470,42 @@ class Attempt:
         if self.done is not None:
             return self.done
         job, newest = self._job, self._newest
-        seat = job.seat_cell(*self._seat)
+        claim = job.claim_cell(*self._partition_of_run)
         said = {
             "attempt": self._attempt,
             "retry": self._retry,
-            "legs": len(self._legs),
+            "subtransactions": len(self._subtransactions),
             "rows": self._rows,
         }
         lock = self._lock_of(
             Op.LOCK,
             json.dumps(said).encode(),
-            self._legs[newest],
+            self._subtransactions[newest],
             self._context.clock.wall_ms(),
             observed=False,
         )
         conditions = job.still(self._state)
-        # All of its legs are alive now; whoever undoes one later undoes the job.
+        # All of its primaries are locked now; a client that removes one later aborts the job.
         conditions += [
-            Condition(True, Kind.LOCK, cell.column, ts, ts) for ts, cell in self._legs.items()
+            Condition(True, Kind.LOCK, cell.column, ts, ts)
+            for ts, cell in self._subtransactions.items()
         ]
-        conditions.append(Condition(False, Kind.LOCK, seat.column, 0, MAX_TS))
+        conditions.append(Condition(False, Kind.LOCK, claim.column, 0, MAX_TS))
         mutation = RowMutation(
-            JOBS.name, job.key, conditions, [Put(Kind.LOCK, seat.column, newest, encode_lock(lock))]
+            JOBS.name,
+            job.key,
+            conditions,
+            [Put(Kind.LOCK, claim.column, newest, encode_lock(lock))],
         )
-        if self._surely(mutation, seat, newest):
-            self.done = Part(self._partition, self._attempt, len(self._legs), self._rows)
+        if self._surely(mutation, claim, newest):
+            self.done = Part(self._partition, self._attempt, len(self._subtransactions), self._rows)
             return self.done
         self._check_job()
-        markers, seats = job.held()
-        taken = seats.get(self._seat)
+        started, claims = job.held()
+        taken = claims.get(self._partition_of_run)
         self.abandon()
         if taken is not None and taken.attempt != self._attempt:
-            self.done = self._seated(taken, markers)
+            self.done = self._claimed(taken, started)
             if self.done is not None:
                 return self.done
         raise self._superseded()
@@ -505,7 +514,7 @@ class Attempt:
 
     @contextlib.contextmanager
     def kept_alive(self) -> Iterator[None]:
-        """Refresh the job's markers from a thread, for the length of a `with` block (P8).
+        """Refresh the job's primaries from a thread, for the length of a `with` block (P8).
 
         Not only this attempt's: those of partitions that are done have nobody else.
         """

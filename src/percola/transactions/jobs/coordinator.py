@@ -6,37 +6,38 @@ transaction of figure 6 that stops after Prewrite(). What makes them one is wher
 stand: all of them are cells of *one row* (`percola.transactions.jobs.job_row`), and a row mutation
 is atomic.
 
-    attempt 7, a leg at 30   marker 30: lock (primary)    docs: lock → marker …     other rows …
-    attempt 9, a leg at 33   marker 33: lock (primary)    docs: lock → marker …
-    attempt 8, which failed  marker 31: rolled back       docs: lock → marker 31: whoever meets
-                                                          it removes it
+    attempt 7, start_ts 30   primary 30: lock             docs: lock → primary 30   other rows …
+    attempt 9, start_ts 33   primary 33: lock             docs: lock → primary 33
+    attempt 8, which failed  primary 31: rolled back      docs: lock → primary 31: the next client
+                                                          that meets it removes it
     commit                   state    40: lock
                              commit_ts = 41
                              ONE MUTATION: 30, 33 and 40: lock → write record at 41
-    roll forward             docs: lock → write record at 41, by us or whoever is first
+    roll forward             docs: lock → write record at 41, by us or by a client that meets it
 
-The rules are the protocol's own, and hold for each leg by itself:
+The rules are the protocol's own, and hold for each subtransaction of an attempt:
 
-P1-P2   A leg's start_ts comes from the oracle, before its marker is locked; commit_ts is drawn
-        after `state` is locked, and a partition is reported after its last prewrite was
-        acknowledged. From the lock on `state` on, no attempt begins and none takes a seat.
-P3      A leg's marker is locked before any cell that names it as primary.
-P4      A leg is undone by a rollback record on its marker; a marker that meets its own, or finds
-        that the job's state has changed, is not locked. So a zombie begins nothing after the end.
+P1-P2   Its start_ts comes from the oracle, before its primary is locked; commit_ts is drawn after
+        `state` is locked, and a partition is reported after its last prewrite was acknowledged.
+        Once `state` is locked, no attempt begins and none claims a partition.
+P3      Its primary is locked before any cell that names it.
+P4      It is undone by a rollback record on its primary; a primary that has one, or whose job has
+        changed its state, is not locked. So a zombie begins nothing after the end.
 P5-P6   All that removes or replaces a lock names it; all of it can be repeated.
 P7      The commit point is `TwoPhaseCommit.commit_primary` on `state`, with more in the mutation.
 P8      The locks carry no owner's token, for the processes of a job come and go: they live by being
-        refreshed, by any task of the job. Who watches them go stale for their time to live rolls a
-        leg back; the commit is conditional on every leg's lock, so then the job aborts.
-P9-P10  Readers meet the locks as any others: they wait for those below their start_ts, and then
-        read again. So who reads what a long job is writing waits for the job.
+        refreshed, by any task of the job. A client that sees one stale for its time to live rolls
+        the subtransaction back; the commit is conditional on all of their locks, so then the job
+        aborts.
+P9-P10  Readers treat the locks as any others: they wait for those below their start_ts, and then
+        read again. So a reader of what a long job is writing waits for the job.
 P11     One-step commits respect locks; nothing is committed in one step here but `state`'s
         "running", which is an ordinary transaction.
-P12     A job's locks keep the safe point below its legs. It is checked, for the oldest leg, after
-        everything is locked.
+P12     A job's locks keep the safe point below its start timestamps. It is checked, for the oldest
+        one, after everything is locked.
 P13     What is retried is the attempt, with a new start_ts, from Spark's rows, which it has not
         read here: there is nothing in it that could be out of date.
-P14     A marker changes nothing whatever is written, so it can be chosen before the write set is
+P14     A primary is a cell of its own, whatever is written, so it is chosen before the write set is
         final; `percola.transactions.jobs.attempt` says who waits for whom.
 
 A job has *runs*: a streaming batch that failed is written again after a restart, under the same
@@ -64,12 +65,12 @@ from percola.transactions.jobs.job_row import (
     JOBS,
     RUNNING,
     STATE,
+    Claim,
     JobOverError,
     JobRow,
     JointError,
-    Marker,
-    Seat,
     State,
+    Subtransaction,
 )
 from percola.transactions.lock_resolver import Fate, commit_changes, settling_changes
 from percola.transactions.read_cache import BATCH_ROWS, batches
@@ -80,7 +81,7 @@ from percola.transactions.two_phase import TwoPhaseCommit
 TTL_SECONDS: Final = 120.0
 """How long a job may go without a sign of life before others may roll it back."""
 
-PATIENCE: Final = 60.0
+LOCK_TIMEOUT: Final = 60.0
 """Seconds that an attempt waits for another job's lock."""
 
 
@@ -93,7 +94,7 @@ class JointTransaction:
         run: `new_run` of the repository, the same in all processes of this run.
         tables: the tables that it writes.
         ttl_seconds: how long it may go without a sign of life (`Attempt.kept_alive`).
-        patience: how many seconds an attempt waits for a lock of another job.
+        timeout: how many seconds an attempt waits for a lock of another job.
         notify: whether its writes of observed columns notify (`Repository.transaction`).
     """
 
@@ -105,14 +106,14 @@ class JointTransaction:
         tables: Iterable[str],
         *,
         ttl_seconds: float = TTL_SECONDS,
-        patience: float = PATIENCE,
+        timeout: float = LOCK_TIMEOUT,
         notify: bool = True,
     ) -> None:
         self._repo = repo
         self._run = run
         self._tables = list(tables)
         self._ttl_ms = int(ttl_seconds * 1000)
-        self._patience = patience
+        self._timeout = timeout
         self._silent = not notify
         self._row = JobRow(repo, job)
         self._context = repo.context
@@ -146,7 +147,7 @@ class JointTransaction:
             attempt,
             retry,
             self._ttl_ms,
-            self._patience,
+            self._timeout,
             silent=self._silent,
         )
 
@@ -175,7 +176,7 @@ class JointTransaction:
         if changing is not None and changing[2]["run"] < self._run:
             start_ts, lock, _ = changing
             resolver = self._context.resolver
-            fate = resolver.fate(self._row.state_cell, start_ts, impatient=True)
+            fate = resolver.fate(self._row.state_cell, start_ts, force=True)
             if fate is not None:
                 resolver.settle(self._row.state_cell, start_ts, lock, fate)
 
@@ -219,10 +220,10 @@ class JointTransaction:
                 return t.version(STATE, self._row.job)
             if (found["run"], found["is"]) != (self._run, RUNNING):
                 raise self._over(found)
-            legs, seats = self._winners(parts)
+            subtransactions, claims = self._winners(parts)
             said = STATE.encode_value(self._said(COMMITTED, sum(part.rows for part in parts)))
             commit = _JointCommit(
-                self._context, t.start_ts, self._row, said, legs, seats, self._tables
+                self._context, t.start_ts, self._row, said, subtransactions, claims, self._tables
             )
             try:
                 commit_ts = commit.run((), ())
@@ -233,16 +234,16 @@ class JointTransaction:
             t.rollback()
         return commit_ts
 
-    def _winners(self, parts: Sequence[Part]) -> tuple[list[Marker], list[Seat]]:
-        """The legs and the seats of the attempts that are to commit; JointError if one is gone."""
-        markers, seats = self._row.held()
-        by_attempt: dict[tuple[int, int], list[Marker]] = {}
-        for marker in markers:
-            if marker.run == self._run:
-                key = marker.partition, marker.attempt
-                by_attempt.setdefault(key, []).append(marker)
-        legs: list[Marker] = []
-        taken: list[Seat] = []
+    def _winners(self, parts: Sequence[Part]) -> tuple[list[Subtransaction], list[Claim]]:
+        """What the attempts that are to commit have locked; JointError if something is gone."""
+        started, claims = self._row.held()
+        by_attempt: dict[tuple[int, int], list[Subtransaction]] = {}
+        for one in started:
+            if one.run == self._run:
+                key = one.partition, one.attempt
+                by_attempt.setdefault(key, []).append(one)
+        subtransactions: list[Subtransaction] = []
+        taken: list[Claim] = []
         for partition, found in itertools.groupby(sorted(parts), key=lambda part: part.partition):
             part, *others = found
             if others:
@@ -250,9 +251,9 @@ class JointTransaction:
                     f"The partition {partition} of the joint transaction {self._row.job!r} was "
                     "reported twice. Nothing of it has been committed."
                 )
-            seat = seats.get((self._run, partition))
+            claim = claims.get((self._run, partition))
             its = by_attempt.get((partition, part.attempt), [])
-            if seat is None or seat.attempt != part.attempt or len(its) != seat.legs:
+            if claim is None or claim.attempt != part.attempt or len(its) != claim.subtransactions:
                 raise JointError(
                     f"The attempt {part.attempt} at the partition {partition} of the joint "
                     f"transaction {self._row.job!r} was rolled back before the job could commit: "
@@ -260,9 +261,9 @@ class JointTransaction:
                     "place. Nothing of the job has been committed: run it again, with a longer "
                     "time to live if its processes may stand still for so long."
                 )
-            legs += its
-            taken.append(seat)
-        return legs, taken
+            subtransactions += its
+            taken.append(claim)
+        return subtransactions, taken
 
     # --- Abort --------------------------------------------------------------------------
 
@@ -294,12 +295,12 @@ class JointTransaction:
         meets a lock does the same; here it is done for all of them.
         """
         row = self._row
-        markers, seats = row.held()
-        for marker in markers:
-            if run is None or marker.run <= run:
-                row.roll_back(marker)
-        for seat in seats.values():
-            row.clear_seat(seat)
+        started, claims = row.held()
+        for one in started:
+            if run is None or one.run <= run:
+                row.roll_back(one)
+        for claim in claims.values():
+            row.clear_claim(claim)
         for table in self._tables:
             for batch in batches(self._settling(table)):
                 applied = self._context.store.mutate(batch)
@@ -339,7 +340,7 @@ class JointTransaction:
 
 
 class _JointCommit(TwoPhaseCommit):
-    """Commits the job's state, and in the same mutation every winning leg and seat."""
+    """Commits the job's state, and in the same mutation every winning primary and claim."""
 
     def __init__(
         self,
@@ -347,18 +348,18 @@ class _JointCommit(TwoPhaseCommit):
         start_ts: int,
         row: JobRow,
         said: bytes,
-        legs: Sequence[Marker],
-        seats: Sequence[Seat],
+        subtransactions: Sequence[Subtransaction],
+        claims: Sequence[Claim],
         tables: Iterable[str],
     ) -> None:
         super().__init__(context, start_ts, {row.state_cell: (int(Op.PUT), said)})
         self._row, self._tables = row, tables
-        self._joined: list[Marker | Seat] = [*legs, *seats]
+        self._joined: list[Subtransaction | Claim] = [*subtransactions, *claims]
         self._oldest_ts = min((one.start_ts for one in self._joined), default=start_ts)
         self._seen: dict[Cell, int] = {}
 
     def _to_notify(self, notifications: Iterable[Cell]) -> Iterator[Cell]:
-        """Where notify entries stand apart: all that the legs wrote to observed columns."""
+        """With a separate notify table: all that was written to observed columns."""
         yield from super()._to_notify(notifications)
         if not self._apart:
             return
@@ -371,11 +372,11 @@ class _JointCommit(TwoPhaseCommit):
                     yield cell
 
     def _refresh_if_due(self, primary: Cell) -> None:
-        """The markers with the state: by now no task shows them to be alive."""
+        """Refresh the primaries with the state: no task refreshes them any more."""
         before = self._refreshed
         super()._refresh_if_due(primary)
         if self._refreshed != before:
-            for run in {one.run for one in self._joined if isinstance(one, Marker)}:
+            for run in {one.run for one in self._joined if isinstance(one, Subtransaction)}:
                 with contextlib.suppress(StoreError):
                     self._row.refresh(run, self._seen)
 

@@ -4,12 +4,12 @@ A joint transaction (`percola.transactions.jobs.coordinator`) has one row in the
 `percola-jobs`, which is named after it:
 
     state                              {"run": 17, "is": "running"}, later "committed" or "aborted"
-    marker:RUN/PARTITION/ATTEMPT/LEG   the primary of one leg of an attempt (`jobs.attempt`)
-    seat:RUN/PARTITION                 held by the one attempt that has written the whole partition
+    primary:RUN/PARTITION/ATTEMPT/N    that of subtransaction N of an attempt (`jobs.attempt`)
+    claim:RUN/PARTITION                held by the one attempt that has written the whole partition
 
-Markers and seats are lock-only cells: they are locked, and committed without a value, so garbage
-collection takes them away as it does all that `get_for_update` leaves, after the locks that lead
-to them (P12). `state` is an ordinary cell, and its version tells when the run began.
+Primaries and claims are lock-only cells: they are locked, and committed without a value, so garbage
+collection removes them as it does all that `get_for_update` leaves, after the locks that lead to
+them (P12). `state` is an ordinary cell, and its version is the time at which the run began.
 
 Everything about these cells is a mutation of this one row, so of any two that contradict each
 other (an attempt that begins and a commit, a commit and a rollback) one comes first and the other
@@ -35,8 +35,8 @@ from percola.transactions.snapshot import TransactionContext
 
 JOBS: Final = Table("percola-jobs")
 STATE: Final = JOBS.column("state", JSON)
-_MARKERS: Final = JOBS.family("marker", str)
-_SEATS: Final = JOBS.family("seat", JSON)
+_PRIMARIES: Final = JOBS.family("primary", str)
+_CLAIMS: Final = JOBS.family("claim", JSON)
 TASKS: Final = JOBS.family("task", JSON)
 """For writes that are no joint transaction, but have tasks too (`percola.spark`)."""
 
@@ -74,29 +74,31 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Marker:
-    """A leg's marker, as its column's name says it, and the lock on it.
+class Subtransaction:
+    """A subtransaction that is running: the name of its primary, and the lock on it.
 
     Attributes:
-        start_ts: the leg's start timestamp.
+        number: of the attempt's subtransactions, from 0.
+        start_ts: its start timestamp.
+        cell: its primary.
     """
 
     run: int
     partition: int
     attempt: int
-    leg: int
+    number: int
     start_ts: int
     cell: Cell
     lock: LockRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """A partition's seat, and who holds it.
+class Claim:
+    """The claim on a partition, and the attempt that holds it.
 
     Attributes:
         retry: the holder's, see `JointTransaction.attempt`.
-        legs: how many legs the holder has.
+        subtransactions: how many the holder has.
         rows: how many rows it has written.
     """
 
@@ -104,17 +106,17 @@ class Seat:
     partition: int
     attempt: int
     retry: int
-    legs: int
+    subtransactions: int
     rows: int
     start_ts: int
     cell: Cell
     lock: LockRecord
 
 
-def marker_numbers(cell: Cell) -> tuple[int, int, int, int]:
-    """A marker's run, partition, attempt and leg, from its column's name."""
-    run, partition, attempt, leg = map(int, cell.column.partition(b":")[2].split(b"/"))
-    return run, partition, attempt, leg
+def primary_numbers(cell: Cell) -> tuple[int, int, int, int]:
+    """The run, partition, attempt and number that the column name of a primary consists of."""
+    run, partition, attempt, number = map(int, cell.column.partition(b":")[2].split(b"/"))
+    return run, partition, attempt, number
 
 
 class JobRow:
@@ -128,13 +130,13 @@ class JobRow:
         self.context.store.check_row(JOBS.name, self.key)
         self.state_cell = Cell(JOBS.name, self.key, STATE.key)
 
-    def marker_cell(self, run: int, partition: int, attempt: int, leg: int) -> Cell:
-        """Where a leg's marker stands."""
-        return Cell(JOBS.name, self.key, b"marker:%d/%d/%d/%d" % (run, partition, attempt, leg))
+    def primary_cell(self, run: int, partition: int, attempt: int, number: int) -> Cell:
+        """The primary of a subtransaction."""
+        return Cell(JOBS.name, self.key, b"primary:%d/%d/%d/%d" % (run, partition, attempt, number))
 
-    def seat_cell(self, run: int, partition: int) -> Cell:
-        """Where a partition's seat stands."""
-        return Cell(JOBS.name, self.key, b"seat:%d/%d" % (run, partition))
+    def claim_cell(self, run: int, partition: int) -> Cell:
+        """The cell of the claim on a partition."""
+        return Cell(JOBS.name, self.key, b"claim:%d/%d" % (run, partition))
 
     def owns(self, primary: Cell) -> bool:
         """Whether a lock with this primary is one of the job's."""
@@ -158,30 +160,32 @@ class JobRow:
                 return start_ts, lock, json.loads(lock.value)
         return None
 
-    def held(self) -> tuple[list[Marker], dict[tuple[int, int], Seat]]:
-        """The markers that are locked, and the seats by run and partition."""
-        markers: list[Marker] = []
-        seats: dict[tuple[int, int], Seat] = {}
+    def held(self) -> tuple[list[Subtransaction], dict[tuple[int, int], Claim]]:
+        """The subtransactions whose primaries are locked, and the claims by run and partition."""
+        started: list[Subtransaction] = []
+        claims: dict[tuple[int, int], Claim] = {}
         for cell, start_ts, raw in self._locks():
             family, _, name = cell.column.partition(b":")
-            if family == b"marker":
-                markers.append(Marker(*marker_numbers(cell), start_ts, cell, decode_lock(raw)))
-            elif family == b"seat":
+            if family == b"primary":
+                started.append(
+                    Subtransaction(*primary_numbers(cell), start_ts, cell, decode_lock(raw))
+                )
+            elif family == b"claim":
                 run, partition = map(int, name.split(b"/"))
                 lock = decode_lock(raw)
                 said = json.loads(lock.value or b"{}")
-                seats[run, partition] = Seat(
+                claims[run, partition] = Claim(
                     run,
                     partition,
                     said["attempt"],
                     said["retry"],
-                    said["legs"],
+                    said["subtransactions"],
                     said["rows"],
                     start_ts,
                     cell,
                     lock,
                 )
-        return markers, seats
+        return started, claims
 
     def _locks(self) -> Iterator[tuple[Cell, int, bytes]]:
         store = self.context.store
@@ -200,46 +204,46 @@ class JobRow:
 
     # --- Rolling attempts back ----------------------------------------------------------
 
-    def roll_back(self, marker: Marker, *, unless_seated: Cell | None = None) -> bool:
-        """Roll a leg back for good, its owner alive or not; False if it has ended otherwise.
+    def roll_back(self, one: Subtransaction, *, unless_claimed: Cell | None = None) -> bool:
+        """Roll a subtransaction back, its owner alive or not; False if it has ended otherwise.
 
-        With `unless_seated`, only if nobody holds that seat.
+        With `unless_claimed`, only if no attempt holds that claim.
         """
-        if unless_seated is None:
-            fate = self.context.resolver.fate(marker.cell, marker.start_ts, impatient=True)
+        if unless_claimed is None:
+            fate = self.context.resolver.fate(one.cell, one.start_ts, force=True)
             return fate is not None and fate.commit_ts is None
-        column, start_ts = marker.cell.column, marker.start_ts
+        column, start_ts = one.cell.column, one.start_ts
         conditions = [
             Condition(True, Kind.LOCK, column, start_ts, start_ts),
-            Condition(False, Kind.LOCK, unless_seated.column, 0, MAX_TS),
+            Condition(False, Kind.LOCK, unless_claimed.column, 0, MAX_TS),
         ]
         mutation = RowMutation(JOBS.name, self.key, conditions, rollback_changes(column, start_ts))
         return self.context.store.mutate([mutation])[0]
 
-    def clear_seat(self, seat: Seat) -> bool:
-        """Take a seat away from an attempt that was rolled back; False if it was not."""
-        fate = self.context.resolver.fate(seat.lock.primary, seat.start_ts)
+    def clear_claim(self, claim: Claim) -> bool:
+        """Remove the claim of an attempt that was rolled back; False if it was not."""
+        fate = self.context.resolver.fate(claim.lock.primary, claim.start_ts)
         if fate is None:
             return False
-        self.context.resolver.settle(seat.cell, seat.start_ts, seat.lock, fate)
+        self.context.resolver.settle(claim.cell, claim.start_ts, claim.lock, fate)
         return fate.commit_ts is None
 
     # --- Signs of life ------------------------------------------------------------------
 
     def refresh(self, run: int, seen: dict[Cell, int]) -> None:
-        """Show the markers of a run to be alive, unless somebody else has done it (P8).
+        """Refresh the primaries of a run, unless another process has done so (P8).
 
-        `seen` is what the caller found in them the last time; empty at first. A marker that is gone
-        is not made again. Raises StoreError.
+        `seen` is what the caller found in them the last time; empty at first. A primary that is
+        gone is not locked again. Raises StoreError.
         """
         mutations = []
         now = self.context.clock.wall_ms()
-        markers, _ = self.held()
-        for marker in markers:
-            cell, lock, start_ts = marker.cell, marker.lock, marker.start_ts
+        started, _ = self.held()
+        for one in started:
+            cell, lock, start_ts = one.cell, one.lock, one.start_ts
             unchanged = seen.get(cell, lock.wall_ms) == lock.wall_ms
             seen[cell] = lock.wall_ms
-            if marker.run != run or not unchanged:
+            if one.run != run or not unchanged:
                 continue
             # Compared with itself alone: it has to change, wherever the clock stands.
             seen[cell] = now if now != lock.wall_ms else now + 1

@@ -1,4 +1,4 @@
-"""Observers that fail or never end are set aside; the others go on (N5)."""
+"""Changes whose observer fails or never ends are dead-lettered; the others go on (N5)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ contents = docs.column("contents", str, observed=True)
 size = docs.column("size", int)
 copy = docs.column("copy", str)
 
-ASIDE = "an observer was set aside"
+DEAD_LETTERED = "a change was dead-lettered"
 
 
-class Aside(Workload):
+class DeadLetters(Workload):
     """One observer fails on some contents and hangs on others; the other one copies them all."""
 
-    name = "set-aside"
+    name = "dead-lettered"
     tables = (docs,)
     sizes: ClassVar[Sizes] = {"docs": (1, 3), "turns": (2, 4)}
     pause = 0.1
@@ -52,24 +52,24 @@ class Aside(Workload):
 
     def at_rest(self, repo: Repository) -> None:
         now = repo.snapshot()
-        aside = {(failure.cell.row.decode(), failure.observer) for failure in failures(repo)}
-        if aside:
-            self.simulation.world.sightings[ASIDE] += 1
+        failed = {(failure.cell.row.decode(), failure.observer) for failure in failures(repo)}
+        if failed:
+            self.simulation.world.sightings[DEAD_LETTERED] += 1
         for number in range(self.size("docs")):
             row = f"doc {number}"
             text = now.get(contents, row)
             if text is None:
                 continue
             cells = ((contents, row), (size, row), (copy, row))
-            # An observer whose calls took too long is set aside as well: the operator knows.
-            if now.get(copy, row) != text and (row, "copy") not in aside:
+            # A change whose observer took too long is dead-lettered as well: the operator knows.
+            if now.get(copy, row) != text and (row, "copy") not in failed:
                 self.violate(
                     f"{row} holds {text!r}, the observer that goes on has copied "
                     f"{now.get(copy, row)!r}, and no operator is told.",
                     *cells,
                 )
             is_measured = now.get(size, row) == len(text) and not text.startswith("bad")
-            if not is_measured and (row, "measure") not in aside:
+            if not is_measured and (row, "measure") not in failed:
                 self.violate(
                     f"{row} holds {text!r} and measures {now.get(size, row)}, and no operator "
                     "is told.",
