@@ -72,7 +72,7 @@ bench: setup ## measure, and print a table and draw a plot for each benchmark
 	@JAVA_HOME="$$(scripts/java.sh home)" $(BIN)/python -m benchmarks $(ARGS)
 
 docs: venv ## build the documentation site in build/site, strictly and without the network
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet $(ARGS)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
 
 lock: venv ## remake requirements.lock after pyproject.toml changed (ARGS=--upgrade: newest versions)
 	@$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --group docs --universal \
