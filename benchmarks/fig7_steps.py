@@ -189,9 +189,7 @@ def cpu_of(root: int) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def wait_for(
-    done: Callable[[], bool], what: str, timeout: float, moved: Callable[[], int]
-) -> None:
+def wait_for(done: Callable[[], bool], what: str, timeout: float, moved: Callable[[], int]) -> None:
     """Return once `done`; TimeoutError if for so many seconds nothing has `moved`."""
     last, since = moved(), time.monotonic()
     while not done():
