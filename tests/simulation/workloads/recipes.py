@@ -220,9 +220,9 @@ class Climbing(Workload):
     def patched(self) -> AbstractContextManager[Any]:
         original = Nodes._move_down
 
-        def move_down(*args: Any) -> None:
+        def move_down(*args: Any, **options: Any) -> None:
             self.simulation.world.sightings[SPLIT] += 1
-            original(*args)
+            original(*args, **options)
 
         return patched(
             mock.patch.object(tree, "MOST_ENTRIES", 2),
