@@ -92,6 +92,16 @@ class Column(Generic[R, V]):
     def __repr__(self) -> str:
         return f"{self.table_name}.{self.name}"
 
+    def __getstate__(self) -> dict[str, Any]:
+        # The codec's functions may be closures, which cannot be pickled; the codec can.
+        kept = (name for name in self.__slots__ if name not in ("encode", "decode"))
+        return {name: getattr(self, name) for name in kept}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+        self.encode, self.decode = self.codec.encode, self.codec.decode
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Column) and self.address == other.address
 

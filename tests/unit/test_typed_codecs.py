@@ -411,6 +411,16 @@ def test_rows_of_a_type_without_an_order_are_refused(rows: Any) -> None:
         Table("t", rows=rows)
 
 
+def test_a_column_of_every_type_can_be_pickled() -> None:
+    table = Table("t", rows=DATE)
+    for at, (codec, _) in enumerate(ALL.values()):
+        table.column(f"c{at}", codec)
+    again = pickle.loads(pickle.dumps(table))
+    for one, (codec, _) in zip(again.members, ALL.values(), strict=True):
+        assert one.codec == codec and one.decode == codec.decode and one.table is again
+        assert one.encode_row(date(2010, 10, 4)) == DATE.encode(date(2010, 10, 4))
+
+
 # --- Rows -------------------------------------------------------------------------------
 
 ROWS: list[tuple[Codec[Any], list[Any]]] = [
