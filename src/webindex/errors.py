@@ -13,3 +13,11 @@ class WorkingError(WebindexError):
 
 class LoadError(WebindexError):
     """A load could not start, or ended early."""
+
+
+class RenderError(WebindexError):
+    """A page could not be rendered; the message says why."""
+
+
+class NoBrowserError(RenderError):
+    """There is no browser to render pages with."""

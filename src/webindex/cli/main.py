@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from types import FrameType
@@ -36,6 +36,7 @@ from webindex.cli.options import (
 )
 from webindex.cli.rank import rank_command
 from webindex.cli.reindex import nothing_exported, reindex_command
+from webindex.cli.render import render_command
 from webindex.cli.rerun import rerun_command
 from webindex.cli.verify import rebuild_command, verify_command
 from webindex.crawl.warc import NotAWarcError
@@ -49,10 +50,13 @@ from webindex.serving.base import Runner, SearchResults, ServingError
 from webindex.text_format import count, harmless
 from webindex.workers.processes import (
     THREADS,
+    Watched,
     build_observers,
+    idle_but_for_renders,
     is_at_rest,
     open_index,
     open_repository,
+    render_here,
     running,
     supervise,
     work_here,
@@ -68,6 +72,7 @@ _STEPS: Final = {
     "inlinks.changed": "to count",
     "clusters.changed": "to assemble",
     "outbox.ready": "to export",
+    "renders.due": "to render",
 }
 
 DEAD_LETTERED: Final = 3
@@ -175,6 +180,12 @@ def load(
     help="Work in so many plain processes, without Spark.",
 )
 @click.option(
+    "--render",
+    "renders",
+    is_flag=True,
+    help="Render pages as well, by a process of its own with a headless Chromium.",
+)
+@click.option(
     "--until-idle",
     is_flag=True,
     help="Stop when no work is left; with exit status 3 if changes are dead-lettered.",
@@ -185,6 +196,7 @@ def work(
     master: str | None,
     workers: int | None,
     processes: int | None,
+    renders: bool,
     until_idle: bool,
 ) -> None:
     """Run the observers: parse, invert links, cluster, and export what has changed.
@@ -202,8 +214,20 @@ def work(
         refuse_half_built(opened)
         open_index(opened, create=True).close()
         before = opened.snapshot().start_ts
-        with _pending_shown(quiet=as_json) as show:
-            run = partial(supervise, opened, until_idle=until_idle, show=show, stopping=stopping)
+        with ExitStack() as stack, _pending_shown(quiet=as_json) as show:
+            run: Callable[[Watched], None] = partial(
+                supervise,
+                opened,
+                until_idle=until_idle,
+                show=show,
+                stopping=stopping,
+                # Pages that are due wait for a worker that renders.
+                is_idle=None if renders else stack.enter_context(idle_but_for_renders(opened)),
+            )
+            if renders:
+                renderer = stack.enter_context(running(opened.address, 1, command="run-renderer"))
+                renderer.wait_ready()
+                run = partial(_beside, renderer, run)
             if processes:
                 with running(opened.address, processes) as started:
                     started.wait_ready()
@@ -235,6 +259,21 @@ def work(
         click.get_current_context().exit(DEAD_LETTERED)
 
 
+class _Beside:
+    """Workers and a renderer, which are watched together."""
+
+    def __init__(self, *watched: Watched) -> None:
+        self._watched = watched
+
+    def check(self) -> None:
+        for one in self._watched:
+            one.check()
+
+
+def _beside(renderer: Watched, run: Callable[[Watched], None], workers: Watched) -> None:
+    run(_Beside(workers, renderer))
+
+
 def observers(repo: Repository) -> list[Observer[Any]]:
     """Every observer, for `percola worker webindex.main:observers`."""
     refuse_half_built(repo)
@@ -250,6 +289,18 @@ def run_worker(repo: str, threads: int) -> None:
     work_here(repo, threads=threads)
     # Everything is closed. A thread that still waits while Python exits would keep native modules
     # alive, which report that on standard error: under load, a Ctrl-C printed a page of such lines.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+@cli.command("run-renderer", hidden=True)
+@repo_option
+@click.option("--threads", type=click.IntRange(1, 1), default=1)
+def run_renderer(repo: str, threads: int) -> None:
+    """Run one rendering process, as started by `work`."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    render_here(repo)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
@@ -427,6 +478,7 @@ def serve_command(repo: str, host: str, port: int, names: tuple[str, ...]) -> No
 
 cli.command("crawl-docs")(crawl_docs)
 cli.add_command(rank_command)
+cli.add_command(render_command)
 cli.add_command(verify_command)
 cli.add_command(rebuild_command)
 cli.add_command(reindex_command)

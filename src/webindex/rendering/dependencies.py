@@ -19,7 +19,7 @@ follows it; and `reach` and `spread` run in snapshots that follow the change.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -37,8 +37,10 @@ __all__ = [
     "ask_page",
     "ask_resource",
     "asked_by",
+    "body_of",
     "current",
     "dependency_observers",
+    "enter_seen",
     "reach",
     "spread",
 ]
@@ -156,7 +158,7 @@ def enter(t: Transaction, row: str, url: str, kind: str, urls: list[str]) -> Non
         t.set(rendering.entered, row, after)
 
 
-def enter_seen(t: Transaction, url: str, before: Iterator[str], after: Iterator[str]) -> None:
+def enter_seen(t: Transaction, url: str, before: Iterable[str], after: Iterable[str]) -> None:
     """Replace the uses of a page that a browser has asked for."""
     me = page_id(url)
     old, new = _rows(me, _SEEN, before), _rows(me, _SEEN, after)
@@ -166,7 +168,7 @@ def enter_seen(t: Transaction, url: str, before: Iterator[str], after: Iterator[
         t.set(rendering.used_by, use, url)
 
 
-def _rows(me: str, kind: str, urls: Iterator[str] | list[str]) -> set[str]:
+def _rows(me: str, kind: str, urls: Iterable[str]) -> set[str]:
     return {f"{page_id(url)}/{kind}/{me}" for url in urls}
 
 

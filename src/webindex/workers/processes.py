@@ -34,7 +34,9 @@ from webindex.observers.documents import assemble
 from webindex.observers.export import export_to
 from webindex.observers.parse import count, invert, parse
 from webindex.observers.redirects import follow, resolve
+from webindex.rendering.browser import Browser
 from webindex.rendering.dependencies import dependency_observers
+from webindex.rendering.render import ATTEMPTS, render_with
 from webindex.serving.tantivy.index import TantivyIndex
 
 THREADS: Final = 1
@@ -100,6 +102,19 @@ def work_here(address: str, *, threads: int = THREADS) -> None:
             worker.run()
 
 
+def render_here(address: str) -> None:
+    """Render pages that are due in this process, until it is told to end as `work_here` is."""
+    with open_repository(address) as repo, Browser() as browser:
+        refuse_half_built(repo)
+        # Started at once, so that a browser that does not run is known before the first page.
+        _ = browser.version
+        options = WorkerOptions(threads=1, attempts=ATTEMPTS, warn_unobserved=False)
+        worker = Worker(repo, [render_with(browser)], options)
+        with ending_with_parent(worker):
+            print("ready", flush=True)
+            worker.run()
+
+
 @contextmanager
 def ending_with_parent(worker: Worker) -> Iterator[None]:
     """While the block runs, stop the worker when standard input ends: its parent has ended."""
@@ -131,8 +146,10 @@ class Workers:
     Raises WorkingError from `check` if they keep dying.
     """
 
-    def __init__(self, address: str, count: int, *, threads: int = THREADS) -> None:
-        self._command = [sys.executable, "-m", "webindex.cli.main", "run-worker", "--repo", address]
+    def __init__(
+        self, address: str, count: int, *, threads: int = THREADS, command: str = "run-worker"
+    ) -> None:
+        self._command = [sys.executable, "-m", "webindex.cli.main", command, "--repo", address]
         self._command += ["--threads", str(threads)]
         self.processes: list[subprocess.Popen[bytes]] = []
         self.restarts = 0
@@ -189,9 +206,11 @@ class Workers:
 
 
 @contextmanager
-def running(address: str, count: int, *, threads: int = THREADS) -> Iterator[Workers]:
-    """Worker processes for the length of a block."""
-    workers = Workers(address, count, threads=threads)
+def running(
+    address: str, count: int, *, threads: int = THREADS, command: str = "run-worker"
+) -> Iterator[Workers]:
+    """Worker processes for the length of a block; `run-renderer` is the command of renderers."""
+    workers = Workers(address, count, threads=threads, command=command)
     try:
         yield workers
     finally:
@@ -212,15 +231,17 @@ def supervise(
     until_idle: bool,
     show: Callable[[dict[str, int]], None],
     stopping: threading.Event,
+    is_idle: Callable[[], bool] | None = None,
 ) -> None:
     """Supervise workers until told to stop or, with `until_idle`, until nothing is dirty.
 
-    `show` is called a few times a second with the number of dirty cells by column.
+    `is_idle` says so in another way, if some columns are left to other workers. `show` is called a
+    few times a second with the number of dirty cells by column.
     """
     shown = 0.0
     while not stopping.is_set():
         workers.check()
-        if until_idle and repo.is_idle():
+        if until_idle and (is_idle or repo.is_idle)():
             return
         # Counting reads every dirty cell: the more there are, the less often it is done.
         began = time.monotonic()
@@ -228,6 +249,16 @@ def supervise(
             show(repo.pending())
             shown = time.monotonic() + max(0.25, 20 * (time.monotonic() - began))
         stopping.wait(0.05 if until_idle else 0.25)
+
+
+@contextmanager
+def idle_but_for_renders(repo: Repository) -> Iterator[Callable[[], bool]]:
+    """A function that says whether nothing is dirty but pages that are to be rendered."""
+    if not keeps_resources(repo):
+        yield repo.is_idle
+        return
+    with open_index(repo, create=True) as index:
+        yield Worker(repo, build_observers(index, resources=True), warn_unobserved=False).is_idle
 
 
 def is_at_rest(repo: Repository) -> bool:

@@ -1,0 +1,177 @@
+"""§1, §2.4: the observer that renders pages which are due, from what the repository has.
+
+A run is one transaction. Everything that the browser asks for is answered from its snapshot: the
+page and its resources as they were at one timestamp. What was asked for is kept with the image, and
+entered in `uses`; so a page is rendered only if one of the answers would be another today, or the
+browser is another. Missing resources are kept as such, and count in the same way.
+
+The observer has a process of its own (`render_here`), with one browser: no other observer waits for
+it, and what a page does to the browser harms no other work. A page that cannot be rendered is tried
+twice, and is dead-lettered with the reason; its earlier image stays.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from typing import Any, Final
+
+from percola import Observer, Snapshot, Transaction, observer
+from webindex.errors import RenderError
+from webindex.page.urls import BadUrlError, normalise, page_row
+from webindex.rendering import tables as rendering
+from webindex.rendering.browser import Answer, Browser
+from webindex.rendering.dependencies import Current, body_of, current, enter_seen
+
+__all__ = [
+    "ATTEMPTS",
+    "MOST_HISTORY",
+    "answers_at",
+    "inputs_of",
+    "render_page",
+    "render_url",
+    "render_with",
+]
+
+ATTEMPTS: Final = 2
+"""How often a page may fail before it is dead-lettered: most causes lie in the page."""
+
+MOST_HISTORY: Final = 10
+"""Earlier images of a page of which it is kept why they were made."""
+
+_MOST_CAUSES: Final = 20
+
+
+def render_with(browser: Browser) -> Observer[str]:
+    """The observer, with the browser of its process."""
+
+    @observer(rendering.render_due, name="render")
+    def render(t: Transaction, row: str) -> None:
+        render_page(t, row, browser)
+
+    return render
+
+
+def render_page(t: Transaction, row: str, browser: Browser) -> bool:
+    """Bring the image of a page up to date; return whether it was rendered.
+
+    Raises RenderError if it cannot be.
+    """
+    page = current(t, row)
+    before = t.get(rendering.about, row)
+    if page is None or not page.is_page:
+        if before is not None:
+            enter_seen(t, before["url"], before["asked"], ())
+            for column in (rendering.about, rendering.image, rendering.thumbnail):
+                t.delete(column, row)
+        return False
+    version, causes = browser.version, None
+    if before is not None:
+        causes = _causes(t, page, before, version)
+        if not causes:
+            return False
+    began = time.monotonic()
+    url = str(page.capture["url"])
+    done = browser.render(url, answers_at(t))
+    about: dict[str, Any] = {
+        "url": url,
+        "date": page.capture["date"],
+        "page": page.digest,
+        "version": version,
+        "inputs": inputs_of(page.digest, done.asked, version),
+        "asked": done.asked,
+        "refused": done.refused,
+        "width": done.width,
+        "height": done.height,
+        "cut": done.cut,
+        "because": causes or [],
+        "at_ms": time.time_ns() // 1_000_000,
+        "seconds": round(time.monotonic() - began, 3),
+        "history": _history(before),
+    }
+    t.set(rendering.about, row, about)
+    t.set(rendering.image, row, done.image)
+    t.set(rendering.thumbnail, row, done.thumbnail)
+    enter_seen(t, url, before["asked"] if before is not None else (), done.asked)
+    return True
+
+
+def inputs_of(page: str, asked: Mapping[str, str | None], version: str) -> str:
+    """A digest of everything that a picture depends on."""
+    lines = [page, version, *(f"{url} {digest}" for url, digest in sorted(asked.items()))]
+    return blake2b("\n".join(lines).encode(), digest_size=16).hexdigest()
+
+
+def answers_at(t: Snapshot) -> Callable[[str], tuple[str | None, Answer | None]]:
+    """The answers to a browser's requests: what was captured of each URL, at this timestamp."""
+
+    def answer(asked: str) -> tuple[str | None, Answer | None]:
+        try:
+            url = normalise(asked)
+        except BadUrlError:
+            return None, None
+        row = page_row(url)
+        found = current(t, row)
+        digest = None if found is None else _digest(found)
+        if found is None or digest is None:
+            return url, None
+        capture = found.capture
+        if found.location is not None:
+            return url, Answer(capture["status"], {"location": found.location}, b"", digest)
+        kind = capture["type"] if found.resource else capture["content_type"]
+        headers = {"content-type": kind or "text/html"}
+        return url, Answer(200, headers, body_of(t, row, found), digest)
+
+    return answer
+
+
+def _digest(found: Current) -> str | None:
+    """What tells an answer from others; None if there is nothing to answer with, as for a 404."""
+    if found.resource or found.is_page or found.location is not None:
+        return found.digest
+    return None
+
+
+def _causes(
+    t: Snapshot, page: Current, before: Mapping[str, Any], version: str
+) -> list[dict[str, Any]]:
+    """What has changed since an image was made: each URL, and the date of its capture now."""
+    causes = []
+    if before["version"] != version:
+        causes.append({"url": None, "date": None})
+    if before["page"] != page.digest:
+        causes.append({"url": page.capture["url"], "date": page.capture["date"]})
+    for url, digest in before["asked"].items():
+        found = current(t, page_row(url))
+        if (None if found is None else _digest(found)) != digest:
+            date = None if found is None else found.capture["date"]
+            causes.append({"url": url, "date": date})
+    return causes[:_MOST_CAUSES]
+
+
+def _history(before: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """Why earlier images were made, the newest first."""
+    if before is None:
+        return []
+    last = {name: before[name] for name in ("at_ms", "date", "because")}
+    return [last, *before["history"]][:MOST_HISTORY]
+
+
+def render_url(t: Transaction, url: str, browser: Browser) -> tuple[dict[str, Any], bytes, bytes]:
+    """Render one page now, if its image is not up to date: what it shows, image and thumbnail.
+
+    Raises RenderError if there is no such page, BadUrlError if it is no URL.
+    """
+    row = page_row(normalise(url))
+    page = current(t, row)
+    if page is None:
+        raise RenderError(f"There is no capture of {normalise(url)}.")
+    if not page.is_page:
+        what = "a resource" if page.resource else f"an answer of status {page.capture['status']}"
+        raise RenderError(f"{normalise(url)} is {what}, which is not rendered by itself.")
+    render_page(t, row, browser)
+    about = t.get(rendering.about, row)
+    image, thumbnail = t.get(rendering.image, row), t.get(rendering.thumbnail, row)
+    assert about is not None and image is not None and thumbnail is not None
+    return about, image, thumbnail
