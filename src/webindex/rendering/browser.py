@@ -405,6 +405,9 @@ class _Page:
             self._request(given, session)
         elif method == "Page.loadEventFired" and session == self._session:
             self._loaded = self._loaded or self._documents > 0
+        elif method == "Page.frameStoppedLoading" and given["frameId"] == self._frame:
+            # A page that went elsewhere before it was loaded never fires the event above.
+            self._loaded = self._loaded or self._documents > 1
         elif method == "Page.javascriptDialogOpening":
             self._pipe.send("Page.handleJavaScriptDialog", session, accept=False)
         elif method == "Inspector.targetCrashed":
@@ -415,11 +418,11 @@ class _Page:
         url, kind = str(request["url"]), given.get("resourceType")
         first = False
         if kind == "Document" and given.get("frameId") == self._frame:
-            # Redirects of the first one aside, the page wants to go elsewhere: a refresh, say.
             first = self._documents == 0
             self._documents += 1
             if not first:
-                self._refuse(number, session)
+                # The page wants to go elsewhere: a refresh, say. After "no content" it stays.
+                self._pipe.send("Fetch.fulfillRequest", session, requestId=number, responseCode=204)
                 return
         if kind == "Other" and url.endswith("/favicon.ico"):
             self._refuse(number, session)

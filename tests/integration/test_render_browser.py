@@ -1,0 +1,353 @@
+"""Pages rendered by a real Chromium: what it sees, what it asks for, and what it may not do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from needs import lack, need
+
+from webindex.errors import NoBrowserError, RenderError
+from webindex.rendering.browser import Answer, Bounds, Browser, Rendered, find_browser
+
+SITE = "https://example.org/"
+FEW: Any = {"width": 320, "height": 240}
+SQUARE = '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="40">{}</svg>'
+BLUE = '<rect width="40" height="40" fill="#0000ff"/>'
+TYPES = {"css": "text/css", "svg": "image/svg+xml", "js": "text/javascript"}
+
+
+class Site:
+    """Answers to a browser, and every URL that it asked for."""
+
+    def __init__(self, files: dict[str, str]) -> None:
+        self.files = {SITE + name: text for name, text in files.items()}
+        self.asked: list[str] = []
+
+    def __call__(self, url: str) -> tuple[str | None, Answer | None]:
+        self.asked.append(url)
+        text = self.files.get(url)
+        if text is None:
+            return url, None
+        if text.startswith("->"):
+            return url, Answer(302, {"location": SITE + text[2:]}, b"", text)
+        kind = TYPES.get(url.rpartition(".")[2], "text/html; charset=utf-8")
+        return url, Answer(200, {"content-type": kind}, text.encode(), f"digest of {text[:9]}")
+
+
+@pytest.fixture(scope="module")
+def executable() -> str:
+    need("browser")
+    try:
+        return find_browser()
+    except NoBrowserError as error:
+        lack("browser", str(error))
+
+
+@pytest.fixture(scope="module")
+def browser(executable: str) -> Iterator[Browser]:
+    # Bounds of a page's time are far above what it takes here on a busy machine.
+    with Browser(Bounds(seconds=120, **FEW), executable) as started:
+        yield started
+
+
+def render(browser: Browser, files: dict[str, str], name: str = "") -> tuple[Rendered, Site]:
+    site = Site(files)
+    return browser.render(SITE + name, site), site
+
+
+def pixels(png: bytes) -> list[list[tuple[int, ...]]]:
+    """The rows of a PNG of 8 bits a channel, as colours."""
+    assert png[:8] == b"\x89PNG\r\n\x1a\n"
+    at, data, channels, width = 8, b"", 0, 0
+    while at < len(png):
+        length, kind = struct.unpack(">I4s", png[at : at + 8])
+        chunk = png[at + 8 : at + 8 + length]
+        if kind == b"IHDR":
+            width, _, depth, colour = struct.unpack(">IIBB", chunk[:10])
+            assert depth == 8 and colour in (2, 6)
+            channels = 3 if colour == 2 else 4
+        elif kind == b"IDAT":
+            data += chunk
+        at += 12 + length
+    raw, stride = zlib.decompress(data), width * channels
+    rows: list[list[tuple[int, ...]]] = []
+    before = bytearray(stride)
+    for begin in range(0, len(raw), stride + 1):
+        method, line = raw[begin], bytearray(raw[begin + 1 : begin + 1 + stride])
+        for n in range(stride):
+            left = line[n - channels] if n >= channels else 0
+            up, corner = before[n], before[n - channels] if n >= channels else 0
+            guess = [0, left, up, (left + up) // 2, _paeth(left, up, corner)][method]
+            line[n] = (line[n] + guess) & 255
+        rows.append([tuple(line[n : n + 3]) for n in range(0, stride, channels)])
+        before = line
+    return rows
+
+
+def _paeth(left: int, up: int, corner: int) -> int:
+    guess = left + up - corner
+    return min((left, up, corner), key=lambda one: abs(guess - one))
+
+
+def colours(png: bytes) -> set[tuple[int, ...]]:
+    return {colour for row in pixels(png) for colour in row}
+
+
+# --- What it shows --------------------------------------------------------------------------
+
+
+def test_a_page_is_shown_with_its_styles_and_images(browser: Browser) -> None:
+    files = {
+        "": '<link rel=stylesheet href="a.css"><img src="moved.svg"><img src="gone.svg" alt="">',
+        "a.css": "@import 'b.css';",
+        "b.css": "body { background: #00ff00 }",
+        "moved.svg": "->c.svg",
+        "c.svg": SQUARE.format(BLUE),
+    }
+    done, _ = render(browser, files)
+    shown = colours(done.image)
+    assert {(0, 255, 0), (0, 0, 255)} <= shown
+    assert (done.width, done.height, done.cut) == (320, 240, False)
+    names = {url.removeprefix(SITE): digest is not None for url, digest in done.asked.items()}
+    assert names == {
+        "a.css": True,
+        "b.css": True,
+        "moved.svg": True,
+        "c.svg": True,
+        "gone.svg": False,
+    }
+    small = pixels(done.thumbnail)
+    assert (len(small[0]), len(small)) == (80, 60) and small[-1][-1] == (0, 255, 0)
+
+
+def test_images_that_a_page_loads_late_are_there(browser: Browser) -> None:
+    html = '<body style="margin:0"><div style="height:5000px"></div><img loading=lazy src="c.svg">'
+    done, _ = render(browser, {"": html, "c.svg": SQUARE.format(BLUE)})
+    assert done.height > 5000 and pixels(done.image)[5010][10] == (0, 0, 255)
+
+
+def test_the_same_page_gives_the_same_bytes_also_in_another_browser(
+    browser: Browser, executable: str
+) -> None:
+    files = {
+        "": "<style>@keyframes k { from { color: red } to { color: blue; left: 99px } }"
+        "p { animation: k 1s infinite; position: relative }</style><link rel=stylesheet "
+        "href=a.css><h1>Words</h1><p>and more words<p>äöü 漢字 <b>bold</b><marquee>m</marquee>",
+        "a.css": "h1 { transition: all 1s; color: green }",
+    }
+    found = {render(browser, files)[0].image for _ in range(3)}
+    with Browser(browser.bounds, executable) as other:
+        assert other.version == browser.version
+        found.add(render(other, files)[0].image)
+    assert len(found) == 1
+
+
+def test_scripts_do_not_run_unless_asked_for(browser: Browser, executable: str) -> None:
+    files = {
+        "": "<body><script>document.body.style.background = '#ff0000'</script><noscript>"
+        "<style>body { background: #00ff00 }</style></noscript><script src=a.js></script>",
+        "a.js": "",
+    }
+    done, site = render(browser, files)
+    assert (0, 255, 0) in colours(done.image) and site.asked == [SITE]
+    with Browser(Bounds(seconds=120, scripts=True, **FEW), executable) as scripted:
+        done, site = render(scripted, files)
+        assert scripted.version != browser.version
+    assert (255, 0, 0) in colours(done.image) and site.asked == [SITE, SITE + "a.js"]
+
+
+# --- What it may not do ---------------------------------------------------------------------
+
+
+def test_the_browser_has_no_privileges_no_network_and_a_sandbox(
+    browser: Browser, executable: str
+) -> None:
+    _ = browser.version
+    process = browser._process
+    assert process is not None
+    listed = subprocess.run(["ps", "-eo", "pid=,pgid="], capture_output=True, check=True)
+    groups = dict(map(int, line.split()) for line in listed.stdout.splitlines())
+    pids = [pid for pid, group in groups.items() if group == process.pid]
+    assert len(pids) > 2
+    filtered = 0
+    for pid in pids:
+        status = Path(f"/proc/{pid}/status").read_text()
+        told = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+        assert "0" not in told["Uid"].split()
+        filtered += told["Seccomp"] == "2"
+    assert filtered
+    if browser.isolated:
+        devices = Path(f"/proc/{pids[0]}/net/dev").read_text().splitlines()[2:]
+        assert [one.split(":")[0].strip() for one in devices] == ["lo"]
+
+
+@pytest.fixture
+def outside() -> Iterator[tuple[int, Callable[[], bool]]]:
+    """A listener on this machine: its port, and whether anybody has connected."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setblocking(False)
+
+        def connected() -> bool:
+            try:
+                listening.accept()[0].close()
+            except BlockingIOError:
+                return False
+            return True
+
+        yield listening.getsockname()[1], connected
+
+
+OUTWARDS = """
+<link rel=preconnect href="http://127.0.0.1:{0}"><link rel=dns-prefetch href="//127.0.0.1:{0}">
+<link rel=prefetch href="http://127.0.0.1:{0}/p"><img src="http://127.0.0.1:{0}/i.png">
+<iframe src="http://127.0.0.1:{0}/f"></iframe><iframe src="file:///etc/passwd"></iframe>
+<form action="http://127.0.0.1:{0}/post" method=post id=f><input name=a></form>
+<object data="ftp://127.0.0.1:{0}/"></object><embed src="file:///etc/passwd">
+<style>@import "http://127.0.0.1:{0}/c.css"; @font-face {{ font-family: x;
+src: url(http://127.0.0.1:{0}/f.woff) }} p {{ font-family: x }}</style><p>words
+<script>
+for (const one of [
+  () => new WebSocket("ws://127.0.0.1:{0}/"),
+  () => fetch("http://127.0.0.1:{0}/fetch", {{mode: "no-cors"}}),
+  () => navigator.sendBeacon("http://127.0.0.1:{0}/beacon", "x"),
+  () => new EventSource("http://127.0.0.1:{0}/events"),
+  () => {{ const c = new RTCPeerConnection({{iceServers: [{{urls: "stun:127.0.0.1:{0}"}}]}});
+          c.createDataChannel("x"); c.createOffer().then(o => c.setLocalDescription(o)); }},
+  () => window.open("http://127.0.0.1:{0}/window"),
+  () => new Worker("data:text/javascript,fetch('http://127.0.0.1:{0}/worker')"),
+  () => document.getElementById("f").submit(),
+]) {{ try {{ one(); }} catch (e) {{}} }}
+</script>
+"""
+
+
+def test_no_request_leaves_the_browser(
+    executable: str, outside: tuple[int, Callable[[], bool]]
+) -> None:
+    """With scripts, and to a listener that the machine itself can reach."""
+    port, connected = outside
+    with socket.create_connection(("127.0.0.1", port)):
+        assert connected()
+    with Browser(Bounds(seconds=120, scripts=True, **FEW), executable) as scripted:
+        done, site = render(scripted, {"": OUTWARDS.format(port)})
+        # A second page: whatever the first one still had in mind has had its time.
+        render(scripted, {"": "<p>later"})
+    assert not connected()
+    asked = {url.removeprefix(f"http://127.0.0.1:{port}/") for url in site.asked}
+    assert {"i.png", "f", "c.css"} <= asked
+    assert not [url for url in site.asked if url.startswith(("file:", "ftp:", "ws:"))]
+    assert all(digest is None for digest in done.asked.values())
+
+
+def test_a_page_that_goes_elsewhere_is_shown_itself(browser: Browser) -> None:
+    html = '<meta http-equiv=refresh content="0;url=other"><body bgcolor="#00ff00">'
+    done, site = render(browser, {"": html, "other": '<body bgcolor="#ff0000">'})
+    assert colours(done.image) == {(0, 255, 0)} and SITE + "other" not in done.asked
+    assert site.asked[0] == SITE and SITE + "other" not in site.asked
+
+
+def test_a_page_sees_no_cookie_and_no_storage_of_another(executable: str) -> None:
+    html = (
+        "<body><script>document.body.style.background = document.cookie + (localStorage.a || '')"
+        " ? '#ff0000' : '#00ff00'; document.cookie = 'a=b; max-age=9999'; localStorage.a = 1"
+        "</script>"
+    )
+    with Browser(Bounds(seconds=120, scripts=True, **FEW), executable) as scripted:
+        for _ in range(2):
+            assert (0, 255, 0) in colours(render(scripted, {"": html})[0].image)
+
+
+def test_a_page_of_a_million_pixels_is_cut_off(browser: Browser) -> None:
+    done, _ = render(browser, {"": '<div style="height:1000000px">words</div>'})
+    assert done.cut and done.height == browser.bounds.max_height
+    assert len(done.image) < 1_000_000
+
+
+def test_requests_beyond_the_limit_are_refused(executable: str) -> None:
+    images = "".join(f"<img src={n}.svg>" for n in range(30))
+    files = {"": images} | {f"{n}.svg": SQUARE.format(BLUE) for n in range(30)}
+    with Browser(Bounds(seconds=120, requests=11, **FEW), executable) as few:
+        done, site = render(few, files)
+    assert len(site.asked) == 11 and len(done.asked) == 10 and done.refused == 20
+
+
+ENDLESS = "<p>words<script>for (;;) {}</script>"
+HUNGRY = (
+    "<p>words<script>const a = []; for (;;) a.push(new Uint8Array(1 << 22).fill(a.length))</script>"
+)
+
+
+@pytest.mark.parametrize(
+    ("html", "bounds", "reason"),
+    [
+        (ENDLESS, {"seconds": 8}, "took longer than 8 s"),
+        (HUNGRY, {"seconds": 300, "memory": 700 << 20}, "of memory|crashed its tab"),
+    ],
+)
+def test_a_hostile_page_harms_only_itself(
+    executable: str, html: str, bounds: dict[str, Any], reason: str
+) -> None:
+    """It ends with the reason, and the next page is rendered by another process."""
+    with Browser(Bounds(scripts=True, **bounds, **FEW), executable) as hostile:
+        _ = hostile.version
+        process = hostile._process
+        assert process is not None
+        with pytest.raises(RenderError, match=reason):
+            render(hostile, {"": html})
+        assert not Path(f"/proc/{process.pid}").exists()
+        hostile.bounds = Bounds(seconds=120, scripts=True, **FEW)
+        done, _ = render(hostile, {"": '<body bgcolor="#00ff00">'})
+        assert (0, 255, 0) in colours(done.image)
+
+
+def test_a_dialog_holds_nobody_up(executable: str) -> None:
+    html = "<script>alert('a'); confirm('b'); prompt('c')</script><body bgcolor='#00ff00'>"
+    with Browser(Bounds(seconds=120, scripts=True, **FEW), executable) as scripted:
+        assert (0, 255, 0) in colours(render(scripted, {"": html})[0].image)
+
+
+def test_a_browser_that_is_killed_is_reported_and_replaced(
+    browser: Browser, executable: str
+) -> None:
+    with Browser(browser.bounds, executable) as other:
+        _ = other.version
+        process = other._process
+        assert process is not None
+        os.killpg(process.pid, signal.SIGKILL)
+        with pytest.raises(RenderError, match="The browser ended"):
+            render(other, {"": "<p>"})
+        assert render(other, {"": "<p>"})[0].image
+
+
+def test_no_file_of_a_browser_is_left(
+    executable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o755)
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp")
+    with Browser(Bounds(seconds=120, **FEW), executable) as other:
+        render(other, {"": "<p>"})
+        process = other._process
+        assert process is not None
+        folder = process._folder
+        assert folder.exists()
+    assert not folder.exists()
+
+
+def test_no_browser_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CHROMIUM", str(tmp_path / "none"))
+    with pytest.raises(NoBrowserError, match=r"There is no browser .* work without\.$"):
+        find_browser()
+    monkeypatch.delenv("CHROMIUM")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NoBrowserError, match="Debian: apt-get"):
+        find_browser()

@@ -1,0 +1,139 @@
+"""Pages rendered from a repository: which are, why, and what becomes of one that cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from needs import lack, need
+from rendered_site import SITE, follow, load_site, png
+
+import percola
+from percola import Repository, Worker, inspection
+from webindex import tables
+from webindex.errors import NoBrowserError, RenderError
+from webindex.page.urls import page_row
+from webindex.rendering import tables as rendering
+from webindex.rendering.browser import Bounds, Browser, find_browser
+from webindex.rendering.render import ATTEMPTS, render_url, render_with
+
+FILES = {
+    "styled": '<link rel=stylesheet href="main.css"><p>words',
+    "framed": '<iframe src="styled"></iframe>',
+    "plain": '<p>words<img src="missing.png">',
+    "main.css": "@import 'base.css';",
+    "base.css": "body { background: #00ff00 }",
+}
+"""`framed` uses the stylesheets only through its frame: what the browser asked for tells."""
+
+
+@pytest.fixture
+def repo() -> Iterator[Repository]:
+    with percola.open("memory:", schema=tables.SCHEMA) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    need("browser")
+    try:
+        executable = find_browser()
+    except NoBrowserError as error:
+        lack("browser", str(error))
+    with Browser(Bounds(width=320, height=240, seconds=120), executable) as started:
+        yield started
+
+
+def work(repo: Repository, browser: Browser) -> None:
+    follow(repo)
+    render = [render_with(browser)]
+    options: Any = {"threads": 1, "attempts": ATTEMPTS, "first_wait": 0.001}
+    Worker(repo, render, warn_unobserved=False, **options).run_until_idle()
+
+
+def made(repo: Repository) -> dict[str, int]:
+    """The pages that have an image, each with the timestamp at which it was made."""
+    now = repo.snapshot()
+    found = {}
+    for row in now.scan(rendering.renders, columns=[rendering.about]):
+        version = now.version(rendering.about, row.key)
+        found[row[rendering.about]["url"].removeprefix(SITE)] = version
+    return found
+
+
+def again(before: dict[str, int], after: dict[str, int]) -> set[str]:
+    return {name for name in after if before.get(name) != after[name]}
+
+
+def about(repo: Repository, name: str) -> dict[str, Any]:
+    found = repo.snapshot().get(rendering.about, page_row(SITE + name))
+    assert found is not None
+    return found
+
+
+def test_exactly_the_pages_are_rendered_again_whose_resources_changed(
+    repo: Repository, tmp_path: Path, browser: Browser
+) -> None:
+    load_site(repo, tmp_path, FILES)
+    work(repo, browser)
+    first = made(repo)
+    assert set(first) == {"styled", "framed", "plain"}
+    assert about(repo, "plain")["asked"] == {SITE + "missing.png": None}
+    assert SITE + "base.css" in about(repo, "framed")["asked"]
+    load_site(repo, tmp_path, {"base.css": "body { background: #0000ff }"}, day=2)
+    work(repo, browser)
+    second = made(repo)
+    assert again(first, second) == {"styled", "framed"}
+    told = about(repo, "styled")
+    assert [one["url"] for one in told["because"]] == [SITE + "base.css"]
+    assert len(told["history"]) == 1
+    load_site(repo, tmp_path, {"missing.png": png(255, 0, 0)}, day=3)
+    work(repo, browser)
+    third = made(repo)
+    assert again(second, third) == {"plain"}
+    # Due, but nothing that they show has changed.
+    load_site(repo, tmp_path, {"base.css": "body { background: #0000ff }"}, day=4)
+    work(repo, browser)
+    assert again(third, made(repo)) == set()
+    load_site(repo, tmp_path, {"styled": None}, day=5)
+    work(repo, browser)
+    assert set(made(repo)) == {"framed", "plain"}
+
+
+def test_a_page_that_cannot_be_rendered_is_dead_lettered_with_the_reason(
+    repo: Repository, tmp_path: Path, browser: Browser
+) -> None:
+    load_site(repo, tmp_path, {"good": "<p>words", "bad": "<p>words"})
+    bounds, render = browser.bounds, browser.render
+
+    class Hanging:
+        """The browser, but that it gives one page no time."""
+
+        version = browser.version
+
+        def render(self, url: str, answers: Any) -> Any:
+            short = Bounds(width=320, height=240, seconds=1e-6)
+            browser.bounds = short if url.endswith("bad") else bounds
+            try:
+                return render(url, answers)
+            finally:
+                browser.bounds = bounds
+
+    work(repo, Hanging())  # type: ignore[arg-type]
+    assert set(made(repo)) == {"good"}
+    [failure] = inspection.failures(repo)
+    assert (failure.observer, failure.attempts) == ("render", ATTEMPTS)
+    assert failure.error.endswith("The page took longer than 1e-06 s to render.")
+
+
+def test_one_page_is_rendered_on_demand(repo: Repository, tmp_path: Path, browser: Browser) -> None:
+    load_site(repo, tmp_path, {**FILES, "moved": "->/styled"})
+    told, image, small = repo.run(lambda t: render_url(t, SITE + "styled", browser))
+    assert image[:8] == small[:8] == b"\x89PNG\r\n\x1a\n" and told["width"] == 320
+    kept = repo.snapshot().get(rendering.image, page_row(SITE + "styled"))
+    assert kept == image
+    for name, reason in [("none", "There is no capture"), ("moved", "an answer of status 301")]:
+        with pytest.raises(RenderError, match=reason):
+            repo.run(lambda t, name=name: render_url(t, SITE + name, browser))  # type: ignore[misc]
