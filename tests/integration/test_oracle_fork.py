@@ -77,6 +77,7 @@ from percola.cells import Kind
 from percola.store.base import Put, RowMutation
 from percola.store.bigtable.store import BigtableStore
 from percola.store.bigtable.client import Place
+from percola.store.walks import walk_kind
 
 place = Place("p", "forks", emulator=sys.argv[1])
 store = BigtableStore(place)

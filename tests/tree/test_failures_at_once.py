@@ -38,10 +38,10 @@ def test_a_failure_is_told_before_the_run_ends(tmp_path: Path) -> None:
         assert run.stdout is not None
         lines = iter(run.stdout)
         told = in_thread(lambda: next((one for one in lines if "two are not one" in one), ""))
-        said = told.result(DEADLINE)
+        said = told.result(3 * DEADLINE)
         assert run.poll() is None, "the other test waits"
         os.write(gate, b".")  # Stays in the pipe if the other test has not come to it yet.
-        assert run.wait(DEADLINE) == pytest.ExitCode.TESTS_FAILED
+        assert run.wait(3 * DEADLINE) == pytest.ExitCode.TESTS_FAILED
     finally:
         run.kill()
         run.wait()
