@@ -30,7 +30,6 @@ from webindex.workers.processes import (
     THREADS,
     Workers,
     build_observers,
-    ending_with_parent,
     open_index,
     open_repository,
 )
@@ -269,7 +268,7 @@ def main() -> None:
         writer = threading.Thread(target=write, daemon=True)
         writer.start()
         try:
-            with ending_with_parent(worker):
+            with worker.ending_with_input():
                 print("ready", flush=True)
                 worker.run()
         finally:

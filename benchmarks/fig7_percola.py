@@ -39,7 +39,6 @@ from benchmarks.fig7_texts import Bodies
 from percola import Observer, Repository, Table, Transaction, Worker, WorkerOptions, observer
 from percola.observers.observer import NOBODY, Notified, Watch
 from percola.transactions.snapshot import TransactionContext
-from webindex.workers.processes import ending_with_parent
 
 docs = Table("docs")
 keys = docs.column("keys", bytes, observed=True)
@@ -139,7 +138,7 @@ def main() -> None:
     noted = Noted(**{each.name: getattr(made, each.name) for each in fields(made)}, notes=notes)
     with percola.open(options.repository, SCHEMA, durability=options.durability) as repo:
         worker = Worker(repo, [noted], WorkerOptions(threads=1))
-        with ending_with_parent(worker):
+        with worker.ending_with_input():
             print("ready", flush=True)
             worker.run()
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from pyspark.find_spark_home import _find_spark_home
+from server_process import free_port
 
 
 @contextlib.contextmanager
@@ -58,10 +58,3 @@ def standalone_cluster(
                 ready="Successfully registered with master",
             )
         yield f"spark://{host}:{port}"
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port

@@ -16,7 +16,7 @@ from percola.cli import arguments
 from percola.cli.display import count
 from percola.cli.metrics_port import metrics_options, serve_metrics
 from percola.cli.session import Session, common
-from percola.cli.worker_processes import ending_with_input, run_processes
+from percola.cli.worker_processes import run_processes
 from percola.errors import UsageError
 from percola.inspection import failures
 from percola.observers import loading as targets
@@ -125,7 +125,7 @@ def worker(
             words += ["--until-idle"] * until_idle + ["--json"] * session.json + ["--", target]
             click.get_current_context().exit(run_processes(words, processes))
         if with_parent:
-            stack.enter_context(ending_with_input(run))
+            stack.enter_context(run.ending_with_input())
         port = serve_metrics(run.metrics.registry, metrics_host, metrics_port)
         by_column: dict[str, list[str]] = {}
         for one in observers:

@@ -8,16 +8,11 @@ end when their standard input does, so that none is left if the first process is
 from __future__ import annotations
 
 import contextlib
-import os
-import select
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
-
-from percola.observers.worker import Worker
 
 _LOOK: Final = 0.05
 
@@ -66,29 +61,3 @@ def run_processes(words: Sequence[str], count: int) -> int:
 
 def _exit_status(returned: int) -> int:
     return returned if returned >= 0 else 128 - returned
-
-
-@contextlib.contextmanager
-def ending_with_input(worker: Worker) -> Iterator[None]:
-    """While the block runs, stop the worker when standard input ends: its parent has ended."""
-    ended, end = os.pipe()
-    watch = threading.Thread(
-        target=_stop_at_end_of_input, args=(worker, ended), name="percola-parent", daemon=True
-    )
-    watch.start()
-    try:
-        yield
-    finally:
-        os.close(end)
-        watch.join()
-        os.close(ended)
-
-
-def _stop_at_end_of_input(worker: Worker, ended: int) -> None:
-    while True:
-        readable, _, _ = select.select([0, ended], [], [])
-        if ended in readable:
-            return
-        if not os.read(0, 1024):
-            worker.stop(wait=False)
-            return

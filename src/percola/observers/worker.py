@@ -14,7 +14,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import os
 import random
+import select
 import signal
 import threading
 import time
@@ -22,7 +24,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from percola.coordination.base import Coordination
 from percola.errors import (
@@ -40,9 +42,6 @@ from percola.observers.unobserved import warn_of_unobserved
 from percola.platform import fork_safety as forks
 from percola.repository import Repository
 from percola.transactions.prefetch import Prefetch
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Worker", "WorkerOptions"]
 
@@ -190,6 +189,35 @@ class Worker:
             self._work(self.is_idle)
         finally:
             self._sweep.ending = False
+
+    @contextlib.contextmanager
+    def ending_with_input(self) -> Iterator[None]:
+        """While a `with` block runs, stop once standard input ends.
+
+        For a process that was started with a pipe as its input: it ends with the process that has
+        the other end, however that ends.
+        """
+        ended, end = os.pipe()
+        watch = threading.Thread(
+            target=self._stop_at_end_of_input, args=(ended,), name="percola-parent", daemon=True
+        )
+        watch.start()
+        try:
+            yield
+        finally:
+            # A thread that still waits when Python exits keeps its resources.
+            os.close(end)
+            watch.join()
+            os.close(ended)
+
+    def _stop_at_end_of_input(self, ended: int) -> None:
+        while True:
+            readable, _, _ = select.select([0, ended], [], [])
+            if ended in readable:
+                return
+            if not os.read(0, 1024):
+                self.stop(wait=False)
+                return
 
     def _work(self, finished: Callable[[], bool]) -> None:
         done = False

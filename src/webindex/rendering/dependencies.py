@@ -147,11 +147,7 @@ def enter(t: Transaction, row: str, url: str, kind: str, urls: list[str]) -> Non
         return
     me = page_id(url)
     old = _rows(me, before["as"], before["urls"]) if before is not None else set()
-    new = _rows(me, kind, urls)
-    for use in old - new:
-        t.delete(rendering.used_by, use)
-    for use in new - old:
-        t.set(rendering.used_by, use, url)
+    _replace(t, url, old, _rows(me, kind, urls))
     if after is None:
         t.delete(rendering.entered, row)
     else:
@@ -161,7 +157,11 @@ def enter(t: Transaction, row: str, url: str, kind: str, urls: list[str]) -> Non
 def enter_seen(t: Transaction, url: str, before: Iterable[str], after: Iterable[str]) -> None:
     """Replace the uses of a page that a browser has asked for."""
     me = page_id(url)
-    old, new = _rows(me, _SEEN, before), _rows(me, _SEEN, after)
+    _replace(t, url, _rows(me, _SEEN, before), _rows(me, _SEEN, after))
+
+
+def _replace(t: Transaction, url: str, old: set[str], new: set[str]) -> None:
+    """Make the rows of `uses` that a document is in these."""
     for use in old - new:
         t.delete(rendering.used_by, use)
     for use in new - old:

@@ -10,7 +10,6 @@ do. A worker whose supervisor has ended, however it did, stops by itself: its st
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -97,7 +96,7 @@ def work_here(address: str, *, threads: int = THREADS) -> None:
         refuse_half_built(repo)
         observers = build_observers(index, resources=keeps_resources(repo))
         worker = Worker(repo, observers, WorkerOptions(threads=threads, warn_unobserved=False))
-        with ending_with_parent(worker):
+        with worker.ending_with_input():
             print("ready", flush=True)
             worker.run()
 
@@ -110,34 +109,9 @@ def render_here(address: str) -> None:
         _ = browser.version
         options = WorkerOptions(threads=1, attempts=ATTEMPTS, warn_unobserved=False)
         worker = Worker(repo, [render_with(browser)], options)
-        with ending_with_parent(worker):
+        with worker.ending_with_input():
             print("ready", flush=True)
             worker.run()
-
-
-@contextmanager
-def ending_with_parent(worker: Worker) -> Iterator[None]:
-    """While the block runs, stop the worker when standard input ends: its parent has ended."""
-    ended, end = os.pipe()
-    watch = threading.Thread(target=_stop_at_end_of_input, args=(worker, ended), daemon=True)
-    watch.start()
-    try:
-        yield
-    finally:
-        # A thread that still waits when Python exits keeps its resources.
-        os.close(end)
-        watch.join()
-        os.close(ended)
-
-
-def _stop_at_end_of_input(worker: Worker, ended: int) -> None:
-    while True:
-        readable, _, _ = select.select([0, ended], [], [])
-        if ended in readable:
-            return
-        if not os.read(0, 1024):
-            worker.stop(wait=False)
-            return
 
 
 class Workers:

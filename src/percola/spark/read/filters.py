@@ -41,7 +41,6 @@ from percola.spark.columns import Chosen, schema_of
 from percola.spark.partitioning import Range, default_partitions
 from percola.spark.read.scan import Sieve
 from percola.spark.read.snapshot import RowRanges, TableReader
-from percola.spark.types import row_codec
 from percola.transactions.snapshot import after_prefix
 
 _POINTS: Final = 64
@@ -65,11 +64,10 @@ class FilteringReader(TableReader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         """Accept supported filters; return those that Spark must evaluate again."""
         low, high = self._range
-        codec = self._row_codec()
         ranges = [Range(low, high or None)]
         left: list[Filter] = []
         for one in filters:
-            named = row_ranges_of(one, self._options.row_column, codec)
+            named = row_ranges_of(one, self._options.row_column, self._row_codec)
             if named is None:
                 left.append(one)
             else:
@@ -78,11 +76,6 @@ class FilteringReader(TableReader):
             self._ranges = ranges
         self._filters = tuple(left)
         return left
-
-    def _row_codec(self) -> Codec[Any] | None:
-        """The codec of row keys that are neither text nor bytes."""
-        with self._options.open() as repository:
-            return row_codec(self._options.table(repository))
 
     def partitions(self) -> list[InputPartition]:
         """Ranges of rows: one is cut at tablets, several are distributed over the tasks."""

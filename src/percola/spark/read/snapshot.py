@@ -26,6 +26,7 @@ from percola.spark.partitioning import row_ranges
 from percola.spark.read.family_rows import LongRows, long_fields, long_rows
 from percola.spark.read.scan import RangeReader, Sieve, merged
 from percola.spark.sentences import errors_are_sentences
+from percola.spark.types import row_codec
 from percola.transactions.snapshot import after_prefix
 
 HOLD_SECONDS: Final = 3600.0
@@ -173,6 +174,7 @@ class TableReader(DataSourceReader):
         self._ts, self._frame = ts, frame
         with options.open() as repository:
             table = options.table(repository)
+            self._row_codec = row_codec(table)
             self._range = _bounds(table, options)
             self._columns(table)
 

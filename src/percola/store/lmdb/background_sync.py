@@ -12,7 +12,6 @@ that it could not write, so a later success does not show that they are on disk.
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 import threading
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from percola.errors import StoreError, StoreFullError
+from percola.platform.files import is_full
 
 _IDLE_LOOKS: Final = 60
 
@@ -112,7 +112,7 @@ class BackgroundSync:
             failure, self.failure = self.failure, None
         if failure is None:
             return None
-        kind = StoreFullError if failure.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError
+        kind = StoreFullError if is_full(failure) else StoreError
         told = kind(
             f"What was committed to {self._file} lately could not be written to disk "
             f"({failure.strerror}): it may be lost, or the repository damaged, when the system "
