@@ -203,5 +203,5 @@ def wait_for(done: Callable[[], bool], what: str, timeout: float, moved: Callabl
 
 
 def say(message: dict[str, Any]) -> None:
-    """A line of JSON to whoever started this process."""
+    """A line of JSON to the process that started this one."""
     print(json.dumps(message), flush=True)
