@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -198,6 +199,26 @@ def test_a_thread_that_is_about_to_end_stays_for_a_commit_of_that_moment(tmp_pat
     background._unsynced = False
     assert background._ends()
     assert not background._running
+
+
+def test_a_repository_that_is_deleted_while_open_is_synced_in_silence(
+    tmp_path: Path, disk: Disk, wait_until: Wait, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "repository"
+    environment = Environment(folder, [b"one"], durability="relaxed")
+    background = environment._background
+    assert background is not None
+    disk.is_free.clear()
+    write(environment, b"one")
+    shutil.rmtree(folder)
+    with caplog.at_level(logging.WARNING, "percola.store"):
+        disk.is_free.set()
+        wait_until(lambda: disk.ended)
+        environment._drop()
+        background.note_commit()
+        wait_until(lambda: disk.ended > 1)
+        environment.close()
+    assert not caplog.records
 
 
 def test_closing_ends_the_thread_and_its_descriptor(

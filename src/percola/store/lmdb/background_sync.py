@@ -62,6 +62,17 @@ class BackgroundSync:
                     self._start()
 
     def _start(self) -> None:
+        """Open the file and start the thread; the next commit tries again what fails here.
+
+        The file is opened now, for a commit that has just succeeded shows that it is there: a
+        repository that is deleted while open has nothing left to lose, and nothing to report.
+        """
+        if self._fd < 0:
+            try:
+                self._fd = os.open(self._file, os.O_RDWR | os.O_CLOEXEC)
+            except OSError as error:
+                self._fails(error)
+                return
         thread = threading.Thread(target=self._work, name="percola-sync", daemon=True)
         try:
             thread.start()
@@ -91,17 +102,18 @@ class BackgroundSync:
         # First: what is committed from here on may not be part of this sync.
         self._unsynced = False
         try:
-            if self._fd < 0:
-                self._fd = os.open(self._file, os.O_RDWR | os.O_CLOEXEC)
             os.fdatasync(self._fd)
         except OSError as error:
-            self._unsynced = True
-            self.failure = error
-            log.error(
-                "%s could not be written to disk: %s. What was committed lately may be lost, or "
-                "the repository damaged, when the system crashes or loses power.",
-                *(self._file, error.strerror),
-            )
+            self._fails(error)
+
+    def _fails(self, error: OSError) -> None:
+        self._unsynced = True
+        self.failure = error
+        log.error(
+            "%s could not be written to disk: %s. What was committed lately may be lost, or "
+            "the repository damaged, when the system crashes or loses power.",
+            *(self._file, error.strerror),
+        )
 
     def take_failure(self, consequence: str = "") -> StoreError | None:
         """The error of a failed sync that no caller has been told yet; it is told now.
