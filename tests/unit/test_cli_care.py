@@ -48,7 +48,7 @@ def test_check_of_a_sound_repository_says_what_it_walked(folder: Path, repo: Rep
     answer = call("--repo", folder, "check")
     assert answer.code == 0 and "sound: no rule is broken" in answer.out
     told = {line.split("  ")[0]: line.split()[-1] for line in answer.out.splitlines() if line}
-    assert told["rows"] == "2" and "values apart" in told and "notifications" in told
+    assert told["rows"] == "2" and "long values" in told and "notifications" in told
     document = call("--repo", folder, "--json", "check").json
     assert document["sound"] is True and document["findings"] == []
     assert document["counts"]["rows"] == document["counts"]["writes"] == 2
