@@ -62,8 +62,8 @@ WRITES: dict[str, Callable[[Transaction, int], object]] = {
     "delete": lambda t, i: t.delete(bal, f"{i}"),
     "get_for_update": lambda t, i: t.get_for_update(bal, f"{i}"),
     "long values": lambda t, i: t.set(note, f"{i % 49}", "x" * (3000 if i == 50 else 1000)),
-    "encoded cells": lambda t, i: t.put(Cell("bank", b"%d" % i, b"bal"), b"1"),
-    "long encoded values": lambda t, i: t.put(Cell("bank", b"%d" % (i % 49), b"note"), LONG[i]),
+    "encoded cells": lambda t, i: t._put(Cell("bank", b"%d" % i, b"bal"), b"1"),
+    "long encoded values": lambda t, i: t._put(Cell("bank", b"%d" % (i % 49), b"note"), LONG[i]),
 }
 LONG = [b"x" * 1000] * 50 + [b"x" * 3000]
 
@@ -97,8 +97,8 @@ def test_a_cell_that_is_written_again_counts_once_towards_the_bytes(
             t.set(note, "shortened", short)
             t.set(note, "deleted", longer)
             t.delete(note, "deleted")
-            t.put(cell, longer.encode())
-            t.put(cell, short.encode())
+            t._put(cell, longer.encode())
+            t._put(cell, short.encode())
             assert t.get_for_update(note, "again") == longer
         # 2,000 of "again", and exactly up to the limit.
         t.set(note, "a", longer)

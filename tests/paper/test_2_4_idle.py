@@ -54,7 +54,7 @@ class Ball:
     def answer(self, t: Any, table: str) -> None:
         for cell, ts, _ in self.look(Kind.NOTIFY, table)[0]:
             assert isinstance(cell, Cell)
-            t.answer(Kind.NOTIFY, cell, ts)
+            t._answer(Kind.NOTIFY, cell, ts)
 
 
 @pytest.mark.parametrize("asked", ["repository", "worker"])

@@ -76,7 +76,7 @@ def sources(t: Transaction, row: str) -> dict[str, str]:
 def visit(repo: Repository, *rows: str) -> list[dict[str, str]]:
     """A transaction that is about some rows, and reads a family of one after the other."""
     with repo.transaction() as t:
-        t.expect([row.encode() for row in rows])
+        t._expect([row.encode() for row in rows])
         return [sources(t, row) for row in rows]
 
 
@@ -190,7 +190,7 @@ def test_only_rows_that_somebody_expects_come_ahead(ground: Ground) -> None:
     visit(repo, "r00", "r01")
     store.calls.clear()
     with repo.transaction() as t:
-        t.expect([b"r02", b"r03"])
+        t._expect([b"r02", b"r03"])
         sources(t, "r09")
         sources(t, "r02")
     assert store.calls == [["r09"], ["r02", "r03"]]
@@ -201,11 +201,11 @@ def test_a_family_that_is_not_read_any_more_is_not_fetched_any_more(ground: Grou
     visit(repo, "r00", "r01")
     for number in range(2, 12):
         with repo.transaction() as t:
-            t.expect([b"r%02d" % number])
+            t._expect([b"r%02d" % number])
             t.get(tally, f"r{number:02}")
     store.calls.clear()
     with repo.transaction() as t:
-        t.expect([b"r20", b"r21"])
+        t._expect([b"r20", b"r21"])
         sources(t, "r20")
     assert store.calls == [["r20"]]
 
@@ -217,13 +217,13 @@ def test_rows_that_are_long_for_how_seldom_they_are_read_do_not_come_ahead(groun
             t.set(source["long"], f"r{number:02}", "x" * 3 * WORTH)
     for number in range(36):
         with repo.transaction() as t:
-            t.expect([b"r%02d" % number])
+            t._expect([b"r%02d" % number])
             t.get(tally, f"r{number:02}")
             if number % 3 == 0:
                 sources(t, f"r{number:02}")
     store.calls.clear()
     with repo.transaction() as t:
-        t.expect([b"r38", b"r39"])
+        t._expect([b"r38", b"r39"])
         sources(t, "r38")
     assert store.calls == [["r38"]]
 
@@ -279,7 +279,7 @@ def test_a_lock_in_a_row_that_comes_ahead_blocks_nobody(ground: Ground) -> None:
     holder.lock()
     store.calls.clear()
     with repo.transaction() as t:
-        t.expect([b"r02", b"r03", b"r04"])
+        t._expect([b"r02", b"r03", b"r04"])
         assert sources(t, "r02") == {"a": "a 2", "b": "b 2"}
         assert sources(t, "r04") == {"a": "a 4", "b": "b 4"}
     assert store.calls == [["r02", "r03", "r04"]]
@@ -293,7 +293,7 @@ def test_a_row_that_came_ahead_and_is_locked_does_not_come_again_unasked(ground:
     store.calls.clear()
     rows = [b"r02", b"r03"]
     with repo.transaction() as t:
-        t.expect(rows)
+        t._expect(rows)
         sources(t, "r02")
         rows += [b"r04", b"r05"]
         sources(t, "r04")
@@ -310,7 +310,7 @@ def test_what_a_lock_hid_in_a_row_that_came_ahead_is_seen_when_it_is_asked_for(
     with repo.transaction(two_phase=True) as t:
         assert t.start_ts > commit_ts
         store.calls.clear()
-        t.expect([b"r02", b"r03"])
+        t._expect([b"r02", b"r03"])
         sources(t, "r02")
         holder.commit(commit_ts)
         assert sources(t, "r03") == {"a": "a 3", "b": "b 3", "new": "new"}
@@ -322,7 +322,7 @@ def test_damage_to_a_row_that_was_only_guessed_reaches_nobody(ground: Ground) ->
     visit(repo, "r00", "r01")
     store.damaged = {b"r03"}
     with repo.transaction() as t:
-        t.expect([b"r02", b"r03"])
+        t._expect([b"r02", b"r03"])
         assert sources(t, "r02") == {"a": "a 2", "b": "b 2"}
         with pytest.raises(DamagedRecordError):
             sources(t, "r03")
@@ -364,7 +364,7 @@ def _played(repo: Repository, steps: Sequence[Step]) -> list[object]:
     seen: list[object] = []
     names = [f"r{number}" for number in range(4)]
     t = repo.transaction()
-    t.expect([name.encode() for name in names])
+    t._expect([name.encode() for name in names])
     for what, row_number, number in steps:
         row, column = names[row_number], COLUMNS_USED[number]
         if what == "row":

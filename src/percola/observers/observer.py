@@ -207,7 +207,7 @@ class Observer(Generic[R]):
         """
         transaction = ObserverTransaction(context)
         watch.begun(transaction)
-        transaction.expect((row,))
+        transaction._expect((row,))
         key = self.table.decode_row(row)
         runs = self._has_to_run(transaction, row, notified)
         if runs:
@@ -218,7 +218,7 @@ class Observer(Generic[R]):
         for cell, timestamps in notified.items():
             for ts in timestamps:
                 if ts <= transaction.start_ts:
-                    transaction.answer(Kind.NOTIFY, cell, ts)
+                    transaction._answer(Kind.NOTIFY, cell, ts)
         if runs:
             self._answer_failures(transaction, context, [row])
         _commit(transaction)
@@ -244,7 +244,7 @@ class Observer(Generic[R]):
         until = clock.monotonic() + _BATCH_SECONDS
         transaction = ObserverTransaction(context)
         watch.begun(transaction)
-        transaction.expect(ahead)
+        transaction._expect(ahead)
         start_ts = transaction.start_ts
         answered: list[bytes] = []
         read_ahead = self.ahead if context.prefetch is not None else None
@@ -263,7 +263,7 @@ class Observer(Generic[R]):
                     self.function(transaction, table.decode_row(row))
                 for cell, timestamps in seen.items():
                     for ts in timestamps:
-                        transaction.answer(Kind.NOTIFY, cell, ts)
+                        transaction._answer(Kind.NOTIFY, cell, ts)
                 answered.append(row)
             if len(answered) >= most or transaction.is_large or clock.monotonic() >= until:
                 break
@@ -294,11 +294,11 @@ class Observer(Generic[R]):
                 known = set(rows)
                 for cell, ts, _ in found:
                     if cell.row in known and cell.column in names and ts <= start_ts:
-                        transaction.answer(Kind.FAILED, cell, ts)
+                        transaction._answer(Kind.FAILED, cell, ts)
                 return
         for failed in [Cell(table, row, name) for row in rows for name in names]:
             for ts, _ in store.entries(failed, Kind.FAILED, 0, start_ts):
-                transaction.answer(Kind.FAILED, failed, ts)
+                transaction._answer(Kind.FAILED, failed, ts)
 
     def _has_to_run(self, transaction: Transaction, row: bytes, notified: Notified) -> bool:
         """Whether one of the row's cells has changed since the last run, or was notified weakly.
@@ -318,12 +318,12 @@ class Observer(Generic[R]):
     def _acknowledge(self, transaction: Transaction, cell: Cell) -> bool:
         """Whether the cell has changed since the last run; if so, this run acknowledges it."""
         ack = Cell(cell.table, cell.row, ack_column(self.name, cell.column))
-        changed, acknowledged = transaction.observe(cell, ack)
+        changed, acknowledged = transaction._observe(cell, ack)
         if acknowledged is not None and changed <= decode_ts(acknowledged):
             return False
         if not changed:
             return False
-        transaction.put(ack, encode_ts(transaction.start_ts))
+        transaction._put(ack, encode_ts(transaction.start_ts))
         return True
 
 

@@ -205,9 +205,9 @@ class _Marker:
             for row, values in t._scan(name, low, high, wanted):
                 columns = [column for column in acks if column in values] if acks else self._weak
                 for column in columns:
-                    t.mark_dirty(Cell(name, row, column))
+                    t._mark_dirty(Cell(name, row, column))
                     if column in acks and acks[column] in values:
-                        t.forget(Cell(name, row, acks[column]))
+                        t._forget(Cell(name, row, acks[column]))
                 marked += bool(columns)
                 size -= 1
                 if not size:

@@ -237,41 +237,6 @@ class Transaction(Snapshot):
             self._used_up = "was rolled back"
         self._let_go()
 
-    # --- What §2.4 needs beyond columns of the schema -----------------------------------
-
-    def expect(self, rows: Collection[bytes]) -> None:
-        """Declare the rows, encoded, that this will read; more may be added later (§2.5)."""
-        if self._cache is not None and self._cache.ahead is not None:
-            self._cache.ahead.expect(rows)
-
-    def observe(self, cell: Cell, ack: Cell) -> tuple[int, bytes | None]:
-        """When an observed cell last changed (its newest commit_ts, or 0), and its c:ack_O."""
-        states = self._states((cell, ack))
-        return states[0][1], states[1][2]
-
-    def put(self, cell: Cell, raw: bytes) -> None:
-        """Write an encoded value to a cell: Percola's own, as an acknowledgment, or Spark's.
-
-        Raises ValueTooLargeError and TransactionTooLargeError, as `set` does.
-        """
-        if self._bytes or len(raw) > INLINE_BYTES:
-            self._count_bytes(cell, raw)
-        self._writes[cell] = (_PUT, raw)
-        if len(self._writes) > MOST_CELLS:
-            self._refuse_size()
-
-    def mark_dirty(self, cell: Cell) -> None:
-        """Put a notify entry of an observed or weak cell at the commit, without writing it."""
-        self._notifications[cell] = None
-
-    def forget(self, cell: Cell) -> None:
-        """Delete a cell of Percola's own, such as an acknowledgment."""
-        self._writes[cell] = (_DELETE, None)
-
-    def answer(self, kind: Kind, cell: Cell, ts: int) -> None:
-        """Delete a notify or failed entry once this transaction has committed."""
-        self._answers.append((kind, cell, ts))
-
     def commit(self) -> int:
         """Commit all writes; return their timestamp (`start_ts` if there was nothing to write).
 
@@ -354,3 +319,38 @@ class Transaction(Snapshot):
             for start_ts, raw in context.store.entries(cell, Kind.LOCK, 0, MAX_TS):
                 if not context.resolver.try_resolve(cell, start_ts, raw):
                     raise ConflictError(cell, self.start_ts, start_ts, locked=True)
+
+    # --- For observers, and for writers of encoded cells; not for programs ---------------
+
+    def _expect(self, rows: Collection[bytes]) -> None:
+        """Declare the rows, encoded, that this will read; more may be added later (§2.5)."""
+        if self._cache is not None and self._cache.ahead is not None:
+            self._cache.ahead.expect(rows)
+
+    def _observe(self, cell: Cell, ack: Cell) -> tuple[int, bytes | None]:
+        """When an observed cell last changed (its newest commit_ts, or 0), and its c:ack_O."""
+        states = self._states((cell, ack))
+        return states[0][1], states[1][2]
+
+    def _put(self, cell: Cell, raw: bytes) -> None:
+        """Write an encoded value to a cell: Percola's own, as an acknowledgment, or Spark's.
+
+        Raises ValueTooLargeError and TransactionTooLargeError, as `set` does.
+        """
+        if self._bytes or len(raw) > INLINE_BYTES:
+            self._count_bytes(cell, raw)
+        self._writes[cell] = (_PUT, raw)
+        if len(self._writes) > MOST_CELLS:
+            self._refuse_size()
+
+    def _mark_dirty(self, cell: Cell) -> None:
+        """Put a notify entry of an observed or weak cell at the commit, without writing it."""
+        self._notifications[cell] = None
+
+    def _forget(self, cell: Cell) -> None:
+        """Delete a cell of Percola's own, such as an acknowledgment."""
+        self._writes[cell] = (_DELETE, None)
+
+    def _answer(self, kind: Kind, cell: Cell, ts: int) -> None:
+        """Delete a notify or failed entry once this transaction has committed."""
+        self._answers.append((kind, cell, ts))

@@ -66,7 +66,7 @@ def batch_acknowledges_commit(seams: Seams) -> None:
         runs: bool = original(self, transaction, cell)
         if runs and self.batch > 1:
             ack = Cell(cell.table, cell.row, ack_column(self.name, cell.column))
-            transaction.put(ack, encode_ts(transaction.start_ts + 30))
+            transaction._put(ack, encode_ts(transaction.start_ts + 30))
         return runs
 
 

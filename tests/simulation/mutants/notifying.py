@@ -210,7 +210,7 @@ def acknowledges_unchanged_columns(seams: Seams) -> None:
         runs = bool(original(self, transaction, row, *args))
         for table, _, column in self.cells(row) if runs else ():
             ack = Cell(table, row, ack_column(self.name, column))
-            transaction.put(ack, encode_ts(transaction.start_ts))
+            transaction._put(ack, encode_ts(transaction.start_ts))
         return runs
 
 
@@ -246,8 +246,8 @@ def ack_not_read(seams: Seams) -> None:
     @seams.replaces(Observer, "_acknowledge")
     def acknowledge(original: Any, self: Any, transaction: Any, cell: Cell) -> bool:
         ack = Cell(cell.table, cell.row, ack_column(self.name, cell.column))
-        changed, _ = transaction.observe(cell, ack)
-        transaction.put(ack, encode_ts(transaction.start_ts))
+        changed, _ = transaction._observe(cell, ack)
+        transaction._put(ack, encode_ts(transaction.start_ts))
         return bool(changed)
 
 

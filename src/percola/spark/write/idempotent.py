@@ -183,7 +183,7 @@ class MarkedPartition:
         if found["attempt"] != self._attempt:
             raise self._superseded()
         t.set(self._marker, self._job, self._mine())
-        put = t.put
+        put = t._put
         for table, key, cells, clears in rows:
             if clears or self._again:
                 self._put_carefully(t, key, cells, clears=clears)
@@ -208,7 +208,7 @@ class MarkedPartition:
             if raw is None:
                 t.delete(column, row)
             else:
-                t.put(Cell(self._table.name, key, name), raw)
+                t._put(Cell(self._table.name, key, name), raw)
 
     def _column(self, name: bytes) -> Column[Any, Any]:
         column = self._columns.get(name)

@@ -217,8 +217,8 @@ class RecordedTransaction:
     # --- Reading ------------------------------------------------------------------------
 
     def expect(self, rows: Collection[bytes]) -> None:
-        """`Transaction.expect`; there is nothing to record."""
-        self._transaction.expect(rows)
+        """Declare the rows, encoded, that this will read (§2.5); there is nothing to record."""
+        self._transaction._expect(rows)
 
     def get(self, column: Column[R, V], row: R) -> V | None:
         """`Transaction.get`, recorded."""
