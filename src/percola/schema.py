@@ -19,7 +19,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, Generic, Self, TypeVar, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    cast,
+    overload,
+)
 
 from percola.codecs import Codec, OrderedCodec, UnfitValueError, V, codec_named, codec_of
 from percola.errors import (
@@ -33,6 +44,7 @@ from percola.errors import (
 )
 
 R = TypeVar("R")
+P = ParamSpec("P")
 
 MAX_NAME: Final = 48
 """The longest name of a table, column, family or observer, in characters."""
@@ -51,6 +63,12 @@ def check_name(what: str, name: object) -> str:
             "beginning with a letter or '_'."
         )
     return name
+
+
+class Writable(Protocol[P]):
+    """A column, by the arguments that a write of it takes: a row and a value. For type checkers."""
+
+    def _takes(self, *args: P.args, **kwargs: P.kwargs) -> None: ...
 
 
 class Column(Generic[R, V]):
@@ -88,6 +106,10 @@ class Column(Generic[R, V]):
         self.encode_row: Callable[[R], bytes] = table.encode_row
         self.decode = codec.decode
         self.observed = observed
+
+    if TYPE_CHECKING:  # What makes it a `Writable`; nothing calls it.
+
+        def _takes(self, row: R, value: V) -> None: ...
 
     def __repr__(self) -> str:
         return f"{self.table_name}.{self.name}"

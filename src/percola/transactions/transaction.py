@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterator
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 from percola.cells import INLINE_BYTES, MAX_TS, NO_CHANGE, Cell, Kind, LastChange, Op, encode_write
 from percola.codecs import V
@@ -29,7 +29,7 @@ from percola.errors import (
     UsageError,
     ValueTooLargeError,
 )
-from percola.schema import Column, R, WeakColumn
+from percola.schema import Column, R, WeakColumn, Writable
 from percola.store.base import CellState, OneStepConflict, OneStepWrite
 from percola.transactions.own_writes import OwnWrites
 from percola.transactions.snapshot import Snapshot, TransactionContext
@@ -44,6 +44,22 @@ MOST_BYTES: Final = 1 << 30
 _RESOLVE_ATTEMPTS: Final = 8
 _PUT, _DELETE, _LOCK = int(Op.PUT), int(Op.DELETE), int(Op.LOCK)
 _NOTHING: Final = (_LOCK, None)
+
+
+S = TypeVar("S")
+P = ParamSpec("P")
+
+
+def _by_the_column(
+    method: Callable[[S, Column[R, V], R, V], None],
+) -> Callable[Concatenate[S, Writable[P], P], None]:
+    """Have type checkers take the types of the row and the value from the column alone.
+
+    For the plain signature mypy looks for types R and V that fit all arguments. For a wrong value
+    there are none, and it says only "Cannot infer value of type parameter V". With this signature
+    it says which argument is wrong, and which type the column has.
+    """
+    return cast("Callable[Concatenate[S, Writable[P], P], None]", method)
 
 
 class Transaction(Snapshot):
@@ -103,6 +119,7 @@ class Transaction(Snapshot):
 
     # --- Writing: buffered until commit (figure 6, line 7) ------------------------------
 
+    @_by_the_column
     def set(self, column: Column[R, V], row: R, value: V) -> None:
         """Write a cell. Values that could never be committed are refused at once.
 
