@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from percola.observers.observer import Observer, observer
     from percola.observers.rerun import Rerun, rerun
     from percola.observers.worker import Worker, WorkerOptions
-    from percola.repository import Repository, create, open
+    from percola.repository import Repository, create, open, transactional
     from percola.schema import Column, Family, Schema, Table, WeakColumn
     from percola.transactions.row import Row
     from percola.transactions.snapshot import Snapshot
@@ -131,6 +131,7 @@ __all__ = [
     "open",
     "rerun",
     "struct_of",
+    "transactional",
 ]
 
 _MODULES: Final = {
@@ -142,7 +143,7 @@ _MODULES: Final = {
     "percola.observers.observer": ("Observer", "observer"),
     "percola.observers.rerun": ("Rerun", "rerun"),
     "percola.observers.worker": ("Worker", "WorkerOptions"),
-    "percola.repository": ("Repository", "create", "open"),
+    "percola.repository": ("Repository", "create", "open", "transactional"),
     "percola.schema": ("Column", "Family", "Schema", "Table", "WeakColumn"),
     "percola.transactions.row": ("Row",),
     "percola.transactions.snapshot": ("Snapshot",),

@@ -12,6 +12,8 @@ parts of one that many machines share. The schema is kept in the store itself (`
 
 from __future__ import annotations
 
+import functools
+import inspect
 import itertools
 import os
 import random
@@ -20,9 +22,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from datetime import datetime
-from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from percola.catalog import columns_of, create_schema, has_schema, keep_feeds, reconcile
 from percola.cells import Cell, Kind, Op, decode_write
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from percola.gc.collector import Collected
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class Repository:
@@ -215,7 +217,7 @@ class Repository:
         except through its transaction. `notify` is as for `transaction`. Raises
         RetriesExhaustedError after `attempts`.
         """
-        begin = self.transaction if notify else partial(self.transaction, notify=False)
+        begin = self.transaction if notify else functools.partial(self.transaction, notify=False)
         if self._context.prefetch is None and self._context.calls is None:
             return retry.run(function, begin, self._clock, self._random, attempts)
         with calling_for(getattr(function, "__qualname__", type(function).__name__)):
@@ -352,6 +354,52 @@ class Repository:
             self._closed = True
             if self._close is not None:
                 self._close()
+
+
+def transactional(
+    function: Callable[Concatenate[Transaction, P], T],
+) -> Callable[Concatenate[Repository | Transaction, P], T]:
+    """Have a function run in a transaction: in one of its own, or in the one that it is given.
+
+        @percola.transactional
+        def pay(t, payer, payee, amount): ...
+
+        pay(repo, "ann", "bob", 5)  # begins a transaction, commits it, retries it: `repo.run`
+        pay(t, "ann", "bob", 5)  # takes part in t, which its owner commits
+
+    Given a repository, the function may run several times, as with `Repository.run`, and the call
+    raises what `run` raises; for another number of attempts or `notify=False`, use `run`. Given a
+    transaction, also that of an observer, the function runs once, and a conflict is raised when
+    that transaction commits.
+
+    Raises UsageError for a function that returns before it has done its work, which is a coroutine
+    or a generator; and, when called, for a first argument that is neither of the two.
+    """
+    name = getattr(function, "__qualname__", type(function).__name__)
+    checks = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    if any(check(function) for check in checks):
+        raise UsageError(
+            f"{name} cannot be transactional: a coroutine or a generator does its work after the "
+            "transaction has committed. Make it a plain function that returns its results."
+        )
+
+    @functools.wraps(function)
+    def call(where: Repository | Transaction, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if isinstance(where, Transaction):
+            return function(where, *args, **kwargs)
+        if not isinstance(where, Repository):
+            raise UsageError(
+                f"{name} needs a repository or a transaction as its first argument, not "
+                f"{type(where).__name__}."
+            )
+
+        def attempt(t: Transaction) -> T:
+            return function(t, *args, **kwargs)
+
+        attempt.__qualname__ = name  # Errors and prefetching name the function by it.
+        return where.run(attempt)
+
+    return call
 
 
 IMPORTING: Final[ContextVar[str]] = ContextVar("IMPORTING", default="")

@@ -1,0 +1,134 @@
+"""What a type checker tells the authors of programs, and what `Transaction` offers them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+from percola import Transaction
+
+ROOT = Path(__file__).resolve().parents[2]
+
+DECLARED = """
+from decimal import Decimal
+import percola
+from percola import JSON, Repository, Row, Table, Transaction, decimal_of
+
+users = Table("users")
+age = users.column("age", int)
+name = users.column("name", str)
+price = users.column("price", decimal_of(5, 2))
+score = users.family("score", float)
+extra = users.column("extra", JSON)
+poke = users.weak_column("poke")
+days = Table("days", rows=bytes)
+note = days.column("note")
+
+"""
+
+
+def complaints(tmp_path: Path, program: str) -> list[str]:
+    """What mypy says of a function's lines: "the line's text: the message"."""
+    text = DECLARED + textwrap.dedent(program).strip() + "\n"
+    file = tmp_path / "program.py"
+    file.write_text(text)
+    options = [
+        "--config-file",
+        str(ROOT / "pyproject.toml"),
+        "--cache-dir",
+        str(tmp_path / "cache"),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *options, "--no-pretty", "--hide-error-codes", file.name],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.stderr == ""
+    lines = text.splitlines()
+    found = []
+    for said in done.stdout.splitlines()[:-1]:
+        _, line, _, message = said.split(":", 3)
+        found.append(f"{lines[int(line) - 1].strip()}: {message.strip()}")
+    return found
+
+
+def test_mypy_names_the_argument_of_a_write_that_is_wrong_and_the_columns_type(
+    tmp_path: Path,
+) -> None:
+    program = """
+        def write(t: Transaction) -> None:
+            t.set(age, "ann", "x")
+            t.set(age, 5, 5)
+            t.set(name, "ann", t.get(name, "bob"))
+            t.set(price, "ann", 1.5)
+            t.set(score["a"], "ann", "1")
+            t.set(note, "ann", b"text")
+            t.set(age, "ann")
+            t.set(poke, "ann", 1)
+    """
+    *said, too_few, weak = complaints(tmp_path, program)
+    wrong = 'error: Argument {} to "set" of "Transaction" has incompatible type "{}"; expected "{}"'
+    assert said == [
+        f't.set(age, "ann", "x"): {wrong.format(3, "str", "int")}',
+        f"t.set(age, 5, 5): {wrong.format(2, 'int', 'str')}",
+        f't.set(name, "ann", t.get(name, "bob")): {wrong.format(3, "str | None", "str")}',
+        f't.set(price, "ann", 1.5): {wrong.format(3, "float", "Decimal")}',
+        f't.set(score["a"], "ann", "1"): {wrong.format(3, "str", "float")}',
+        f't.set(note, "ann", b"text"): {wrong.format(2, "str", "bytes")}',
+    ]
+    assert 'Missing positional argument "value"' in too_few
+    assert 'Argument 1 to "set" of "Transaction" has incompatible type "WeakColumn[str]"' in weak
+
+
+def test_mypy_accepts_right_calls(tmp_path: Path) -> None:
+    program = """
+        @percola.transactional
+        def write(t: Transaction, row: Row[str]) -> int:
+            t.set(age, "ann", t.get(age, "ann") or 0)
+            t.set(age, "ann", row[age])
+            t.set(age, row.key, value=row.get(age, 0))
+            t.set(price, "ann", Decimal(4))
+            t.set(score["a"], "ann", 1)
+            t.set(extra, "ann", {"any": ["thing"]})
+            t.set(note, b"ann", b"text")
+            return 5
+
+        def call(repo: Repository, t: Transaction, row: Row[str]) -> int:
+            return write(repo, row) + write(t, row)
+    """
+    assert complaints(tmp_path, program) == []
+
+
+def test_mypy_knows_the_arguments_and_the_result_of_a_transactional_function(
+    tmp_path: Path,
+) -> None:
+    program = """
+        @percola.transactional
+        def add(t: Transaction, row: str, amount: int) -> int:
+            return amount
+
+        def call(repo: Repository) -> None:
+            add(repo, "ann", "5")
+            add(repo.snapshot(), "ann", 5)
+            text: str = add(repo, "ann", 5)
+    """
+    value, first, result = complaints(tmp_path, program)
+    assert value.endswith('Argument 3 to "add" has incompatible type "str"; expected "int"')
+    assert first.endswith(
+        'Argument 1 to "add" has incompatible type "Snapshot"; expected "Repository | Transaction"'
+    )
+    assert "int" in result
+    assert "str" in result
+
+
+def test_a_transaction_offers_programs_nothing_that_only_observers_need() -> None:
+    offered = {name for name in dir(Transaction) if not name.startswith("_")}
+    assert offered == {
+        *("get", "get_many", "get_row", "get_rows", "scan", "version", "get_for_update"),
+        *("set", "delete", "notify", "on_conflict", "commit", "rollback", "close"),
+        *("start_ts", "commit_ts", "unfinished"),
+    }
