@@ -224,3 +224,7 @@ class ObserverMismatchError(ObserverError):
 
 class ObserverTimeoutError(PercolaError):
     """An observer ran for longer than its worker allows; its transaction will not commit."""
+
+
+class NotAnsweredError(PercolaError):
+    """No observer has answered a change in the given time, or it was dead-lettered."""

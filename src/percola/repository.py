@@ -50,7 +50,7 @@ from percola.store.base import OneStepStore, Store
 from percola.store.counting import CountedStore, StoreCalls, calling_for
 from percola.store.lmdb.environment import DURABILITIES
 from percola.store.walks import walk_kind
-from percola.transactions import retry
+from percola.transactions import answered, retry
 from percola.transactions.active_snapshots import leases_of
 from percola.transactions.lock_resolver import LockResolver
 from percola.transactions.prefetch import Prefetch
@@ -243,6 +243,50 @@ class Repository:
                 )
             )
         )
+
+    def wait_answered(
+        self, commit_ts: int | None, *, timeout: float = 60.0, depth: int = 1
+    ) -> None:
+        """Wait until observers have answered what the transaction with this `commit_ts` wrote.
+
+        When it returns, each write of an observed column and each notification of a weak column by
+        this transaction has been seen by a committed run of every observer of the column: a
+        snapshot taken now shows what these runs wrote. Writes with `notify=False` are not waited
+        for. What the runs wrote may have made other cells dirty; `depth=2` waits for the runs that
+        answer those as well, and so on. As nothing records what caused a change, from the second
+        step on this waits for all changes since `commit_ts`, also those of other transactions.
+
+        It needs a worker, in any process. It costs one scan of the repository's notify entries,
+        locks and dead letters for each step, which is in proportion to the backlog and not to the
+        tables; and while it waits, a read of one cell at growing intervals of up to 0.1 s.
+
+        Args:
+            commit_ts: `Transaction.commit_ts`, or what `Transaction.commit` returned, possibly in
+                another process.
+            timeout: seconds to wait in total. With 0 it only checks.
+            depth: how many runs in a row are waited for, each caused by the one before it.
+
+        Raises NotAnsweredError after `timeout` seconds, or if one of these changes is dead-lettered
+        (with `depth` above 1, any change since `commit_ts`); UsageError for a `commit_ts` that was
+        not drawn yet, or None; ConflictingOptionsError for an invalid timeout or depth.
+        """
+        context = self.context
+        if commit_ts is None:
+            raise UsageError(
+                "There is no commit_ts to wait for: the transaction has not committed yet, or it "
+                "wrote nothing."
+            )
+        latest = context.oracle.read_timestamp()
+        if not isinstance(commit_ts, int) or not 0 < commit_ts <= latest:
+            raise UsageError(
+                f"Nothing has committed at {commit_ts!r} yet: timestamps go from 1 to {latest} by "
+                "now."
+            )
+        if not timeout >= 0:
+            raise ConflictingOptionsError(f"A timeout of {timeout} is not 0 or more seconds.")
+        if not isinstance(depth, int) or depth < 1:
+            raise ConflictingOptionsError(f"A depth of {depth!r} is not a number from 1.")
+        answered.wait_answered(context, commit_ts, timeout=timeout, depth=depth)
 
     def dead_lettered(self) -> int:
         """The number of dead-lettered changes, which wait for an operator."""

@@ -70,7 +70,7 @@ class Transaction(Snapshot):
 
     Attributes:
         start_ts: the timestamp of its snapshot.
-        commit_ts: the timestamp of its writes, once it has committed.
+        commit_ts: the timestamp of its writes, once it has committed; None if it wrote nothing.
         unfinished: the store's error, if the transaction has committed but locks or answered
             entries may not have been cleaned up; else None.
     """

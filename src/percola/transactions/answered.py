@@ -1,0 +1,125 @@
+"""§2.2, §2.4: waiting until observers have answered what a transaction wrote.
+
+A change is answered when none of its notify entries is left: they have the transaction's commit_ts,
+and go with the commit of the run that saw the change, or after it (rule N2), or with the mutation
+that dead-letters it (rule N5).
+
+    1. finish the transaction's commit, so that all its notify entries are there (rule N1)
+    2. go over the notify entries once; at one with this commit_ts, wait until it is gone
+    3. look for a dead letter of the change
+
+After step 1 no entry with this commit_ts is added, so none can be missed behind the walk. The runs
+that answered the change have committed by the end of step 2. What they wrote is waited for in the
+same way, with the range of timestamps from commit_ts to the newest one: which transactions in it
+were these runs is not recorded.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Final
+
+from percola.cells import Cell, Kind, Op, decode_lock, decode_write
+from percola.errors import NotAnsweredError
+from percola.store.walks import walk_kind
+from percola.transactions.snapshot import TransactionContext
+
+_FIRST_PAUSE: Final = 0.001
+_LONGEST_PAUSE: Final = 0.1
+
+
+def wait_answered(
+    context: TransactionContext, commit_ts: int, *, timeout: float, depth: int
+) -> None:
+    """Return once the changes of a committed transaction are answered: `Repository.wait_answered`.
+
+    Raises NotAnsweredError.
+    """
+    wait = _Wait(context, timeout)
+    low = high = commit_ts
+    for _ in range(depth):
+        wait.finish_commits(high)
+        wait.until_answered(low, high)
+        wait.check_dead_letters(low, high)
+        low, high = commit_ts + 1, context.oracle.read_timestamp()
+
+
+class _Wait:
+    def __init__(self, context: TransactionContext, timeout: float) -> None:
+        self._context = context
+        self._timeout = timeout
+        self._began = context.clock.monotonic()
+        # A table is listed as a column with an empty name.
+        self._tables = sorted(table for table, column in context.columns if not column)
+        self._waited: set[Cell] = set()
+
+    def finish_commits(self, high: int) -> None:
+        """Roll forward the locks on observed cells of transactions that have committed.
+
+        Their notify entries come with that. A lock of a live transaction that has not committed is
+        left alone: it belongs to none that is waited for. With a separate notify table, notify
+        entries were put before the commit point.
+        """
+        context = self._context
+        if context.store.has_notify_table:
+            return
+        undecided: set[int] = set()
+        settled = set()
+        for table in self._tables:
+            for cell, start_ts, raw in walk_kind(context.store, Kind.LOCK, table):
+                if start_ts >= high or start_ts in undecided or not decode_lock(raw).observed:
+                    continue
+                if context.resolver.try_resolve(cell, start_ts, raw):
+                    settled.add(table)
+                else:
+                    undecided.add(start_ts)
+        if settled:
+            context.changed(settled)
+
+    def until_answered(self, low: int, high: int) -> None:
+        """Return once no notify entry from `low` to `high` is left."""
+        store = self._context.store
+        for table in self._tables:
+            entries = walk_kind(store, Kind.NOTIFY, table)
+            for cell, group in itertools.groupby(entries, key=lambda entry: entry[0]):
+                if any(low <= ts <= high for _, ts, _ in group):
+                    self._waited.add(cell)
+                    while left := store.entries(cell, Kind.NOTIFY, low, high, 1):
+                        self._pause(cell, left[0][0])
+
+    def _pause(self, cell: Cell, ts: int) -> None:
+        """Sleep for a part of the time waited so far, so that short waits are noticed soon."""
+        clock = self._context.clock
+        elapsed = clock.monotonic() - self._began
+        if elapsed >= self._timeout:
+            raise NotAnsweredError(
+                f"No observer has answered the change of {cell} at {ts} within "
+                f"{self._timeout:g} s. Is a worker with its observer running? 'percola status' "
+                "counts dirty cells and lists the processes."
+            )
+        pause = min(_LONGEST_PAUSE, max(_FIRST_PAUSE, elapsed / 4))
+        clock.sleep(min(pause, self._timeout - elapsed))
+
+    def check_dead_letters(self, low: int, high: int) -> None:
+        """Raise NotAnsweredError if a change from `low` to `high` was dead-lettered.
+
+        A dead letter has the timestamp of the newest change that its run had to handle, so one
+        above `high` may be for an older change of the cell, too.
+        """
+        for table in self._tables:
+            for failed, ts, raw in walk_kind(self._context.store, Kind.FAILED, table):
+                if ts < low:
+                    continue
+                entry = json.loads(raw)
+                cell = Cell(table, failed.row, entry["column"].encode())
+                if ts <= high or cell in self._waited or self._was_written(cell, low, high):
+                    raise NotAnsweredError(
+                        f"The change of {cell} was dead-lettered for the observer "
+                        f"{entry['observer']}: {entry['error']}. 'percola failed' shows its "
+                        "traceback, 'percola failed retry' runs the observer again."
+                    )
+
+    def _was_written(self, cell: Cell, low: int, high: int) -> bool:
+        records = self._context.store.entries(cell, Kind.WRITE, low, high)
+        return any(decode_write(raw).op in (Op.PUT, Op.DELETE) for _, raw in records)

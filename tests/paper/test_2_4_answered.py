@@ -1,0 +1,306 @@
+"""§2.4: waiting until observers have answered what a transaction wrote."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from stores import (
+    DEADLINE,
+    Gate,
+    Ground,
+    ListeningClock,
+    PassingStore,
+    ScriptedClock,
+    SeamStore,
+    in_thread,
+    stop_at,
+)
+
+from percola import (
+    ConflictingOptionsError,
+    NotAnsweredError,
+    Repository,
+    Table,
+    Transaction,
+    UsageError,
+    Worker,
+    observer,
+)
+from percola.cells import Cell, Kind
+
+docs = Table("docs")
+contents = docs.column("contents", str, observed=True)
+words = docs.column("words", int, observed=True)
+total = docs.column("total", int)
+note = docs.column("note", str)
+poke = docs.weak_column("poke")
+TABLES = [docs]
+
+QUICK: dict[str, Any] = {"attempts": 2, "first_wait": 0.01, "longest_wait": 0.02, "threads": 1}
+
+
+@observer(contents)
+def count(t: Transaction, row: str) -> None:
+    t.set(words, row, len((t.get(contents, row) or "").split()))
+
+
+@observer(words)
+def add(t: Transaction, row: str) -> None:
+    t.set(total, "all", (t.get(total, "all") or 0) + (t.get(words, row) or 0))
+
+
+@observer(contents, name="count")
+def fail(t: Transaction, row: str) -> None:
+    raise ValueError(f"cannot count {row}")
+
+
+def write(repo: Repository, row: str, text: str = "some text") -> int:
+    """Change the contents of a row; return the commit timestamp."""
+    t = repo.transaction()
+    t.set(contents, row, text)
+    return t.commit()
+
+
+def is_answered(repo: Repository, commit_ts: int, depth: int = 1) -> bool:
+    try:
+        repo.wait_answered(commit_ts, timeout=0, depth=depth)
+    except NotAnsweredError:
+        return False
+    return True
+
+
+def test_it_returns_once_the_run_that_saw_the_change_has_committed(ground: Ground) -> None:
+    clock, begun, go_on = ListeningClock(), threading.Event(), threading.Event()
+    repo, elsewhere = ground.repo(TABLES, clock=clock), ground.repo(TABLES)
+
+    @observer(contents, name="count")
+    def count_slowly(t: Transaction, row: str) -> None:
+        begun.set()
+        assert go_on.wait(DEADLINE)
+        count(t, row)
+
+    worker = Worker(elsewhere, [count_slowly], **QUICK)
+    worker.start()
+    try:
+        commit_ts = write(repo, "a")
+        waiting = in_thread(lambda: repo.wait_answered(commit_ts, timeout=DEADLINE))
+        assert begun.wait(DEADLINE)
+        clock.slept.clear()
+        assert clock.slept.wait(DEADLINE), "it waits while the observer runs"
+        assert not waiting.done()
+        go_on.set()
+        waiting.result(DEADLINE)
+        assert repo.snapshot().get(words, "a") == 2
+    finally:
+        go_on.set()
+        worker.stop()
+
+
+def test_without_a_worker_it_gives_up_after_the_timeout_and_names_the_cell(ground: Ground) -> None:
+    clock = ScriptedClock()
+    repo = ground.repo(TABLES, clock=clock)
+    commit_ts = write(repo, "a")
+    with pytest.raises(NotAnsweredError, match=rf"docs.*a.*contents.* {commit_ts} within 30 s"):
+        repo.wait_answered(commit_ts, timeout=30)
+    assert sum(clock.slept) == pytest.approx(30)
+    assert clock.slept[0] == 0.001
+    assert max(clock.slept) == 0.1
+
+
+def test_with_a_timeout_of_zero_it_only_checks(ground: Ground) -> None:
+    clock = ScriptedClock()
+    repo = ground.repo(TABLES, clock=clock)
+    commit_ts = write(repo, "a")
+    assert not is_answered(repo, commit_ts)
+    assert clock.slept == []
+    Worker(ground.repo(TABLES), [count], **QUICK).run_until_idle()
+    assert is_answered(repo, commit_ts)
+
+
+def test_it_waits_for_weak_notifications(repo: Repository) -> None:
+    rows = []
+
+    @observer(poke)
+    def look(t: Transaction, row: str) -> None:
+        rows.append(row)
+
+    t = repo.transaction()
+    t.notify(poke, "a")
+    commit_ts = t.commit()
+    assert not is_answered(repo, commit_ts)
+    Worker(repo, [look], **QUICK).run_until_idle()
+    assert is_answered(repo, commit_ts)
+    assert rows == ["a"]
+
+
+def test_it_does_not_wait_for_what_other_transactions_wrote(repo: Repository) -> None:
+    before = write(repo, "a")
+    t = repo.transaction()
+    t.set(words, "b", 5)
+    commit_ts = t.commit()
+    after = write(repo, "c")
+    Worker(repo, [add], **QUICK).run_until_idle()
+    assert is_answered(repo, commit_ts)
+    assert not is_answered(repo, before)
+    assert not is_answered(repo, after)
+
+
+def test_one_run_answers_several_changes_of_a_cell(repo: Repository) -> None:
+    changes = [write(repo, "a", text) for text in ("one", "one two")]
+    assert not any(is_answered(repo, commit_ts) for commit_ts in changes)
+    Worker(repo, [count], **QUICK).run_until_idle()
+    assert all(is_answered(repo, commit_ts) for commit_ts in changes)
+
+
+def test_writes_that_notify_nobody_are_not_waited_for(repo: Repository) -> None:
+    t = repo.transaction(notify=False)
+    t.set(contents, "a", "text")
+    assert is_answered(repo, t.commit())
+
+
+def test_a_change_whose_lock_is_not_yet_replaced_is_not_overlooked(ground: Ground) -> None:
+    gate, repo = Gate(), ground.repo(TABLES)
+    seam = SeamStore(ground.store)
+    writer = ground.repo(TABLES, store=seam, one_step=False)
+    seam.hook = stop_at("commit", "observed", gate)
+    t = writer.transaction()
+    t.set(note, "a primary", "not observed")
+    t.set(contents, "observed", "text")
+    committing = in_thread(t.commit)
+    gate.await_arrival()
+    try:
+        [(commit_ts, _)] = ground.entries(note, "a primary", Kind.WRITE)
+        assert ground.lock_holders(contents, "observed") == [t.start_ts]
+        assert not is_answered(repo, commit_ts)
+        Worker(repo, [count], **QUICK).run_until_idle()
+        assert is_answered(repo, commit_ts)
+    finally:
+        gate.open()
+    assert committing.result(DEADLINE) == commit_ts
+
+
+def test_the_lock_of_a_transaction_that_has_not_committed_is_left_alone(ground: Ground) -> None:
+    gate, repo = Gate(), ground.repo(TABLES)
+    commit_ts = write(repo, "a")
+    seam = SeamStore(ground.store)
+    writer = ground.repo(TABLES, store=seam, one_step=False)
+    t = writer.transaction()
+    t.set(contents, "b", "text")
+    after = write(repo, "c")
+    Worker(repo, [count], **QUICK).run_until_idle()
+    seam.hook = stop_at("commit", "b", gate)
+    committing = in_thread(t.commit)
+    gate.await_arrival()
+    try:
+        assert is_answered(repo, commit_ts)
+        assert is_answered(repo, after)
+        assert ground.lock_holders(contents, "b") == [t.start_ts]
+    finally:
+        gate.open()
+    assert committing.result(DEADLINE) > after
+
+
+def test_a_change_that_is_dead_lettered_is_not_answered(repo: Repository) -> None:
+    bad = write(repo, "bad")
+    Worker(repo, [fail], **QUICK).run_until_idle()
+    with pytest.raises(NotAnsweredError, match=r"for the observer count: ValueError: cannot count"):
+        repo.wait_answered(bad)
+    good = write(repo, "good")
+    Worker(repo, [count], **QUICK).run_until_idle()
+    repo.wait_answered(good)
+    again = write(repo, "bad", "other text")
+    Worker(repo, [count], **QUICK).run_until_idle()
+    for commit_ts in (good, bad, again):
+        repo.wait_answered(commit_ts)
+
+
+def test_a_dead_letter_counts_for_all_changes_that_its_run_had_to_handle(repo: Repository) -> None:
+    before = write(repo, "good")
+    Worker(repo, [count], **QUICK).run_until_idle()
+    changes = [write(repo, "bad", text) for text in ("one", "one two")]
+    Worker(repo, [fail], **QUICK).run_until_idle()
+    for commit_ts in changes:
+        with pytest.raises(NotAnsweredError, match="dead-lettered"):
+            repo.wait_answered(commit_ts)
+    repo.wait_answered(before)
+
+
+def test_with_depth_it_also_waits_for_what_the_runs_wrote(repo: Repository) -> None:
+    commit_ts = write(repo, "a", "one two three")
+    assert not is_answered(repo, commit_ts)
+    Worker(repo, [count], **QUICK).run_until_idle()
+    assert is_answered(repo, commit_ts)
+    with pytest.raises(NotAnsweredError, match="words"):
+        repo.wait_answered(commit_ts, timeout=0, depth=2)
+    Worker(repo, [add], **QUICK).run_until_idle()
+    assert is_answered(repo, commit_ts, depth=2)
+    assert is_answered(repo, commit_ts, depth=5)
+    assert repo.snapshot().get(total, "all") == 3
+
+
+def test_with_depth_it_does_not_wait_for_what_was_there_before(repo: Repository) -> None:
+    t = repo.transaction()
+    t.set(words, "old", 1)
+    t.commit()
+    commit_ts = write(repo, "a")
+    t = repo.transaction()
+    t.delete(contents, "a")
+    t.commit()
+
+    @observer(contents, name="count")
+    def only_look(t: Transaction, row: str) -> None: ...
+
+    Worker(repo, [only_look], **QUICK).run_until_idle()
+    assert is_answered(repo, commit_ts, depth=3)
+
+
+class CountingStore(PassingStore):
+    """Counts scans of notify entries and reads of single cells' entries."""
+
+    scans = reads = 0
+
+    def scan_kind(self, kind: Kind, table: str, *args: Any, **options: Any) -> Any:
+        self.scans += kind is Kind.NOTIFY
+        return self.inner.scan_kind(kind, table, *args, **options)
+
+    def entries(
+        self, cell: Cell, kind: Kind, low: int, high: int, limit: int | None = None
+    ) -> list[tuple[int, bytes]]:
+        self.reads += kind is Kind.NOTIFY
+        return self.inner.entries(cell, kind, low, high, limit)
+
+
+def test_while_it_waits_it_reads_one_cell_however_many_are_dirty(ground: Ground) -> None:
+    store, clock = CountingStore(ground.store), ScriptedClock()
+    repo = ground.repo(TABLES, store=store, clock=clock)
+    with repo.transaction() as t:
+        for number in range(600):
+            t.set(contents, f"other {number:03}", "text")
+    commit_ts = write(repo, "z")
+    store.scans = store.reads = 0
+    assert not is_answered(repo, commit_ts)
+    scans = store.scans
+    assert store.reads == 1
+    store.scans = store.reads = 0
+    with pytest.raises(NotAnsweredError):
+        repo.wait_answered(commit_ts, timeout=20)
+    assert store.scans == scans
+    assert store.reads == len(clock.slept) + 1 > 200
+
+
+@pytest.mark.parametrize("commit_ts", [None, 0, -1, 10**12, "5"])
+def test_a_timestamp_at_which_nothing_can_have_committed_is_refused(
+    repo: Repository, commit_ts: Any
+) -> None:
+    write(repo, "a")
+    with pytest.raises(UsageError):
+        repo.wait_answered(commit_ts)
+
+
+@pytest.mark.parametrize("options", [{"timeout": -1}, {"timeout": float("nan")}, {"depth": 0}])
+def test_a_wait_that_cannot_work_is_refused(repo: Repository, options: Any) -> None:
+    commit_ts = write(repo, "a")
+    with pytest.raises(ConflictingOptionsError):
+        repo.wait_answered(commit_ts, **options)
