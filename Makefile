@@ -5,7 +5,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo docs test test-all check simulate mutants crash fuzz anomalies corpus cluster bench lock clean venv
+.PHONY: help setup demo docs dist test test-all check simulate mutants crash fuzz anomalies corpus cluster bench lock clean venv
 MAKEFLAGS += --no-print-directory
 
 PYTHON ?=
@@ -73,6 +73,10 @@ bench: setup ## measure, and print a table and draw a plot for each benchmark
 
 docs: venv ## build the documentation site in build/site, strictly and without the network
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
+
+dist: setup ## build the wheel and the source archive in dist
+	@rm -rf dist
+	@$(BIN)/python -m hatchling build
 
 lock: venv ## remake requirements.lock after pyproject.toml changed (ARGS=--upgrade: newest versions)
 	@$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --group docs --universal \
