@@ -62,8 +62,18 @@ aliases, one row for each page that another page points to, captured or not, nam
 inlinks, one row for each page that is linked to, captured or not, named as in `pages`:
     source:ID     a page that links here: its URL, its anchors and the rel of the link
     tally         totals of the links that vouch for the page, if it is live or a redirect:
-                  {links, anchors: {text: count}}
-    changed       weak: the in-links of this page have changed
+                  {links, anchors: {text: count}}, with the `MOST_TEXTS` most frequent texts
+    large         there are so many in-links that changes are added to `tally`: 1; 2 if their texts
+                  are in `anchors`; see `webindex.observers.inlinks`
+    delta:N       changes that are not in `tally` yet: {links, anchors: {text: count}}
+    changed       weak: all in-links have to be counted: some have changed, or whether they count
+    added         weak: there are deltas
+
+anchors, the texts of the links to a page, if it is large and has more than `MOST_TEXTS` of them; rows
+are named as in `pages`:
+    texts:HH      {text: count} of the texts whose hash begins with HH
+    best          {HH: [-count, text]}: the most frequent text of `texts:HH` that is not in the
+                  tally; see `webindex.observers.texts`
 
 keys, what live pages have in common (§3.1), one row for each value:
     near/HEADING/HASH
@@ -144,7 +154,18 @@ aliases_changed: Final = aliases.weak_column("changed")
 inlinks: Final = Table("inlinks")
 source: Final = inlinks.family("source", JSON)
 tally: Final = inlinks.column("tally", JSON)
+large: Final = inlinks.column("large", int)
+delta: Final = inlinks.family("delta", JSON)
 inlinks_changed: Final = inlinks.weak_column("changed")
+inlinks_added: Final = inlinks.weak_column("added")
+
+MOST_TEXTS: Final = 64
+"""Texts of the links to one page that its tally has, and a document can show."""
+
+
+anchors: Final = Table("anchors")
+texts: Final = anchors.family("texts", JSON)
+best: Final = anchors.column("best", JSON)
 
 keys: Final = Table("keys")
 owner: Final = keys.column("owner", JSON)
@@ -181,6 +202,7 @@ SCHEMA: Final = [
     waiting,
     aliases,
     inlinks,
+    anchors,
     keys,
     clusters,
     hosts,
@@ -190,5 +212,5 @@ SCHEMA: Final = [
     *RENDERING,
 ]
 
-ADDED: Final = frozenset({"payloads", "waiting"} | {one.name for one in RENDERING})
+ADDED: Final = frozenset({"payloads", "waiting", "anchors"} | {one.name for one in RENDERING})
 """Tables that repositories of earlier versions lack; opening a repository adds them."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import lru_cache
+from hashlib import blake2b
 from itertools import combinations
 from typing import Any
 
@@ -61,10 +62,12 @@ class Index:
     """What a web index of some captures has to hold.
 
     `documents` are by the set of URLs that they stand for; so are `clusters` named in `cells`,
-    by their first URL, because their names in a repository are random.
+    by their first URL, because their names in a repository are random. `texts` are all texts of the
+    links that vouch for a page, by its row.
     """
 
     cells: Cells
+    texts: dict[str, Counter[str]]
     documents: dict[str, dict[str, Any]]
     pages: dict[str, Page]
 
@@ -150,7 +153,8 @@ def compute(captures: Iterable[Capture], ranks: Mapping[str, float] | None = Non
     redirecting = {url for url, pointer in pointers.items() if pointer["kind"] == "redirect"}
     for url in tallies.keys() & (pages.keys() | redirecting):
         count, anchors = tallies[url]
-        cells["inlinks", page_row(url), "tally"] = {"links": count, "anchors": dict(anchors)}
+        of_links = {text: anchors[text] for text in _most_frequent(anchors)}
+        cells["inlinks", page_row(url), "tally"] = {"links": count, "anchors": of_links}
 
     documents = {}
     owners: dict[str, dict[str, Any]] = {}
@@ -184,7 +188,8 @@ def compute(captures: Iterable[Capture], ranks: Mapping[str, float] | None = Non
         cells["keys", row, "near"] = bytes.fromhex("".join(sorted(texts)))
     for row, counter in live.items():
         cells["hosts", row, "live"] = counter
-    return Index(cells, documents, pages)
+    texts = {page_row(url): anchors for url, (_, anchors) in tallies.items()}
+    return Index(cells, texts, documents, pages)
 
 
 def described(one: Capture, url: str) -> dict[str, Any]:
@@ -276,6 +281,37 @@ def _tallies(pages: Mapping[str, Page]) -> dict[str, tuple[int, Counter[str]]]:
     return found
 
 
+def _most_frequent(texts: Mapping[str, int]) -> list[str]:
+    """The texts that count of those of one page."""
+    return sorted(texts, key=lambda text: (-texts[text], text))[: tables.MOST_TEXTS]
+
+
+def _large(found: Cells, expected: Index) -> Cells:
+    """The cells that serve to count links, of pages that were found to be large.
+
+    When a page becomes large depends on when its links were counted.
+    """
+    cells: Cells = {}
+    for (table, row, column), large in found.items():
+        if (table, column) != ("inlinks", "large") or (table, row, "tally") not in expected.cells:
+            continue
+        texts = expected.texts[row]
+        if len(texts) > tables.MOST_TEXTS:
+            large = 2
+        cells[table, row, column] = large
+        if large == 2:
+            best: dict[str, list[Any]] = {}
+            for text, number in texts.items():
+                part = blake2b(text.encode(), digest_size=1).hexdigest()
+                cells.setdefault(("anchors", row, f"texts:{part}"), {})[text] = number
+            for text in sorted(texts.keys() - _most_frequent(texts)):
+                part = blake2b(text.encode(), digest_size=1).hexdigest()
+                best[part] = min(best.get(part, [0, ""]), [-texts[text], text])
+            if best:
+                cells["anchors", row, "best"] = best
+    return cells
+
+
 def _document(
     group: list[Page],
     redirects: Mapping[str, set[str]],
@@ -300,12 +336,15 @@ def _document(
     count, anchors = 0, Counter[str]()
     for url in inside:
         links, texts = tallies.get(url, (0, Counter()))
-        count, anchors = count + links, anchors + texts
-    for page in group:
-        for link in page.links:
-            if link.rel == "follow" and link.url in inside:
-                count -= 1
-                anchors -= Counter(link.anchors)
+        within = [
+            link
+            for page in group
+            for link in page.links
+            if link.rel == "follow" and link.url == url
+        ]
+        count += links - len(within)
+        outside = texts - Counter(text for link in within for text in link.anchors)
+        anchors += Counter({text: outside[text] for text in _most_frequent(texts)})
     common = sorted(anchors.items(), key=lambda one: (-one[1], one[0]))
     return {
         "url": canonical.url,
@@ -337,7 +376,9 @@ def held(repo: Repository) -> Cells:
                     continue  # What a page was: see test_revisits.py.
                 if column in (tables.joined, tables.owner):
                     value = {**value, "cluster": names.get(value["cluster"])}
-                found[table.name, key, column.name] = _timeless(column.name, value)
+                if table is not tables.anchors:
+                    value = _timeless(column.name, value)
+                found[table.name, key, column.name] = value
     return found
 
 
@@ -365,6 +406,7 @@ def check(
     at_rest(repo, dead_lettered=dead_lettered)
     expected = compute(captures, ranks)
     found = held(repo)
+    expected.cells |= _large(found, expected)
     wrong = [
         f"{' / '.join(cell)}\n    found    {_short(found.get(cell))}"
         f"\n    expected {_short(expected.cells.get(cell))}"

@@ -18,9 +18,10 @@ from percola import ConflictError, Worker, inspection
 from webindex import tables
 from webindex.crawl.warc import Capture
 from webindex.load.transaction import Loaded, load_captures
-from webindex.observers import parse as observers
 from webindex.observers.clustering import join
 from webindex.observers.documents import assemble
+from webindex.observers.inlinks import count, invert
+from webindex.observers.parse import parse as parse_page
 from webindex.page.urls import page_id, page_row
 from webindex.sample import CHANGED_URL, CHANGED_WORDS, NEW_LINK, OLDER_URL, OLDER_WORDS
 from webindex.workers.processes import build_observers
@@ -343,7 +344,7 @@ def test_a_slow_assembly_cannot_overwrite_a_faster_one_that_found_nothing_new(
 
     def change_links(html: str, seconds: float) -> None:
         empty.load([page(source, html, seconds)])
-        for one in (observers.parse, observers.invert):
+        for one in (parse_page, invert):
             empty.repo.run(lambda t, one=one: one(t, page_row(source)))
 
     empty.load([page(target, WORDS), page(source, f"{WORDS} source")])
@@ -367,15 +368,15 @@ def test_a_count_does_not_commit_beside_a_move_of_its_page_to_another_cluster(
 ) -> None:
     target, source = "https://example.org/target", "https://example.org/source"
     empty.load([page(target, f"{WORDS} alone"), page(source, f'{WORDS} s <a href="{target}">x')])
-    for one in (observers.parse, join):
+    for one in (parse_page, join):
         empty.repo.run(lambda t, one=one: one(t, page_row(target)))
-    for one in (observers.parse, observers.invert):
+    for one in (parse_page, invert):
         empty.repo.run(lambda t, one=one: one(t, page_row(source)))
     slow = empty.repo.transaction()
-    observers.count(slow, page_row(target))
+    count(slow, page_row(target))
     # Meanwhile the page leaves for another cluster, whose document is made without that count.
     empty.load([page(target, f"{WORDS} s", 60)])
-    for one in (observers.parse, join):
+    for one in (parse_page, join):
         empty.repo.run(lambda t, one=one: one(t, page_row(target)))
     with pytest.raises(ConflictError):
         slow.commit()

@@ -34,7 +34,7 @@ from percola.recipes.applied import Applied, Change
 from percola.recipes.distinct import Distinct
 from percola.recipes.export import Entry, Export, Refused
 from percola.recipes.index import Index
-from percola.recipes.sums import Aggregate, Sums
+from percola.recipes.sums import Aggregate, Sums, shard_of
 from percola.recipes.tree import COUNTER, MAX, MIN, Monoid, Nodes, Tree, top
 from percola.repository import Repository
 from percola.transactions.snapshot import Snapshot
@@ -57,6 +57,7 @@ __all__ = [
     "Sums",
     "Tree",
     "check",
+    "shard_of",
     "top",
 ]
 

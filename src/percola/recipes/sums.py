@@ -289,7 +289,12 @@ class Sums(Generic[R]):
 
 
 def shard_of(start_ts: int, shards: int) -> int:
-    """The part that a transaction adds to: few transactions that run at a time share one."""
+    """The part that a transaction adds to: few transactions that run at a time share one.
+
+    Args:
+        start_ts: the transaction's.
+        shards: how many parts there are; the result is less.
+    """
     return (start_ts * 2_654_435_761 + _salt()) % 2**32 * shards >> 32
 
 

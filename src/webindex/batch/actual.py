@@ -15,7 +15,7 @@ from pyspark.core.rdd import RDD
 from webindex.batch.compare import Keyed, keyed, mentions
 from webindex.batch.digest import brief, canonical
 from webindex.batch.facts import Facts
-from webindex.batch.inlinks import Row
+from webindex.batch.inlinks import Row, for_large
 from webindex.batch.read import Found, Moment
 from webindex.page.urls import host
 from webindex.serving import ServingDocument, TantivyIndex
@@ -30,6 +30,7 @@ def plain_rows(moment: Moment, parts: int) -> RDD[Row]:
             moment.rows("plain", parts),
             moment.rows("aliases", parts),
             moment.rows("inlinks", parts),
+            moment.rows("anchors", parts),
             moment.rows("near", parts),
             moment.rows("hosts", 1),
         ]
@@ -40,6 +41,11 @@ def naming_rows(moment: Moment, parts: int) -> RDD[tuple[str, Row]]:
     """Every row that names a cluster, keyed by that name."""
     named = [moment.rows(selection, parts) for selection in ("joined", "owner", "clusters")]
     return moment.spark.sparkContext.union(named).map(_short).map(mentions)
+
+
+def for_large_pages(moment: Moment, parts: int) -> RDD[Row]:
+    """The cells that serve to count the links to large pages, as their in-links have them."""
+    return moment.rows("inlinks", parts).map(lambda one: Row(*one)).flatMap(for_large)
 
 
 def as_stored(cluster: Row) -> Row:

@@ -3,19 +3,28 @@
 A page's links are shuffled to their targets together with the cluster that the page is in. The
 target knows the cluster that it represents, as a member or as a redirect to one. So a link
 counts for a document if it leads into the cluster and does not come from it: each link is counted
-once, and no tally is summed up or corrected.
+once, and no tally is summed up or corrected. Of a target's texts only the `MOST_TEXTS` most frequent
+ones count, by all links that vouch for it.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 from pyspark.core.rdd import RDD
 
 from webindex.batch.facts import Facts
 from webindex.page.urls import page_id, page_row
+
+MOST_TEXTS: Final = 64
+"""Different texts of the links to one page that count."""
+
+IN_TALLY: Final = 1
+IN_ANCHORS: Final = 2
+"""Values of `inlinks.large`: where the texts of a large page are."""
 
 
 class Sent(NamedTuple):
@@ -104,7 +113,7 @@ def row_of(target: Target) -> Row:
         }
     count, anchors = _total(one for one in target.links if one.rel == "follow")
     if count and target.counted:
-        values["tally"] = {"links": count, "anchors": dict(anchors)}
+        values["tally"] = {"links": count, "anchors": dict(_most_frequent(anchors))}
     return Row("inlinks", page_row(target.url), values)
 
 
@@ -112,9 +121,12 @@ def share_of(target: Target) -> Iterator[tuple[str, Total]]:
     """What a target adds to the document of its cluster: links that come from elsewhere."""
     here = target.cluster
     if here is not None:
-        total = _total(one for one in target.links if one.rel == "follow" and one.cluster != here)
-        if total[0]:
-            yield here, total
+        follow = [one for one in target.links if one.rel == "follow"]
+        _, texts = _total(follow)
+        count, anchors = _total(one for one in follow if one.cluster != here)
+        if count:
+            shown = dict(_most_frequent(texts))
+            yield here, (count, Counter({t: n for t, n in anchors.items() if t in shown}))
 
 
 def added(one: Total, other: Total) -> Total:
@@ -128,3 +140,46 @@ def _total(links: Iterable[Sent]) -> Total:
         count += 1
         anchors.update(one.anchors)
     return count, anchors
+
+
+def _most_frequent(texts: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(texts.items(), key=lambda one: (-one[1], one[0]))[:MOST_TEXTS]
+
+
+# --- Large pages ----------------------------------------------------------------------------
+
+
+def for_large(found: Row) -> Iterator[Row]:
+    """What the row of a large page in `inlinks` has to have besides, and its row in `anchors`.
+
+    When a page becomes large depends on when its links were counted, so that it is large, and
+    that its texts are in `anchors`, is taken from the row. Both follow from its in-links, which are
+    compared themselves.
+    """
+    large = found.values.get("large")
+    if large is None or "tally" not in found.values:
+        return
+    texts = Counter[str]()
+    for column, link in found.values.items():
+        if column.startswith("source:") and link["rel"] == "follow":
+            texts.update(link["anchors"])
+    if len(texts) > MOST_TEXTS:
+        large = IN_ANCHORS
+    yield Row("inlinks", found.row, {"large": large})
+    if large == IN_ANCHORS:
+        yield Row("anchors", found.row, _in_anchors(texts))
+
+
+def _in_anchors(texts: Mapping[str, int]) -> dict[str, Any]:
+    """The cells of a page in `anchors`."""
+    shown = {text for text, _ in _most_frequent(texts)}
+    values: dict[str, Any] = {}
+    best: dict[str, Any] = {}
+    for text, number in texts.items():
+        part = hashlib.blake2b(text.encode(), digest_size=1).hexdigest()
+        values.setdefault(f"texts:{part}", {})[text] = number
+        if text not in shown:
+            best[part] = min(best.get(part, [0, ""]), [-number, text])
+    if best:
+        values["best"] = best
+    return values

@@ -12,8 +12,9 @@
     6   every live page in one cluster,     pages: joined (there or not) · clusters: member,
         none empty                          and whether there is one
     7   canonical page = election order     clusters: document (url) · pages: rank (of live ones)
-    8   anchors and counts = in-links       inlinks: tally · clusters: document (anchors,
-        without the cluster's own           inlinks)
+    8   anchors and counts = in-links       inlinks: tally, large, delta (none at rest) ·
+        without the cluster's own           anchors: texts, best · clusters: document (anchors,
+                                            inlinks)
     9   host counters = group-by            hosts: live
     10  search = clusters with a canonical  clusters: document (there or not, all other fields) ·
         page that may be indexed            the search index, epochs included
@@ -78,6 +79,10 @@ _INVARIANT_OF: Final = {
     ("clusters", "document.url"): 7,
     ("pages", "rank"): 7,
     ("inlinks", "tally"): 8,
+    ("inlinks", "large"): 8,
+    ("inlinks", "delta"): 8,
+    ("anchors", "texts"): 8,
+    ("anchors", "best"): 8,
     ("clusters", "document.anchors"): 8,
     ("clusters", "document.inlinks"): 8,
     ("hosts", "live"): 9,
@@ -105,7 +110,8 @@ def parts_of(row: Row) -> dict[str, str]:
     for column, value in row.values.items():
         if column in _UNORDERED:
             value = sorted(value)
-        if isinstance(value, dict):
+        # The keys of `anchors` are texts, of which some have the name of a field.
+        if isinstance(value, dict) and row.table != "anchors":
             value = timeless(value)
         if column in _BY_FIELD:
             parts[column] = THERE

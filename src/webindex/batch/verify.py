@@ -137,10 +137,11 @@ class _Comparison:
         whole = self._job.run(
             Progress("Finding the clusters", 0, 0), lambda: whole_index(facts, self._parts)
         )
-        plain, naming, captured = self._job.run(
+        plain, large, naming, captured = self._job.run(
             Progress("Looking at the tables"),
             lambda: (
                 found.plain_rows(moment, self._parts),
+                found.for_large_pages(moment, self._parts),
                 found.naming_rows(moment, self._parts),
                 moment.rows("captured", self._parts),
             ),
@@ -154,6 +155,7 @@ class _Comparison:
                 keyed
             ),
             facts.flatMap(found.given_parts),
+            large.map(keyed),
         ]
         self._add_named(repo, naming, whole, there, wanted)
         self._add_crawl(repo, captured, list(files), there, wanted)

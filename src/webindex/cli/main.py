@@ -70,6 +70,7 @@ _STEPS: Final = {
     "pages.join": "to cluster",
     "pages.links": "to invert",
     "inlinks.changed": "to count",
+    "inlinks.added": "to add to counts",
     "clusters.changed": "to assemble",
     "outbox.ready": "to export",
     "renders.due": "to render",

@@ -139,11 +139,15 @@ def _redirects(aliases: Iterable[Row[str]]) -> set[str]:
 def _links_to(
     t: Transaction, rows: Mapping[str, str], inside: set[str]
 ) -> tuple[int, Counter[str]]:
-    """Count links from outside a cluster to any URL of it, and their anchors."""
+    """Count links from outside a cluster to any URL of it, and the anchors in their tallies."""
     links = 0
     anchors: Counter[str] = Counter()
-    for tally in t.get_many((tables.tally, page_row(url)) for url in inside):
+    tallies = {}
+    for url, tally in zip(
+        inside, t.get_many((tables.tally, page_row(url)) for url in inside), strict=True
+    ):
         if tally is not None:
+            tallies[url] = tally["anchors"]
             links += tally["links"]
             anchors.update(tally["anchors"])
     if len(inside) > 1:
@@ -153,5 +157,6 @@ def _links_to(
             for url, words, rel in standing or []:
                 if rel == "follow" and url in inside:
                     links -= 1
-                    anchors.subtract(words)
+                    counted = tallies.get(url, {})
+                    anchors.subtract(text for text in words if text in counted)
     return max(0, links), +anchors

@@ -23,6 +23,7 @@ STEPS: Final[Mapping[str, str]] = {
     "pages.join": "to join a cluster",
     "pages.links": "to have its links inverted",
     "inlinks.changed": "to have its in-links counted",
+    "inlinks.added": "to have changes of its in-links added up",
     "clusters.changed": "to have its document assembled",
     "outbox.ready": "to be exported to search",
     "journal.trim": "to have its old entries removed",

@@ -31,7 +31,8 @@ from webindex.load.settling import offer, settle, wake
 from webindex.observers.clustering import join
 from webindex.observers.documents import assemble
 from webindex.observers.export import export_to
-from webindex.observers.parse import count, invert, parse
+from webindex.observers.inlinks import add_links, count, invert
+from webindex.observers.parse import parse
 from webindex.observers.redirects import follow, resolve
 from webindex.rendering.browser import Browser
 from webindex.rendering.dependencies import dependency_observers
@@ -84,6 +85,7 @@ def build_observers(index: TantivyIndex, *, resources: bool = False) -> list[Obs
         join,
         invert,
         count,
+        add_links,
         assemble,
         trim,
         export_to(index),
