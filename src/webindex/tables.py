@@ -69,8 +69,8 @@ inlinks, one row for each page that is linked to, captured or not, named as in `
     changed       weak: all in-links have to be counted: some have changed, or whether they count
     added         weak: there are deltas
 
-anchors, the texts of the links to a page, if it is large and has more than `MOST_TEXTS` of them; rows
-are named as in `pages`:
+anchors, the texts of the links to a page, if it is large and has more than `MOST_TEXTS` of them;
+rows are named as in `pages`:
     texts:HH      {text: count} of the texts whose hash begins with HH
     best          {HH: [-count, text]}: the most frequent text of `texts:HH` that is not in the
                   tally; see `webindex.observers.texts`

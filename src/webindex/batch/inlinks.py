@@ -3,8 +3,8 @@
 A page's links are shuffled to their targets together with the cluster that the page is in. The
 target knows the cluster that it represents, as a member or as a redirect to one. So a link
 counts for a document if it leads into the cluster and does not come from it: each link is counted
-once, and no tally is summed up or corrected. Of a target's texts only the `MOST_TEXTS` most frequent
-ones count, by all links that vouch for it.
+once, and no tally is summed up or corrected. Of a target's texts only the `MOST_TEXTS` most
+frequent ones count, by all links that vouch for it.
 """
 
 from __future__ import annotations

@@ -215,20 +215,17 @@ def add_links(t: Transaction, row: str) -> None:
     for one in deltas.values():
         changes.update(one["anchors"])
     changes = _without_zeros(changes)
-    anchors: Mapping[str, int] | None = None
-    if links >= LARGE // 2:
-        if large == _IN_ANCHORS:
-            anchors = Texts(t, row, before["anchors"]).add(changes)
-        else:
-            changes.update(before["anchors"])
-            anchors = _without_zeros(changes)
-            if min(anchors.values(), default=0) < 0:
-                anchors = None
-    if anchors is None:
-        # No longer large; or a text would have fewer links than none: one of them was entered
-        # while the page became large, and `count` has still to see it.
+    if links < LARGE // 2:
         t.notify(tables.inlinks_changed, row)
         return
+    # Less than none of a text: a link is taken back that was entered while the page became large,
+    # and that `count` has still to see.
+    anchors: Mapping[str, int]
+    if large == _IN_ANCHORS:
+        anchors = Texts(t, row, before["anchors"]).add(changes)
+    else:
+        changes.update(before["anchors"])
+        anchors = +changes
     if len(anchors) > tables.MOST_TEXTS:
         t.set(tables.large, row, _IN_ANCHORS)
         plant(t, row, anchors)

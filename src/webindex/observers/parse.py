@@ -14,8 +14,8 @@ causes no work after `parse`.
 
 This module parses pages. `webindex.load.settling` resolves revisits, pages for which a crawler
 recorded only that they are like another capture. `webindex.observers.inlinks` inverts the links
-between pages and counts them, `webindex.observers.redirects` resolves redirects and canonical pages,
-`webindex.observers.clustering` finds the pages that are one document,
+between pages and counts them, `webindex.observers.redirects` resolves redirects and canonical
+pages, `webindex.observers.clustering` finds the pages that are one document,
 `webindex.observers.documents` assembles it, and `webindex.observers.export` writes it to the search
 index.
 """

@@ -4,10 +4,10 @@
                  texts:3b    …
                  best        {"3a": [-12, "To the start"], …}
 
-The tally has the first `MOST_TEXTS` texts, by number and then by name. Of the others, only the first
-one of each part is a candidate for a place there, and `best` has these. So a change reads and
-writes the part of its text, `best`, and the parts of texts that enter the tally: three cells of 256
-in most cases, and never all of them. Each grows with the number of texts divided by 256.
+The tally has the first `MOST_TEXTS` texts, by number and then by name. Of the others, only the
+first one of each part is a candidate for a place there, and `best` has these. So a change reads and
+writes the part of its text, `best`, and the parts of texts that enter the tally: two or three cells
+of 257. Each part grows with the number of texts divided by 256.
 
 Only runs that write the page's tally come here, so they conflict with each other, and no cell here
 needs a guard of its own.
@@ -89,13 +89,8 @@ class Texts:
         self._best: dict[str, _Item] = t.get(tables.best, row) or {}
         self._read: dict[str, dict[str, int]] = {}
 
-    def add(self, changes: Mapping[str, int]) -> dict[str, int] | None:
-        """Add to the numbers of some texts, and return those that the tally has to show.
-
-        Returns None, and writes nothing, if a number would fall below zero.
-        """
-        if any(self._part(part_of(text)).get(text, 0) + n < 0 for text, n in changes.items()):
-            return None
+    def add(self, changes: Mapping[str, int]) -> dict[str, int]:
+        """Add to the numbers of some texts, and return those that the tally has to show."""
         before = dict(self._best)
         for text, change in changes.items():
             self._change(text, change)
@@ -114,9 +109,9 @@ class Texts:
     def _change(self, text: str, change: int) -> None:
         part = part_of(text)
         texts = self._part(part)
-        texts[text] = texts.get(text, 0) + change
-        if not texts[text]:
-            del texts[text]
+        number = texts.pop(text, 0) + change
+        if number > 0:
+            texts[text] = number
         self._shown.pop(text, None)
         self._look_for_best(part)
         # The first of the texts that are not shown enters, while there is room or it goes before

@@ -1,0 +1,133 @@
+"""Mistakes in the counting of links."""
+
+from tests.planted.planted import Planted
+
+_FILE = "src/webindex/observers/inlinks.py"
+_TESTS = "tests/webindex/test_inlinks.py"
+_ANY = f"{_TESTS}::test_links_are_counted_once_whatever_runs_between_the_steps"
+_TEXTS = f"{_TESTS}::test_the_texts_shown_are_the_most_frequent_ones_after_any_changes"
+_URLS = f"{_TESTS}::test_of_the_texts_of_each_url_of_a_document_the_most_frequent_count"
+
+PLANTED = [
+    Planted(
+        "delta-of-new-link-only",
+        "What a page linked to before is not taken back from a large target.",
+        file=_FILE,
+        old="_add_delta(t, target, before, after)\n    if wanted",
+        new="_add_delta(t, target, None, after)\n    if wanted",
+        tests=[_ANY],
+    ),
+    Planted(
+        "delta-overwritten",
+        "A transaction's difference replaces what is in the delta already.",
+        file=_FILE,
+        old="so_far = t.get(column, target) or {",
+        new="so_far = {",
+        tests=[_ANY],
+    ),
+    Planted(
+        "large-read-for-nothing",
+        "A page that has read that its target is not large notifies as if it had written a delta.",
+        file=_FILE,
+        old="            t.notify(tables.inlinks_changed, target)",
+        new="            t.notify(tables.inlinks_added, target)",
+        tests=[f"{_TESTS}::test_a_link_entered_while_its_target_becomes_large_is_counted"],
+    ),
+    Planted(
+        "counted-deltas-kept",
+        "A count of all links leaves the deltas of those that it has read.",
+        file=_FILE,
+        old="""    for shard in found.family(tables.delta):
+        t.delete""",
+        new="""    for shard in ():
+        t.delete""",
+        tests=[
+            f"{_TESTS}::test_a_count_takes_the_deltas_that_it_has_seen_and_leaves_later_ones",
+            _ANY,
+        ],
+    ),
+    Planted(
+        "added-deltas-kept",
+        "Deltas that were added to a tally stay, and are added again.",
+        file=_FILE,
+        old="""    for shard in deltas:
+        t.delete""",
+        new="""    for shard in ():
+        t.delete""",
+        tests=[_ANY],
+    ),
+    Planted(
+        "count-without-guard",
+        "A count that finds the tally right does not conflict with a slower one that does not.",
+        file=_FILE,
+        old="before = t.get_for_update(tables.tally, row)\n    if before is None:",
+        new="before = t.get(tables.tally, row)\n    if before is None:",
+        tests=[
+            f"{_TESTS}::test_a_slow_count_cannot_restore_links_that_a_faster_one_found_unchanged"
+        ],
+    ),
+    Planted(
+        "first-count-without-guard",
+        "The first count of a page does not conflict with the page's end.",
+        file=_FILE,
+        old="        t.get_for_update(tables.fingerprint if live",
+        new="        t.get(tables.fingerprint if live",
+        tests=[f"{_TESTS}::test_a_slow_count_cannot_leave_a_tally_on_a_page_that_has_gone"],
+    ),
+    Planted(
+        "large-forever",
+        "A page with few links is still called large, and its links are never all read.",
+        file=_FILE,
+        old="    if links < LARGE // 2:\n",
+        new="    if not links:\n",
+        tests=[f"{_TESTS}::test_a_page_that_loses_most_of_its_links_is_no_longer_large"],
+    ),
+    Planted(
+        "large-counted-whole",
+        "A page does not become large: every link costs a look at all others.",
+        file=_FILE,
+        old="    if links > (LARGE if",
+        new="    if links > (10**9 if",
+        tests=[f"{_TESTS}::test_one_more_link_to_a_large_page_does_not_read_the_others"],
+    ),
+    Planted(
+        "texts-left-behind",
+        "The texts of a page that is no longer large stay in `anchors`.",
+        file=_FILE,
+        old="plant(t, row, anchors if now_large == _IN_ANCHORS else {})",
+        new="plant(t, row, anchors) if now_large == _IN_ANCHORS else None",
+        tests=[_ANY],
+    ),
+    Planted(
+        "demoted-text-forgotten",
+        "A text that leaves the tally is no candidate for returning.",
+        file="src/webindex/observers/texts.py",
+        old="                self._best[part_of(last[1])] = last\n",
+        new="",
+        tests=[_TEXTS],
+    ),
+    Planted(
+        "next-candidate-forgotten",
+        "When a text enters the tally, the next one of its part is not looked for.",
+        file="src/webindex/observers/texts.py",
+        old="= -entering[0]\n            self._look_for_best(part)",
+        new="= -entering[0]\n            self._best.pop(part)",
+        tests=[_TEXTS],
+    ),
+    Planted(
+        "candidate-kept",
+        "A text whose number changes stays the candidate that it was.",
+        file="src/webindex/observers/texts.py",
+        old="        self._shown.pop(text, None)\n        self._look_for_best(part)",
+        new="        if self._shown.pop(text, None):\n            self._look_for_best(part)",
+        tests=[_TEXTS],
+    ),
+    Planted(
+        "inside-texts-of-any-url",
+        "A link within a document is taken back from texts of another URL of it.",
+        file="src/webindex/observers/documents.py",
+        old="text for text in words if text in counted)",
+        new="words)",
+        tests=[_URLS],
+    ),
+]
