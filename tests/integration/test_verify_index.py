@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from click.testing import CliRunner
@@ -33,7 +34,9 @@ from webindex.batch.verdict import Verdict
 from webindex.batch.verify import verify
 from webindex.cli.verify import verify_command
 from webindex.crawl.warc import NotAWarcError
+from webindex.observers import inlinks
 from webindex.observers.documents import tell
+from webindex.observers.texts import part_of, plant
 from webindex.page.urls import host, page_id, page_row
 from webindex.workers.processes import build_observers, open_index, open_repository
 
@@ -65,7 +68,17 @@ def worked_off(tmp_path_factory: pytest.TempPathFactory, crawled: Path) -> Path:
     folder = tmp_path_factory.mktemp("index") / "repo"
     with open_repository(str(folder), create=True) as repo:
         load(repo, crawled)
-        work(repo)
+        with mock.patch.object(inlinks, "LARGE", 2):  # some pages of this small crawl are
+            work(repo)
+
+        def texts_apart(t: Transaction) -> None:
+            """Have the texts of the links to a large page where those of more texts are."""
+            row = page_row(f"{SITE}/old")
+            assert t.get(tables.large, row) == 1
+            t.set(tables.large, row, 2)
+            plant(t, row, (t.get(tables.tally, row) or {})["anchors"])
+
+        repo.run(texts_apart)
 
         def ranks(t: Transaction) -> None:
             for path in ("/p1-copy", "/p2"):
@@ -220,6 +233,11 @@ def test_each_seeded_bug_is_caught_by_its_invariant_and_no_other(
     bugs.seed(7, tables.document, cluster("/p1"), other, "url", told_of=name)
     bugs.seed(7, tables.rank, row("/gone"), lambda _: {"value": 1.0, "run": 1})
     bugs.seed(8, tables.tally, row("/p0"), but("links", 1))
+    bugs.seed(8, tables.delta["1"], row("/p0"), lambda _: {"links": 1, "anchors": {}})
+    part = tables.texts[part_of("the old address")]
+    bugs.seed(8, part, row("/old"), but("the old address", 1))
+    bugs.seed(8, tables.best, row("/old"), lambda _: {"00": [-1, "never"]})
+    bugs.seed(8, tables.large, row("/dead"), lambda _: 1)
     name = smallest("/p3")
     bugs.seed(8, tables.document, cluster("/p3"), but("inlinks", 1), "inlinks", told_of=name)
     bugs.seed(9, tables.live, counted, but("pages", 1))

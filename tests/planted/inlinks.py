@@ -123,6 +123,14 @@ PLANTED = [
         tests=[_TEXTS],
     ),
     Planted(
+        "fewer-links-overlooked",
+        "A text in the tally keeps its place when fewer links have it.",
+        file="src/webindex/observers/texts.py",
+        old="if 0 < self._shown.get(text, 0) <= number:",
+        new="if number and text in self._shown:",
+        tests=[_TEXTS],
+    ),
+    Planted(
         "inside-texts-of-any-url",
         "A link within a document is taken back from texts of another URL of it.",
         file="src/webindex/observers/documents.py",

@@ -41,11 +41,15 @@ from webindex.observers.redirects import is_counted
 from webindex.observers.texts import Texts, first, part_of, plant
 from webindex.page.urls import page_id, page_row
 
-__all__ = ["COUNT_SECONDS", "LARGE", "add_links", "count", "invert"]
+__all__ = ["ADD_SECONDS", "COUNT_SECONDS", "LARGE", "add_links", "count", "invert"]
 
 COUNT_SECONDS: Final = 300.0
-"""While pages wait to be parsed, links are counted at most this often: a bulk load changes those
-of a popular page thousands of times, and each new result assembles and exports a document."""
+"""While pages wait to be parsed, links to pages that are not large are counted at most this often.
+A bulk load changes those of nearly every page again and again, and each new result assembles and
+exports a document."""
+
+ADD_SECONDS: Final = 10.0
+"""The same for large pages, of which there are few."""
 
 LARGE: Final = 128
 """A page with more in-links is large, until less than half as many are left."""
@@ -198,7 +202,7 @@ def _read_ahead_deltas(t: Snapshot, rows: Sequence[str]) -> None:
     t.get_many(cells)
 
 
-@observer(tables.inlinks_added, batch=tables.BATCH, defer=COUNT_SECONDS, ahead=_read_ahead_deltas)
+@observer(tables.inlinks_added, batch=tables.BATCH, defer=ADD_SECONDS, ahead=_read_ahead_deltas)
 def add_links(t: Transaction, row: str) -> None:
     """Add the deltas of a large page to its tally."""
     before = t.get_for_update(tables.tally, row)

@@ -86,22 +86,22 @@ class Texts:
         self._t: Final = t
         self._row: Final = row
         self._shown = dict(shown)
-        self._best: dict[str, _Item] = t.get(tables.best, row) or {}
-        self._read: dict[str, dict[str, int]] = {}
+        self._parts: dict[str, dict[str, int]] = {}
+        self._found: dict[str, _Item] | None = None
+        self._best: dict[str, _Item] = {}
 
     def add(self, changes: Mapping[str, int]) -> dict[str, int]:
         """Add to the numbers of some texts, and return those that the tally has to show."""
-        before = dict(self._best)
         for text, change in changes.items():
             self._change(text, change)
         for part in sorted({part_of(text) for text in changes}):
-            if texts := self._read[part]:
-                self._t.set(tables.texts[part], self._row, dict(sorted(texts.items())))
+            if texts := self._parts[part]:
+                self._t.set(tables.texts[part], self._row, texts)
             else:
                 self._t.delete(tables.texts[part], self._row)
-        if self._best != before:
+        if self._best != (self._found or {}):
             if self._best:
-                self._t.set(tables.best, self._row, dict(sorted(self._best.items())))
+                self._t.set(tables.best, self._row, self._best)
             else:
                 self._t.delete(tables.best, self._row)
         return self._shown
@@ -112,6 +112,12 @@ class Texts:
         number = texts.pop(text, 0) + change
         if number > 0:
             texts[text] = number
+        if 0 < self._shown.get(text, 0) <= number:
+            self._shown[text] = number
+            return
+        if self._found is None:
+            self._found = self._t.get(tables.best, self._row) or {}
+            self._best = dict(self._found)
         self._shown.pop(text, None)
         self._look_for_best(part)
         # The first of the texts that are not shown enters, while there is room or it goes before
@@ -136,6 +142,6 @@ class Texts:
             self._best[part] = found
 
     def _part(self, part: str) -> dict[str, int]:
-        if part not in self._read:
-            self._read[part] = dict(self._t.get(tables.texts[part], self._row) or {})
-        return self._read[part]
+        if part not in self._parts:
+            self._parts[part] = dict(self._t.get(tables.texts[part], self._row) or {})
+        return self._parts[part]
