@@ -52,7 +52,7 @@ ADD_SECONDS: Final = 10.0
 """The same for large pages, of which there are few."""
 
 LARGE: Final = 128
-"""A page with more in-links is large, until less than half as many are left."""
+"""A page with more in-links is large, until none counts, or a count finds half as many."""
 
 _DELTAS: Final = 64
 """Cells for the deltas of one page: transactions that run at a time rarely write the same one."""
@@ -94,6 +94,8 @@ def invert(t: Transaction, row: str) -> None:
         else:
             anchors, rel = after
             t.set(me, target, {"url": found["url"], "anchors": anchors, "rel": rel})
+        if not (_counts(before) or _counts(after)):
+            continue
         if t.get(tables.large, target) is None:
             t.notify(tables.inlinks_changed, target)
         else:
@@ -121,14 +123,18 @@ def _changed(
     }
 
 
+def _counts(link: _Link | None) -> bool:
+    return link is not None and link[1] == "follow"
+
+
 def _add_delta(t: Transaction, target: str, before: _Link | None, after: _Link | None) -> None:
     """Add the difference between two states of a link to a delta of its target."""
     links = 0
     anchors: Counter[str] = Counter()
-    if before is not None and before[1] == "follow":
+    if before is not None and _counts(before):
         links -= 1
         anchors.subtract(before[0])
-    if after is not None and after[1] == "follow":
+    if after is not None and _counts(after):
         links += 1
         anchors.update(after[0])
     anchors = _without_zeros(anchors)
@@ -169,13 +175,14 @@ def count(t: Transaction, row: str) -> None:
         t.delete(tables.delta[shard], row)
     links = 0
     anchors: Counter[str] = Counter()
+    sources = found.family(tables.source)
     if counted:
-        for link in found.family(tables.source).values():
+        for link in sources.values():
             if link["rel"] == "follow":
                 links += 1
                 anchors.update(link["anchors"])
     large = found.get(tables.large)
-    if links > (LARGE if large is None else LARGE // 2):
+    if links and len(sources) > (LARGE if large is None else LARGE // 2):
         now_large = _IN_ANCHORS if len(anchors) > tables.MOST_TEXTS else _IN_TALLY
         if large != now_large:
             t.set(tables.large, row, now_large)
@@ -219,7 +226,7 @@ def add_links(t: Transaction, row: str) -> None:
     for one in deltas.values():
         changes.update(one["anchors"])
     changes = _without_zeros(changes)
-    if links < LARGE // 2:
+    if links <= 0:
         t.notify(tables.inlinks_changed, row)
         return
     # Less than none of a text: a link is taken back that was entered while the page became large,
