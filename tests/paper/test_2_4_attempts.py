@@ -47,7 +47,7 @@ def test_n5_any_number_of_failing_cells_ends_within_so_many_attempts_each(
     calls: Counter[str] = Counter()
     too_many: list[str] = []
 
-    @observer(contents)
+    @observer(contents, batch=1)
     def broken(t: Transaction, row: str) -> None:
         clock.now += 0.01  # A pass takes longer than the back-off.
         calls[row] += 1

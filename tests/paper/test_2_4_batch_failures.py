@@ -12,19 +12,21 @@ from doubling import (
     ROWS,
     TABLES,
     commits,
+    commits_in_order,
     count,
     dirty,
     double,
     drain,
     make,
     notify,
+    poke,
     runs,
     targets,
     totals,
 )
 from stores import DEADLINE, Ground, ScriptedClock
 
-from percola import Repository, Transaction, Worker
+from percola import Repository, Transaction, Worker, observer
 from percola.cells import Kind
 from percola.inspection import failures
 from percola.observers import observer as observers
@@ -63,6 +65,46 @@ def test_n5_one_row_that_fails_takes_no_other_row_of_its_batch_along(
     assert count(worker, "observer_conflicts") == 0
     assert max(calls[row] for row in ROWS if row != "row 4") <= 2
     assert ground.left_over(targets, Kind.NOTIFY) == []
+
+
+def test_n5_a_row_that_fails_first_is_called_as_often_as_without_batches(
+    ground: Ground, repo: Repository
+) -> None:
+    """No other row is in its batch yet, so it is a run like any other."""
+    calls: Counter[str] = Counter()
+
+    def broken(t: Transaction, row: str) -> None:
+        calls[row] += 1
+        raise ValueError("the service is down")
+
+    notify(repo, *ROWS)
+    worker = drain(repo, make(broken), attempts=3, first_wait=0.01, longest_wait=0.02)
+    assert calls == dict.fromkeys(ROWS, 3)
+    assert count(worker, "observer_failures") == 3 * 8
+    assert count(worker, "observer_batches_split") == 0
+    assert {failure.cell.row.decode() for failure in failures(repo)} == set(ROWS)
+    assert {failure.attempts for failure in failures(repo)} == {3}
+    assert ground.left_over(targets, Kind.NOTIFY) == []
+
+
+@only_near("it is the runner's matter, and takes many transactions")
+def test_after_a_failed_batch_rows_run_one_by_one_and_then_batches_grow_slowly(
+    still: Repository,
+) -> None:
+    calls = 0
+
+    def careful(t: Transaction, row: str) -> None:
+        nonlocal calls
+        calls += 1
+        double(t, row)
+        if calls == 14:  # The sixth row of the second batch.
+            raise ValueError("once")
+
+    notify(still, *(f"row {number:02}" for number in range(60)))
+    worker = drain(still, observer(poke, name="double")(careful), attempts=1)
+    assert list(failures(still)) == []
+    assert count(worker, "observer_batches_split") == 1
+    assert commits_in_order(still) == [8, *[1] * 6, 2, 4, 5, 6, 7, 8, 9, 5]
 
 
 def test_n5_a_success_in_a_batch_removes_the_failure_that_it_has_made_up_for(

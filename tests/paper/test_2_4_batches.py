@@ -1,4 +1,4 @@
-"""§2.4: several dirty rows of a column in one transaction (`@observer(…, batch=N)`)."""
+"""§2.4: several dirty rows of a column in one transaction, up to `@observer(…, batch=N)`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from doubling import (
     ROWS,
     TABLES,
     commits,
+    commits_in_order,
     count,
     dirty,
     double,
@@ -80,10 +81,36 @@ def test_a_batch_may_be_larger_than_what_a_scan_reads_at_once(still: Repository)
     assert commits(still)[0] > 64
 
 
-def test_without_a_batch_each_row_has_a_transaction_of_its_own(repo: Repository) -> None:
+def test_with_a_batch_of_one_each_row_has_a_transaction_of_its_own(repo: Repository) -> None:
     notify(repo, *ROWS)
-    drain(repo, observer(poke)(double))
+    drain(repo, observer(poke, batch=1)(double))
     assert commits(repo) == [1] * 8
+
+
+@only_near("each row of a chunk costs calls, and a network store's chunks are no other")
+def test_an_observer_without_options_has_batches_that_grow_while_rows_wait(
+    still: Repository,
+) -> None:
+    one = observer(poke, name="double")(double)
+    worker = Worker(still, [one], threads=1)
+    rows = [f"row {number:02}" for number in range(60)]
+    notify(still, *rows)
+    worker.run_until_idle()
+    assert commits_in_order(still) == [8, 16, 32, 4]
+    notify(still, *rows)
+    worker.run_until_idle()
+    assert commits_in_order(still) == [60]
+    assert count(worker, "observer_batches") == 5
+
+
+def test_rows_that_come_one_by_one_run_one_by_one(still: Repository) -> None:
+    """Nothing waits for company."""
+    worker = Worker(still, [observer(poke, name="double")(double)], threads=1)
+    for row in ROWS:
+        notify(still, row)
+        worker.run_until_idle()
+    assert commits(still) == [1] * 8
+    assert count(worker, "observer_batches") == 0
 
 
 def test_the_rows_of_a_batch_see_one_snapshot_and_what_the_rows_before_have_written(

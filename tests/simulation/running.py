@@ -10,10 +10,17 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import Final
 
-from percola.testing.simulation import READ_AHEAD, FaultKind, Result, Simulation, shrink_run, tell
+from percola.testing.simulation import (
+    BATCHED,
+    READ_AHEAD,
+    FaultKind,
+    Result,
+    Simulation,
+    shrink_run,
+    tell,
+)
 from tests.simulation.workloads import WORKLOADS
 from tests.simulation.workloads.ahead import ReadingAhead
-from tests.simulation.workloads.batches import BATCHED
 from tests.simulation.workloads.collapsing import COLLAPSED
 from tests.simulation.workloads.collecting import COLLECTED
 from tests.simulation.workloads.columns import TOGETHER

@@ -62,6 +62,13 @@ def commits(repo: Repository) -> list[int]:
     return sorted(found.values(), reverse=True)
 
 
+def commits_in_order(repo: Repository) -> list[int]:
+    """The same, the earliest first."""
+    snapshot = repo.snapshot()
+    found = Counter(snapshot.version(total, row) for row in totals(repo))
+    return [found[version] for version in sorted(found)]
+
+
 def count(worker: Worker, metric: str) -> float:
     """One of the worker's counters, for the observer."""
     return worker.metrics.counts().get(metric, {}).get("double", 0)

@@ -25,24 +25,23 @@ After the commit, and only then, the notify entries at or below start_ts are rem
 on a store with one-step commit, in the same step). A notify entry is a hint: if one is left
 over, the acknowledgment shows that there is nothing to do.
 
-An observer may answer several dirty rows of its column in one transaction:
+If several rows of its column are dirty, an observer answers some of them in one transaction. Small
+runs spend most of their time on begin and commit, and a batch has one of each. A batch takes the
+rows that are dirty now and never waits for more; `percola.observers.runner` describes how batches
+grow, and how a failed one is handled. An observer may have smaller ones, or none:
 
-    @observer(inlinks_changed, batch=32)
-
-Small runs spend most of their time on begin and commit, and a batch has one of each. A batch takes
-the rows that are dirty now and never waits for more; `percola.observers.runner` describes how a
-failed batch is handled.
+    @observer(inlinks_changed, batch=1)
 
 An observer that is triggered by many changes, and whose result is not urgent, may be debounced:
 
-    @observer(inlinks_changed, batch=32, defer=10.0)
+    @observer(inlinks_changed, defer=10.0)
 
 While a worker finds other work, it scans such a column only every so many seconds, so that a
 hundred changes of one row are answered by one run. When it has been idle for a moment, it scans it.
 
 On a store behind a network, what past runs read of their own rows is prefetched for all rows of a
 batch at once (`percola.transactions.prefetch`). Only the program knows which other rows a run will
-read: on such a store, `@observer(refresh, batch=32, ahead=read_ahead)` calls `read_ahead(t, rows)`
+read: on such a store, `@observer(refresh, ahead=read_ahead)` calls `read_ahead(t, rows)`
 before the runs.
 
 An observer that waits for an external system, such as a search index, may run on a dedicated
@@ -65,6 +64,9 @@ from percola.transactions.transaction import Transaction
 
 ObserverFunction = Callable[[Transaction, R], object]
 AheadFunction = Callable[[Snapshot, Sequence[R]], object]
+
+BATCH: Final = 64
+"""How many rows a batch has at most unless the observer says otherwise."""
 
 _BATCH_SECONDS: Final = 0.05
 _BATCH_CELLS: Final = 1000
@@ -111,7 +113,7 @@ class Observer(Generic[R]):
     column: ObservedColumn[R]
     function: ObserverFunction[R]
     name: str
-    batch: int = 1
+    batch: int = BATCH
     defer: float = 0.0
     share: float = 1.0
     apart: bool = False
@@ -372,7 +374,7 @@ def observer(
     column: ObservedColumn[R],
     *others: ObservedColumn[R],
     name: str | None = None,
-    batch: int = 1,
+    batch: int = BATCH,
     defer: float = 0.0,
     share: float = 1.0,
     apart: bool = False,
@@ -384,12 +386,16 @@ def observer(
         column: an observed or a weak column.
         others: further columns of the same table: one run answers the changes of all of them in
             a row.
-        batch: how many dirty rows one transaction may answer. The function is
-            called for one row after the other, with the same transaction: each call sees the same
-            snapshot and the writes of the calls before it. They commit together. If the batch
-            fails, for any reason, each row runs again in its own transaction, so the function may
-            be called more often than it commits, as is the case without batches. Use it for many
-            small runs; in a batch of large runs, each waits for all others.
+        batch: how many dirty rows one transaction may answer at most. A row that is dirty alone
+            runs alone; while rows wait, batches grow from 8 rows to this number, and a batch ends
+            after 50 ms or about 1 MiB of writes. The function is called for one row after the
+            other, with the same transaction: each call sees the same snapshot and the writes of the
+            calls before it. They commit together. If the batch fails, for any reason, each row runs
+            again in its own transaction, so the function may be called more often than it commits,
+            as is the case without batches. 1: each row has a transaction, and so a `start_ts`, of
+            its own. Use it where a run has effects outside of the repository that should not be
+            repeated because another row failed, or is so long that no other row should wait for it.
+            Rows of a column that several observers share run one by one.
         defer: seconds for which a worker may leave its column's changes unhandled while it finds
             other work (a debounce). Where several observers share a column, the shortest counts.
         share: cap on its part of a worker's time while the worker finds other work. After a run of

@@ -14,8 +14,12 @@ other dirty cells of these columns, and answers those that no other observer obs
 
 A batch of several rows of a column is one transaction. If it conflicts or one of its rows raises,
 nothing of it was committed, and each row runs alone, by the rules above: no row fails, or is
-dead-lettered, because of another. A row joins no batch until it has run successfully, and an
-observer whose batches conflict gets smaller batches for a while.
+dead-lettered, because of another. A row joins no batch until it has run successfully.
+
+The size of an observer's batches follows its queue and its failures, as a TCP connection's window
+follows the network. It doubles with each batch that fills it, up to `Observer.batch`; after a batch
+that failed, the next runs are single ones, and it doubles up to half of what failed and then grows
+by one (`_BatchSize`).
 """
 
 from __future__ import annotations
@@ -48,7 +52,7 @@ if TYPE_CHECKING:
     from percola.observers.metrics import WorkerMetrics
 
 _CONFLICTS: Final = 8
-_SMALLEST: Final = 2
+_FIRST_BATCH: Final = 8
 _REMEMBERED: Final = 10_000
 _TOGETHER: Final = 64
 _FIRST_REACHED: Final = 16
@@ -181,6 +185,36 @@ class _Run(Watch):
             return bool(self.given_up)
 
 
+class _BatchSize:
+    """How many rows an observer's next batch may have.
+
+    Threads that change it at once may lose a change of it, which costs nothing but time.
+
+    Args:
+        most: the observer's own limit.
+
+    Attributes:
+        rows: the most rows of the next batch; 1: rows run alone.
+    """
+
+    __slots__ = ("_doubles_to", "_most", "rows")
+
+    def __init__(self, most: int) -> None:
+        self._most = self._doubles_to = most
+        self.rows = min(_FIRST_BATCH, most)
+
+    def succeeded(self, rows: int) -> None:
+        """A batch of so many rows has committed, or a row that ran alone."""
+        if rows >= self.rows < self._most:
+            grown = 2 * self.rows if self.rows < self._doubles_to else self.rows + 1
+            self.rows = min(grown, self._most)
+
+    def failed(self, rows: int) -> None:
+        """A batch of so many rows has conflicted, or one of its rows has raised."""
+        self._doubles_to = rows // 2
+        self.rows = 1
+
+
 class Runner:
     """Runs a worker's observers, for all of its threads.
 
@@ -209,9 +243,8 @@ class Runner:
         self._rng = rng
         self._running: dict[int, _Run] = {}
         self._guard = threading.Lock()
-        # Cells kept out of batches for now; and the most rows per batch, by observer.
-        self._alone: set[Cell] = set()
-        self._most: dict[str, int] = {}
+        self._alone: set[Cell] = set()  # Cells kept out of batches for now.
+        self._sizes = {one.name: _BatchSize(one.batch) for one in observers}
         self._reached: dict[str, int] = {}  # The rows in its last batch, by observer.
         self.stopping = False
         self.failures = Failures(
@@ -263,28 +296,31 @@ class Runner:
                 found |= Found.RAN
         return found
 
-    def _siblings(self, one: Observer[Any], dirty: DirtyCell) -> list[DirtyCell]:
-        """The other dirty cells of the row that an observer of several columns has to handle."""
-        others = [cell for cell in one.cells(dirty.cell.row) if cell != dirty.cell]
-        found = [other for cell in others if (other := self._look(cell)) is not None]
-        return [other for other in found if not self.failures.is_dead_lettered(one, other)]
+    def _row_of(
+        self, one: Observer[Any], dirty: DirtyCell, answered: list[int]
+    ) -> tuple[list[DirtyCell], dict[Cell, list[int]]]:
+        """What a run for a dirty cell handles: see `_Run.dirty` and `_Run.answers`.
 
-    def _answers(self, siblings: Iterable[DirtyCell]) -> dict[Cell, list[int]]:
-        """The row's other cells, with the notify entries that no other observer has to handle."""
-        return {
-            other.cell: other.notified if len(self._observers.of(other.cell)) == 1 else []
-            for other in siblings
-        }
+        If the observer has several columns, the row's other dirty cells are included, and those
+        that no other observer has to handle are answered.
+        """
+        changes, answers = [dirty], {dirty.cell: answered}
+        if not one.others:
+            return changes, answers
+        for cell in one.cells(dirty.cell.row):
+            other = self._look(cell) if cell != dirty.cell else None
+            if other is None or self.failures.is_dead_lettered(one, other):
+                continue
+            answers[cell] = other.notified if len(self._observers.of(cell)) == 1 else []
+            if self.failures.is_due(one, other):
+                changes.append(other)
+        return changes, answers
 
     def _run_observer(
         self, one: Observer[Any], dirty: DirtyCell, answered: list[int], held: list[Row]
     ) -> Outcome:
         """Run one observer for one dirty cell; repeat if it conflicts."""
-        run = _Run(one, [dirty], {dirty.cell: answered}, held, self._guard)
-        if one.others:
-            siblings = self._siblings(one, dirty)
-            run.dirty += [other for other in siblings if self.failures.is_due(one, other)]
-            run.answers |= self._answers(siblings)
+        run = _Run(one, *self._row_of(one, dirty, answered), held, self._guard)
         try:
             for attempt in itertools.count(1):
                 began = self._clock.monotonic()
@@ -305,6 +341,7 @@ class Runner:
                     continue
                 if ran:
                     self._metrics.committed(one.name, 1, self._clock.monotonic() - began)
+                    self._sizes[one.name].succeeded(1)
                 return Outcome.RAN if ran or answered else Outcome.IDLE
         except ObserverTimeoutError:
             raise GivenUpError from None
@@ -330,14 +367,15 @@ class Runner:
     def takes_batches(self, cell: Cell) -> bool:
         """Whether a cell's observer may answer it in a batch with other cells of its column."""
         group = self._observers.of(cell)
-        return len(group) == 1 and group[0].batch > 1 and cell not in self._alone
+        return len(group) == 1 and self._sizes[group[0].name].rows > 1 and cell not in self._alone
 
     def work_batch(self, cells: Iterable[Cell], held: list[Row]) -> set[Cell]:
         """Run a column's only observer for several of its dirty cells in one transaction.
 
         `cells` yields them one by one, when a cell's turn comes, and has added the row's advisory
         lock to `held` by then. Returns the cells that were answered. If the batch fails, the
-        yielded cells join no batch until each has run alone.
+        yielded cells join no batch until each has run alone. If its first row raises, there is no
+        other row yet, and the failure counts as that of a run.
         """
         ahead: list[bytes] = []
         dirty = self._still_dirty(cells, ahead)
@@ -351,46 +389,51 @@ class Runner:
         def turns() -> Iterator[tuple[bytes, dict[Cell, list[int]]]]:
             for cell in itertools.chain([first], dirty):
                 joined.append(cell)
-                siblings = self._siblings(one, cell) if one.others else []
-                answers = {cell.cell: cell.notified} | self._answers(siblings)
+                changes, answers = self._row_of(one, cell, cell.notified)
                 with self._guard:
-                    run.dirty, run.answers = [cell, *siblings], answers
+                    run.dirty, run.answers = changes, answers
                     run.began, run.called = self._clock.monotonic(), True
                 yield cell.cell.row, answers
                 if run.is_given_up():
                     raise GivenUpError
 
-        most = self._most.get(one.name, one.batch)
+        size = self._sizes[one.name]
         began = self._clock.monotonic()
         with self._guard:
             self._running[id(run)] = run
         try:
             with calling_for(one.name):
-                rows = one.run_batch(self._context, turns(), most, run, ahead)
+                rows = one.run_batch(self._context, turns(), size.rows, run, ahead)
         except ObserverTimeoutError:
             raise GivenUpError from None
         except GivenUpError:
             raise
         except (Exception, SystemExit) as error:
+            # Whether a row's run raised it, and nothing shared with other rows: not the commit, nor
+            # the look for the next row, nor, on a network store, reading ahead.
+            called = run.called and self._context.prefetch is None
             if run.is_given_up():
                 raise GivenUpError from None
             if isinstance(error, RepositoryError):
                 raise
             if isinstance(error, TransientError):
                 self._metrics.conflicts.labels(one.name).inc()
-                self._most[one.name] = max(_SMALLEST, len(joined) // 2)
+            elif called and len(joined) == 1:
+                self.failures.failed(one, run.dirty, run.answers, traceback.format_exc())
         else:
             self._metrics.committed(one.name, len(rows), self._clock.monotonic() - began)
-            self._most[one.name] = min(one.batch, most + 1)
+            size.succeeded(len(rows))
             self._reached[one.name] = max(1, len(rows))
             answered = set(rows)
             return {cell.cell for cell in joined if cell.cell.row in answered}
         finally:
             with self._guard:
                 self._running.pop(id(run), None)
-        self._metrics.split.labels(one.name).inc()
-        for cell in joined:
-            self._keep_alone(cell.cell)
+        if len(joined) > 1:
+            self._metrics.split.labels(one.name).inc()
+            size.failed(len(joined))
+            for cell in joined:
+                self._keep_alone(cell.cell)
         return set()
 
     def _still_dirty(self, cells: Iterable[Cell], ahead: list[bytes]) -> Iterator[DirtyCell]:
@@ -406,7 +449,8 @@ class Runner:
             if calls_are_dear:
                 # If batches end after a few rows, few rows are checked in vain.
                 [one] = self._observers.of(cell)
-                most = min(_TOGETHER, 2 * self._reached.get(one.name, _FIRST_REACHED))
+                reached = self._reached.get(one.name, _FIRST_REACHED)
+                most = min(_TOGETHER, self._sizes[one.name].rows, 2 * reached)
             group = [cell, *itertools.islice(waiting, most - 1)]
             found = [self._look(cell)] if len(group) == 1 else self._look_together(group)
             dirty = [one for one in found if one is not None and not one.attempts]

@@ -175,9 +175,14 @@ class Export:
         name = name or f"{self.table.name}.export"
         several = len(self.ready) > 1
         return [
-            observer(column, name=f"{name}.{number}" if several else name, share=share, apart=True)(
-                self._exporter(column, send, most)
-            )
+            # One window a transaction: a call that fails does not have others repeated.
+            observer(
+                column,
+                name=f"{name}.{number}" if several else name,
+                batch=1,
+                share=share,
+                apart=True,
+            )(self._exporter(column, send, most))
             for number, column in enumerate(self.ready)
         ]
 

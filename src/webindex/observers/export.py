@@ -41,7 +41,9 @@ def export_to(index: ServingIndex) -> Observer[str]:
     # commit, or another process went further, entries before it are found as well.
     reached: dict[str, str] = {}
 
-    @observer(tables.outbox_ready, name="export", share=EXPORT_SHARE, apart=True)
+    # One window a transaction: its report is named by start_ts, and what was written to the index
+    # is noted before more is.
+    @observer(tables.outbox_ready, name="export", batch=1, share=EXPORT_SHARE, apart=True)
     def export(t: Transaction, window: str) -> None:
         puts: dict[str, ServingDocument] = {}
         deletes: dict[str, int] = {}

@@ -46,7 +46,7 @@ _MOST_CAUSES: Final = 20
 def render_with(browser: Browser) -> Observer[str]:
     """The observer, with the browser of its process."""
 
-    @observer(rendering.render_due, name="render")
+    @observer(rendering.render_due, name="render", batch=1)  # A run takes seconds.
     def render(t: Transaction, row: str) -> None:
         render_page(t, row, browser)
 

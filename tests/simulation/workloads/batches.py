@@ -20,8 +20,6 @@ twice = targets.column("twice", int)
 sums = Table("sums")
 whole = sums.column("whole", int)
 
-BATCHED = "several rows answered by one transaction"
-
 _BAD: Final = -1
 _ENDLESS: Final = 1000
 
@@ -58,7 +56,7 @@ class Batches(Workload):
             if _ENDLESS in found:
                 schedule.pause(2.0)
 
-        @observer(total, batch=self.size("batch"))
+        @observer(total)
         def follow(t: Transaction, row: str) -> None:
             t.set(twice, row, 2 * (t.get(total, row) or 0))
 
@@ -83,8 +81,6 @@ class Batches(Workload):
         client.transact(put)
 
     def at_rest(self, repo: Repository) -> None:
-        world = self.simulation.world
-        world.sightings[BATCHED] += bool(self.simulation.metrics.counts().get("observer_batches"))
         now = repo.snapshot()
         failed = {failure.cell.row.decode(): failure.error for failure in failures(repo)}
         # A run may commit after another scanner dead-lettered its row: then that is dirty.

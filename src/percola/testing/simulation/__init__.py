@@ -66,7 +66,7 @@ from percola.testing.simulation.environment import (
     SimulatedOracle,
 )
 from percola.testing.simulation.faults import Call, Fault, FaultKind, parse_faults
-from percola.testing.simulation.run import READ_AHEAD, Result, Simulation
+from percola.testing.simulation.run import BATCHED, READ_AHEAD, Result, Simulation
 from percola.testing.simulation.shrink import shrink, shrink_run
 from percola.testing.simulation.store import SimulatedStore
 from percola.testing.simulation.trace import draw, tell
@@ -74,6 +74,7 @@ from percola.testing.simulation.workload import Mode, Sizes, Workload
 from percola.testing.simulation.world import ClaimViolatedError, Event, Process, World
 
 __all__ = [
+    "BATCHED",
     "READ_AHEAD",
     "Attempt",
     "Call",

@@ -38,6 +38,7 @@ _LOCK_WAIT: Final = 3.0
 _PREFETCHING: Final = 0.5
 _APART: Final = 0.5
 READ_AHEAD: Final = "a cell that came ahead was read"
+BATCHED: Final = "several rows were answered by one transaction"
 """What is seen in runs that prefetch."""
 
 
@@ -167,6 +168,8 @@ class Simulation:
         result.counts = self.world.counts
         for metric, by_observer in self.metrics.counts().items():
             self.world.counts[metric] += int(sum(by_observer.values()))
+        if batches := self.world.counts["observer_batches"]:
+            self.world.sightings[BATCHED] += batches
         if used := sum(one.used for one in self._prefetches):
             self.world.sightings[READ_AHEAD] += used
         result.sightings = self.world.sightings
