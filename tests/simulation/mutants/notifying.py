@@ -184,9 +184,15 @@ def answers_other_columns_for_others(seams: Seams) -> None:
     """A run of an observer of several columns removes the notify entries of all of them, also of
     those that another observer has yet to see."""
 
-    @seams.replaces(Runner, "_answers")
-    def answers(original: Any, self: Any, siblings: Any) -> dict[Cell, list[int]]:
-        return {other.cell: other.notified for other in siblings}
+    @seams.replaces(Runner, "_row_of")
+    def row_of(
+        original: Any, self: Any, one: Any, dirty: DirtyCell, answered: list[int]
+    ) -> tuple[list[DirtyCell], dict[Cell, list[int]]]:
+        changes, answers = original(self, one, dirty, answered)
+        for cell in answers.keys() - {dirty.cell}:
+            if (other := self._look(cell)) is not None:
+                answers[cell] = other.notified
+        return changes, answers
 
 
 @NOTIFYING.mutant("looks-at-one-column", "N2", Columns)
