@@ -105,7 +105,7 @@ PLANTED = [
         "answers-a-column-for-another-observer",
         "A run removes the notify entries of a column that another observer has yet to look at.",
         file="src/percola/observers/runner.py",
-        old="if len(self._observers.of(other.cell)) == 1 else []",
+        old="if len(self._observers.of(cell)) == 1 else []",
         new="if True else []",
         tests=[_COLUMNS + "test_n2_it_answers_no_column_for_another_observer"],
     ),
