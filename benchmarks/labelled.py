@@ -76,6 +76,7 @@ DOCUMENTATION: Final = (
     Documentation("libcommons-lang3-java-doc", "Javadoc", (f"{_DOC}/libcommons-lang3-java/api",)),
     Documentation("wx3.2-doc", "Doxygen", (f"{_DOC}/wx3.2-doc/html",)),
     Documentation("libsfml-doc", "Doxygen", (f"{_DOC}/libsfml-dev/html",)),
+    Documentation("libeigen3-doc", "Doxygen", (f"{_DOC}/libeigen3-dev/html",)),
     Documentation("python-scipy-doc", "Sphinx", (f"{_DOC}/python-scipy-doc/html",)),
     Documentation(
         "rust-doc",
@@ -83,6 +84,7 @@ DOCUMENTATION: Final = (
         (f"{_DOC}/rust-doc/html/std", f"{_DOC}/rust-doc/html/core/arch/x86_64"),
     ),
     Documentation("libgtk-4-doc", "gi-docgen", (f"{_DOC}/libgtk-4-doc/gtk4",)),
+    Documentation("libsoup-3.0-doc", "gi-docgen", (f"{_DOC}/libsoup-3.0",)),
     Documentation("octave-doc", "Texinfo", (f"{_DOC}/octave/octave.html",)),
     Documentation("ghc-doc", "Haddock", (f"{_DOC}/ghc-doc/html/libraries",)),
     Documentation(
@@ -100,6 +102,12 @@ DOCUMENTATION: Final = (
         "OCamldoc",
         (f"{_DOC}/libbatteries-ocaml-doc/html/api",),
         held_out=True,
+    ),
+    Documentation(
+        "libpango1.0-doc", "gi-docgen", (f"{_DOC}/libpango1.0-doc/reference/Pango",), held_out=True
+    ),
+    Documentation(
+        "python-django-doc", "Sphinx", (f"{_DOC}/python-django-doc/html",), held_out=True
     ),
     Documentation("qtbase5-doc-html", "QDoc", ("usr/share/qt5/doc",), held_out=True),
 )

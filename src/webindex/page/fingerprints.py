@@ -14,7 +14,9 @@ are near-duplicates if all of this holds, regardless of the other pages of their
     no other subject          not each of them repeats a word that the other one does not have:
                               generated pages name what they describe more than once
     no other identifier       not each of them has a program identifier that the other one
-                              does not have, and neither repeats one that the other lacks
+                              does not have, and neither repeats one that the other lacks;
+                              none at all if nothing else differs. A short page repeats no word
+                              and has no identifier that the other one lacks
     few other words           in one of them hardly any distinct words that the other one lacks,
                               in the other one not many: see `Sketch.is_near`
 
@@ -47,6 +49,12 @@ FEW_WORDS: Final = 30
 """Pages with fewer distinct words must have the same ones: a list of functions and the list of
 their types have."""
 
+FEW_TO_NAME: Final = 40
+"""In pages with fewer distinct words, a repeated word or an identifier is what they describe."""
+
+LEAST_FRAME: Final = 3
+"""A menu or a sentence has at least this many words: an identifier among fewer is the subject."""
+
 BANDS: Final = 6
 _ROWS: Final = 2
 _HEAD: Final = struct.Struct("<II?")
@@ -61,6 +69,8 @@ _DATED: Final = re.compile(
 )
 # Part of a version, not a name.
 _PRERELEASE: Final = re.compile(r"(?:v|r|a|b|p|rc|alpha|beta|rev)\d+")
+# The end of a version such as 1.4.0b2: it counts as a number.
+_VERSION: Final = re.compile(r"\d+(?:a|b|rc|alpha|beta)\d+")
 # Chinese and Japanese are written without spaces: each character counts as a token there.
 _TOKEN = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]|[^\W\u3040-\u9fff]+")
 # In lower case, and a space for each ASCII character that no word contains. Bytes of multi-byte
@@ -77,13 +87,13 @@ _CASED = bytes(byte if re.match(r"\w", chr(byte)) and byte < 0x80 else 0x20 for 
 class _Hashes(dict[str, int]):
     """Hashes of words, computed on demand: pages share most of their words.
 
-    The two lowest bits are free. The two bits above classify the word: a number, or too short
-    to name anything.
+    The two lowest bits are free. The two bits above classify the word: a number or part
+    of a version, or too short to name anything.
     """
 
     def __missing__(self, word: str) -> int:
         found = xxhash.xxh3_64_intdigest(word.encode("utf-8", "replace")) & _HASH
-        found |= _NUMBER if word.isdigit() else 0
+        found |= _NUMBER if word.isdigit() or _VERSION.fullmatch(word) else 0
         found |= _SHORT if len(word) < 3 else 0
         if len(word) <= _LONGEST_WORD and len(self) < _KNOWN_WORDS:
             self[word] = found
@@ -140,7 +150,10 @@ def heading(title: str) -> str:
 
 
 def own_name(main_heading: str, heading: str) -> str:
-    """Return the words of a page's main heading that are not in its title (`heading`)."""
+    """Return the words of a page's main heading that are not in its title (`heading`).
+
+    Versions count here: the release notes of two versions are two pages.
+    """
     known = set(tokens(heading))
     return " ".join(word for word in tokens(main_heading) if word not in known)
 
@@ -231,11 +244,15 @@ class Sketch:
         if sum(v & _REPEATED for v in itertools.chain(*identifiers)) > words // 200:
             return False
         repeated = any(map(_names, itertools.chain(left, right)))
-        if left and right and repeated and len(left) + len(right) > words / MOST_RENAMED:
+        if min(len(mine), len(its)) < FEW_TO_NAME and (repeated or any(identifiers)):
             return False
         fewer, more = sorted(
             sum(not value & _NUMBER for value in values) for values in (left, right)
         )
+        if any(identifiers) and fewer + more < LEAST_FRAME:
+            return False
+        if left and right and repeated and len(left) + len(right) > words / MOST_RENAMED:
+            return False
         numbers = sum(bool(value & _NUMBER) for value in left + right)
         if min(len(mine), len(its)) < FEW_WORDS:
             changed, most = 0.0, 0.0

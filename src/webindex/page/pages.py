@@ -52,15 +52,16 @@ _NO_LANGUAGE = frozenset({"un", "und", "mul", "zxx", "xxx", "zzb", "zze", "zzh",
 _CURRENT_CODES = {"iw": "he", "jw": "jv", "in": "id", "ji": "yi", "mo": "ro"}
 # What a site puts around the text of a page.
 _AROUND = (
-    "nav, header, footer, aside, form, button, select, script, style, noscript, template, svg, "
-    "[role=navigation], [role=banner], [role=contentinfo], [role=search]"
+    "nav, header, footer, address, aside, form, button, select, script, style, noscript, template, "
+    "svg, [role=navigation], [role=banner], [role=contentinfo], [role=search], [role=tooltip]"
 )
 _NAMED = ", ".join(
     f"body {tag}[{name}]" for tag in ("div", "ul", "table", "p") for name in ("class", "id")
 )
 _AROUND_NAME = re.compile(
-    r"(?:^|[^a-z])(?:nav|navbar|navpath|navrow|navigation|tabs|menu|sidebar|breadcrumbs?|footer"
-    r"|header|banner|toc|search|skip)\d*(?![a-z])|(?:^|[^a-zA-Z])(?:top|bottom|sub|fixed|main|side)Nav"
+    r"(?:^|[^a-z])(?:nav|navbar|navpath|navrow|navigation|navigationbar|tabs|menu|sidebar"
+    r"|breadcrumbs?|prev-?next|pager|pagination|footer|header|banner|toc|search|skip|tooltips?|ttc)"
+    r"\d*(?![a-z])|(?:^|[^a-zA-Z])(?:top|bottom|sub|fixed|main|side)Nav"
 )
 # X-Robots-Tag directives that take a value; any other word before a colon is a robot's name.
 _VALUED = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})
