@@ -150,6 +150,27 @@ def test_filters_that_are_handed_down_keep_the_same_rows(query: Query) -> None:
     assert query("SELECT row FROM $.products WHERE note IS NOT NULL AND price IS NULL") == [("p3",)]
 
 
+@pytest.mark.parametrize(
+    ("where", "rows"),
+    [
+        ("name = 'Anvil' OR price IS NULL", ["p1", "p2", "p3"]),
+        ("(name = 'Bell' OR price > 10) AND row > 'p1'", ["p2"]),
+        ("upper(name) = 'BELL'", ["p2"]),
+    ],
+)
+def test_filters_that_only_spark_can_apply_need_no_setting(
+    spark: SparkSession, query: Query, where: str, rows: list[str]
+) -> None:
+    setting = "spark.sql.python.filterPushdown.enabled"
+    before = spark.conf.get(setting)
+    spark.conf.set(setting, "false")  # As in a session that configures the catalog alone.
+    try:
+        found = query(f"SELECT row FROM $.products WHERE {where} ORDER BY row")
+    finally:
+        spark.conf.set(setting, before or "false")
+    assert found == [(row,) for row in rows]
+
+
 def test_every_query_has_a_new_snapshot(query: Query, repo: Repository) -> None:
     assert query("SELECT amount FROM $.sales") == [(7,)]
     with repo.transaction() as t:

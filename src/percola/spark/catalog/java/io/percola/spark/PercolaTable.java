@@ -129,6 +129,9 @@ final class PercolaTable implements SupportsRead, SupportsWrite {
       PythonScanBuilder builder = batch(schema);
       Filter[] left = push(builder, filters);
       pushed = builder.pushedFilters();
+      if (left == filters) {
+        offered = new Filter[0]; // Spark has no form of them, such as of OR, that Python would read.
+      }
       return left;
     }
 
