@@ -213,10 +213,10 @@ def _worker(repo: Repository, observers: Sequence[Observer[Any]]) -> Callable[[]
     sweep.ending = True
     context.coordination.on_wake(sweep.note_wake_up)
     parts = (context, group, metrics, options, runs, sweep, rng)
-    common, apart = Scanner(*parts), Scanner(*parts, apart=True)
+    common, dedicated = Scanner(*parts), Scanner(*parts, dedicated=True)
 
     def work() -> None:
-        while common.look() == 0.0 or apart.look() == 0.0:
+        while common.look() == 0.0 or dedicated.look() == 0.0:
             pass
 
     return work

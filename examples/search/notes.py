@@ -50,7 +50,7 @@ def apply(note: str, document: tuple[str, str] | None, version: int) -> None:
         engine.close()
 
 
-@observer(title, body, apart=True)
+@observer(title, body, dedicated=True)
 def export(t: Transaction, note: str) -> None:
     """Bring the engine's document of a note up to date. One worker at a time runs it."""
     found = t.get_row(notes, note)

@@ -17,10 +17,10 @@ def _without_notify(
     start_ts: int,
     commit_ts: int,
     lock: LockRecord,
-    apart: bool,
+    has_notify_table: bool,
     decides: bool = False,
 ) -> list[Put | Delete]:
-    changes = commit_changes(column, start_ts, commit_ts, lock, apart, decides)
+    changes = commit_changes(column, start_ts, commit_ts, lock, has_notify_table, decides)
     return [one for one in changes if one.kind is not Kind.NOTIFY]
 
 

@@ -45,7 +45,7 @@ read: on such a store, `@observer(refresh, ahead=read_ahead)` calls `read_ahead(
 before the runs.
 
 An observer that waits for an external system, such as a search index, may run on a dedicated
-thread, with `@observer(outbox_ready, apart=True)`: one worker of the repository runs it, on a
+thread, with `@observer(outbox_ready, dedicated=True)`: one worker of the repository runs it, on a
 thread that does nothing else, and the others stand by.
 """
 
@@ -105,7 +105,7 @@ class Observer(Generic[R]):
         batch: how many rows it may answer in one transaction at most; see `observer`.
         defer: seconds for which it is debounced while there is other work; see `observer`.
         share: cap on its part of a worker's time while there is other work, up to 1.
-        apart: whether one worker runs it, on a dedicated thread; see `observer`.
+        dedicated: whether one worker runs it, on a dedicated thread; see `observer`.
         ahead: reads in one call what runs for several rows will read; see `observer`.
         others: further columns that it observes, of the same table.
     """
@@ -116,7 +116,7 @@ class Observer(Generic[R]):
     batch: int = BATCH
     defer: float = 0.0
     share: float = 1.0
-    apart: bool = False
+    dedicated: bool = False
     ahead: AheadFunction[R] | None = None
     others: tuple[ObservedColumn[R], ...] = ()
 
@@ -150,10 +150,11 @@ class Observer(Generic[R]):
                 f"The observer {self.name!r} cannot read ahead with {self.ahead!r}: it is a "
                 "function of a snapshot and rows."
             )
-        if self.apart and self.defer:
+        if self.dedicated and self.defer:
             raise ObserverError(
-                f"The observer {self.name!r} cannot both run apart and be deferred: on a thread of "
-                "its own it is in nobody's way. Leave out one of the two."
+                f"The observer {self.name!r} cannot both run on a dedicated thread "
+                "and be deferred: on a thread of its own it holds up no other observer. Leave out "
+                "one of the two."
             )
 
     def _check_columns(self) -> None:
@@ -377,7 +378,7 @@ def observer(
     batch: int = BATCH,
     defer: float = 0.0,
     share: float = 1.0,
-    apart: bool = False,
+    dedicated: bool = False,
     ahead: AheadFunction[R] | None = None,
 ) -> Callable[[ObserverFunction[R]], Observer[R]]:
     """Turn a function into an `Observer`: `@observer(column)`; its name is the function's.
@@ -402,9 +403,9 @@ def observer(
             one second with a share of 0.2, its column is skipped for four seconds, and the changes
             that arrive meanwhile are answered together. Use it where a run has a high fixed cost.
             Where several observers share a column, the largest counts.
-        apart: run it on a dedicated thread, and in one worker at a time: the others stand by, and
-            one of them takes over when that worker ends, even by a crash. Use it for an observer
-            that waits for an external system or keeps a resource open there. It is not a lock: two
+        dedicated: run it on a dedicated thread, and in one worker at a time: the others stand by,
+            and one of them takes over when that worker ends, even by a crash. Use it for one that
+            waits for an external system or keeps a resource open there. It is not a lock: two
             runs may occasionally overlap, like any two runs. Where several observers share a
             column, all run on the dedicated thread if one does. `share` then caps that thread's
             time while other threads are busy.
@@ -421,7 +422,9 @@ def observer(
 
     def bind(function: ObserverFunction[R]) -> Observer[R]:
         own = str(getattr(function, "__name__", ""))
-        return Observer(column, function, name or own, batch, defer, share, apart, ahead, others)
+        return Observer(
+            column, function, name or own, batch, defer, share, dedicated, ahead, others
+        )
 
     return bind
 
@@ -433,7 +436,7 @@ class Observers:
 
     Attributes:
         tables: the tables that have an observed column, in order.
-        apart: the columns that one worker handles, on a dedicated thread.
+        dedicated: the columns that one worker handles, on a dedicated thread.
         deferred: the columns that are debounced, and for how many seconds.
         sharing: the columns with a cap on their part of a worker's time, and the cap.
         prompt: the columns that the shared threads handle without debouncing.
@@ -462,20 +465,20 @@ class Observers:
             raise ObserverError("A worker needs at least one observer.")
         groups = self._by_column
         self.tables: Final = sorted({table for table, _ in groups})
-        self.apart: Final = frozenset(
-            address for address, group in groups.items() if any(one.apart for one in group)
+        self.dedicated: Final = frozenset(
+            address for address, group in groups.items() if any(one.dedicated for one in group)
         )
         longest = {address: min(one.defer for one in group) for address, group in groups.items()}
         self.deferred: Final[Mapping[tuple[str, bytes], float]] = {
             address: seconds
             for address, seconds in longest.items()
-            if seconds and address not in self.apart
+            if seconds and address not in self.dedicated
         }
         largest = {address: max(one.share for one in group) for address, group in groups.items()}
         self.sharing: Final[Mapping[tuple[str, bytes], float]] = {
             address: share for address, share in largest.items() if share < 1
         }
-        self.prompt: Final = frozenset(groups.keys() - self.deferred.keys() - self.apart)
+        self.prompt: Final = frozenset(groups.keys() - self.deferred.keys() - self.dedicated)
 
     def __iter__(self) -> Iterator[Observer[Any]]:
         return iter(self._by_name.values())

@@ -29,8 +29,8 @@ Debounced columns (`Observer.defer`) are skipped until their time is over or the
 been clean for a quarter of a second, since a short gap in a stream of changes is not idleness; then
 a pass scans them alone. A column with a cap on worker time (`Observer.share`) is skipped for a
 while after each run, unless there is nothing else to do. Columns on a dedicated thread
-(`Observer.apart`) are left to a separate scanner, in the worker that was first to claim them by an
-advisory lock.
+(`Observer.dedicated`) are left to a separate scanner, in the worker that was first to claim them by
+an advisory lock.
 
 A pass that finds nothing scans for the locks of dead transactions now and then: if a transaction
 died past its commit point, the client that rolls it forward puts its notify entries (rule N1). With
@@ -77,7 +77,7 @@ class Scanner:
         runs: runs the observers; shared by the worker's scanners, as `sweep` is. While
             `runs.stopping` is set, a pass ends at the next row.
         rng: chooses where to begin, and where to jump to.
-        apart: scan only the columns on a dedicated thread; if False, only the others.
+        dedicated: scan only the columns on a dedicated thread; if False, only the others.
     """
 
     def __init__(
@@ -90,12 +90,12 @@ class Scanner:
         sweep: Sweep,
         rng: random.Random,
         *,
-        apart: bool = False,
+        dedicated: bool = False,
     ) -> None:
         self._context = context
         self._observers = observers
         self._metrics = metrics
-        self._apart = apart
+        self._dedicated = dedicated
         self._options = options
         self._runs = runs
         self._sweep = sweep
@@ -129,8 +129,8 @@ class Scanner:
             self._done.clear()
             self._seen_wake_ups = wake_ups
         try:
-            if self._apart:
-                found, rest = self._pass_apart()
+            if self._dedicated:
+                found, rest = self._pass_dedicated()
             else:
                 found, rest = self._passes(), 0.0
                 if Found.RAN not in found and self._sweep.is_due():
@@ -160,7 +160,7 @@ class Scanner:
             wait = min(wait, max(_BUSY_WAIT, self._next_attempt))
         return wait
 
-    def _pass_apart(self) -> tuple[Found, float]:
+    def _pass_dedicated(self) -> tuple[Found, float]:
         """Scan the columns on the dedicated thread; return also the seconds they must rest."""
         columns = self._sweep.claimed()
         if not columns:

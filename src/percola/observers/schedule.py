@@ -121,7 +121,7 @@ class Sweep:
         A worker claims the columns that no other has, and keeps them until it stops: the others
         stand by.
         """
-        for address in self._observers.apart - self._claims:
+        for address in self._observers.dedicated - self._claims:
             if self._context.coordination.try_lock(*_claim(address)):
                 self._claims.add(address)
         return frozenset(self._claims)

@@ -110,7 +110,7 @@ class Worker:
         """Initialise the unstarted state; also in a forked child, which has none of the threads."""
         self._shared = _Shared(threading.Condition())
         self._threads: list[threading.Thread] = []
-        self._apart: threading.Thread | None = None
+        self._dedicated: threading.Thread | None = None
         self._runs = Runner(self._context, self._observers, self.metrics, self._options, self._rng)
         self._sweep = Sweep(self._context, self._observers, self._options.sweep, self._wake)
         self._guard = threading.Lock()
@@ -138,8 +138,8 @@ class Worker:
         self._begin(self._maintenance())
         for _ in range(self._options.threads):
             self._start_thread()
-        if self._observers.apart:
-            self._start_thread(apart=True)
+        if self._observers.dedicated:
+            self._start_thread(dedicated=True)
 
     def stop(self, *, wait: bool = True) -> None:
         """Let running observers finish and start no more; with `wait`, return when all have ended.
@@ -259,15 +259,15 @@ class Worker:
 
     # --- Scanning -----------------------------------------------------------------------
 
-    def _start_thread(self, *, apart: bool = False) -> None:
+    def _start_thread(self, *, dedicated: bool = False) -> None:
         thread = threading.Thread(
             target=self._scan_forever,
-            args=(apart,),
-            name=f"percola-{'apart' if apart else 'scan'}-{next(self._numbers)}",
+            args=(dedicated,),
+            name=f"percola-{'dedicated' if dedicated else 'scan'}-{next(self._numbers)}",
             daemon=True,
         )
-        if apart:
-            self._apart = thread
+        if dedicated:
+            self._dedicated = thread
         self._begin(thread)
 
     def _begin(self, thread: threading.Thread) -> None:
@@ -282,7 +282,7 @@ class Worker:
             self._shared.wake_ups += 1
             self._shared.changed.notify_all()
 
-    def _scan_forever(self, apart: bool) -> None:
+    def _scan_forever(self, dedicated: bool) -> None:
         rng = random.Random(self._rng.getrandbits(64))
         scanner = Scanner(
             self._context,
@@ -292,7 +292,7 @@ class Worker:
             self._runs,
             self._sweep,
             rng,
-            apart=apart,
+            dedicated=dedicated,
         )
         while not self._runs.stopping:
             wake_ups = self._shared.wake_ups
@@ -325,7 +325,7 @@ class Worker:
                     self._threads.remove(thread)
                     for table, row in rows:
                         self._context.coordination.unlock(table, row)
-                    self._start_thread(apart=thread is self._apart)
+                    self._start_thread(dedicated=thread is self._dedicated)
             except Exception as error:
                 self._end_with(error)
                 return

@@ -181,7 +181,7 @@ class Export:
                 name=f"{name}.{number}" if several else name,
                 batch=1,
                 share=share,
-                apart=True,
+                dedicated=True,
             )(self._exporter(column, send, most))
             for number, column in enumerate(self.ready)
         ]

@@ -121,8 +121,8 @@ class LockResolver:
 
     def settle(self, cell: Cell, start_ts: int, lock: LockRecord, fate: Fate) -> None:
         """Replace a decided transaction's lock by its write record, or remove it."""
-        apart = self._store.has_notify_table
-        changes = settling_changes(cell.column, start_ts, lock, fate, apart)
+        has_notify_table = self._store.has_notify_table
+        changes = settling_changes(cell.column, start_ts, lock, fate, has_notify_table)
         held = Condition(True, Kind.LOCK, cell.column, start_ts, start_ts)
         # If the condition fails, another client has settled the lock already.
         self._store.mutate([RowMutation(cell.table, cell.row, [held], changes)])
@@ -198,13 +198,13 @@ def commit_changes(
     start_ts: int,
     commit_ts: int,
     lock: LockRecord,
-    apart: bool = False,
+    has_notify_table: bool = False,
     decides: bool = False,
 ) -> list[Put | Delete]:
     """The changes that commit one locked cell, by its owner or the client that rolls it forward.
 
     One row mutation: the write record, the notify entry of an observed column (rule N1) and the
-    removal of the lock. With a separate notify table (`apart`), the notify entry was put before the
+    removal of the lock. With a separate notify table, the notify entry was put before the
     commit point (`percola.store.remote.notify_table`). `decides`: the cell is locked only
     (`Op.LOCK`) and is its transaction's primary.
     """
@@ -212,18 +212,18 @@ def commit_changes(
         lock.op, start_ts, lock.value, lock.last_change, decides=decides, silent=lock.silent
     )
     changes: list[Put | Delete] = [Put(Kind.WRITE, column, commit_ts, record)]
-    if lock.observed and not apart:
+    if lock.observed and not has_notify_table:
         changes.append(Put(Kind.NOTIFY, column, commit_ts, b""))
     changes.append(Delete(Kind.LOCK, column, start_ts))
     return changes
 
 
 def settling_changes(
-    column: bytes, start_ts: int, lock: LockRecord, fate: Fate, apart: bool = False
+    column: bytes, start_ts: int, lock: LockRecord, fate: Fate, has_notify_table: bool = False
 ) -> list[Put | Delete]:
     """The changes that settle a lock other than the primary's of a decided transaction."""
     if fate.commit_ts is not None:
-        return commit_changes(column, start_ts, fate.commit_ts, lock, apart)
+        return commit_changes(column, start_ts, fate.commit_ts, lock, has_notify_table)
     return [Delete(Kind.LOCK, column, start_ts), Delete(Kind.DATA, column, start_ts)]
 
 

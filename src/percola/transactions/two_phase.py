@@ -99,7 +99,7 @@ class TwoPhaseCommit:
         self._answered: dict[_Row, list[Put | Delete]] = {}
         # With a separate notify table, no mutation covers both a row and its notify entries
         # (`percola.store.remote.notify_table`).
-        self._apart = context.store.has_notify_table
+        self._has_notify_table = context.store.has_notify_table
         # The oldest timestamp of the locks that this commits.
         self._oldest_ts = start_ts
 
@@ -135,7 +135,7 @@ class TwoPhaseCommit:
             except BaseException:
                 self.undo(primary)
                 raise
-            if self.commit_primary(groups[0], primary, commit_ts) and not self._apart:
+            if self.commit_primary(groups[0], primary, commit_ts) and not self._has_notify_table:
                 del self._answered.get((primary.table, primary.row), [])[:_ANSWERS]
             groups = groups[1:]
         self.commit_secondaries(groups, commit_ts)
@@ -283,7 +283,9 @@ class TwoPhaseCommit:
 
     def _to_notify(self, notifications: Iterable[Cell]) -> Iterable[Cell]:
         """The cells whose notify entries are put before the commit point, row by row."""
-        observed = [cell for cell in self._writes if self._apart and self._observed(cell)]
+        observed = [
+            cell for cell in self._writes if self._has_notify_table and self._observed(cell)
+        ]
         return sorted([*notifications, *observed])
 
     def _notify(self, notifications: Iterable[Cell], commit_ts: int) -> None:
@@ -364,7 +366,7 @@ class TwoPhaseCommit:
         """The one mutation that commits; a job's coordinator adds more to it."""
         held = Condition(True, Kind.LOCK, primary.column, self._start_ts, self._start_ts)
         changes = self._commit_row(cells, commit_ts)
-        if not self._apart:
+        if not self._has_notify_table:
             changes += self._answered.get((primary.table, primary.row), [])[:_ANSWERS]
         return RowMutation(primary.table, primary.row, [held], changes)
 
@@ -384,7 +386,7 @@ class TwoPhaseCommit:
             row = cells[0].table, cells[0].row
             held = [Condition(True, Kind.LOCK, c.column, start_ts, start_ts) for c in cells]
             changes = self._commit_row(cells, commit_ts)
-            if not self._apart:
+            if not self._has_notify_table:
                 # One mutation per row: two mutations of a row would run one after the other.
                 answered = standing.pop(row, [])
                 changes += answered[:_ANSWERS]
@@ -419,7 +421,7 @@ class TwoPhaseCommit:
             lock = self._lock(cell, self._primary)
             decides = lock.op is Op.LOCK and cell == self._primary
             changes += commit_changes(
-                cell.column, self._start_ts, commit_ts, lock, self._apart, decides
+                cell.column, self._start_ts, commit_ts, lock, self._has_notify_table, decides
             )
         return changes
 

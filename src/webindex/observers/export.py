@@ -43,7 +43,7 @@ def export_to(index: ServingIndex) -> Observer[str]:
 
     # One window a transaction: its report is named by start_ts, and what was written to the index
     # is noted before more is.
-    @observer(tables.outbox_ready, name="export", batch=1, share=EXPORT_SHARE, apart=True)
+    @observer(tables.outbox_ready, name="export", batch=1, share=EXPORT_SHARE, dedicated=True)
     def export(t: Transaction, window: str) -> None:
         puts: dict[str, ServingDocument] = {}
         deletes: dict[str, int] = {}

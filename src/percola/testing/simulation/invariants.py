@@ -3,8 +3,8 @@
     P3   a secondary is locked only while its primary is locked, or decided
     P4   a primary's lock is removed only with a write record or a rollback record in its place
     P5   a lock is removed only on the condition that it is that very lock
-    N1   a cell that is observed is committed with its notify entry, at commit_ts; where these stand
-         apart, the entries of all of a transaction's cells stand there at its commit point
+    N1   a cell that is observed is committed with its notify entry, at commit_ts; where these
+         have a table of their own, those of all its cells are there at its commit point
          a secondary is committed only where its primary has been, at the same commit_ts
 
 A violated rule causes wrong data only rarely; these checks find it at once.
@@ -22,12 +22,12 @@ Broken = tuple[str, tuple[Cell, ...]]
 """A claim that does not hold, in a sentence, and the cells that show it."""
 
 
-def broken_step(store: Store, mutation: RowMutation, apart: Sequence[str] = ()) -> Broken | None:
+def broken_step(store: Store, mutation: RowMutation, separate: Sequence[str] = ()) -> Broken | None:
     """The invariant that the mutation would violate if it were applied now; None if none.
 
-    `apart` are all tables, if notify entries are in a separate table.
+    `separate` are all tables, if notify entries are in a separate table.
     """
-    if apart and (broken := _commits_unnoticed(store, mutation, apart)) is not None:
+    if separate and (broken := _commits_unnoticed(store, mutation, separate)) is not None:
         return broken
     for change in mutation.changes:
         if change.kind is not Kind.LOCK:
@@ -37,7 +37,7 @@ def broken_step(store: Store, mutation: RowMutation, apart: Sequence[str] = ()) 
             lock = decode_lock(change.value)
             broken = _locks(store, cell, change.ts, lock, mutation)
         else:
-            broken = _unlocks(store, cell, change, mutation, apart=bool(apart))
+            broken = _unlocks(store, cell, change, mutation, separate=bool(separate))
         if broken is not None:
             return broken
     return None
@@ -87,7 +87,7 @@ def _commits_unnoticed(store: Store, mutation: RowMutation, tables: Sequence[str
 
 
 def _unlocks(
-    store: Store, cell: Cell, change: Delete, mutation: RowMutation, *, apart: bool
+    store: Store, cell: Cell, change: Delete, mutation: RowMutation, *, separate: bool
 ) -> Broken | None:
     start_ts = change.ts
     held = store.entries(cell, Kind.LOCK, start_ts, start_ts)
@@ -118,7 +118,7 @@ def _unlocks(
         return None
     if (
         lock.observed
-        and not apart
+        and not separate
         and not any(
             isinstance(put, Put)
             and (put.kind, put.column, put.ts) == (Kind.NOTIFY, cell.column, commit_ts)

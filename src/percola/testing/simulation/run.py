@@ -36,7 +36,7 @@ _LIVES: Final = 4
 _LONGEST: Final = 600.0
 _LOCK_WAIT: Final = 3.0
 _PREFETCHING: Final = 0.5
-_APART: Final = 0.5
+_SEPARATE: Final = 0.5
 READ_AHEAD: Final = "a cell that came ahead was read"
 BATCHED: Final = "several rows were answered by one transaction"
 """What is seen in runs that prefetch."""
@@ -117,15 +117,15 @@ class Simulation:
         wanted = workload.prefetches if prefetches is None else prefetches
         self.prefetches = drawn if wanted is None else wanted
         self._prefetches: list[Prefetch] = []
-        apart = workload.has_notify_table
-        if apart is None:
-            apart = random.Random(f"{workload.name}/{seed}/apart").random() < _APART
+        separate = workload.has_notify_table
+        if separate is None:
+            separate = random.Random(f"{workload.name}/{seed}/apart").random() < _SEPARATE
         possible = [kind for kind in kinds if kind in workload.kinds]
         self.world = World(
             f"{workload.name}/{seed}",
             listed=faults,
             kinds=possible,
-            has_notify_table=apart,
+            has_notify_table=separate,
             watches_steps=watches_steps,
         )
         self.histories: list[list[Recorded]] = []

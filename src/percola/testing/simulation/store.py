@@ -130,8 +130,8 @@ class SimulatedStore(OneStepStore):
     def _apply(self, mutation: RowMutation) -> bool:
         """It takes effect, or is refused; what it may not do is seen to."""
         watches = self._world.watches_steps
-        apart = list(self._world.splits) if self.has_notify_table else []
-        broken = broken_step(self._inner, mutation, apart) if watches else None
+        separate = list(self._world.splits) if self.has_notify_table else []
+        broken = broken_step(self._inner, mutation, separate) if watches else None
         applied = self._inner.mutate([mutation])[0]
         if broken is not None and applied:
             self._world.schedule.fail(ClaimViolatedError.of(*broken))

@@ -325,8 +325,8 @@ class JointTransaction:
                 fate = fates[start_ts]
                 if fate is not None:
                     conditions.append(Condition(True, Kind.LOCK, cell.column, start_ts, start_ts))
-                    apart = store.has_notify_table
-                    changes += settling_changes(cell.column, start_ts, lock, fate, apart)
+                    has_notify_table = store.has_notify_table
+                    changes += settling_changes(cell.column, start_ts, lock, fate, has_notify_table)
             if changes:
                 yield RowMutation(table, row, conditions, changes)
 
@@ -361,7 +361,7 @@ class _JointCommit(TwoPhaseCommit):
     def _to_notify(self, notifications: Iterable[Cell]) -> Iterator[Cell]:
         """With a separate notify table: all that was written to observed columns."""
         yield from super()._to_notify(notifications)
-        if not self._apart:
+        if not self._has_notify_table:
             return
         store, committing = self._context.store, {one.start_ts for one in self._joined}
         observed = {table for (table, _), is_so in self._context.columns.items() if is_so}

@@ -1,4 +1,4 @@
-"""A worker whose observer runs apart, in a process of its own.
+"""A worker whose observer runs on a dedicated thread, in a process of its own.
 
 Argument: the repository's folder. It prints "ready" before it begins to work. The observer writes
 which process has run it, and how often it was run.
@@ -19,7 +19,7 @@ by = totals.column("by", int)
 times = totals.column("times", int)
 
 
-@observer(changed, apart=True)
+@observer(changed, dedicated=True)
 def export(t: Transaction, row: str) -> None:
     t.set(by, row, os.getpid())
     t.set(times, row, (t.get(times, row) or 0) + 1)

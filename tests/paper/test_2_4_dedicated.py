@@ -1,4 +1,4 @@
-"""§2.4: an observer that runs on a thread of its own, in one worker (`apart=True`)."""
+"""§2.4: an observer that runs on a thread of its own, in one worker (`dedicated=True`)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_others_do_not_wait_while_it_waits_for_something_outside(
     with working(
         repo,
         observer(body, name="parse")(parse),
-        observer(changed, name="export", apart=True)(export),
+        observer(changed, name="export", dedicated=True)(export),
     ):
         write(repo, "first")
         assert waits.wait(DEADLINE)
@@ -77,7 +77,7 @@ def test_one_worker_runs_it_and_another_takes_over_when_that_one_stops(
     ran: list[str] = []
 
     def named(name: str) -> percola.Observer[str]:
-        return observer(changed, name="export", apart=True)(lambda t, row: ran.append(name))
+        return observer(changed, name="export", dedicated=True)(lambda t, row: ran.append(name))
 
     def notify() -> None:
         before = len(ran)
@@ -103,7 +103,7 @@ def test_one_worker_runs_it_and_another_takes_over_when_that_one_stops(
 def test_the_observers_of_other_columns_are_run_by_all_workers(
     repo: Repository, wait_until: Callable[..., object]
 ) -> None:
-    """One stands by for what runs apart, and does its other work."""
+    """One stands by for what runs on a dedicated thread, and does its other work."""
 
     def make(name: str) -> list[percola.Observer[str]]:
         def noting(t: Transaction, row: str) -> None:
@@ -113,7 +113,7 @@ def test_the_observers_of_other_columns_are_run_by_all_workers(
 
         return [
             observer(body, name="parse")(noting),
-            observer(changed, name="export", apart=True)(lambda t, row: None),
+            observer(changed, name="export", dedicated=True)(lambda t, row: None),
         ]
 
     seen: set[str] = set()
@@ -137,10 +137,10 @@ def test_another_process_takes_over_from_one_that_was_killed(
             wait_until(lambda: (repo.snapshot().get(times, "all") or 0) > before)
             return repo.snapshot().get(by, "all")
 
-        with Program("apart_process.py", folder) as one:
+        with Program("dedicated_process.py", folder) as one:
             one.expect("ready")
             first = runner()
-            with Program("apart_process.py", folder) as other:
+            with Program("dedicated_process.py", folder) as other:
                 other.expect("ready")
                 assert [runner() for _ in range(5)] == [first] * 5
                 one.kill()
@@ -151,7 +151,7 @@ def test_run_until_idle_waits_for_it(repo: Repository, ground: Ground) -> None:
     exported: list[str] = []
     observers = [
         observer(body, name="parse")(parse),
-        observer(changed, name="export", apart=True)(lambda t, row: exported.append(row)),
+        observer(changed, name="export", dedicated=True)(lambda t, row: exported.append(row)),
     ]
     write(repo, "a")
     worker = Worker(repo, observers, threads=1)
@@ -165,7 +165,7 @@ def test_run_until_idle_waits_for_it(repo: Repository, ground: Ground) -> None:
 
 
 class Bench:
-    """A common scanner and one apart, looked through by hand."""
+    """A common scanner and one of a dedicated thread, looked through by hand."""
 
     def __init__(self, ground: Ground) -> None:
         self.clock = ScriptedClock()
@@ -179,22 +179,24 @@ class Bench:
         mine = Observers(
             [
                 observer(body, name="parse")(parse),
-                observer(changed, name="export", share=0.2, apart=True)(export),
+                observer(changed, name="export", share=0.2, dedicated=True)(export),
             ]
         )
         context, options, metrics = self.repo.context, WorkerOptions(threads=1), WorkerMetrics()
         runs = Runner(context, mine, metrics, options, random.Random(1))
         sweep = Sweep(context, mine, options.sweep, lambda: None)
-        self.common, self.apart = (
-            Scanner(context, mine, metrics, options, runs, sweep, random.Random(2), apart=apart)
-            for apart in (False, True)
+        self.common, self.dedicated = (
+            Scanner(
+                context, mine, metrics, options, runs, sweep, random.Random(2), dedicated=dedicated
+            )
+            for dedicated in (False, True)
         )
 
     def exports(self) -> int:
-        """Notify the observer that runs apart and have it look; how often it ran."""
+        """Notify the observer with a dedicated thread and have it look; how often it ran."""
         self.repo.run(lambda t: t.notify(changed, "all"))
         self.ran.clear()
-        self.waits = self.apart.look()
+        self.waits = self.dedicated.look()
         return len(self.ran)
 
 
@@ -203,7 +205,7 @@ def test_the_common_scanners_leave_it_alone(ground: Ground) -> None:
     bench.repo.run(lambda t: t.notify(changed, "all"))
     bench.common.look()
     assert bench.ran == []
-    bench.apart.look()
+    bench.dedicated.look()
     assert bench.ran == ["export"]
 
 
@@ -221,6 +223,8 @@ def test_it_rests_for_its_share_only_while_the_others_find_work(ground: Ground) 
     assert bench.exports() == 1, "the others have found nothing more to do"
 
 
-def test_one_that_is_put_off_cannot_run_apart() -> None:
-    with pytest.raises(ObserverError, match="cannot both run apart and be deferred"):
-        observer(changed, name="export", apart=True, defer=3.0)(lambda t, row: None)
+def test_one_that_is_deferred_cannot_have_a_dedicated_thread() -> None:
+    with pytest.raises(
+        ObserverError, match="cannot both run on a dedicated thread and be deferred"
+    ):
+        observer(changed, name="export", dedicated=True, defer=3.0)(lambda t, row: None)
