@@ -45,7 +45,7 @@ def test_the_first_gc_with_a_retention_begins_to_note_the_time(repo: Repository)
     put(repo, bal, "Bob", 2)
     answer = run("--repo", repo.address, "gc")
     assert answer.code == 0
-    assert "Nothing to do yet: the repository begins to note the time" in answer.out
+    assert "Nothing to remove yet: times are recorded from now on" in answer.out
     assert len(repo.versions(bal, "Bob")) == 2
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import urllib.request
 from collections.abc import Callable, Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,9 @@ from commands import (
 from stores import Program
 
 import percola
-from percola import Repository, Table
+from percola import DATE, Repository, Table, Transaction, Worker, WorkerOptions, observer
+from percola.cells import Cell, Kind, LockRecord, Op, encode_lock
+from percola.store.base import Put, RowMutation
 
 __all__ = ["folder", "repo"]
 
@@ -197,6 +200,34 @@ def test_notifications_counts_dirty_cells_by_column(repo: Repository) -> None:
         }
     ]
     assert call(*where, "notifications", "--limit", "x").code == 2
+
+
+def test_rows_of_a_type_are_shown_as_their_keys(tmp_path: Path) -> None:
+    days = Table("days", rows=DATE)
+    sales = days.column("sales", int, observed=True)
+
+    @observer(sales)
+    def fails(t: Transaction, day: date) -> None:
+        raise ValueError("no such day")
+
+    where = ("--repo", tmp_path / "repo")
+    shown, key = "days['2010-10-04'].sales", "2010-10-04"
+    with percola.open(tmp_path / "repo", schema=[days]) as repo:
+        repo.run(lambda t: t.set(sales, date(2010, 10, 4), 7))
+        assert shown in call(*where, "notifications", "--limit", 1).out
+        cells = call(*where, "notifications", "--limit", 1, "--json").json["cells"]
+        assert [one["row"] for one in cells] == [key]
+        Worker(repo, [fails], WorkerOptions(attempts=1)).run_until_idle()
+        assert f"fails on {shown}" in call(*where, "failed", "--no-traceback").out
+        failures = call(*where, "failed", "--json").json["failures"]
+        assert [one["row"] for one in failures] == [key]
+        cell = Cell("days", days.encode_row(date(2010, 10, 4)), b"sales")
+        lock = LockRecord(Op.PUT, cell, "1-x", 0, 0, False, b"7")
+        put_lock = Put(Kind.LOCK, cell.column, 9, encode_lock(lock))
+        assert repo.context.store.mutate([RowMutation("days", cell.row, (), [put_lock])]) == [True]
+        assert shown in call(*where, "locks").out
+        [found] = call(*where, "locks", "--json").json["locks"]
+        assert (found["row"], found["primary"]["row"]) == (key, key)
 
 
 def test_a_failure_is_listed_retried_and_gone(folder: Path, app: Path) -> None:

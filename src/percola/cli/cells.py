@@ -231,10 +231,10 @@ def history(session: Session, row: str, column: str, table: str | None, limit: i
         versions = inspection.history(repo, one, key)[:limit]
         here = inspection.failures(repo, table=one.table, row=key)
         failures = [failure for failure in here if failure.cell == cell]
-        times = repo.commit_times()
+        times, schema = repo.commit_times(), repo.schema
     if session.json:
-        lines = [documents.version_json(version, one, times) for version in versions]
-        failed = [documents.failure_json(failure) for failure in failures]
+        lines = [documents.version_json(version, one, times, schema) for version in versions]
+        failed = [documents.failure_json(failure, schema) for failure in failures]
         documents.write_json(
             documents.cell_json(cell, key) | {"versions": lines, "failures": failed}
         )

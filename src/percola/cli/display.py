@@ -15,10 +15,10 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from percola.cells import Cell, LockRecord, Op, WriteRecord
-from percola.cli.json_output import as_json, decoded, members
+from percola.cli.json_output import as_json, decoded, decoded_row, members
 from percola.gc.time_log import CommitTimes
 from percola.inspection import Failure, HeldLock, Notification, Process, Status, Version
-from percola.schema import Column, WeakColumn
+from percola.schema import Column, Schema, WeakColumn
 from percola.transactions.row import Row
 
 _OPS: Final = {Op.DELETE: "delete", Op.LOCK: "lock only"}
@@ -80,6 +80,12 @@ def as_text(value: Any) -> str:
 def cell_name(column: Column[Any, Any] | WeakColumn[Any], row: Any) -> str:
     """A cell's address with its row's key decoded: `days['2010-10-04'].sales`."""
     return f"{column.table_name}[{as_text(row)!r}].{column.name}"
+
+
+def _address(schema: Schema, cell: Cell) -> str:
+    """A cell's address with its row's key decoded, on one line."""
+    column = cell.column.decode("utf-8", "backslashreplace")
+    return printable(f"{cell.table}[{as_text(decoded_row(schema, cell))!r}].{column}")
 
 
 def print_row(row: Row[Any]) -> None:
@@ -175,7 +181,7 @@ def _describe_write(write: WriteRecord | None) -> str:
     return f"{what} @ {write.start_ts}"
 
 
-def print_locks(locks: Sequence[HeldLock]) -> None:
+def print_locks(locks: Sequence[HeldLock], schema: Schema) -> None:
     """Print the locks by transaction, and how those of dead owners will be resolved."""
     out = console()
     if not locks:
@@ -200,10 +206,10 @@ def print_locks(locks: Sequence[HeldLock]) -> None:
             notes = ["primary"] if lock.is_primary else []
             notes += [_OPS[lock.record.op]] if lock.record.op in _OPS else []
             note = f"  ({', '.join(notes)})" if notes else ""
-            line = Text(f"  {printable(str(lock.cell))}").append(note, "yellow")
+            line = Text(f"  {_address(schema, lock.cell)}").append(note, "yellow")
             out.print(line, soft_wrap=True)
         if not first.is_primary:
-            primary = printable(str(first.record.primary))
+            primary = _address(schema, first.record.primary)
             out.print(f"  its primary, {primary}, is decided already", soft_wrap=True)
     if not all(lock.owner_alive for lock in locks):
         say(
@@ -213,7 +219,10 @@ def print_locks(locks: Sequence[HeldLock]) -> None:
 
 
 def print_notifications(
-    summary: Sequence[Mapping[str, Any]], cells: Sequence[Notification], total: int
+    summary: Sequence[Mapping[str, Any]],
+    cells: Sequence[Notification],
+    total: int,
+    schema: Schema,
 ) -> None:
     """Print the number of dirty cells in each column, and some of the cells."""
     if not summary:
@@ -233,19 +242,19 @@ def print_notifications(
     out.print(grid)
     for cell in cells:
         at = ", ".join(map(str, cell.timestamps))
-        out.print(f"  {printable(str(cell.cell))}  at {at}", soft_wrap=True)
+        out.print(f"  {_address(schema, cell.cell)}  at {at}", soft_wrap=True)
     if cells and total > len(cells):
         out.print(f"  … and {total - len(cells):,} more")
 
 
-def print_failures(failures: Iterable[Failure], *, traceback: bool) -> None:
+def print_failures(failures: Iterable[Failure], schema: Schema, *, traceback: bool) -> None:
     """Print which changes were dead-lettered for which observers, and why."""
     out = console()
     found = 0
     for one in failures:
         found += 1
         head = Text(one.observer, style="bold red")
-        head.append(" on ", "not bold default").append(printable(str(one.cell)), "bold default")
+        head.append(" on ", "not bold default").append(_address(schema, one.cell), "bold default")
         out.print(head, soft_wrap=True)
         out.print(f"  {count(one.attempts, 'attempt')}, dead-lettered {_ago(one.at_ms)}")
         if traceback:

@@ -62,8 +62,8 @@ def _sentence(collected: Collected) -> str:
         lines.append("Nothing to do: there has been no later safe point since the last time.")
     else:
         lines.append(
-            "Nothing to do yet: the repository begins to note the time now, and removes what has "
-            "been superseded for the whole retention."
+            "Nothing to remove yet: times are recorded from now on, and a version is removed once "
+            "it has been superseded for the whole retention."
         )
     if collected.locks:
         lines.append(f"Resolved {display.count(collected.locks, 'lock')} of ended transactions.")

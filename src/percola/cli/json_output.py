@@ -17,10 +17,10 @@ from decimal import Decimal
 from typing import Any
 
 from percola.cells import Cell, LockRecord, Op
-from percola.errors import WrongTypeError
+from percola.errors import PercolaError, WrongTypeError
 from percola.gc.time_log import CommitTimes
 from percola.inspection import Failure, HeldLock, Status, Version
-from percola.schema import Column, Family, Table, WeakColumn
+from percola.schema import Column, Family, Schema, Table, WeakColumn
 from percola.transactions.row import Row
 
 _KINDS = {Op.PUT: "put", Op.DELETE: "delete", Op.LOCK: "lock", Op.ROLLBACK: "rollback"}
@@ -55,6 +55,14 @@ def as_json(value: Any) -> Any:
     return value
 
 
+def decoded_row(schema: Schema, cell: Cell) -> Any:
+    """The key of a cell's row; its bytes, if the schema cannot decode them."""
+    try:
+        return schema.table(cell.table).decode_row(cell.row)
+    except (PercolaError, ValueError):
+        return cell.row
+
+
 def cell_json(cell: Cell, row: Any = None) -> dict[str, Any]:
     """A cell's address; `row` is its row's key, decoded. Without it, its bytes are shown."""
     key = cell.row if row is None else row
@@ -68,7 +76,10 @@ def row_json(row: Row[Any]) -> dict[str, Any]:
 
 
 def version_json(
-    version: Version, column: Column[Any, Any] | WeakColumn[Any], times: CommitTimes
+    version: Version,
+    column: Column[Any, Any] | WeakColumn[Any],
+    times: CommitTimes,
+    schema: Schema,
 ) -> dict[str, Any]:
     """A line of a cell's history."""
     write = version.write
@@ -78,39 +89,39 @@ def version_json(
         "committed_after": after and after.isoformat(),
         "committed_by": by and by.isoformat(),
         "data": None if version.data is None else as_json(decoded(column, version.data)),
-        "lock": None if version.lock is None else _lock_json(version.lock),
+        "lock": None if version.lock is None else _lock_json(version.lock, schema),
         "write": write and {"op": _KINDS[write.op], "start_ts": write.start_ts},
         "notify": version.notify,
         "acknowledged": list(version.acknowledged),
     }
 
 
-def held_lock_json(lock: HeldLock) -> dict[str, Any]:
+def held_lock_json(lock: HeldLock, schema: Schema) -> dict[str, Any]:
     """A lock, its cell and its owner."""
     return {
-        **cell_json(lock.cell),
+        **cell_json(lock.cell, decoded_row(schema, lock.cell)),
         "start_ts": lock.start_ts,
-        **_lock_json(lock.record),
+        **_lock_json(lock.record, schema),
         "is_primary": lock.is_primary,
         "owner_alive": lock.owner_alive,
         "age_seconds": lock.age_seconds,
     }
 
 
-def _lock_json(lock: LockRecord) -> dict[str, Any]:
+def _lock_json(lock: LockRecord, schema: Schema) -> dict[str, Any]:
     return {
         "op": _KINDS[lock.op],
-        "primary": cell_json(lock.primary),
+        "primary": cell_json(lock.primary, decoded_row(schema, lock.primary)),
         "owner": lock.owner,
         "wall_ms": lock.wall_ms,
         "ttl_ms": lock.ttl_ms,
     }
 
 
-def failure_json(failure: Failure) -> dict[str, Any]:
+def failure_json(failure: Failure, schema: Schema) -> dict[str, Any]:
     """A change that was dead-lettered for an observer."""
     return {
-        **cell_json(failure.cell),
+        **cell_json(failure.cell, decoded_row(schema, failure.cell)),
         "observer": failure.observer,
         "attempts": failure.attempts,
         "at_ms": failure.at_ms,

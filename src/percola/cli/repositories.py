@@ -111,11 +111,12 @@ def locks(session: Session) -> None:
     Each with its primary and whether the process that owns it is alive.
     """
     with session.open() as repo:
-        found = list(inspection.locks(repo))
+        found, schema = list(inspection.locks(repo)), repo.schema
     if session.json:
-        documents.write_json({"locks": [documents.held_lock_json(lock) for lock in found]})
+        listed = [documents.held_lock_json(lock, schema) for lock in found]
+        documents.write_json({"locks": listed})
     else:
-        display.print_locks(found)
+        display.print_locks(found, schema)
 
 
 @click.command()
@@ -127,7 +128,7 @@ def notifications(session: Session, limit: int) -> None:
     columns: dict[str, dict[str, Any]] = {}
     cells: list[inspection.Notification] = []
     with session.open() as repo:
-        live = inspection.processes(repo)
+        live, schema = inspection.processes(repo), repo.schema
         for one in inspection.notifications(repo):
             name = inspection.column_name(one.cell)
             entry = columns.setdefault(
@@ -146,10 +147,15 @@ def notifications(session: Session, limit: int) -> None:
                 cells.append(one)
     summary = sorted(columns.values(), key=lambda entry: (entry["table"], entry["column"]))
     if session.json:
-        listed = [documents.cell_json(one.cell) | {"timestamps": one.timestamps} for one in cells]
+        listed = [
+            documents.cell_json(one.cell, documents.decoded_row(schema, one.cell))
+            | {"timestamps": one.timestamps}
+            for one in cells
+        ]
         documents.write_json({"columns": summary, "cells": listed})
     else:
-        display.print_notifications(summary, cells, sum(entry["cells"] for entry in summary))
+        total = sum(entry["cells"] for entry in summary)
+        display.print_notifications(summary, cells, total, schema)
 
 
 @click.group(cls=ListByDefault)
@@ -170,9 +176,10 @@ def failed_list(session: Session, observer: str | None, traceback: bool) -> None
     with session.open() as repo:
         found = inspection.failures(repo, observer=observer)
         if session.json:
-            documents.write_json({"failures": [documents.failure_json(one) for one in found]})
+            listed = [documents.failure_json(one, repo.schema) for one in found]
+            documents.write_json({"failures": listed})
         else:
-            display.print_failures(found, traceback=traceback)
+            display.print_failures(found, repo.schema, traceback=traceback)
 
 
 @failed.command("retry")
