@@ -8,7 +8,7 @@ Pages that a program generates from one template share most of their words but a
 pages; a mirror of a page has the same title and words but another menu around them. So two pages
 are near-duplicates if all of this holds, regardless of the other pages of their sites:
 
-    the same heading          their titles, without dates and version numbers
+    the same heading          their titles, without dates and the version of the site
     no other name             the words that a main heading adds to the title, where both pages
                               have such words
     no other subject          not each of them repeats a word that the other one does not have:
@@ -64,9 +64,8 @@ _MONTHS: Final = frozenset(
     saturday sunday mon tue wed thu fri sat sun""".split()  # noqa: SIM905
 )
 # In a title: versions of three parts or after the word, and years.
-_DATED: Final = re.compile(
-    r"\bv?\d+(?:\.\d+){2,}[\w.+~-]*|(?<=version )\d[\w.]*|\b(?:19|20)\d\d(?:-\d\d){0,2}\b"
-)
+_NUMBERED: Final = re.compile(r"\bv?\d+(?:\.\d+){2,}[\w.+~-]*|(?<=version )\d[\w.]*")
+_DATED: Final = re.compile(r"\b(?:19|20)\d\d(?:-\d\d){0,2}\b")
 # Part of a version, not a name.
 _PRERELEASE: Final = re.compile(r"(?:v|r|a|b|p|rc|alpha|beta|rev)\d+")
 # The end of a version such as 1.4.0b2: it counts as a number.
@@ -140,22 +139,32 @@ def text_hash(text: str, words: list[str], body: bytes, name: str = "") -> str:
 
 
 def heading(title: str) -> str:
-    """Return a title in lower case, its dates and versions as `#`: near-duplicates share it.
+    """Return a title in lower case, its dates and its version as `#`: near-duplicates share it.
 
-    Other characters than letters count as well: they distinguish the entries "<" and ">" of an
-    index.
+    Of several versions only the last one is that of the site or the documentation. The others are
+    what the page is about: "Tea 1.4.3 release notes — Tea 3.2.25 documentation". Other characters
+    than letters count as well: they distinguish the entries "<" and ">" of an index.
     """
-    plain = _DATED.sub("#", title.lower())
-    return " ".join("#" if word.strip(".,()") in _MONTHS else word for word in plain.split())
+    plain = title.lower()
+    *_, version = [None, *_NUMBERED.finditer(plain)]
+    if version is not None:
+        plain = f"{plain[: version.start()]}#{plain[version.end() :]}"
+    return _undated(plain)
+
+
+def _undated(plain: str) -> str:
+    words = _DATED.sub("#", plain).split()
+    return " ".join("#" if word.strip(".,()") in _MONTHS else word for word in words)
 
 
 def own_name(main_heading: str, heading: str) -> str:
     """Return the words of a page's main heading that are not in its title (`heading`).
 
-    Versions count here: the release notes of two versions are two pages.
+    Dates and versions do not count.
     """
     known = set(tokens(heading))
-    return " ".join(word for word in tokens(main_heading) if word not in known)
+    plain = _undated(_NUMBERED.sub("#", main_heading.lower()))
+    return " ".join(word for word in tokens(plain) if word not in known)
 
 
 def heading_key(heading: str) -> str:
