@@ -29,7 +29,7 @@ opened = gates.column("opened", observed=True)
 passed = gates.column("passed", bool)
 
 
-@observer(amount)
+@observer(amount, batch=1)  # A transaction an order: tests count them.
 def add_up(t: Transaction, order: str) -> None:
     customer = f"c{int(order) % CUSTOMERS}"
     now, before = t.get(amount, order) or 0, t.get(noted, order) or 0
