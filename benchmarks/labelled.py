@@ -78,6 +78,7 @@ DOCUMENTATION: Final = (
     Documentation("libsfml-doc", "Doxygen", (f"{_DOC}/libsfml-dev/html",)),
     Documentation("libeigen3-doc", "Doxygen", (f"{_DOC}/libeigen3-dev/html",)),
     Documentation("python-scipy-doc", "Sphinx", (f"{_DOC}/python-scipy-doc/html",)),
+    Documentation("python-django-doc", "Sphinx", (f"{_DOC}/python-django-doc/html",)),
     Documentation(
         "rust-doc",
         "rustdoc",
@@ -105,9 +106,6 @@ DOCUMENTATION: Final = (
     ),
     Documentation(
         "libpango1.0-doc", "gi-docgen", (f"{_DOC}/libpango1.0-doc/reference/Pango",), held_out=True
-    ),
-    Documentation(
-        "python-django-doc", "Sphinx", (f"{_DOC}/python-django-doc/html",), held_out=True
     ),
     Documentation("qtbase5-doc-html", "QDoc", ("usr/share/qt5/doc",), held_out=True),
 )
