@@ -374,6 +374,37 @@ def decode_attempts(raw: bytes) -> dict[str, Attempts]:
     return found if readable else {}
 
 
+class DeadLetter(NamedTuple):
+    """A change that was dead-lettered for an observer, as the value of a failed entry.
+
+    Attributes:
+        observer: its name.
+        column: the column of the change, which the failed entry has in its row.
+        attempts: how many have failed.
+        at_ms: when the last one failed, in milliseconds since the epoch.
+        error: the last line of `traceback`.
+        traceback: that of the last attempt.
+    """
+
+    observer: str
+    column: str
+    attempts: int
+    at_ms: int
+    error: str
+    traceback: str
+
+
+def encode_dead_letter(letter: DeadLetter) -> bytes:
+    """Encode the value of a failed entry."""
+    return json.dumps(letter._asdict()).encode()
+
+
+def decode_dead_letter(raw: bytes) -> DeadLetter:
+    """The inverse of `encode_dead_letter`. Raises ValueError or KeyError for a damaged value."""
+    entry = json.loads(raw)
+    return DeadLetter(*(entry[name] for name in DeadLetter._fields))
+
+
 # --- Columns of Percola's own -----------------------------------------------------------
 
 SYSTEM_MARK: Final = b"@"

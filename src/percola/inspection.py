@@ -28,6 +28,7 @@ from percola.cells import (
     Op,
     WriteRecord,
     ack_column,
+    decode_dead_letter,
     decode_lock,
     decode_ts,
     decode_write,
@@ -239,16 +240,16 @@ def failures(
     entries = _entries(repo, Kind.FAILED, table, key)
     for cell, group in itertools.groupby(entries, key=lambda entry: entry[0]):
         *_, (_, ts, raw) = group  # The newest; an older failure may have arrived late.
-        entry = json.loads(raw)
-        if observer in (None, entry["observer"]):
+        letter = decode_dead_letter(raw)
+        if observer in (None, letter.observer):
             yield Failure(
-                Cell(cell.table, cell.row, entry["column"].encode()),
+                Cell(cell.table, cell.row, letter.column.encode()),
                 ts,
-                entry["observer"],
-                entry["attempts"],
-                entry["at_ms"],
-                entry["error"],
-                entry["traceback"],
+                letter.observer,
+                letter.attempts,
+                letter.at_ms,
+                letter.error,
+                letter.traceback,
             )
 
 

@@ -19,7 +19,6 @@ attempt runs, and no wait is longer than this worker's `longest_wait`.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import random
@@ -31,9 +30,11 @@ from percola.cells import (
     MAX_TS,
     Attempts,
     Cell,
+    DeadLetter,
     Kind,
     decode_attempts,
     encode_attempts,
+    encode_dead_letter,
     failed_column,
 )
 from percola.clock import backoff
@@ -190,17 +191,11 @@ class Failures:
         """
         cell, newest = dirty.cell, dirty.newest
         last_line = story.strip().splitlines()[-1]
-        entry = {
-            "observer": one.name,
-            "column": cell.column.decode(),
-            "attempts": count,
-            "at_ms": self._clock.wall_ms(),
-            "error": last_line,
-            "traceback": story,
-        }
+        column, now_ms = cell.column.decode(), self._clock.wall_ms()
+        letter = DeadLetter(one.name, column, count, now_ms, last_line, story)
         failed = _failed_cell(one, cell)
         changes: list[Put | Delete] = [
-            Put(Kind.FAILED, failed.column, newest, json.dumps(entry).encode())
+            Put(Kind.FAILED, failed.column, newest, encode_dead_letter(letter))
         ]
         # A later failure replaces an earlier one.
         for ts, _ in self._context.store.entries(failed, Kind.FAILED, 0, newest - 1):

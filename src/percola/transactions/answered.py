@@ -17,10 +17,9 @@ were these runs is not recorded.
 from __future__ import annotations
 
 import itertools
-import json
 from typing import Final
 
-from percola.cells import Cell, Kind, Op, decode_lock, decode_write
+from percola.cells import Cell, Kind, Op, decode_dead_letter, decode_lock, decode_write
 from percola.errors import NotAnsweredError
 from percola.store.walks import walk_kind
 from percola.transactions.snapshot import TransactionContext
@@ -111,12 +110,12 @@ class _Wait:
             for failed, ts, raw in walk_kind(self._context.store, Kind.FAILED, table):
                 if ts < low:
                     continue
-                entry = json.loads(raw)
-                cell = Cell(table, failed.row, entry["column"].encode())
+                letter = decode_dead_letter(raw)
+                cell = Cell(table, failed.row, letter.column.encode())
                 if ts <= high or cell in self._waited or self._was_written(cell, low, high):
                     raise NotAnsweredError(
                         f"The change of {cell} was dead-lettered for the observer "
-                        f"{entry['observer']}: {entry['error']}. 'percola failed' shows its "
+                        f"{letter.observer}: {letter.error}. 'percola failed' shows its "
                         "traceback, 'percola failed retry' runs the observer again."
                     )
 
