@@ -79,13 +79,17 @@ def as_text(value: Any) -> str:
 
 def cell_name(column: Column[Any, Any] | WeakColumn[Any], row: Any) -> str:
     """A cell's address with its row's key decoded: `days['2010-10-04'].sales`."""
-    return f"{column.table_name}[{as_text(row)!r}].{column.name}"
+    return _address(column.table_name, row, column.name)
 
 
-def _address(schema: Schema, cell: Cell) -> str:
-    """A cell's address with its row's key decoded, on one line."""
+def _stored_name(schema: Schema, cell: Cell) -> str:
+    """`cell_name` of a stored cell, of which the schema may lack the column, on one line."""
     column = cell.column.decode("utf-8", "backslashreplace")
-    return printable(f"{cell.table}[{as_text(decoded_row(schema, cell))!r}].{column}")
+    return printable(_address(cell.table, decoded_row(schema, cell), column))
+
+
+def _address(table: str, row: Any, column: str) -> str:
+    return f"{table}[{as_text(row)!r}].{column}"
 
 
 def print_row(row: Row[Any]) -> None:
@@ -206,10 +210,10 @@ def print_locks(locks: Sequence[HeldLock], schema: Schema) -> None:
             notes = ["primary"] if lock.is_primary else []
             notes += [_OPS[lock.record.op]] if lock.record.op in _OPS else []
             note = f"  ({', '.join(notes)})" if notes else ""
-            line = Text(f"  {_address(schema, lock.cell)}").append(note, "yellow")
+            line = Text(f"  {_stored_name(schema, lock.cell)}").append(note, "yellow")
             out.print(line, soft_wrap=True)
         if not first.is_primary:
-            primary = _address(schema, first.record.primary)
+            primary = _stored_name(schema, first.record.primary)
             out.print(f"  its primary, {primary}, is decided already", soft_wrap=True)
     if not all(lock.owner_alive for lock in locks):
         say(
@@ -242,7 +246,7 @@ def print_notifications(
     out.print(grid)
     for cell in cells:
         at = ", ".join(map(str, cell.timestamps))
-        out.print(f"  {_address(schema, cell.cell)}  at {at}", soft_wrap=True)
+        out.print(f"  {_stored_name(schema, cell.cell)}  at {at}", soft_wrap=True)
     if cells and total > len(cells):
         out.print(f"  … and {total - len(cells):,} more")
 
@@ -254,7 +258,9 @@ def print_failures(failures: Iterable[Failure], schema: Schema, *, traceback: bo
     for one in failures:
         found += 1
         head = Text(one.observer, style="bold red")
-        head.append(" on ", "not bold default").append(_address(schema, one.cell), "bold default")
+        head.append(" on ", "not bold default").append(
+            _stored_name(schema, one.cell), "bold default"
+        )
         out.print(head, soft_wrap=True)
         out.print(f"  {count(one.attempts, 'attempt')}, dead-lettered {_ago(one.at_ms)}")
         if traceback:

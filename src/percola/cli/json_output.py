@@ -69,6 +69,11 @@ def cell_json(cell: Cell, row: Any = None) -> dict[str, Any]:
     return {"table": cell.table, "row": as_json(key), "column": as_json(cell.column)}
 
 
+def stored_cell_json(cell: Cell, schema: Schema) -> dict[str, Any]:
+    """`cell_json` of a stored cell, with its row's key if the schema can decode it."""
+    return cell_json(cell, decoded_row(schema, cell))
+
+
 def row_json(row: Row[Any]) -> dict[str, Any]:
     """A row that was read."""
     columns = {column.name: as_json(value) for column, value in row.items()}
@@ -99,7 +104,7 @@ def version_json(
 def held_lock_json(lock: HeldLock, schema: Schema) -> dict[str, Any]:
     """A lock, its cell and its owner."""
     return {
-        **cell_json(lock.cell, decoded_row(schema, lock.cell)),
+        **stored_cell_json(lock.cell, schema),
         "start_ts": lock.start_ts,
         **_lock_json(lock.record, schema),
         "is_primary": lock.is_primary,
@@ -111,7 +116,7 @@ def held_lock_json(lock: HeldLock, schema: Schema) -> dict[str, Any]:
 def _lock_json(lock: LockRecord, schema: Schema) -> dict[str, Any]:
     return {
         "op": _KINDS[lock.op],
-        "primary": cell_json(lock.primary, decoded_row(schema, lock.primary)),
+        "primary": stored_cell_json(lock.primary, schema),
         "owner": lock.owner,
         "wall_ms": lock.wall_ms,
         "ttl_ms": lock.ttl_ms,
@@ -121,7 +126,7 @@ def _lock_json(lock: LockRecord, schema: Schema) -> dict[str, Any]:
 def failure_json(failure: Failure, schema: Schema) -> dict[str, Any]:
     """A change that was dead-lettered for an observer."""
     return {
-        **cell_json(failure.cell, decoded_row(schema, failure.cell)),
+        **stored_cell_json(failure.cell, schema),
         "observer": failure.observer,
         "attempts": failure.attempts,
         "at_ms": failure.at_ms,

@@ -148,8 +148,7 @@ def notifications(session: Session, limit: int) -> None:
     summary = sorted(columns.values(), key=lambda entry: (entry["table"], entry["column"]))
     if session.json:
         listed = [
-            documents.cell_json(one.cell, documents.decoded_row(schema, one.cell))
-            | {"timestamps": one.timestamps}
+            documents.stored_cell_json(one.cell, schema) | {"timestamps": one.timestamps}
             for one in cells
         ]
         documents.write_json({"columns": summary, "cells": listed})
