@@ -178,7 +178,7 @@ def links() -> Iterator[Links]:
 
 def test_one_more_link_to_a_large_page_does_not_read_the_others(links: Links) -> None:
     with links.repo.transaction(notify=False) as t:
-        # Whoever reads them all finds this one, which is in no delta.
+        # A count of all links finds this one, which is in no delta.
         entry = {"url": "https://x.example/", "anchors": ["X"], "rel": "follow"}
         t.set(tables.source["x"], ROW, entry)
     links.change("https://s5.example/", "Home")

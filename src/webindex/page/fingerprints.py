@@ -146,9 +146,9 @@ def heading(title: str) -> str:
     than letters count as well: they distinguish the entries "<" and ">" of an index.
     """
     plain = title.lower()
-    *_, version = [None, *_NUMBERED.finditer(plain)]
-    if version is not None:
-        plain = f"{plain[: version.start()]}#{plain[version.end() :]}"
+    if versions := list(_NUMBERED.finditer(plain)):
+        start, end = versions[-1].span()
+        plain = f"{plain[:start]}#{plain[end:]}"
     return _undated(plain)
 
 

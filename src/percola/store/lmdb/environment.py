@@ -284,7 +284,7 @@ class Environment(MappedFile):
     def _care(self) -> None:
         """Free the slots of killed readers: they keep old pages from being reused."""
         if self._env is None:
-            return  # Closed meanwhile, or to be opened again by whoever needs it next.
+            return  # Closed meanwhile, or to be opened again by the next thread that needs it.
         try:
             txn = self.begin_read()
             try:
