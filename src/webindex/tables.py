@@ -112,9 +112,9 @@ journal, rows `KIND/TIMESTAMP`: reports of jobs and exports, for the summary; se
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
 
-from percola import JSON, Table
+from percola import JSON, Column, Table, Transaction
 from webindex.rendering.tables import TABLES as RENDERING
 
 pages: Final = Table("pages")
@@ -158,6 +158,10 @@ large: Final = inlinks.column("large", int)
 delta: Final = inlinks.family("delta", JSON)
 inlinks_changed: Final = inlinks.weak_column("changed")
 inlinks_added: Final = inlinks.weak_column("added")
+
+IN_TALLY: Final = 1
+IN_ANCHORS: Final = 2
+"""Values of `large`: where all texts of a large page are."""
 
 MOST_TEXTS: Final = 64
 """Texts of the links to one page that its tally has, and a document can show."""
@@ -214,3 +218,13 @@ SCHEMA: Final = [
 
 ADDED: Final = frozenset({"payloads", "waiting", "anchors"} | {one.name for one in RENDERING})
 """Tables that repositories of earlier versions lack; opening a repository adds them."""
+
+V = TypeVar("V")
+
+
+def set_or_delete(t: Transaction, column: Column[str, V], row: str, value: V | None) -> None:
+    """Write a cell that is not there while it has nothing to say: for None, 0 and what is empty."""
+    if value:
+        t.set(column, row, value)
+    else:
+        t.delete(column, row)

@@ -13,8 +13,8 @@ PLANTED = [
         "delta-of-new-link-only",
         "What a page linked to before is not taken back from a large target.",
         file=_FILE,
-        old="_add_delta(t, target, before, after)\n    if wanted",
-        new="_add_delta(t, target, None, after)\n    if wanted",
+        old="_add_delta(t, target, before, after)\n    tables.set_or_delete",
+        new="_add_delta(t, target, None, after)\n    tables.set_or_delete",
         tests=[_ANY],
     ),
     Planted(
@@ -118,8 +118,8 @@ PLANTED = [
         "texts-left-behind",
         "The texts of a page that is no longer large stay in `anchors`.",
         file=_FILE,
-        old="plant(t, row, anchors if now_large == _IN_ANCHORS else {})",
-        new="plant(t, row, anchors) if now_large == _IN_ANCHORS else None",
+        old="plant(t, row, anchors if now_large == tables.IN_ANCHORS else {})",
+        new="plant(t, row, anchors) if now_large == tables.IN_ANCHORS else None",
         tests=[_ANY],
     ),
     Planted(

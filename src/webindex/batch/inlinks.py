@@ -16,15 +16,12 @@ from typing import Any, Final, NamedTuple
 
 from pyspark.core.rdd import RDD
 
+from webindex import tables
 from webindex.batch.facts import Facts
 from webindex.page.urls import page_id, page_row
 
 MOST_TEXTS: Final = 64
-"""Different texts of the links to one page that count."""
-
-IN_TALLY: Final = 1
-IN_ANCHORS: Final = 2
-"""Values of `inlinks.large`: where the texts of a large page are."""
+"""Different texts of the links to one page that count; not that of `tables`, which this judges."""
 
 
 class Sent(NamedTuple):
@@ -164,9 +161,9 @@ def for_large(found: Row) -> Iterator[Row]:
         if column.startswith("source:") and link["rel"] == "follow":
             texts.update(link["anchors"])
     if len(texts) > MOST_TEXTS:
-        large = IN_ANCHORS
+        large = tables.IN_ANCHORS
     yield Row("inlinks", found.row, {"large": large})
-    if large == IN_ANCHORS:
+    if large == tables.IN_ANCHORS:
         yield Row("anchors", found.row, _in_anchors(texts))
 
 

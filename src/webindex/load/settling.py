@@ -73,10 +73,7 @@ def settle(t: Transaction, row: str) -> None:
         _become(t, row, chosen, current, page.get(tables.earlier) or {})
     if unresolved != (page.get(tables.unresolved) or 0):
         t.get_for_update(tables.revisited, row)
-        if unresolved:
-            t.set(tables.unresolved, row, unresolved)
-        else:
-            t.delete(tables.unresolved, row)
+        tables.set_or_delete(t, tables.unresolved, row, unresolved)
 
 
 def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

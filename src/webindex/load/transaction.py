@@ -242,10 +242,7 @@ class _Page:
 
     def _drop(self, key: str, *, held: bool) -> None:
         capture = self._earlier().pop(key)
-        if self._earlier():
-            self._t.set(tables.earlier, self._row, self._earlier())
-        else:
-            self._t.delete(tables.earlier, self._row)
+        tables.set_or_delete(self._t, tables.earlier, self._row, self._earlier())
         self._t.delete(tables.earlier_body[key], self._row)
         payload = shares(capture)
         if payload is not None and not held:

@@ -57,10 +57,6 @@ LARGE: Final = 128
 _DELTAS: Final = 64
 """Cells for the deltas of one page: transactions that run at a time rarely write the same one."""
 
-_IN_TALLY: Final = 1
-_IN_ANCHORS: Final = 2
-"""Values of `large`: where all texts of a large page are."""
-
 
 # --- Links and their inversion --------------------------------------------------------------
 
@@ -100,10 +96,7 @@ def invert(t: Transaction, row: str) -> None:
             t.notify(tables.inlinks_changed, target)
         else:
             _add_delta(t, target, before, after)
-    if wanted:
-        t.set(tables.inverted, row, wanted)
-    else:
-        t.delete(tables.inverted, row)
+    tables.set_or_delete(t, tables.inverted, row, wanted)
 
 
 _Link = tuple[list[str], str]
@@ -183,15 +176,15 @@ def count(t: Transaction, row: str) -> None:
                 anchors.update(link["anchors"])
     large = found.get(tables.large)
     if links and len(sources) > (LARGE if large is None else LARGE // 2):
-        now_large = _IN_ANCHORS if len(anchors) > tables.MOST_TEXTS else _IN_TALLY
+        now_large = tables.IN_ANCHORS if len(anchors) > tables.MOST_TEXTS else tables.IN_TALLY
         if large != now_large:
             t.set(tables.large, row, now_large)
     else:
         now_large = None
         if large is not None:
             t.delete(tables.large, row)
-    if _IN_ANCHORS in (large, now_large):
-        plant(t, row, anchors if now_large == _IN_ANCHORS else {})
+    if tables.IN_ANCHORS in (large, now_large):
+        plant(t, row, anchors if now_large == tables.IN_ANCHORS else {})
     _put_tally(t, row, before, links, first(anchors))
 
 
@@ -200,7 +193,7 @@ def _read_ahead_deltas(t: Snapshot, rows: Sequence[str]) -> None:
     _read_ahead(t, rows)
     cells: list[tuple[Column[str, Any], str]] = []
     for found in t.get_rows(tables.inlinks, rows, [tables.large, tables.delta]):
-        if found.get(tables.large) == _IN_ANCHORS:
+        if found.get(tables.large) == tables.IN_ANCHORS:
             changed = {
                 text for one in found.family(tables.delta).values() for text in one["anchors"]
             }
@@ -232,13 +225,13 @@ def add_links(t: Transaction, row: str) -> None:
     # Less than none of a text: a link is taken back that was entered while the page became large,
     # and that `count` has still to see.
     anchors: Mapping[str, int]
-    if large == _IN_ANCHORS:
+    if large == tables.IN_ANCHORS:
         anchors = Texts(t, row, before["anchors"]).add(changes)
     else:
         changes.update(before["anchors"])
         anchors = +changes
     if len(anchors) > tables.MOST_TEXTS:
-        t.set(tables.large, row, _IN_ANCHORS)
+        t.set(tables.large, row, tables.IN_ANCHORS)
         plant(t, row, anchors)
     _put_tally(t, row, before, links, first(anchors))
 
@@ -248,13 +241,9 @@ def _put_tally(
 ) -> None:
     """Write a page's tally, and notify its cluster, if it has changed."""
     after = _totals(links, anchors) if links else None
-    if after == before:
-        return
-    if after is None:
-        t.delete(tables.tally, row)
-    else:
-        t.set(tables.tally, row, after)
-    tell(t, row)
+    if after != before:
+        tables.set_or_delete(t, tables.tally, row, after)
+        tell(t, row)
 
 
 def _totals(links: int, anchors: Mapping[str, int]) -> dict[str, Any]:

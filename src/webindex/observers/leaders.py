@@ -85,10 +85,7 @@ def _list(t: Transaction, content: str, sketch: bytes, *, there: bool) -> None:
         at = _place(before, one)
         rest = at + PACKED if before[at : at + PACKED] == one else at
         after = before[:at] + (one if there else b"") + before[rest:]
-        if after:
-            t.set(column, row, after)
-        else:
-            t.delete(column, row)
+        tables.set_or_delete(t, column, row, after)
 
 
 def _place(listed: bytes, one: bytes) -> int:

@@ -80,10 +80,7 @@ def parse(t: Transaction, row: str) -> None:
         t.notify(tables.join_due, row)
     links = [[one.url, list(one.anchors), one.rel] for one in page.links]
     if links != (t.get(tables.links, row) or []):
-        if links:
-            t.set(tables.links, row, links)
-        else:
-            t.delete(tables.links, row)
+        tables.set_or_delete(t, tables.links, row, links)
 
 
 def _withdraw(t: Transaction, row: str) -> None:

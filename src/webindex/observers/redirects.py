@@ -86,10 +86,7 @@ def resolve(t: Transaction, row: str) -> None:
     after = _resolve(t, url, pointer)
     if before == after:
         return
-    if after is None:
-        t.delete(tables.resolved, row)
-    else:
-        t.set(tables.resolved, row, after)
+    tables.set_or_delete(t, tables.resolved, row, after)
     here = tables.leads_here[page_id(url)]
     left = end_of(url, before)
     if left is not None:

@@ -95,15 +95,9 @@ class Texts:
         for text, change in changes.items():
             self._change(text, change)
         for part in sorted({part_of(text) for text in changes}):
-            if texts := self._parts[part]:
-                self._t.set(tables.texts[part], self._row, texts)
-            else:
-                self._t.delete(tables.texts[part], self._row)
+            tables.set_or_delete(self._t, tables.texts[part], self._row, self._parts[part])
         if self._best != (self._found or {}):
-            if self._best:
-                self._t.set(tables.best, self._row, self._best)
-            else:
-                self._t.delete(tables.best, self._row)
+            tables.set_or_delete(self._t, tables.best, self._row, self._best)
         return self._shown
 
     def _change(self, text: str, change: int) -> None:

@@ -148,10 +148,7 @@ def enter(t: Transaction, row: str, url: str, kind: str, urls: list[str]) -> Non
     me = page_id(url)
     old = _rows(me, before["as"], before["urls"]) if before is not None else set()
     _replace(t, url, old, _rows(me, kind, urls))
-    if after is None:
-        t.delete(rendering.entered, row)
-    else:
-        t.set(rendering.entered, row, after)
+    tables.set_or_delete(t, rendering.entered, row, after)
 
 
 def enter_seen(t: Transaction, url: str, before: Iterable[str], after: Iterable[str]) -> None:
