@@ -230,7 +230,7 @@ class Clocked(Observer[Any]):
         most: int,
         watch: Watch = NOBODY,
         ahead: Collection[bytes] = (),
-    ) -> list[bytes]:
+    ) -> tuple[list[bytes], int]:
         """As an observer does."""
         inner = super().run_batch
         return self.clock.timed(self.name, lambda: inner(context, rows, most, watch, ahead))

@@ -114,11 +114,11 @@ class Noted(Observer[Any]):
         most: int,
         watch: Watch = NOBODY,
         ahead: Collection[bytes] = (),
-    ) -> list[bytes]:
+    ) -> tuple[list[bytes], int]:
         """As an observer does."""
-        answered = super().run_batch(context, rows, most, watch, ahead)
+        answered, runs = super().run_batch(context, rows, most, watch, ahead)
         self._note(answered)
-        return answered
+        return answered, runs
 
     def _note(self, rows: Sequence[bytes]) -> None:
         assert self.notes is not None

@@ -125,7 +125,7 @@ def test_the_rows_of_a_batch_see_one_snapshot_and_what_the_rows_before_have_writ
 
     notify(still, *ROWS)
     one = make(tally)
-    answered = one.run_batch(
+    answered, runs = one.run_batch(
         still.context,
         [
             (row.encode(), {Cell("targets", row.encode(), poke.key): [still.snapshot().start_ts]})
@@ -134,6 +134,7 @@ def test_the_rows_of_a_batch_see_one_snapshot_and_what_the_rows_before_have_writ
         most=8,
     )
     assert answered == [row.encode() for row in ROWS]
+    assert runs == 8
     assert seen == [(seen[0][0], number) for number in range(8)]
     assert totals(still) == {"all": 8}
 
@@ -204,7 +205,8 @@ def test_a_batch_ends_when_it_has_gone_on_for_some_time(ground: Ground) -> None:
             asked.append(row)
             yield row, notified
 
-    assert make(slow).run_batch(repo.context, asking(), most=8) == [b"row 0", b"row 1", b"row 2"]
+    answered, _ = make(slow).run_batch(repo.context, asking(), most=8)
+    assert answered == [b"row 0", b"row 1", b"row 2"]
     assert len(asked) == 3, "nor is another row locked"
 
 
@@ -223,7 +225,7 @@ def test_a_batch_ends_when_its_transaction_is_large(
             t.set(large, row, "x" * 400_000)
 
     notify(still, *ROWS)
-    answered = make(much).run_batch(still.context, dirty(ground, *ROWS), most=8)
+    answered, _ = make(much).run_batch(still.context, dirty(ground, *ROWS), most=8)
     assert len(answered) == 3
 
 
@@ -241,7 +243,7 @@ def test_n2_a_notification_that_comes_while_a_batch_runs_is_answered_by_another_
             notify(still, *ROWS, value=5)
 
     notify(still, *ROWS, value=1)
-    answered = make(meanwhile).run_batch(still.context, dirty(ground, *ROWS), most=8)
+    answered, _ = make(meanwhile).run_batch(still.context, dirty(ground, *ROWS), most=8)
     assert len(answered) == 8
     assert totals(still) == dict.fromkeys(ROWS, 2)
     changed = still.snapshot().version(weight, "row 0")
@@ -262,7 +264,7 @@ def test_n2_a_row_that_was_notified_since_the_batch_began_does_not_join_it(
             notify(still, "row 1")
 
     notify(still, "row 0", "row 2")
-    answered = make(meanwhile).run_batch(
+    answered, _ = make(meanwhile).run_batch(
         still.context, dirty(ground, "row 0", "row 1", "row 2"), most=8
     )
     assert answered == [b"row 0", b"row 2"]
@@ -318,7 +320,8 @@ def test_n2_what_somebody_rolled_forward_meanwhile_is_answered_all_the_same(
         return apply()
 
     store.hook = hook
-    assert len(make(double).run_batch(repo.context, dirty(ground, *rows), most=8)) == 3
+    answered, _ = make(double).run_batch(repo.context, dirty(ground, *rows), most=8)
+    assert len(answered) == 3
     assert set(read) == {2}, "it was the reader who came first"
     assert ground.left_over(targets, Kind.NOTIFY) == []
     assert ground.left_over(targets, Kind.LOCK) == []

@@ -73,7 +73,18 @@ def test_n3_a_change_that_a_batch_has_answered_is_not_run_again(
     worker = drain(still, make())
     assert ran(still) == dict.fromkeys(ROWS, 1)
     assert ground.left_over(targets, Kind.NOTIFY) == [], "and the entries are gone all the same"
-    assert count(worker, "observer_conflicts") == 0
+    assert count(worker, "observer_conflicts") == count(worker, "observer_runs") == 0
+
+
+def test_a_batch_counts_the_rows_for_which_the_function_ran(
+    ground: Ground, still: Repository
+) -> None:
+    write(still, *ROWS)
+    before = handed_out(ground, *ROWS)
+    one = make()
+    one.run_batch(still.context, before[:5], most=8)
+    answered, called = one.run_batch(still.context, before, most=8)
+    assert (len(answered), called) == (8, 3)
 
 
 def test_n3_a_batch_and_a_run_that_both_saw_a_change_meet_at_its_acknowledgment(
@@ -128,7 +139,8 @@ def test_an_observer_that_writes_its_own_column_in_a_row_of_its_batch_runs_for_t
 
     one = observer(contents, name="double", batch=8)(passing_on)
     write(still, *ROWS[:3])
-    assert len(one.run_batch(still.context, handed_out(ground, *ROWS[:3]), most=8)) == 3
+    answered, _ = one.run_batch(still.context, handed_out(ground, *ROWS[:3]), most=8)
+    assert len(answered) == 3
     assert totals(still)[ROWS[0]] == len("text"), "it was the first"
     drain(still, one)
     assert totals(still)[ROWS[0]] == len("from another")

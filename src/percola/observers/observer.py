@@ -234,14 +234,15 @@ class Observer(Generic[R]):
         most: int,
         watch: Watch = NOBODY,
         ahead: Collection[bytes] = (),
-    ) -> list[bytes]:
+    ) -> tuple[list[bytes], int]:
         """Run for dirty rows of its table, one after the other, in one transaction.
 
         `rows` yields each row, with its dirty cells as for `run`, when its turn comes. The batch
         ends after `most` rows, or once the transaction is large or has run for 50 ms, to keep the
         delay of readers and conflicting writers short. `ahead` has the rows that will probably be
         yielded, and grows: what is read of one may be read of all of them in one call. Returns the
-        rows that the commit has answered; raises as `run` does.
+        rows that the commit has answered, and how often the function ran: not for rows whose
+        changes are acknowledged. Raises as `run` does.
         """
         table, clock = self.table, context.clock
         until = clock.monotonic() + _BATCH_SECONDS
@@ -250,6 +251,7 @@ class Observer(Generic[R]):
         transaction._expect(ahead)
         start_ts = transaction.start_ts
         answered: list[bytes] = []
+        runs = 0
         read_ahead = self.ahead if context.prefetch is not None else None
         begun: set[bytes] = set()
         for row, notified in rows:
@@ -264,6 +266,7 @@ class Observer(Generic[R]):
                         read_ahead(transaction, [table.decode_row(one) for one in fresh])
                         begun.update(fresh)
                     self.function(transaction, table.decode_row(row))
+                    runs += 1
                 for cell, timestamps in seen.items():
                     for ts in timestamps:
                         transaction._answer(Kind.NOTIFY, cell, ts)
@@ -274,7 +277,7 @@ class Observer(Generic[R]):
         if answered:
             self._answer_failures(transaction, context, answered)
         _commit(transaction)
-        return answered
+        return answered, runs
 
     def _check_wanted(self, transaction: Transaction, watch: Watch) -> None:
         """Raise ObserverTimeoutError if the run was given up; else it can no longer be."""

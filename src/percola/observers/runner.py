@@ -403,7 +403,7 @@ class Runner:
             self._running[id(run)] = run
         try:
             with calling_for(one.name):
-                rows = one.run_batch(self._context, turns(), size.rows, run, ahead)
+                rows, runs = one.run_batch(self._context, turns(), size.rows, run, ahead)
         except ObserverTimeoutError:
             raise GivenUpError from None
         except GivenUpError:
@@ -421,7 +421,8 @@ class Runner:
             elif called and len(joined) == 1:
                 self.failures.failed(one, run.dirty, run.answers, traceback.format_exc())
         else:
-            self._metrics.committed(one.name, len(rows), self._clock.monotonic() - began)
+            if runs:
+                self._metrics.committed(one.name, runs, self._clock.monotonic() - began)
             size.succeeded(len(rows))
             self._reached[one.name] = max(1, len(rows))
             answered = set(rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -76,14 +76,12 @@ def batch_answers_newer(seams: Seams) -> None:
     start_ts as well: it has not seen what they tell of."""
 
     @seams.replaces(Observer, "run_batch")
-    def run_batch(
-        original: Any, self: Any, context: Any, rows: Rows, *args: Any
-    ) -> Sequence[bytes]:
+    def run_batch(original: Any, self: Any, context: Any, rows: Rows, *args: Any) -> Any:
         joined: list[tuple[bytes, Notified]] = []
-        answered: Sequence[bytes] = original(self, context, noting(rows, joined), *args)
+        outcome = original(self, context, noting(rows, joined), *args)
         for _, notified in joined:
             remove(context, notified)
-        return answered
+        return outcome
 
 
 @BATCHING.mutant("batch-answers-before-commit", "N2", Batches)
