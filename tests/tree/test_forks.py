@@ -29,7 +29,7 @@ BY_OTHERS: Final = {
     "oracle/client.py:_Batch": "it goes with the oracle client's _Line",
     "oracle/client.py:_Line": "NetworkOracle makes another one",
     "lmdb/background_sync.py:BackgroundSync": "Environment makes another one",
-    "platform/file_locks.py:Wait": "MappedFile makes another one, or it is of one call only",
+    "platform/file_locks.py:Wait": "Environment makes another one, or it is of one call only",
     "local/active_slots.py:ActiveSlots": "LocalCoordination makes another one",
     "oracle/ranges.py:Ranges": "an oracle's service: gRPC refuses it in a child",
     "oracle/server.py:OracleServer": "gRPC refuses it in a child",

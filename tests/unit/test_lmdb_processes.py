@@ -20,7 +20,7 @@ from percola import Table
 from percola.cells import MAX_TS, Cell, Kind, Op
 from percola.coordination.local.coordination import LocalCoordination
 from percola.store.base import Condition, OneStepStore, Put, RowMutation
-from percola.store.lmdb import file as lmdb_file
+from percola.store.lmdb import environment as lmdb_environment
 from percola.store.lmdb.driver import Txn
 from percola.store.lmdb.environment import Environment
 from percola.store.lmdb.store import LmdbStore
@@ -242,7 +242,7 @@ def test_a_process_that_is_killed_while_it_writes_holds_up_nobody(tmp_path: Path
 def test_a_fork_while_a_write_waits_for_another_process_does_it_no_harm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_until: Callable[..., object]
 ) -> None:
-    monkeypatch.setattr(lmdb_file, "_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(lmdb_environment, "_TIMEOUT_SECONDS", 0.2)
     environment = Environment(tmp_path, [b"one"])
     with Child(stop_in_a_write, tmp_path) as child, ThreadPoolExecutor(1) as pool:
         child.hear()

@@ -11,7 +11,7 @@ the process id.
     inherited by the child                       in the child
     -------------------------------------------  ------------------------------------------------
     LMDB's environment, its turn lock, readers   closed before the fork, once its transactions have
-                                                 ended; reopened when needed (`lmdb.file`)
+                                                 ended; reopened when needed (`lmdb.environment`)
     LMDB's commit queue and its lock             recreated: the requests are the parent's threads'
     LMDB's background sync                       recreated: the parent's thread syncs its commits
     the memory store                             held during the fork, so the copy is consistent

@@ -1,10 +1,10 @@
 """§2.1: a physical copy of an LMDB snapshot, made while other transactions write.
 
 LMDB can write out the snapshot of a read transaction, without the free pages. That may take
-minutes, in which this process could neither fork nor let its map grow (`percola.store.lmdb.file`
-ends LMDB's transactions for both). So a child process does it, with a separate environment: like
-any reader, it keeps the pages from being reused until it ends, in whatever way. It writes to its
-standard output
+minutes, in which this process could neither fork nor let its map grow: LMDB's transactions end
+before either (`percola.store.lmdb.environment`). So a child process does it, with a separate
+environment: like any reader, it keeps the pages from being reused until it ends, in whatever way.
+It writes to its standard output
 
     {"ts": the last timestamp drawn, "bytes": the most bytes that follow}  in one line of JSON
     data.mdb
