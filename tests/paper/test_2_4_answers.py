@@ -6,7 +6,6 @@ Their removal may fail without the commit failing; a worker must neither lose th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from stores import Ground, SeamStore, cell_of
@@ -27,13 +26,11 @@ def removes_notify_entries(mutation: RowMutation) -> bool:
     return any(isinstance(one, Delete) and one.kind is Kind.NOTIFY for one in mutation.changes)
 
 
-@pytest.mark.parametrize("column", [contents, poke], ids=["observed", "weak"])
 @pytest.mark.parametrize("batch", [1, 8], ids=["alone", "batched"])
 def test_while_the_store_refuses_to_remove_what_is_answered_a_worker_pauses_and_then_ends(
-    ground: Ground, column: Any, batch: int
+    ground: Ground, batch: int
 ) -> None:
     refused: list[RowMutation] = []
-    runs: list[str] = []
 
     def refuse(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
         # It gives in at last, or a worker that spins would do so for ever.
@@ -42,30 +39,27 @@ def test_while_the_store_refuses_to_remove_what_is_answered_a_worker_pauses_and_
             raise StoreError("no removals today")
         return apply()
 
-    @observer(column, name="measure", batch=batch)
+    @observer(contents, name="measure", batch=batch)
     def measure(t: Transaction, row: str) -> None:
-        runs.append(row)
+        t.get(contents, row)
 
     store = SeamStore(ground.store)
     repo = ground.repo(TABLES, store=store, one_step=False)
     with repo.transaction() as t:
-        t.notify(poke, "a")
         t.set(contents, "a", "text")
-    if column is contents:
-        # Answered with the acknowledgment, in one mutation; then told once more: a look.
-        Worker(repo, [measure], retention=None).run_until_idle()
-        again = Put(Kind.NOTIFY, cell_of(contents, "a").column, 1, b"")
-        ground.store.mutate([RowMutation("docs", b"a", (), [again])])
+    # Answered with the acknowledgment, in one mutation; then told once more: a look.
+    Worker(repo, [measure], retention=None).run_until_idle()
+    again = Put(Kind.NOTIFY, cell_of(contents, "a").column, 1, b"")
+    ground.store.mutate([RowMutation("docs", b"a", (), [again])])
     store.hook = refuse
     worker = Worker(repo, [measure], attempts=3, rescan=0.01, threads=1, retention=None)
     with pytest.raises(StoreError, match="no removals today"):
         worker.run_until_idle()
     assert 3 <= len(refused) <= 6
-    assert 1 <= len(runs) <= 6
     # Nothing is lost: once the store takes them, they are answered.
     store.hook = None
     Worker(repo, [measure], retention=None).run_until_idle()
-    assert ground.entries(column, "a", Kind.NOTIFY) == []
+    assert ground.entries(contents, "a", Kind.NOTIFY) == []
 
 
 @pytest.mark.parametrize("writes", [False, True], ids=["reads", "writes its row"])

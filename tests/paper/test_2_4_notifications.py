@@ -17,7 +17,8 @@ from stores import (
 )
 
 from percola import ConflictError, Observer, Repository, Table, Transaction, Worker, observer
-from percola.cells import Kind
+from percola.cells import MAX_TS, Cell, Kind, ack_column
+from percola.maintenance.check import check
 from percola.store.base import Put, RowMutation
 
 docs = Table("docs")
@@ -325,6 +326,63 @@ def test_n3_no_change_is_ever_missed_under_load(repo: Repository) -> None:
 
 
 # --- N4: weak notifications -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_n4_a_run_that_writes_nothing_conflicts_with_an_older_one_that_commits_later(
+    ground: Ground, repo: Repository, together: bool
+) -> None:
+    """Else the row would stay as the older run saw it, with no notification left."""
+
+    def copy(t: Transaction, row: str) -> None:
+        """Copies the text's length where it differs, as a careful program does."""
+        length = len(t.get(contents, row) or "")
+        if length != (t.get(words, row) or 0):
+            t.set(words, row, length)
+
+    def overtaken(t: Transaction, row: str) -> None:
+        copy(t, row)
+        # Another worker has taken the row's lock over.
+        with repo.transaction() as writer:
+            writer.delete(contents, row)
+            writer.notify(recluster, row)
+        assert observer(recluster, name="copy")(copy).run(repo.context, b"a", waiting())
+
+    def waiting() -> dict[Cell, list[int]]:
+        cell = Cell("docs", b"a", recluster.key)
+        return {cell: [ts for ts, _ in ground.store.entries(cell, Kind.NOTIFY, 0, MAX_TS)]}
+
+    with repo.transaction() as t:
+        t.set(contents, "a", "text")
+        t.notify(recluster, "a")
+    older = observer(recluster, name="copy")(overtaken)
+    run = (
+        (lambda: older.run_batch(repo.context, [(b"a", waiting())], most=8))
+        if together
+        else (lambda: older.run(repo.context, b"a", waiting()))
+    )
+    with pytest.raises(ConflictError):
+        run()
+    drain(repo, observer(recluster, name="copy")(copy))
+    assert repo.snapshot().get(words, "a") is None
+
+
+def test_n4_garbage_collection_removes_the_acknowledgments_of_weak_notifications(
+    ground: Ground, repo: Repository
+) -> None:
+    @observer(recluster)
+    def look(t: Transaction, row: str) -> None:
+        t.get(words, row)
+
+    for _ in range(3):
+        with repo.transaction() as t:
+            t.notify(recluster, "a")
+        drain(repo, look)
+    ack = Cell("docs", b"a", ack_column("look", recluster.key))
+    assert len(ground.store.entries(ack, Kind.WRITE, 0, MAX_TS)) == 3
+    assert list(check(repo)) == []
+    repo.collect_garbage(retention=0)
+    assert ground.store.entries(ack, Kind.WRITE, 0, MAX_TS) == []
 
 
 def test_n4_a_weak_notification_writes_only_the_notify_cell(

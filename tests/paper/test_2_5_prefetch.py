@@ -441,7 +441,7 @@ def test_calls_are_counted_by_caller_and_kind_and_told_to_who_asks_the_worker() 
         worker = work(repo, add)
     counts = calls.counts()
     assert counts["add", "read"] == (3, 4, 4), "tally, rank; then both at once"
-    assert counts["add", "mutate"].calls == 6, "prewrite, commit, the notify cell of another row"
+    assert counts["add", "mutate"].calls == 8, "prewrite and commit of the tally and the due row"
     told = worker.metrics.counts()
     assert told["store_calls"]["add/read"] == 3
     assert told["store_cells"]["add/read"] == 4

@@ -113,8 +113,8 @@ PLANTED = [
         "acknowledges-the-first-column",
         "A run acknowledges the first of its columns that has changed, and answers all of them.",
         file="src/percola/observers/observer.py",
-        old="runs |= cell in notified if weak else self._acknowledge(transaction, cell)",
-        new="runs = runs or (cell in notified if weak else self._acknowledge(transaction, cell))",
+        old="runs |= self._acknowledge(transaction, cell)",
+        new="runs = runs or self._acknowledge(transaction, cell)",
         tests=[_COLUMNS + "test_one_run_answers_the_changes_of_several_columns_of_a_row"],
     ),
     Planted(

@@ -243,7 +243,7 @@ class _Judge:
             return
         if name.startswith(_ACK):
             observed = self._columns.of(self._cell.table, acknowledged_column(name) or b"")
-            if not (isinstance(observed, Column) and observed.observed):
+            if not (isinstance(observed, WeakColumn) or (observed and observed.observed)):
                 yield self._finding(
                     "unknown-column",
                     entries.oldest,

@@ -10,8 +10,14 @@ is registered by importing. One run, for a dirty cell `c` of a row, is one trans
              acknowledgment; set c:ack_O to start_ts; commit. Two runs for one change conflict
              on c:ack_O: at most one commits (rule N3). One run may answer many changes: the
              paper's message collapsing.
-    weak     the column cannot be written, only notified; run for every notification. Nothing is
-             acknowledged, so several runs may commit for one notification.
+    weak     the column cannot be written, only notified; run for every notification, and set
+             c:ack_O, so that of two runs for a row that overlap, one conflicts. Several runs may
+             commit for one notification, one after the other.
+
+Why weak runs acknowledge. A row's advisory lock usually keeps two runs apart, but it can be lost:
+to a paused process, or with a session of ZooKeeper. A run that finds everything as it should be
+writes nothing, so it would not conflict with an older one that is about to commit what it
+computed before the change, and nobody would ever look again (write skew).
 
 An observer may observe several columns of a table:
 
@@ -309,16 +315,22 @@ class Observer(Generic[R]):
     def _has_to_run(self, transaction: Transaction, row: bytes, notified: Notified) -> bool:
         """Whether one of the row's cells has changed since the last run, or was notified weakly.
 
-        If so, this run acknowledges each changed cell.
+        If so, this run acknowledges each such cell.
         """
         if not self.others:  # The common case.
             column = self.column
             cell = Cell(column.table_name, row, column.key)
-            return isinstance(column, WeakColumn) or self._acknowledge(transaction, cell)
+            if isinstance(column, WeakColumn):
+                self._set_acknowledgment(transaction, cell)
+                return True
+            return self._acknowledge(transaction, cell)
         runs = False
         for column, cell in zip(self.columns, self.cells(row), strict=True):
-            weak = isinstance(column, WeakColumn)
-            runs |= cell in notified if weak else self._acknowledge(transaction, cell)
+            if not isinstance(column, WeakColumn):
+                runs |= self._acknowledge(transaction, cell)
+            elif cell in notified:
+                self._set_acknowledgment(transaction, cell)
+                runs = True
         return runs
 
     def _acknowledge(self, transaction: Transaction, cell: Cell) -> bool:
@@ -331,6 +343,11 @@ class Observer(Generic[R]):
             return False
         transaction._put(ack, encode_ts(transaction.start_ts))
         return True
+
+    def _set_acknowledgment(self, transaction: Transaction, cell: Cell) -> None:
+        """Acknowledge a weak notification: this conflicts with every run that overlaps."""
+        ack = Cell(cell.table, cell.row, ack_column(self.name, cell.column))
+        transaction._put(ack, encode_ts(transaction.start_ts))
 
 
 def _commit(transaction: Transaction) -> None:

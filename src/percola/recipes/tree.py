@@ -3,10 +3,8 @@
     best['shoes']       value      [90, "o17"]   the aggregate of all contributions
                         split      1             this node has nodes below it
                         sub:3a     [90, "o17"]   the aggregate of the node 3a
-                        guard      4711          when the node was last computed
                         due                      weak: something below has changed
     best['shoes/3a']    entry:ID   [90, "o17"]   a contribution, ID being a hash of its owner
-                        guard      4705
 
 A maximum that is withdrawn is found again only among what is left. So contributions are the entries
 of a tree of nodes: a change writes one entry and notifies its node, and the run of a node computes
@@ -15,7 +13,8 @@ node above. A change costs a run a level, and ends where the aggregate does not 
 too many entries is split by the next digit of their IDs.
 
 Contributors write entries without reading those of others, so they do not conflict. Two runs of one
-node do: each writes the node's guard, and the one that has not seen the other's entries fails.
+node that overlap do, as runs of any observer for one row: the one that has not seen the other's
+entries fails.
 
 An entry is in one node at a time. A contributor looks for its entry in every node on its path, and
 writes to the first that is not split. If a split commits at the same time, the entry stays in a
@@ -139,7 +138,6 @@ class Nodes:
         self.separator: Final = separator
         self.due: Final = due
         self.split: Final[Column[str, int]] = table.column("split", int)
-        self.guard: Final[Column[str, int]] = table.column("guard", int)
         self.entry: Final[Family[str, Any]] = table.family(entry, codec)
         self.sub: Final[Family[str, Any]] = table.family("sub", codec)
 
@@ -200,7 +198,7 @@ class Nodes:
     def compute(self, t: Transaction, node: str) -> Any:
         """Compute the aggregate of a node, enter it above, and return it; None if it is empty.
 
-        Always writes the node's guard: of two overlapping runs of one node, one fails.
+        Call it from the observer of `due` only: two runs for one node that overlap conflict.
         """
         row = t.get_row(self.table, node, [self.split, self.entry, self.sub])
         entries: dict[str, Any] = row.family(self.entry)
@@ -209,21 +207,12 @@ class Nodes:
         aggregate = self.aggregate(entries.values(), subs.values())
         if split or (len(entries) > MOST_ENTRIES and self.depth(node) < _LEVELS):
             self._move_down(t, node, entries, subs, split=split)
-            split = True
-        if aggregate is None and not split:
-            t.delete(self.guard, node)
-        else:
-            self.hold(t, node)
         above, _, digit = node.rpartition(self.separator)
         if above:
             column = self.sub[digit]
             if _put(t, column, above, t.get(column, above), aggregate):
                 t.notify(self.due, above)
         return aggregate
-
-    def hold(self, t: Transaction, node: str) -> None:
-        """Let overlapping runs of a node conflict with this transaction."""
-        t.set(self.guard, node, t.start_ts)
 
     def aggregate(self, entries: Iterable[Any], subs: Iterable[Any]) -> Any:
         """The aggregate of a node with these entries and nodes below it; None if it is empty."""

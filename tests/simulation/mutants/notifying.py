@@ -33,6 +33,9 @@ from tests.simulation.workloads.weak import Weak
 
 NOTIFYING = Collection()
 
+UNHURRIED = (FaultKind.SLOW, FaultKind.PAUSED)
+"""What lets a run take so long that another one begins and ends."""
+
 
 def without_notify(changes: list[Put | Delete]) -> list[Put | Delete]:
     """The changes of a commit, but for the notify entry."""
@@ -277,6 +280,28 @@ def weak_after_commit_point(seams: Seams) -> None:
             except StoreError:
                 return
         original(self, groups, commit_ts)
+
+
+def let_weak_runs_overlap(seams: Seams) -> None:
+    """Runs for weak notifications acknowledge nothing. (Without row locks, which mostly keep runs
+    apart.)"""
+
+    @seams.coordination
+    class Granting(SimulatedCoordination):
+        def try_lock(self, table: str, row: bytes) -> bool:
+            super().try_lock(table, row)
+            return True
+
+    @seams.replaces(Observer, "_set_acknowledgment")
+    def set_acknowledgment(*args: Any) -> None:
+        pass
+
+
+@NOTIFYING.mutant("weak-runs-overlap", "N4", Weak, kinds=UNHURRIED)
+def weak_runs_overlap(seams: Seams) -> None:
+    """A run that finds nothing to write does not conflict with an older one for the same row, which
+    commits later what it computed from an older snapshot."""
+    let_weak_runs_overlap(seams)
 
 
 @NOTIFYING.mutant("failure-blocks-others", "N5", DeadLetters)

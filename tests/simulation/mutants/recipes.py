@@ -2,7 +2,7 @@
 
 R1  One owner: a contribution's record is read and written with what it changes.
 R2  Register, then read: what a key refers to is read in a later transaction.
-R3  The run of a node always writes its guard, and an entry is in one node at a time.
+R3  Runs for one node do not overlap, and an entry is in one node at a time.
 """
 
 from __future__ import annotations
@@ -13,16 +13,14 @@ from typing import Any, ClassVar
 from percola.recipes.applied import Applied, Change
 from percola.recipes.index import Index
 from percola.recipes.tree import Nodes
-from percola.testing.simulation import FaultKind, SimulatedCoordination, Sizes
+from percola.testing.simulation import Sizes
 from percola.transactions.snapshot import Snapshot
 from percola.transactions.transaction import Transaction
 from tests.simulation.mutants.mutant import Collection, Seams
+from tests.simulation.mutants.notifying import UNHURRIED, let_weak_runs_overlap
 from tests.simulation.workloads.recipes import Climbing, Joining, Summing
 
 RECIPES = Collection()
-
-UNHURRIED = (FaultKind.SLOW, FaultKind.PAUSED)
-"""What lets the run of a node take so long that another one begins and ends."""
 
 
 class Duel(Climbing):
@@ -104,26 +102,11 @@ def tells_the_first_owners_only(seams: Seams) -> None:
             original(self, column, row)
 
 
-@RECIPES.mutant("node-without-guard", "R3", Duel, kinds=UNHURRIED)
-def node_without_guard(seams: Seams) -> None:
-    """The run of a node does not write its guard: one that has not seen an entry may undo what
-    one that has seen it has computed. (Without row locks, which mostly keep runs apart.)"""
-
-    @seams.coordination
-    class Granting(SimulatedCoordination):
-        def try_lock(self, table: str, row: bytes) -> bool:
-            super().try_lock(table, row)
-            return True
-
-    @seams.replaces(Transaction, "set")
-    def set_(original: Any, self: Transaction, column: Any, row: Any, value: Any) -> None:
-        if column.name != "guard":
-            original(self, column, row, value)
-
-    @seams.replaces(Transaction, "delete")
-    def delete(original: Any, self: Transaction, column: Any, row: Any) -> None:
-        if column.name != "guard":
-            original(self, column, row)
+@RECIPES.mutant("runs-for-a-node-overlap", "R3", Duel, kinds=UNHURRIED)
+def runs_for_a_node_overlap(seams: Seams) -> None:
+    """Runs for one node do not conflict: one that has not seen an entry may undo what one that has
+    seen it has computed."""
+    let_weak_runs_overlap(seams)
 
 
 @RECIPES.mutant("leaves-entries-above", "R3", Climbing)
