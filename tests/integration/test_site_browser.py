@@ -34,6 +34,8 @@ from site_client import made
 import percola
 from percola import Worker
 from webindex.load.transaction import load_captures
+from webindex.rendering.browser import Browser as Painter
+from webindex.rendering.render import render_url
 from webindex.reports import STEPS
 from webindex.sample import CHANGED_URL, CHANGED_WORDS
 from webindex.site.live import Sample, View
@@ -249,6 +251,21 @@ def test_filters_and_folded_duplicates_open_with_a_click(browser: Browser) -> No
     assert "host=" in browser.driver.current_url
     browser.follow(browser.one(".chip").click)
     assert "host=" not in browser.driver.current_url
+
+
+def test_an_image_of_a_page_is_shown_with_its_result_and_in_its_story(
+    browser: Browser, folder: Path
+) -> None:
+    with open_repository(str(folder)) as repo, Painter() as painter:
+        repo.run(lambda t: render_url(t, HOME, painter))
+    browser.open("/?q=self-contained+database+engine")
+    shown = "document.querySelector('.thumbnail img')"
+    assert browser.ask(f"{shown}.complete && {shown}.naturalWidth") == 256
+    browser.follow(browser.one(".thumbnail").click)
+    assert browser.one(".address a").get_attribute("href") == HOME
+    assert browser.one(".picture .list li").text.startswith("Rendered first at ")
+    picture = "document.querySelector('.picture img')"
+    assert browser.ask(f"{picture}.complete && {picture}.naturalWidth") == 256
 
 
 def test_a_redirect_leads_step_by_step_to_the_page_that_search_shows(browser: Browser) -> None:

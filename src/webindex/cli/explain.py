@@ -9,7 +9,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
-from webindex.reports import KINDS, Link, Member, PointsHere, Story, Version, kinds
+from webindex.reports import KINDS, Link, Member, Picture, PointsHere, Story, Version, kinds
 from webindex.text_format import count, date, harmless, moment
 
 __all__ = ["print_story", "story_json"]
@@ -71,6 +71,7 @@ def print_story(console: Console, story: Story, most: int) -> None:
         told = story.members[:LISTED]
         _section(console, title, [line for one in told for line in _member(one)])
         _more(console, story.size - len(told), "--json has the first hundred")
+    _picture(console, story.picture)
     _section(console, "Captures", [_version(one) for one in story.versions[:LISTED]])
     _more(console, len(story.versions) - LISTED, "--json has them")
     _links(console, "Links to this URL", story.in_links, most)
@@ -81,6 +82,18 @@ def print_story(console: Console, story: Story, most: int) -> None:
         for line in _counted(story):
             console.print(_text(f"  {line}"))
     _links(console, "Links from it", story.out_links, most)
+
+
+def _picture(console: Console, picture: Picture | None) -> None:
+    """Print what the page's image is, and why it was made; nothing if there is none."""
+    if picture is None:
+        return
+    longer = ", the page is longer" if picture.cut else ""
+    size = f"{picture.width:,} x {picture.height:,} pixels{longer}"
+    lines = [f"{size}, with {count(picture.resources, 'resource')}", *picture.made]
+    lines += [f"not captured: {url}" for url in picture.missing[:LISTED]]
+    _section(console, "Image", lines)
+    _more(console, len(picture.missing) - LISTED, "--json has them")
 
 
 def _facts(story: Story) -> list[str]:

@@ -5,6 +5,7 @@
     cluster         the pages that are one document with it, what joins them, which is canonical
     links           links to it and from it
     versions        its captures over time, and what each changed
+    picture         its image, and why it was rendered
     pending         pending work of observers for it, and dead-lettered changes
     summary         totals of the whole index
 
@@ -19,6 +20,7 @@ from webindex.reports.cluster import ORDER, Member
 from webindex.reports.links import KINDS, Counted, Link, kinds
 from webindex.reports.page import HEADLINES, UNKNOWN, Rank, Story, places, tell
 from webindex.reports.pending import STEPS, Trouble
+from webindex.reports.picture import Picture, thumbnails_of
 from webindex.reports.redirect_paths import PointsHere, Step, Way
 from webindex.reports.versions import Version
 
@@ -31,6 +33,7 @@ __all__ = [
     "Counted",
     "Link",
     "Member",
+    "Picture",
     "PointsHere",
     "Rank",
     "Step",
@@ -41,4 +44,5 @@ __all__ = [
     "kinds",
     "places",
     "tell",
+    "thumbnails_of",
 ]

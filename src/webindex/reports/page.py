@@ -16,6 +16,7 @@ from webindex.page.urls import normalise, page_row
 from webindex.reports.cluster import Member, members_of
 from webindex.reports.links import Counted, Link, counted, in_links, out_links
 from webindex.reports.pending import Trouble, troubles, unparsed, waiting
+from webindex.reports.picture import Picture, picture_of
 from webindex.reports.redirect_paths import PointsHere, Way, points_here, way_of
 from webindex.reports.versions import Version, versions_of
 from webindex.serving.base import ServingIndex
@@ -76,6 +77,7 @@ class Story:
         counted: the URLs that they name, with how many links each has.
         inside: links between pages of its document, which are subtracted.
         aliases: redirects that lead to a page of its document.
+        picture: its image; None if it was not rendered.
         in_links: the links to this URL; `in_links_more` says that there are others, not read.
     """
 
@@ -106,6 +108,7 @@ class Story:
     document_in_links: int = 0
     counted: list[Counted] = field(default_factory=list)
     inside: int = 0
+    picture: Picture | None = None
     in_links: list[Link] = field(default_factory=list)
     in_links_more: bool = False
     out_links: list[Link] = field(default_factory=list)
@@ -158,6 +161,7 @@ def tell(repo: Repository, index: ServingIndex, url: str) -> Story:
             story.excerpt = page.get(tables.text, "")[:EXCERPT]
         story.rank = _rank(now, page.get(tables.rank))
         story.pointing = points_here(now, row)
+        story.picture = picture_of(now, row)
 
         joined = page.get(tables.joined)
         story.cluster = joined["cluster"] if joined is not None else None

@@ -20,7 +20,8 @@ from starlette.types import ASGIApp, Scope
 
 from percola import PercolaError, Repository
 from webindex import reports as story
-from webindex.page.urls import BadUrlError
+from webindex.page.urls import BadUrlError, normalise, page_row
+from webindex.rendering import tables as rendering
 from webindex.serving import ServingError, TantivyIndex
 from webindex.site import shown
 from webindex.site.guard import Guard, Names, Presence
@@ -100,7 +101,9 @@ class Site:
         """`/`: the search field, and the results."""
         found = search(self.index, request.query_params)
         documents = self.index.count() if not found.query else None
-        return self.page("search.html", search=found, documents=documents)
+        with self.repo.snapshot() as now:
+            pictured = story.thumbnails_of(now, (hit.url for hit in found.hits))
+        return self.page("search.html", search=found, documents=documents, pictured=pictured)
 
     def story(self, request: Request) -> Response:
         """`/page`: the report of one URL."""
@@ -127,6 +130,20 @@ class Site:
             order=story.ORDER,
             called=story.KINDS,
         )
+
+    def image(self, request: Request) -> Response:
+        """`/image`: the image of a page as a PNG, or with `small` its thumbnail."""
+        column = rendering.thumbnail if "small" in request.query_params else rendering.image
+        row = page_row(normalise(request.query_params.get("url", "")))
+        with self.repo.snapshot() as now:
+            about, png = now.get_many(((rendering.about, row), (column, row)))
+        if about is None or png is None:
+            return self.message(404, "This page has no image: 'webindex work --render' makes it.")
+        # The same inputs give the same bytes, so a browser that has them need not load them again.
+        headers = {"ETag": f'"{about["inputs"]}"', "Cache-Control": "private, no-cache"}
+        if request.headers.get("if-none-match") == headers["ETag"]:
+            return Response(status_code=304, headers=headers)
+        return Response(png, media_type="image/png", headers=headers)
 
     def live(self, request: Request) -> Response:
         """`/live`: the current state of the pipeline; the plots are drawn by `live.js`."""
@@ -196,6 +213,7 @@ def make_app(repo: Repository, index: TantivyIndex, names: Names) -> ASGIApp:
         routes=[
             Route("/", site.search),
             Route("/page", site.story),
+            Route("/image", site.image),
             Route("/live", site.live),
             Route("/live.json", site.samples),
             Mount("/static", StaticFiles(packages=[("webindex.site", "static")])),
