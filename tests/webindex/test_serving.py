@@ -246,7 +246,7 @@ def test_host_and_language_filter_and_the_total_counts_all_pages(index: TantivyI
     assert index.search("word", limit=5).total == 34
     assert sorted(found(index.search("word", host="b.example"))) == ["d0", "d1", "d2", "x"]
     assert index.search("word", host="b.example", language="de").total == 3
-    assert index.search("word", host="nowhere.example") == SearchResults((), 0)
+    assert index.search("word", host="nowhere.example").total == 0
     pages = [found(index.search("word", limit=10, offset=n)) for n in (0, 10, 20, 30, 40)]
     assert [len(page) for page in pages] == [10, 10, 10, 4, 0]
     assert len({cluster for page in pages for cluster in page}) == 34

@@ -97,7 +97,7 @@ def test_what_a_url_says_is_found_after_its_page(site: TantivyIndex) -> None:
 def test_filters_and_counts_hold_for_a_url_as_well(site: TantivyIndex) -> None:
     assert found(site.search(PAGE, host="example.net")) == ["https://example.net/about"]
     assert found(site.search(PAGE, host="www.example.org")) == [PAGE]
-    assert site.search(PAGE, language="de") == SearchResults((), 0)
+    assert site.search(PAGE, language="de").total == 0
     assert dict(site.facet("host", PAGE)) == {"example.net": 1, "www.example.org": 1}
 
 
@@ -223,3 +223,55 @@ def test_an_index_of_another_format_is_refused_in_one_sentence_and_left_as_it_is
     monkeypatch.setattr(documents, "FORMAT", documents.FORMAT - 1)
     with TantivyIndex(tmp_path, create=False) as old:
         assert old.search("words").total == 1
+
+
+# --- When no document has all the words -----------------------------------------------------
+
+
+@pytest.fixture
+def fruit(index: TantivyIndex) -> TantivyIndex:
+    texts = {
+        "one": "apple",
+        "two": "apple banana",
+        "three": "apple banana cherry",
+        "side": "green apple pie and banana and cherry",
+    }
+    index.apply([document(f"https://{name}.org/", text) for name, text in texts.items()])
+    return index
+
+
+def test_the_documents_with_the_most_words_are_found_if_none_has_all(fruit: TantivyIndex) -> None:
+    asked = "apple banana cherry damson elder"
+    assert fruit.search(asked).total == 0
+    results = fruit.search(asked, partly=True)
+    assert sorted(found(results)) == ["https://side.org/", "https://three.org/"]
+    assert (results.total, results.words, results.matched) == (2, 5, 3)
+    assert fruit.facet("host", asked) == []
+    assert dict(fruit.facet("host", asked, partly=True)) == {"side.org": 1, "three.org": 1}
+
+
+def test_a_document_with_all_the_words_leaves_the_others_out(fruit: TantivyIndex) -> None:
+    results = fruit.search("apple banana", partly=True)
+    assert "https://one.org/" not in found(results)
+    assert (results.total, results.words, results.matched) == (3, 2, 2)
+    assert results == fruit.search("apple banana")
+
+
+def test_documents_with_less_than_half_of_the_words_are_not_found(fruit: TantivyIndex) -> None:
+    assert fruit.search("apple damson", partly=True).matched == 1
+    assert fruit.search("apple damson elder", partly=True).total == 0
+    assert fruit.search("damson", partly=True).total == 0
+
+
+def test_a_phrase_and_what_is_excluded_stay_required(fruit: TantivyIndex) -> None:
+    results = fruit.search('"green apple" banana damson', partly=True)
+    assert found(results) == ["https://side.org/"]
+    assert (results.words, results.matched) == (3, 2)
+    assert fruit.search('"apple green" banana damson', partly=True).total == 0
+    without = fruit.search("banana cherry damson -pie", partly=True)
+    assert found(without) == ["https://three.org/"]
+
+
+def test_a_filter_does_not_change_how_many_words_are_required(fruit: TantivyIndex) -> None:
+    """Else the numbers beside the filters would count other documents than they lead to."""
+    assert fruit.search("apple banana cherry", host="one.org", partly=True).total == 0

@@ -320,10 +320,12 @@ def test_a_recrawl_changes_what_is_found_while_the_site_is_open(
 ) -> None:
     shutil.copytree(worked_off, tmp_path / "repo")
     with served(tmp_path / "repo") as site:
-        assert not site.page("/", q=CHANGED_WORDS).css(".hit")
+        assert "none has all of them" in site.page("/", q=CHANGED_WORDS).words(".total")
         site.load(*recrawl())
         site.work()
-        assert site.page("/", q=CHANGED_WORDS).link(".hit h2 a") == CHANGED_URL
+        after = site.page("/", q=CHANGED_WORDS)
+        assert after.link(".hit h2 a") == CHANGED_URL
+        assert after.words(".total").startswith("1 document in ")
 
 
 # --- How things are written -----------------------------------------------------------------

@@ -147,7 +147,7 @@ def test_search_that_finds_nothing_says_so(worked_off: Path) -> None:
     answer = call("search", "--repo", worked_off, "pangolin", "[bold]sesquipedalian[/]")
     assert answer == Answer(0, "Nothing found for 'pangolin [bold]sesquipedalian[/]'.\n", "")
     found = call("search", "--repo", worked_off, "--json", "pangolin").json
-    assert found == {"query": "pangolin", "total": 0, "hits": []}
+    assert found == {"query": "pangolin", "total": 0, "words": 1, "matched": 1, "hits": []}
 
 
 @pytest.mark.parametrize("words", ['"', "((", 'a:"b', "[/]", "-", "AND", "*?^~", "\udcff", " "])

@@ -360,7 +360,7 @@ def search(
     """Search the index: all words, "phrases", -without."""
     query = " ".join(words)
     with open_repository(repo) as opened, open_index(opened, create=True) as index:
-        results = index.search(query, limit=limit, host=host, language=language)
+        results = index.search(query, limit=limit, host=host, language=language, partly=True)
         lost = None if results.total else nothing_exported(opened, index)
     if lost:
         click.echo(lost, err=True)
@@ -376,6 +376,8 @@ def print_results(query: str, results: SearchResults) -> None:
         console.print(f"Nothing found for {query!r}.", markup=False)
         return
     shown = f"{count(results.total, 'page')} found"
+    if results.matched < results.words:
+        shown += f" with {results.matched} of {results.words} words; no page has all of them"
     console.print(
         shown if len(results.hits) == results.total else f"{shown}, the best {len(results.hits)}:",
         style="dim",
@@ -407,7 +409,13 @@ def marked(runs: Runner) -> Text:
 
 
 def _results_json(query: str, results: SearchResults) -> dict[str, Any]:
-    return {"query": query, "total": results.total, "hits": [asdict(hit) for hit in results.hits]}
+    return {
+        "query": query,
+        "total": results.total,
+        "words": results.words,
+        "matched": results.matched,
+        "hits": [asdict(hit) for hit in results.hits],
+    }
 
 
 # --- explain ------------------------------------------------------------------------------

@@ -142,10 +142,17 @@ class SearchHit:
 
 @dataclass(frozen=True, slots=True)
 class SearchResults:
-    """The requested slice of the hits, best first, and how many documents match in all."""
+    """The requested slice of the hits, best first, and how many documents match in all.
+
+    Attributes:
+        words: how many words and phrases were sought.
+        matched: how many of them each hit has at least: all, except in a search with `partly`.
+    """
 
     hits: tuple[SearchHit, ...]
     total: int
+    words: int = 0
+    matched: int = 0
 
 
 class ServingIndex(Protocol):
@@ -178,8 +185,12 @@ class ServingIndex(Protocol):
         offset: int = 0,
         host: str | None = None,
         language: str | None = None,
+        partly: bool = False,
     ) -> SearchResults:
         """Find documents that contain every word of a query, as `webindex.serving.query` parses it.
+
+        With `partly`, if no document of the index does: those that contain the most of its words,
+        which are at least half of them, and all of its phrases.
 
         A query that is the URL of a document, of a duplicate or of an alias finds that first.
         No query is an error: one without a word in it finds nothing.
@@ -197,6 +208,7 @@ class ServingIndex(Protocol):
         limit: int = 10,
         host: str | None = None,
         language: str | None = None,
+        partly: bool = False,
     ) -> list[tuple[str, int]]:
         """Count the hits of `search` by host or by language, the most frequent first.
 

@@ -41,10 +41,11 @@ class Search:
     Attributes:
         query, host, language, page: the request; page counts from 1.
         total: how many documents match; 0 also if the query has no word.
+        words, matched: how many words and phrases are sought, and how many of them each hit has.
         seconds: how long it took to search, count and make the snippets.
         steps: links to other pages of results, as (label, link); the link is empty for this one
             and for a gap.
-        meant: a query that may have been meant, if nothing was found.
+        meant: a query that may have been meant, if no document has all the words.
         hint: what to do, if there is no word in the query.
     """
 
@@ -53,6 +54,8 @@ class Search:
     language: str | None = None
     page: int = 1
     total: int = 0
+    words: int = 0
+    matched: int = 0
     seconds: float = 0.0
     hits: tuple[SearchHit, ...] = ()
     hosts: list[Choice] = field(default_factory=list)
@@ -92,14 +95,16 @@ def search(index: ServingIndex, parameters: Mapping[str, str]) -> Search:
     offset = (asked.page - 1) * HITS
     filters = {"host": asked.host, "language": asked.language}
     began = time.perf_counter()
-    found = index.search(query, limit=HITS, offset=offset, **filters)
+    found = index.search(query, limit=HITS, offset=offset, partly=True, **filters)
     asked.seconds = time.perf_counter() - began
     asked.hits, asked.total = found.hits, found.total
+    asked.words, asked.matched = found.words, found.matched
     asked.hosts = _choices(index, asked, "host")
     asked.languages = _choices(index, asked, "language")
     asked.steps = _steps(asked)
-    if not found.total:
+    if not found.total or found.matched < found.words:
         asked.meant = index.suggest(query)
+    if not found.total:
         if not any(letter.isalnum() for letter in query):
             asked.hint = "There is no word in your query: type a word or two to look for."
         elif all(word.startswith("-") for word in query.split()):
@@ -123,7 +128,7 @@ def _choices(index: ServingIndex, asked: Search, facet: Facet) -> list[Choice]:
     """The values by which the hits could be filtered if this one filter were not set."""
     chosen = asked.host if facet == "host" else asked.language
     others = {"host": asked.host, "language": asked.language, facet: None}
-    counts = dict(index.facet(facet, asked.query, limit=FACETS, **others))
+    counts = dict(index.facet(facet, asked.query, limit=FACETS, partly=True, **others))
     if chosen is not None:
         counts.setdefault(chosen, asked.total)
     parameter = "host" if facet == "host" else "lang"

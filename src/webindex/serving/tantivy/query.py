@@ -9,6 +9,9 @@ A query that looks like a URL is first searched as a URL, among canonical URLs, 
 redirects, with and without `https:`, `www.` and the last slash. These hits come before the hits of
 the URL's words.
 
+If no document has all the words, those count that have the most of them (`build`'s `least`), and at
+least half. Words typed as a phrase stay required: who types quotes means them.
+
 The last word of a query stands for all words that begin with it if no document contains it as
 typed, because then it is probably unfinished: `postg`. A word that exists is never extended.
 """
@@ -44,6 +47,7 @@ class Asked:
 
     Attributes:
         sought: for each clause, its alternatives; every clause has to match.
+        phrases: the numbers of the clauses that were typed as a phrase.
         excluded: clauses of which none may match.
         addresses: URLs that the query may be, the likeliest first.
     """
@@ -51,10 +55,11 @@ class Asked:
     sought: Sequence[Sequence[Words]]
     excluded: Sequence[Words]
     addresses: Sequence[str]
+    phrases: frozenset[int] = frozenset()
 
     @property
-    def phrases(self) -> list[Words]:
-        """All phrases to mark where they match."""
+    def marked(self) -> list[Words]:
+        """The words to mark where they match."""
         return [words for clause in self.sought for words in clause]
 
 
@@ -75,16 +80,19 @@ def read(
     clauses = parse_query(query)
     addresses = _addresses(query)
     sought: list[list[Words]] = []
+    phrases = set()
     for clause in clauses:
         words = analyze(_without_scheme(clause.text) if addresses else clause.text)
         if words and not clause.excluded:
+            if clause.quoted:
+                phrases.add(len(sought))
             sought.append([words])
     excluded = [analyze(clause.text) for clause in clauses if clause.excluded]
     if sought and not clauses[-1].excluded and not clauses[-1].quoted:
         [last] = sought[-1]
         if len(last) == 1 and len(last[0]) >= _SHORTEST_START and not known(last[0]):
             sought[-1] += [[word] for word in begins(last[0], _WORDS_A_START)]
-    return Asked(sought, [words for words in excluded if words], addresses)
+    return Asked(sought, [words for words in excluded if words], addresses, frozenset(phrases))
 
 
 def _without_scheme(text: str) -> str:
@@ -112,10 +120,30 @@ def _addresses(query: str) -> list[str]:
 
 
 def build(
-    schema: tantivy.Schema, asked: Asked, *, host: str | None = None, language: str | None = None
+    schema: tantivy.Schema,
+    asked: Asked,
+    *,
+    host: str | None = None,
+    language: str | None = None,
+    least: int | None = None,
 ) -> Query:
-    """The Tantivy query for the documents that match, within one host and language."""
-    parts = [(Occur.Must, _any([_in_fields(schema, w) for w in clause])) for clause in asked.sought]
+    """The Tantivy query for the documents that match, within one host and language.
+
+    With `least`, so many of the clauses that are no phrases have to match; all of them without.
+    """
+    clauses = [_any([_in_fields(schema, words) for words in clause]) for clause in asked.sought]
+    parts = [
+        (Occur.Must, clause)
+        for number, clause in enumerate(clauses)
+        if least is None or number in asked.phrases
+    ]
+    if least is not None:
+        some = [
+            (Occur.Should, clause)
+            for number, clause in enumerate(clauses)
+            if number not in asked.phrases
+        ]
+        parts.append((Occur.Must, Query.boolean_query(some, least)))
     parts += [(Occur.MustNot, _in_fields(schema, words)) for words in asked.excluded]
     if asked.addresses:
         terms = [
