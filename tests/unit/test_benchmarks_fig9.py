@@ -1,0 +1,92 @@
+"""Figure 9's brokerage keeps its invariants, and a mistake in it is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import percola
+from benchmarks import fig9_brokerage as fig9
+from benchmarks.fig9_emulator import Emulator, Facts, InvariantError, Size, check
+from percola import Observer, Transaction, Worker, observer
+
+SIZE = Size(20)
+
+
+def traded(
+    brokerage: type[fig9.PercolaBrokerage] = fig9.PercolaBrokerage,
+    add_up: Observer[str] = fig9.add_up,
+) -> tuple[Facts, int, int]:
+    """What two clients and a worker leave; the orders and the results that were told."""
+    with percola.open("memory:", fig9.SCHEMA) as repo:
+        fig9.load(repo, SIZE)
+        emulators = [Emulator(brokerage(repo, client), SIZE, client) for client in range(2)]
+        for _ in range(300):
+            for emulator in emulators:
+                emulator.step()
+        Worker(repo, [add_up]).run_until_idle()
+        orders = sum(len(one.times["trade_order"]) for one in emulators)
+        results = sum(len(one.times["trade_result"]) for one in emulators)
+        return fig9.facts(repo), orders, results
+
+
+def test_what_clients_and_the_observer_leave_holds_the_invariants() -> None:
+    facts, orders, results = traded()
+    assert results > 20
+    check(facts, SIZE, orders, results)
+
+
+def forgetting(column: object) -> type[fig9.PercolaBrokerage]:
+    """A brokerage whose transactions do not write a column."""
+
+    class Forgetting(fig9.PercolaBrokerage):
+        def _run(self, function: Callable[[Transaction], fig9.T]) -> fig9.T:
+            def run(t: Transaction) -> fig9.T:
+                found = function(t)
+                for cell in [one for one in t._writes if (one.table, one.column) == column]:
+                    del t._writes[cell]
+                return found
+
+            return super()._run(run)
+
+    return Forgetting
+
+
+@pytest.mark.parametrize(
+    ("column", "told"),
+    [
+        (fig9.done, "completed trades"),
+        (fig9.happened, "trade history"),
+        (fig9.paid, "cash"),
+        (fig9.balance, "balances"),
+        (fig9.change, "holding history"),
+        (fig9.quantity, "holdings"),
+        (fig9.amount, "commissions"),
+        (fig9.of_account, "trades by account"),
+        (fig9.of_security, "trades by security"),
+    ],
+    ids=repr,
+)
+def test_a_transaction_that_forgets_a_write_is_found(
+    column: percola.Column[str, object], told: str
+) -> None:
+    facts, orders, results = traded(forgetting(column.address))
+    with pytest.raises(InvariantError, match=f"The {told} are"):
+        check(facts, SIZE, orders, results)
+
+
+def test_an_observer_that_leaves_out_a_client_is_found() -> None:
+    @observer(fig9.due, name="commissions")
+    def one_client(t: Transaction, broker: str) -> None:
+        t.set(fig9.commission, broker, t.get(fig9.amount, f"{broker}/000") or [0, 0])
+
+    facts, orders, results = traded(add_up=one_client)
+    with pytest.raises(InvariantError, match="The commissions are"):
+        check(facts, SIZE, orders, results)
+
+
+def test_a_lost_trade_is_found() -> None:
+    facts, orders, results = traded()
+    with pytest.raises(InvariantError, match="The trades are"):
+        check(facts, SIZE, orders + 1, results)
