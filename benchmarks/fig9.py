@@ -2,8 +2,8 @@
 
 The customers grow with the client processes. Percola on LMDB and PostgreSQL run the same mix in
 turn, in blocks of a freshly loaded brokerage; after each block all invariants are checked, and the
-benchmark fails if one does not hold. In the middle of each block on Percola, the worker that adds up
-the brokers' commissions is killed with SIGKILL and another one is started.
+benchmark fails if one does not hold. In the middle of each block on Percola, the worker that adds
+up the brokers' commissions is killed with SIGKILL and another one is started.
 
 Processor time is that of everything: clients, worker, and PostgreSQL's server processes.
 """

@@ -157,7 +157,8 @@ class PercolaBrokerage:
             rows = itertools.islice(now.scan(index, prefix=f"{key(number)}/"), RECENT)
             found = [row.key.partition("/")[2] for row in rows]
             orders = now.get_many((order, trade) for trade in found)
-            return list(zip(orders, now.get_many((done, trade) for trade in found), strict=True))
+            prices = now.get_many((done, trade) for trade in found)
+            return list(zip(orders, prices, strict=True))
 
     def customer_position(self, customer: int) -> object:
         """Cash and value of each account of a customer."""
