@@ -155,6 +155,16 @@ def test_a_weak_column_is_notified_in_every_row_of_the_table(repo: Repository) -
     assert (ran["weak", "1"], ran["weak", "2"]) == (1, 1)
 
 
+def test_a_row_that_was_only_ever_notified_is_no_row_of_the_table(repo: Repository) -> None:
+    with repo.transaction() as t:
+        t.notify(again, "1")
+        t.set(size, "2", 1)
+    drain(repo, weak)
+    assert rerun(repo, weak).rows == 1
+    drain(repo, weak)
+    assert (ran["weak", "1"], ran["weak", "2"]) == (1, 1)
+
+
 def test_rows_whose_observed_cells_were_deleted_are_left_alone(repo: Repository) -> None:
     fill(repo, 2)
     drain(repo, measure)
