@@ -2,6 +2,9 @@
 
 A program declares the tables that it uses; the store has those of all programs. Versions of the
 schema are numbered, and each is written on the condition that it is the next.
+
+While a repository is being copied into a store, a note of the copy takes the schema's place
+(`percola.maintenance.copy`): what is there is no repository yet, and is not opened as one.
 """
 
 from __future__ import annotations
@@ -9,16 +12,17 @@ from __future__ import annotations
 from typing import Final
 
 from percola.cells import MAX_TS, Cell, Kind
-from percola.errors import UnknownTableError
+from percola.errors import NotARepositoryError, UnknownTableError
 from percola.oracle.base import Oracle
 from percola.schema import Column, Family, Schema, WeakColumn
-from percola.store.base import Condition, Put, RowMutation, Store
+from percola.store.base import Condition, Delete, Put, RowMutation, Store
 
 SYSTEM_TABLE: Final = "@percola"
 """The name of Percola's own table; no user table can have it."""
 
 _SCHEMA_CELL: Final = Cell(SYSTEM_TABLE, b"schema", b"@json")
 _FEED_ROW: Final = b"feed"
+_COPY_NOTE: Final = '{"unfinished_copy": '
 
 
 def stored_schema(store: Store) -> Schema:
@@ -27,9 +31,66 @@ def stored_schema(store: Store) -> Schema:
 
 
 def _newest(store: Store) -> tuple[int, Schema]:
+    version, text = _newest_text(store)
+    if text.startswith(_COPY_NOTE):
+        raise NotARepositoryError(
+            "There is an unfinished copy of a repository, which cannot be opened. Finish it with "
+            "the 'percola copy' that began it, or delete it and begin again."
+        )
+    return version, Schema.from_json(text or '{"tables": []}')
+
+
+def _newest_text(store: Store) -> tuple[int, str]:
+    """The newest version of the stored schema, as text; (0, "") if there is none."""
     versions = store.entries(_SCHEMA_CELL, Kind.DATA, 0, MAX_TS, 1)
-    version, text = versions[0] if versions else (0, b'{"tables": []}')
-    return version, Schema.from_json(text.decode())
+    return (versions[0][0], versions[0][1].decode()) if versions else (0, "")
+
+
+def _replace(store: Store, version: int, text: str) -> bool:
+    """Write the version after `version`; False if another process has written it."""
+    column = _SCHEMA_CELL.column
+    absent = Condition(False, Kind.DATA, column, version + 1, MAX_TS)
+    put = Put(Kind.DATA, column, version + 1, text.encode())
+    return store.mutate([RowMutation(SYSTEM_TABLE, _SCHEMA_CELL.row, [absent], [put])])[0]
+
+
+# --- Copies -----------------------------------------------------------------------------
+
+
+def copy_note(store: Store) -> tuple[int, str | None]:
+    """The schema's version, and the note of an unfinished copy, or None if there is none.
+
+    Raises NotARepositoryError if there are tables: they would be mixed with the copy's.
+    """
+    store.create_tables([SYSTEM_TABLE])
+    version, text = _newest_text(store)
+    if text.startswith(_COPY_NOTE):
+        return version, text[len(_COPY_NOTE) : -1]
+    tables = [table.name for table in _newest(store)[1]]
+    if tables:
+        raise NotARepositoryError(
+            f"The target has a repository with the table {tables[0]!r}: name an empty or a new "
+            "place for the copy."
+        )
+    return version, None
+
+
+def write_copy_note(store: Store, version: int, note: str) -> int | None:
+    """Write the note of a copy, a JSON document, in place of version `version`.
+
+    Returns the new version; None if another process has written one.
+    """
+    if not _replace(store, version, f"{_COPY_NOTE}{note}}}"):
+        return None
+    # Notes are many, and nobody reads an old one.
+    gone = Delete(Kind.DATA, _SCHEMA_CELL.column, version)
+    store.mutate([RowMutation(SYSTEM_TABLE, _SCHEMA_CELL.row, (), [gone])])
+    return version + 1
+
+
+def end_copy(store: Store, version: int, schema: Schema) -> bool:
+    """Replace the note of a copy by its schema; False if another process has changed it."""
+    return _replace(store, version, schema.to_json())
 
 
 def has_schema(store: Store) -> bool:
@@ -59,13 +120,7 @@ def reconcile(store: Store, declared: Schema) -> Schema:
         merged = declared.merged_into(stored)
         if merged.to_json() == stored.to_json():
             return merged.with_codecs_of(declared)
-        put = RowMutation(
-            SYSTEM_TABLE,
-            _SCHEMA_CELL.row,
-            [Condition(False, Kind.DATA, _SCHEMA_CELL.column, version + 1, MAX_TS)],
-            [Put(Kind.DATA, _SCHEMA_CELL.column, version + 1, merged.to_json().encode())],
-        )
-        store.mutate([put])
+        _replace(store, version, merged.to_json())
 
 
 def keep_feeds(store: Store, oracle: Oracle, schema: Schema) -> None:

@@ -22,6 +22,7 @@ from stores import Ground
 TESTS: Final = Path(__file__).parents[1]
 
 _PAPER: Final = (
+    "2_1_copies",
     "2_1_garbage_collection",
     "2_2_joint",
     "2_2_locked_cells",

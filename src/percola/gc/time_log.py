@@ -146,6 +146,14 @@ def read_log(store: Store) -> list[Entry]:
     return [_decode(ts, raw) for ts, raw in store.entries(_CELL, Kind.DATA, 0, MAX_TS)]
 
 
+def copy_log(source: Store, target: Store, upto: int) -> None:
+    """Copy the entries up to a timestamp into the log of another repository."""
+    entries = source.entries(_CELL, Kind.DATA, 0, upto)
+    for at in range(0, len(entries), _ENTRIES):
+        puts = [Put(Kind.DATA, _CELL.column, *entry) for entry in entries[at : at + _ENTRIES]]
+        target.mutate([RowMutation(_CELL.table, _CELL.row, (), puts)])
+
+
 # --- Time travel ------------------------------------------------------------------------
 
 

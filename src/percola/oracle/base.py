@@ -32,6 +32,14 @@ class Oracle(ABC):
         embedded store it stays the same until a timestamp is drawn.
         """
 
+    def advance(self, ts: int) -> None:
+        """Have every timestamp that is handed out after this call be above `ts`.
+
+        Uses up the timestamps up to it: it costs calls in proportion to what is missing.
+        """
+        while self.read_timestamp() < ts:
+            self.timestamp()
+
     def at_one_moment(self, looks_so: Callable[[], bool]) -> bool:
         """Whether a condition that takes several reads to check held at one moment.
 

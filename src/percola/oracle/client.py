@@ -27,6 +27,7 @@ from percola.platform.fork_safety import GRPC, at_fork, keep_inherited, new_rand
 
 TIMEOUT_SECONDS: Final = 30.0
 REQUEST_SECONDS: Final = 2.0
+_MOST_AT_ONCE: Final = 100_000
 
 _OPTIONS: Final = [
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -121,6 +122,10 @@ class NetworkOracle(Oracle):
         afterwards, by any oracle, are above it.
         """
         return self._line().ask(0)
+
+    def advance(self, ts: int) -> None:
+        while (missing := ts - self.read_timestamp()) > 0:
+            self._line().ask(min(missing, _MOST_AT_ONCE))
 
     def close(self) -> None:
         """Close the connections. Later calls raise RepositoryClosedError."""

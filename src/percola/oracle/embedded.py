@@ -28,3 +28,7 @@ class EmbeddedOracle(Oracle):
 
     def read_timestamp(self) -> int:
         return self._store.last_drawn()
+
+    def advance(self, ts: int) -> None:
+        if (missing := ts - self._store.last_drawn()) > 0:
+            self._store.draw(missing)

@@ -1,0 +1,497 @@
+"""Copies a repository to another store: from a folder to HBase or Bigtable, back, or to a folder.
+
+The copy is the source as of one timestamp, `ts`, and as garbage collection at `ts` would leave it:
+of each cell the newest put up to `ts`, with its timestamps, and of older versions nothing. What
+observers have done and what they have yet to do is as it was:
+
+    acknowledgments    are cells, and are copied as such
+    dead letters       those of changes up to `ts`
+    notify entries     those up to `ts`, and those that were answered between `ts` and the copy
+
+Other programs may read and write the source meanwhile. Four things make the copy that of `ts`:
+
+* A retention hold keeps the safe point where it is; it is checked after each range that was read.
+* Before anything is read, every lock of a transaction that began up to `ts` is resolved. A
+  transaction that locks a cell later draws its commit_ts later still (rule P2), and so above `ts`.
+* Notify entries have no versions, and an observer may answer one before its row is read. Its run
+  then has put an acknowledgment above `ts`. So a range's notify entries are read first and its
+  write records after them: a change has its entry, or such an acknowledgment says that it had. It
+  gets an entry in the copy, where the observer runs for it again.
+* Timestamps of the target are above `ts` before the first row is written, so that whatever commits
+  there is newer than all of the copy.
+
+While it is being copied, the target's schema is a note of how far the copy has come, and every
+`open` is refused; the last step replaces the note by the schema. Whoever moves the note on compares
+it first, so of two copies into one target one ends with an error. A copy that was killed goes on
+from the note, at the same `ts`; rows that it writes a second time are the same.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Final
+
+from percola.catalog import (
+    copy_note,
+    end_copy,
+    stored_schema,
+    write_copy_note,
+)
+from percola.cells import (
+    Cell,
+    Kind,
+    Op,
+    ack_column,
+    acknowledged_column,
+    decode_ts,
+    decode_write,
+    encode_write,
+)
+from percola.connect.address import is_memory, network_address
+from percola.connect.local import LocalConnection, folder_of
+from percola.errors import (
+    ConflictingOptionsError,
+    SnapshotTooOldError,
+    UsageError,
+    ValueTooLargeError,
+)
+from percola.gc.retention_holds import hold, release
+from percola.gc.time_log import copy_log
+from percola.oracle.base import Oracle
+from percola.oracle.embedded import EmbeddedOracle
+from percola.repository import Repository
+from percola.schema import Schema
+from percola.store.base import Put, RowMutation, Store, missing_data
+from percola.store.walks import scan_writes, walk_kind
+
+__all__ = ["Copied", "copy_repository", "copy_store"]
+
+_RECORDS: Final = 1024
+"""Write records that are read at once, about."""
+_CHANGES: Final = 500
+_BYTES: Final = 4 << 20
+"""A request to the target has about as many changes, and bytes, at most."""
+_SAVED_EVERY: Final = 1.0
+_HELD: Final = 6 * 3600.0
+"""Seconds for which a copy that was killed can be resumed; it holds garbage collection back."""
+_RENEWED_EVERY: Final = 600.0
+
+Records = Sequence[tuple[int, bytes]]
+"""The write records of a cell: (commit_ts, raw), newest first."""
+
+Entries = dict[int, bytes]
+"""The notify or failed entries of a cell, by timestamp."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A copy, finished or in progress.
+
+    Attributes:
+        ts: the timestamp as of which the source is copied.
+        rows: how many rows were copied, also by earlier calls: those that `resumed` counts.
+        cells: how many cells this call has copied.
+        table: the table that is being copied; empty at the end.
+    """
+
+    ts: int
+    rows: int = 0
+    resumed: int = 0
+    cells: int = 0
+    table: str = ""
+
+
+def copy_repository(
+    source: Repository,
+    target: str,
+    *,
+    at: int | datetime | None = None,
+    durability: str | None = None,
+    progress: Callable[[Copied], object] = lambda copied: None,
+) -> Copied:
+    """Copy a repository, as it is now or was at some time, to an empty place.
+
+    Args:
+        source: the repository to copy; it may be written meanwhile.
+        target: the address of the copy: a folder, or a network store whose oracle is running.
+        at: the timestamp or time to copy; None: now. A copy that is resumed keeps its timestamp.
+        durability: of a folder: "full" (the default) or "relaxed".
+        progress: called after each range of rows.
+
+    Raises what `copy_store` and `percola.open` raise.
+    """
+    if is_memory(target):
+        raise ConflictingOptionsError(
+            "A repository in memory ends with its process: name a folder or a network store."
+        )
+    with _opened(target, durability) as (store, oracle):
+        return copy_store(source, store, oracle, at=at, progress=progress)
+
+
+@contextmanager
+def _opened(target: str, durability: str | None) -> Iterator[tuple[Store, Oracle]]:
+    """The target's store and oracle; a folder is made if it does not exist."""
+    if (network := network_address(target)) is not None:
+        if durability is not None:
+            raise ConflictingOptionsError(
+                f"The durability of {network.store} is the store's own: leave the option out."
+            )
+        from percola.connect.cluster import NetworkConnection
+
+        connection = NetworkConnection.open(network)
+        try:
+            yield connection.store, connection.oracle
+        finally:
+            connection.release()
+        return
+    local = LocalConnection.open(folder_of(target), durability, create=True)
+    try:
+        yield local.store, EmbeddedOracle(local.store)
+    finally:
+        local.release()
+
+
+def copy_store(
+    source: Repository,
+    store: Store,
+    oracle: Oracle,
+    *,
+    at: int | datetime | None = None,
+    progress: Callable[[Copied], object] = lambda copied: None,
+) -> Copied:
+    """Copy a repository to an empty store with its oracle; see `copy_repository`.
+
+    Raises NotARepositoryError if the target has tables; UsageError if it has an unfinished copy of
+    another repository or one that is too old to be resumed, or if another process copies to it as
+    well; SnapshotTooOldError if `at` is; LockTimeoutError if a live transaction that began
+    before does not end; RowTooLongError or ValueTooLargeError for what the target cannot hold.
+    """
+    note = _begin(source, store, at)
+    copy = _Copy(source, store, note, progress)
+    copy.hold()
+    oracle.advance(note.ts)
+    copied = copy.run()
+    copy_log(source.context.store, store, note.ts)
+    store.raise_safe_point(note.ts)
+    # Whoever opens it first has the store keep the tables' feeds.
+    if not end_copy(store, copy.note.version, Schema.from_json(note.schema)):
+        raise _overtaken()
+    release(source.context.store, note.hold)
+    return copied
+
+
+# --- The note in the target -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """What the target says of the copy while it is unfinished.
+
+    Attributes:
+        version: the version of the target's schema that the note is; not part of its text.
+        source: the name of the source (`_name_of`).
+        ts: the timestamp of the copy.
+        hold: the name of the retention hold in the source.
+        schema: the source's, as JSON.
+        table, row: the first row that may not have been copied; the row in hexadecimal digits.
+        rows: how many were copied.
+    """
+
+    version: int
+    source: str
+    ts: int
+    hold: str
+    schema: str
+    table: str = ""
+    row: str = ""
+    rows: int = 0
+
+    def written(self, store: Store) -> _Note:
+        """The same, written to the target. Raises UsageError if another process was faster."""
+        text = {name: value for name, value in asdict(self).items() if name != "version"}
+        version = write_copy_note(store, self.version, json.dumps(text))
+        if version is None:
+            raise _overtaken()
+        return replace(self, version=version)
+
+
+def _overtaken() -> UsageError:
+    return UsageError(
+        "Another process copies to the same target, and has gone on from here: let it finish."
+    )
+
+
+def _begin(source: Repository, store: Store, at: int | datetime | None) -> _Note:
+    """The note of a copy that is resumed, or of a new one, which is written."""
+    version, text = copy_note(store)
+    name = _name_of(source.address)
+    if text is not None:
+        note = _Note(version=version, **json.loads(text))
+        if note.source != name:
+            raise UsageError(
+                f"The target has an unfinished copy of {note.source}, not of {name}: finish that "
+                "one, or delete the target."
+            )
+        return note
+    with source.snapshot(at) as snapshot:
+        ts = snapshot.start_ts
+    schema = stored_schema(source.context.store)
+    note = _Note(version, name, ts, f"copy/{secrets.token_hex(8)}", schema.to_json())
+    return note.written(store)
+
+
+def _name_of(address: str) -> str:
+    """What stays the same of an address, wherever and through which oracles it is opened."""
+    if is_memory(address):
+        return address
+    network = network_address(address)
+    return network.store if network is not None else str(folder_of(address).resolve())
+
+
+# --- Copying ----------------------------------------------------------------------------
+
+
+class _Copy:
+    """One call's part of a copy."""
+
+    def __init__(
+        self, source: Repository, store: Store, note: _Note, progress: Callable[[Copied], object]
+    ) -> None:
+        self._context = source.context
+        self._source = source.context.store
+        self._store = store
+        self._progress = progress
+        self._schema = Schema.from_json(note.schema)
+        self._copied = Copied(note.ts, note.rows, note.rows)
+        self._batch: list[RowMutation] = []
+        self._changes = self._bytes = 0
+        self._held_at = self._saved_at = 0.0
+        self.note = note
+
+    def hold(self) -> None:
+        """Have the source keep what it has. Raises UsageError if versions are gone already."""
+        clock, ts = self._context.clock, self.note.ts
+        self._held_at = clock.monotonic()
+        try:
+            # Not `ts`: a delete up to it could be removed once it is answered, and so before its
+            # row is read.
+            hold(self._source, clock, self.note.hold, min(self._source.safe_point(), ts), _HELD)
+        except SnapshotTooOldError as error:
+            raise UsageError(
+                f"The copy is of timestamp {ts}, and garbage collection in {self.note.source} has "
+                "gone beyond it. Delete the target and begin again."
+            ) from error
+
+    def run(self) -> Copied:
+        """Copy all that has not been copied, and return what was."""
+        tables = sorted(table.name for table in self._schema)
+        self._store.create_tables(tables)
+        for table in tables:
+            for cell, start_ts, raw in walk_kind(self._source, Kind.LOCK, table):
+                if start_ts <= self.note.ts:
+                    self._context.resolver.wait_out(cell, start_ts, raw)
+        self._saved_at = self._context.clock.monotonic()
+        for table in tables:
+            if table >= self.note.table:
+                start = bytes.fromhex(self.note.row) if table == self.note.table else b""
+                self._copy_table(table, start)
+        return replace(self._copied, table="")
+
+    def _copy_table(self, table: str, start: bytes) -> None:
+        ts = self.note.ts
+        # Dead-lettering and retrying move an entry between the two kinds: so one is read twice.
+        kinds = (Kind.NOTIFY, Kind.FAILED, Kind.NOTIFY)
+        ahead = [_Ahead(self._source, kind, table, start) for kind in kinds]
+        position: bytes | None = start
+        while position is not None:
+            # Before the write records: see the module's text.
+            ends = [end for one in ahead if (end := one.read_on(position)) is not None]
+            end = min(ends, default=b"")
+            cells, following = scan_writes(self._source, table, position, end, _RECORDS)
+            self._source.check_safe_point(ts)
+            position = following or end or None
+            rows: dict[bytes, dict[bytes, Records]] = {}
+            for cell, records in cells:
+                rows.setdefault(cell.row, {})[cell.column] = records
+            notified, failed, moved = (one.take(position) for one in ahead)
+            for row, columns in moved.items():
+                for column, entries in columns.items():
+                    notified.setdefault(row, {}).setdefault(column, {}).update(entries)
+            for row in sorted(rows.keys() | notified.keys() | failed.keys()):
+                self._copy_row(
+                    table, row, rows.get(row, {}), notified.get(row, {}), failed.get(row, {})
+                )
+            self._copied = replace(self._copied, table=table)
+            self._look_after(table, position)
+
+    def _look_after(self, table: str, position: bytes | None) -> None:
+        """Renew the hold and save the position, if it is time; tell the progress."""
+        now = self._context.clock.monotonic()
+        if now - self._held_at >= _RENEWED_EVERY:
+            self.hold()
+        if now - self._saved_at >= _SAVED_EVERY and position is not None:
+            self._flush()
+            moved = replace(self.note, table=table, row=position.hex(), rows=self._copied.rows)
+            self.note = moved.written(self._store)
+            self._saved_at = now
+        elif position is None:
+            self._flush()
+        self._progress(self._copied)
+
+    def _copy_row(
+        self,
+        table: str,
+        row: bytes,
+        cells: Mapping[bytes, Records],
+        notified: Mapping[bytes, Entries],
+        failed: Mapping[bytes, Entries],
+    ) -> None:
+        """Write one row of the copy; nothing if it had none at `ts`."""
+        ts = self.note.ts
+        changes: list[Put] = []
+        count = 0
+        seen = _seen_by_then(cells, failed, ts)
+        for column, records in cells.items():
+            change = _newest_change(records, ts)
+            if change is None and any(seen.get(column, ())):
+                # It was deleted, perhaps just before `ts`, and the delete has been removed since.
+                change = ts, encode_write(Op.DELETE, ts - 1)
+            if change is None:
+                continue
+            commit_ts, raw = change
+            pending = _upto(ts, notified.get(column, {}))
+            if not pending and any(upto < commit_ts for upto in seen.get(column, ())):
+                pending = {commit_ts: b""}
+            record = decode_write(raw)
+            if record.op is Op.DELETE and not pending:
+                continue
+            changes.append(Put(Kind.WRITE, column, commit_ts, raw))
+            if record.op is Op.PUT and record.value is None:
+                cell = Cell(table, row, column)
+                changes.append(self._value(cell, commit_ts, record.start_ts))
+            changes += [Put(Kind.NOTIFY, column, *one) for one in pending.items()]
+            count += 1
+        for column in (notified.keys() | seen.keys()) - cells.keys():
+            # A weak column, which has no versions. If it was answered since `ts`, it may have been
+            # notified by then: one run too many does no harm.
+            pending = _upto(ts, notified.get(column, {})) or ({ts: b""} if column in seen else {})
+            changes += [Put(Kind.NOTIFY, column, *one) for one in pending.items()]
+        for column, letters in failed.items():
+            changes += [Put(Kind.FAILED, column, *one) for one in _upto(ts, letters).items()]
+        if changes:
+            self._put(table, row, changes)
+            self._copied = replace(
+                self._copied, rows=self._copied.rows + 1, cells=self._copied.cells + count
+            )
+
+    def _value(self, cell: Cell, commit_ts: int, start_ts: int) -> Put:
+        """The long value of a put, which the target must take."""
+        found = self._source.entries(cell, Kind.DATA, start_ts, start_ts)
+        if not found:
+            self._source.check_safe_point(self.note.ts)
+            raise missing_data(cell, commit_ts, start_ts)
+        value = found[0][1]
+        if len(value) > self._store.limits.value_bytes:
+            raise ValueTooLargeError(
+                f"{cell} has a value of {len(value):,} bytes, and the target takes up to "
+                f"{self._store.limits.value_bytes:,}. Nothing of its row was copied."
+            )
+        return Put(Kind.DATA, cell.column, start_ts, value)
+
+    # --- Writing --------------------------------------------------------------------------
+
+    def _put(self, table: str, row: bytes, changes: Sequence[Put]) -> None:
+        """Add a row to the batch, or its parts to several: nobody reads the target yet."""
+        part: list[Put] = []
+        size = 0
+        for change in changes:
+            if part and (len(part) >= _CHANGES or size + len(change.value) > _BYTES):
+                self._add(RowMutation(table, row, (), part), size)
+                self._flush()
+                part, size = [], 0
+            part.append(change)
+            size += len(change.value)
+        self._add(RowMutation(table, row, (), part), size)
+
+    def _add(self, mutation: RowMutation, size: int) -> None:
+        if self._changes + len(mutation.changes) > _CHANGES or self._bytes + size > _BYTES:
+            self._flush()
+        self._batch.append(mutation)
+        self._changes += len(mutation.changes)
+        self._bytes += size
+
+    def _flush(self) -> None:
+        if self._batch:
+            self._store.mutate(self._batch)
+        self._batch = []
+        self._changes = self._bytes = 0
+
+
+class _Ahead:
+    """The entries of a kind, read ahead of the rows that they belong to."""
+
+    def __init__(self, store: Store, kind: Kind, table: str, start: bytes) -> None:
+        self._store = store
+        self._kind = kind
+        self._table = table
+        self._covered: bytes | None = start
+        self._rows: dict[bytes, dict[bytes, Entries]] = {}
+
+    def read_on(self, position: bytes) -> bytes | None:
+        """Have the entries from `position` on; up to which row, or None: to the table's end."""
+        if self._covered is not None and self._covered <= position:
+            entries, self._covered = self._store.scan_kind(self._kind, self._table, self._covered)
+            for cell, ts, raw in entries:
+                self._rows.setdefault(cell.row, {}).setdefault(cell.column, {})[ts] = raw
+        return self._covered
+
+    def take(self, end: bytes | None) -> dict[bytes, dict[bytes, Entries]]:
+        """The entries of the rows below `end`, or of all that were read: by row and column."""
+        taken = {row: found for row, found in self._rows.items() if end is None or row < end}
+        for row in taken:
+            del self._rows[row]
+        return taken
+
+
+def _upto(ts: int, entries: Entries) -> Entries:
+    return {at: raw for at, raw in entries.items() if at <= ts}
+
+
+def _newest_change(records: Records, ts: int) -> tuple[int, bytes] | None:
+    """The newest put or delete up to `ts`, which no record above it needs to repeat."""
+    for commit_ts, raw in records:
+        if commit_ts <= ts and decode_write(raw).op in (Op.PUT, Op.DELETE):
+            return commit_ts, raw
+    return None
+
+
+def _seen_by_then(
+    cells: Mapping[bytes, Records], failed: Mapping[bytes, Entries], ts: int
+) -> dict[bytes, list[int]]:
+    """The columns of a row that observers have answered, or failed on for good, since `ts`.
+
+    For each the timestamps up to which those observers had acknowledged it at `ts`; 0: never.
+    """
+    late = {
+        name
+        for name, records in cells.items()
+        if acknowledged_column(name) is not None and any(at > ts for at, _ in records)
+    }
+    for name, letters in failed.items():
+        if any(at > ts for at in letters):
+            _, observer, column = name.split(b":", 2)
+            late.add(ack_column(observer.decode(), column))
+    found: dict[bytes, list[int]] = {}
+    for name in late:
+        before = _newest_change(cells.get(name, ()), ts)
+        record = decode_write(before[1]) if before is not None else None
+        upto = decode_ts(record.value) if record is not None and record.value else 0
+        about = acknowledged_column(name)
+        assert about is not None
+        found.setdefault(about, []).append(upto)
+    return found

@@ -1,0 +1,481 @@
+"""A copy of a repository in another store: what it is at one timestamp, and the work left to do."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from borrowed import only_near
+from stores import (
+    Crashed,
+    CrashingStore,
+    Ground,
+    PassingStore,
+    ScriptedCoordination,
+    cell_of,
+)
+
+from percola import (
+    NotARepositoryError,
+    Observer,
+    Repository,
+    SnapshotTooOldError,
+    Table,
+    Transaction,
+    UsageError,
+    ValueTooLargeError,
+    Worker,
+    observer,
+)
+from percola.catalog import feed_since
+from percola.cells import MAX_TS, Cell, Kind
+from percola.coordination.memory import MemoryCoordination
+from percola.maintenance import copy
+from percola.maintenance.check import Severity, check
+from percola.maintenance.copy import Copied, copy_store
+from percola.oracle.embedded import EmbeddedOracle
+from percola.store.base import Put, RowMutation
+from percola.store.memory import MemoryStore
+from percola.store.walks import walk_kind
+
+docs = Table("docs", feed=True)
+text = docs.column("text", str, observed=True)
+size = docs.column("size", int)
+letters = docs.column("letters", str)
+body = docs.column("body", bytes)
+again = docs.weak_column("again")
+seen = docs.column("seen", int)
+tallies = Table("tallies")
+tally = tallies.column("tally", int)
+TABLES = [docs, tallies]
+ROWS = [f"doc {number:02}" for number in range(24)]
+
+State = dict[tuple[str, Any, str], Any]
+
+
+@observer(text, name="measure")
+def measure(t: Transaction, row: str) -> None:
+    t.set(size, row, len(t.get(text, row) or ""))
+
+
+@observer(text, name="spell")
+def spell(t: Transaction, row: str) -> None:
+    if t.get(text, row) == "poison":
+        raise ValueError(f"cannot spell {row}")
+    t.set(letters, row, "".join(sorted(set(t.get(text, row) or ""))))
+
+
+@observer(again, name="look")
+def look(t: Transaction, row: str) -> None:
+    """Shows the row's size where it differs, as a careful program does."""
+    found = len(t.get(text, row) or "")
+    if found != (t.get(seen, row) or 0):
+        t.set(seen, row, found)
+
+
+OBSERVERS: list[Observer[str]] = [measure, spell, look]
+
+
+def work(repo: Repository) -> None:
+    Worker(repo, OBSERVERS, threads=2, attempts=1, first_wait=0.001).run_until_idle()
+
+
+def state(repo: Repository, at: int | None = None) -> State:
+    """Every value, by table, row and column."""
+    with repo.snapshot(at) as now:
+        return {
+            (table.name, row.key, column.name): value
+            for table in repo.schema
+            for row in now.scan(table)
+            for column, value in row.items()
+        }
+
+
+def errors(repo: Repository) -> list[str]:
+    return [str(one) for one in check(repo) if one.severity is not Severity.NOTE]
+
+
+class Target:
+    """An empty store in memory, with its oracle."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.oracle = EmbeddedOracle(self.store)
+
+    def copy(self, source: Repository, **options: Any) -> Copied:
+        return copy_store(source, self.store, self.oracle, **options)
+
+    def repo(self) -> Repository:
+        return Repository("target", self.store, self.oracle, MemoryCoordination(), TABLES)
+
+
+@pytest.fixture
+def target() -> Target:
+    return Target()
+
+
+@pytest.fixture(autouse=True)
+def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rows at a time, so that much can happen between them; each position is saved."""
+    monkeypatch.setattr(copy, "_RECORDS", 8)
+    monkeypatch.setattr(copy, "_SAVED_EVERY", 0.0)
+
+
+def write(repo: Repository, rng: random.Random, times: int) -> None:
+    """Puts, deletes and weak notifications of random rows."""
+    for _ in range(times):
+        row, what = rng.choice(ROWS), rng.random()
+        with repo.transaction() as t:
+            if what < 0.6:
+                t.set(text, row, "abc" * rng.randrange(4))
+            elif what < 0.7:
+                t.set(text, row, "poison")
+            elif what < 0.8:
+                t.delete(text, row)
+            else:
+                t.notify(again, row)
+            if what > 0.5:
+                t.set(body, row, bytes([rng.randrange(256)]) * rng.choice((1, 1000)))
+
+
+# --- What it is -------------------------------------------------------------------------
+
+
+def test_a_copy_has_what_the_source_had_with_its_timestamps(
+    repo: Repository, target: Target
+) -> None:
+    write(repo, random.Random(1), 60)
+    work(repo)
+    write(repo, random.Random(2), 5)
+    done = target.copy(repo)
+    copied = target.repo()
+    assert state(copied) == state(repo)
+    now, then = copied.snapshot(), repo.snapshot()
+    for row in then.scan(docs, columns=[text]):
+        assert now.version(text, row.key) == then.version(text, row.key)
+    assert (done.ts, done.resumed, done.table) == (then.start_ts, 0, "")
+    assert done.rows >= len(list(then.scan(docs)))
+    assert errors(copied) == []
+    assert repo.holds() == [], "the source may collect garbage again"
+
+
+def test_work_that_is_left_is_left_in_the_copy_and_what_is_done_is_done(
+    repo: Repository, target: Target
+) -> None:
+    with repo.transaction() as t:
+        for row in ROWS[:5]:
+            t.set(text, row, "text")
+    with repo.transaction() as t:
+        t.delete(text, ROWS[4])
+    work(repo)
+    with repo.transaction() as t:
+        t.set(text, ROWS[0], "changed")
+        t.set(text, ROWS[1], "poison")
+        t.delete(text, ROWS[2])
+        t.notify(again, ROWS[3])
+        t.notify(again, "no row at all")
+    target.copy(repo)
+    copied = target.repo()
+    assert copied.pending() == repo.pending() == {"docs.text": 3, "docs.again": 2}
+    ran: list[str] = []
+
+    @observer(text, name="measure")
+    def counted(t: Transaction, row: str) -> None:
+        ran.append(row)
+
+    Worker(copied, [counted, spell, look], attempts=1).run_until_idle()
+    assert sorted(ran) == ROWS[:3], "once each, and no row that was answered"
+    gone = target.store.entries(cell_of(text, ROWS[4]), Kind.WRITE, 0, MAX_TS)
+    assert gone == [], "what was deleted and answered has left nothing"
+    assert copied.snapshot().get(seen, ROWS[3]) == 4
+    assert (copied.pending(), copied.dead_lettered()) == ({}, 1)
+
+
+def test_a_dead_letter_is_one_in_the_copy_and_can_be_retried_there(
+    repo: Repository, target: Target
+) -> None:
+    with repo.transaction() as t:
+        t.set(text, "a", "poison")
+    work(repo)
+    target.copy(repo)
+    copied = target.repo()
+    assert copied.dead_lettered() == 1
+    work(copied)
+    assert copied.snapshot().get(letters, "a") is None
+    with copied.transaction() as t:
+        t.set(text, "a", "well")
+    work(copied)
+    assert (copied.dead_lettered(), copied.snapshot().get(letters, "a")) == (0, "elw")
+
+
+def frozen(source: Repository) -> Repository:
+    """The source as it is now, every entry of its tables: what a copy is judged by."""
+    store = MemoryStore()
+    frozen = Repository("frozen", store, EmbeddedOracle(store), MemoryCoordination(), TABLES)
+    for table in source.schema:
+        for kind in Kind:
+            for cell, ts, raw in walk_kind(source.context.store, kind, table.name):
+                store.mutate([RowMutation(*cell[:2], (), [Put(kind, cell.column, ts, raw)])])
+    store.draw(source.context.oracle.read_timestamp())
+    return frozen
+
+
+def dirty(repo: Repository) -> set[Cell]:
+    return {cell for cell, _, _ in walk_kind(repo.context.store, Kind.NOTIFY, docs.name)}
+
+
+@only_near("it is about what happens between reads, and many transactions take long elsewhere")
+@pytest.mark.parametrize("seed", range(6))
+def test_it_is_the_source_at_one_timestamp_however_much_happens_meanwhile(
+    repo: Repository, target: Target, seed: int
+) -> None:
+    """Each range that is read is followed by writes, runs of observers, and garbage collection."""
+    rng = random.Random(seed)
+    write(repo, rng, 60)
+    work(repo)
+    write(repo, rng, 12)
+    kept: list[Repository] = []
+
+    def meanwhile(copied: Copied) -> None:
+        if not kept:
+            kept.append(frozen(repo))  # Nothing has happened since the timestamp was drawn.
+        write(repo, rng, 4)
+        if rng.random() < 0.7:
+            work(repo)
+        if rng.random() < 0.3:
+            repo.collect_garbage(retention=0)
+
+    target.copy(repo, progress=meanwhile)
+    copied, [judge] = target.repo(), kept
+    assert state(copied) == state(judge)
+    assert errors(copied) == []
+    assert dirty(judge) <= dirty(copied)
+    weak = {cell.row.decode() for cell in dirty(judge) if cell.column == again.key}
+    work(judge)
+    work(copied)
+    expected, found = state(judge), state(copied)
+    # Rows that were notified weakly since then may be looked at once more.
+    shown = [key for key in expected.keys() | found.keys() if key[2] != "seen" or key[1] in weak]
+    assert {key: found.get(key) for key in shown} == {key: expected.get(key) for key in shown}
+    assert copied.dead_lettered() == judge.dead_lettered()
+
+
+class AnsweringStore(PassingStore):
+    """Runs the observers after each read of write records."""
+
+    answer: Callable[[], None] | None = None
+
+    def scan_kind(self, kind: Kind, *args: Any, **kwargs: Any) -> Any:
+        found = self.inner.scan_kind(kind, *args, **kwargs)
+        if kind is Kind.WRITE and self.answer is not None:
+            answer, self.answer = self.answer, None
+            answer()
+        return found
+
+
+def test_a_change_that_is_answered_while_its_row_is_read_is_left_to_the_copy(
+    ground: Ground, target: Target
+) -> None:
+    store = AnsweringStore(ground.store)
+    source = ground.repo(TABLES, store=store)
+    with source.transaction() as t:
+        for row in ROWS[:3]:
+            t.set(text, row, "text")
+            t.notify(again, row)
+    store.answer = lambda: work(ground.repo(TABLES))
+    target.copy(source)
+    assert source.pending() == {}
+    copied = target.repo()
+    assert copied.pending() == {"docs.text": 3, "docs.again": 3}
+    work(copied)
+    assert [copied.snapshot().get(seen, row) for row in ROWS[:3]] == [4, 4, 4]
+
+
+def test_silent_writes_stay_silent(repo: Repository, target: Target) -> None:
+    with repo.transaction(notify=False) as t:
+        t.set(text, "a", "text")
+    target.copy(repo)
+    copied = target.repo()
+    work(copied)
+    assert (copied.pending(), copied.snapshot().get(size, "a")) == ({}, None)
+
+
+def test_locks_of_the_dead_are_resolved_before_anything_is_read(
+    ground: Ground, target: Target
+) -> None:
+    """One transaction died after its commit point, and another one before it."""
+    alive: set[str] = set()
+    for name, at in (("late", 4), ("early", 3)):
+        store = CrashingStore(ground.store, at=at)
+        coordination = ScriptedCoordination(name, alive)
+        dying = ground.repo(TABLES, store=store, coordination=coordination, one_step=False)
+        t = dying.transaction(two_phase=True)
+        t.set(text, f"{name} 1", name)
+        t.set(text, f"{name} 2", name)
+        store.armed = True
+        with pytest.raises(Crashed):
+            t.commit()
+    alive.clear()
+    source = ground.repo(TABLES, coordination=ScriptedCoordination("copying", alive))
+    target.copy(source)
+    copied = target.repo()
+    assert {row for _, row, _ in state(copied)} == {"late 1", "late 2"}
+    assert copied.pending() == {"docs.text": 2}
+    assert errors(copied) == []
+
+
+def test_a_copy_of_an_earlier_time(repo: Repository, target: Target) -> None:
+    with repo.transaction() as t:
+        t.set(text, "a", "old")
+    before = repo.snapshot().start_ts
+    work(repo)
+    with repo.transaction() as t:
+        t.set(text, "a", "new")
+        t.set(text, "b", "new")
+    work(repo)
+    assert target.copy(repo, at=before).ts == before
+    copied = target.repo()
+    assert state(copied) == {("docs", "a", "text"): "old"}
+    assert copied.pending() == {"docs.text": 1}, "it was not answered then"
+    with pytest.raises(SnapshotTooOldError):
+        copied.snapshot(before - 1)
+
+
+def test_every_store_takes_a_copy(ground: Ground) -> None:
+    source = Target().repo()
+    write(source, random.Random(11), 60)
+    work(source)
+    write(source, random.Random(12), 10)
+    copy_store(source, ground.store, ground.oracle)
+    copied = ground.repo(TABLES)
+    assert state(copied) == state(source)
+    assert copied.pending() == source.pending()
+    assert errors(copied) == []
+    work(source)
+    work(copied)
+    assert state(copied) == state(source)
+    assert copied.dead_lettered() == source.dead_lettered()
+
+
+# --- What follows -----------------------------------------------------------------------
+
+
+def test_what_commits_in_the_copy_is_newer_and_its_feed_begins_there(
+    repo: Repository, target: Target
+) -> None:
+    write(repo, random.Random(3), 30)
+    done = target.copy(repo)
+    copied = target.repo()
+    with copied.transaction() as t:
+        t.set(text, "new", "text")
+    assert t.commit_ts is not None
+    assert t.commit_ts > done.ts
+    since = feed_since(target.store, "docs")
+    assert since is not None
+    assert since >= done.ts
+    listed = target.store.changes("docs", since, MAX_TS)
+    assert [(one.commit_ts, one.row) for one in listed] == [(t.commit_ts, b"new")]
+
+
+def test_commit_times_are_known_in_the_copy(repo: Repository, target: Target) -> None:
+    write(repo, random.Random(4), 5)
+    repo.collect_garbage(retention=3600)  # Writes the log of times.
+    target.copy(repo)
+    ts = repo.snapshot().start_ts - 1
+    assert target.repo().commit_times().of(ts) == repo.commit_times().of(ts)
+    assert repo.commit_times().of(ts)[1] is not None
+
+
+# --- Interrupted ------------------------------------------------------------------------
+
+
+class StoppedError(Exception):
+    """The copy was interrupted."""
+
+
+def stop_after(ranges: int) -> Callable[[Copied], None]:
+    calls: list[Copied] = []
+
+    def stop(copied: Copied) -> None:
+        calls.append(copied)
+        if len(calls) == ranges:
+            raise StoppedError
+
+    return stop
+
+
+@pytest.mark.parametrize("ranges", [1, 3, 6])
+def test_a_copy_that_was_interrupted_goes_on_at_the_same_timestamp(
+    repo: Repository, target: Target, ranges: int
+) -> None:
+    write(repo, random.Random(5), 80)
+    expected = state(repo)
+    with pytest.raises(StoppedError):
+        target.copy(repo, progress=stop_after(ranges))
+    with pytest.raises(NotARepositoryError, match="unfinished copy"):
+        target.repo()
+    write(repo, random.Random(6), 30)
+    work(repo)
+    repo.collect_garbage(retention=0)
+    done = target.copy(repo)
+    assert state(target.repo()) == expected
+    assert 0 < done.resumed < done.rows
+    assert errors(target.repo()) == []
+
+
+def test_a_copy_that_is_too_old_to_be_resumed_says_what_to_do(
+    repo: Repository, target: Target
+) -> None:
+    write(repo, random.Random(7), 40)
+    with pytest.raises(StoppedError):
+        target.copy(repo, progress=stop_after(2))
+    for one in repo.holds():
+        repo.release(one.name)  # As after some hours.
+    write(repo, random.Random(8), 20)
+    repo.collect_garbage(retention=0)
+    with pytest.raises(UsageError, match="Delete the target and begin again"):
+        target.copy(repo)
+
+
+def test_of_two_copies_into_one_target_one_ends(repo: Repository, target: Target) -> None:
+    write(repo, random.Random(9), 80)
+    done: list[Copied] = []
+
+    def another(copied: Copied) -> None:
+        if not done:
+            done.append(target.copy(repo))
+
+    with pytest.raises(UsageError, match="Another process copies to the same target"):
+        target.copy(repo, progress=another)
+    assert state(target.repo()) == state(repo)
+
+
+# --- Refused ----------------------------------------------------------------------------
+
+
+def test_a_target_with_tables_is_refused(repo: Repository, target: Target) -> None:
+    target.repo()
+    with pytest.raises(NotARepositoryError, match="table 'docs': name an empty or a new place"):
+        target.copy(repo)
+
+
+def test_an_unfinished_copy_of_another_repository_is_refused(
+    ground: Ground, repo: Repository, target: Target
+) -> None:
+    write(repo, random.Random(10), 40)
+    with pytest.raises(StoppedError):
+        target.copy(repo, progress=stop_after(2))
+    other = Target().repo()
+    with pytest.raises(UsageError, match=f"unfinished copy of .*{ground.kind}, not of .*target"):
+        target.copy(other)
+
+
+def test_a_value_that_the_target_does_not_take_is_named(repo: Repository, target: Target) -> None:
+    with repo.transaction() as t:
+        t.set(body, "a", b"x" * 5000)
+    target.store.limits = replace(target.store.limits, value_bytes=4000)
+    with pytest.raises(ValueTooLargeError, match=r"docs\['a'\].body has a value of 5,000 bytes"):
+        target.copy(repo)
