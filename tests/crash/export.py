@@ -96,7 +96,6 @@ EXPORTS = [
             "weak notify",
             "commit primary",
             "commit secondary",
-            "answer",
         ],
     }.items()
 ]
