@@ -233,6 +233,36 @@ def test_a_token_in_a_file_is_asked_for_and_shown(
     assert run("--repo", address, "set", "row", "b", "x").code == 0
 
 
+def test_a_repository_moves_from_a_folder_to_servers_and_back(
+    stack: ExitStack, store: str, zookeeper: ZooKeeper, tmp_path: Path
+) -> None:
+    first, last = tmp_path / "first", tmp_path / "last"
+    with percola.open(first, [words]) as repo:
+        for number in range(300):
+            repo.run(lambda t, n=number: t.set(word, f"row {n:03}", "x" * n))  # type: ignore[misc]
+        Worker(repo, [measure], threads=1).run_until_idle()
+        repo.run(lambda t: t.set(word, "row 000", "pending"))
+        drawn = repo.snapshot().start_ts
+    address = address_of(store, zookeeper, start(stack, store))
+    answer = run("--repo", first, "copy", address)
+    assert (answer.code, answer.err) == (0, "")
+    with percola.open(address, [words], create=False) as moved:
+        assert moved.pending() == {"words.word": 1}
+        assert moved.snapshot().start_ts >= drawn
+        Worker(moved, [measure], threads=1).run_until_idle()
+        assert moved.snapshot().get(length, "row 000") == len("pending")
+        moved.run(lambda t: t.set(word, "new", "row"))
+    assert run("--repo", address, "copy", last, "--durability", "relaxed").code == 0
+    with percola.open(last, [words], create=False) as back:
+        assert back.pending() == {"words.word": 1}
+        found = {row.key: row[word] for row in back.snapshot().scan(words, columns=[word])}
+    assert found == {f"row {n:03}": "x" * n for n in range(1, 300)} | {
+        "row 000": "pending",
+        "new": "row",
+    }
+    assert run("--repo", last, "check").code == 0
+
+
 # --- What is refused --------------------------------------------------------------------
 
 

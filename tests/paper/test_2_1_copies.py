@@ -117,7 +117,7 @@ def target() -> Target:
     return Target()
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few rows at a time, so that much can happen between them; each position is saved."""
     monkeypatch.setattr(copy, "_RECORDS", 8)
@@ -230,7 +230,7 @@ def dirty(repo: Repository) -> set[Cell]:
 @only_near("it is about what happens between reads, and many transactions take long elsewhere")
 @pytest.mark.parametrize("seed", range(6))
 def test_it_is_the_source_at_one_timestamp_however_much_happens_meanwhile(
-    repo: Repository, target: Target, seed: int
+    repo: Repository, target: Target, small_ranges: None, seed: int
 ) -> None:
     """Each range that is read is followed by writes, runs of observers, and garbage collection."""
     rng = random.Random(seed)
@@ -323,8 +323,12 @@ def test_locks_of_the_dead_are_resolved_before_anything_is_read(
     target.copy(source)
     copied = target.repo()
     assert {row for _, row, _ in state(copied)} == {"late 1", "late 2"}
-    assert copied.pending() == {"docs.text": 2}
+    # Where notify entries are put before the commit point, the other one has left hints, too.
+    assert copied.pending()["docs.text"] >= 2
     assert errors(copied) == []
+    work(copied)
+    assert copied.pending() == {}
+    assert copied.snapshot().get(size, "late 2") == 4
 
 
 def test_a_copy_of_an_earlier_time(repo: Repository, target: Target) -> None:
@@ -409,7 +413,7 @@ def stop_after(ranges: int) -> Callable[[Copied], None]:
 
 @pytest.mark.parametrize("ranges", [1, 3, 6])
 def test_a_copy_that_was_interrupted_goes_on_at_the_same_timestamp(
-    repo: Repository, target: Target, ranges: int
+    repo: Repository, target: Target, small_ranges: None, ranges: int
 ) -> None:
     write(repo, random.Random(5), 80)
     expected = state(repo)
@@ -427,7 +431,7 @@ def test_a_copy_that_was_interrupted_goes_on_at_the_same_timestamp(
 
 
 def test_a_copy_that_is_too_old_to_be_resumed_says_what_to_do(
-    repo: Repository, target: Target
+    repo: Repository, target: Target, small_ranges: None
 ) -> None:
     write(repo, random.Random(7), 40)
     with pytest.raises(StoppedError):
@@ -440,7 +444,9 @@ def test_a_copy_that_is_too_old_to_be_resumed_says_what_to_do(
         target.copy(repo)
 
 
-def test_of_two_copies_into_one_target_one_ends(repo: Repository, target: Target) -> None:
+def test_of_two_copies_into_one_target_one_ends(
+    repo: Repository, target: Target, small_ranges: None
+) -> None:
     write(repo, random.Random(9), 80)
     done: list[Copied] = []
 
@@ -463,7 +469,7 @@ def test_a_target_with_tables_is_refused(repo: Repository, target: Target) -> No
 
 
 def test_an_unfinished_copy_of_another_repository_is_refused(
-    ground: Ground, repo: Repository, target: Target
+    ground: Ground, repo: Repository, target: Target, small_ranges: None
 ) -> None:
     write(repo, random.Random(10), 40)
     with pytest.raises(StoppedError):

@@ -106,6 +106,18 @@ def test_a_call_for_more_than_a_range_is_answered_in_parts(wait_until: WaitUntil
         oracle.close()
 
 
+def test_an_oracle_that_was_advanced_hands_out_nothing_below(
+    server: OracleServer, oracle: NetworkOracle
+) -> None:
+    other = NetworkOracle([server.address])
+    oracle.advance(250_000)
+    assert other.timestamp() > 250_000
+    before = other.timestamp()
+    oracle.advance(1_000)
+    assert other.timestamp() == before + 1, "it was above that already"
+    other.close()
+
+
 # --- Failures ---------------------------------------------------------------------------
 
 
