@@ -25,7 +25,7 @@ SLOW = {
     "leaves-entries-above",
     "locks-go-early",
     "no-wake-up",
-    "node-without-guard",
+    "runs-for-a-node-overlap",
     "notifies-later",
     "one-step-draws-early",
     "prewrite-passes-rollback-record",
