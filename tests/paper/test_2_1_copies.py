@@ -263,6 +263,26 @@ def test_it_is_the_source_at_one_timestamp_however_much_happens_meanwhile(
     assert copied.dead_lettered() == judge.dead_lettered()
 
 
+@only_near("it is about what happens between reads")
+def test_what_is_dead_lettered_meanwhile_is_pending_or_dead_lettered_in_the_copy(
+    repo: Repository, target: Target, small_ranges: None
+) -> None:
+    """By the only observer of the column, which leaves no acknowledgment."""
+    many = [f"row {number:03}" for number in range(400)]
+    with repo.transaction() as t:
+        for row in many:
+            t.set(text, row, "poison")
+
+    def fail(copied: Copied) -> None:
+        Worker(repo, [spell], attempts=1, threads=1).run_until_idle()
+
+    target.copy(repo, progress=fail)
+    copied = target.repo()
+    waiting = {cell.row for cell in dirty(copied)}
+    failed = {cell.row for cell, _, _ in walk_kind(target.store, Kind.FAILED, docs.name)}
+    assert waiting | failed == {row.encode() for row in many}
+
+
 class AnsweringStore(PassingStore):
     """Runs the observers after each read of write records."""
 

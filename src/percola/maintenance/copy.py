@@ -14,9 +14,10 @@ Other programs may read and write the source meanwhile. Four things make the cop
 * Before anything is read, every lock of a transaction that began up to `ts` is resolved. A
   transaction that locks a cell later draws its commit_ts later still (rule P2), and so above `ts`.
 * Notify entries have no versions, and an observer may answer one before its row is read. Its run
-  then has put an acknowledgment above `ts`. So a range's notify entries are read first and its
-  write records after them: a change has its entry, or such an acknowledgment says that it had. It
-  gets an entry in the copy, where the observer runs for it again.
+  then has put an acknowledgment above `ts`, or a dead letter. So each range is read kind by kind,
+  notify entries before dead letters before write records: a change has its entry, or what is above
+  `ts` says that it had. It gets one in the copy, where the observer runs for it again. Retrying
+  turns a dead letter into a notify entry, so these are read once more in between.
 * Timestamps of the target are above `ts` before the first row is written, so that whatever commits
   there is newer than all of the copy.
 
@@ -303,31 +304,38 @@ class _Copy:
         return replace(self._copied, table="")
 
     def _copy_table(self, table: str, start: bytes) -> None:
-        ts = self.note.ts
-        # Dead-lettering and retrying move an entry between the two kinds: so one is read twice.
-        kinds = (Kind.NOTIFY, Kind.FAILED, Kind.NOTIFY)
-        ahead = [_Ahead(self._source, kind, table, start) for kind in kinds]
         position: bytes | None = start
         while position is not None:
-            # Before the write records: see the module's text.
-            ends = [end for one in ahead if (end := one.read_on(position)) is not None]
-            end = min(ends, default=b"")
+            # In this order: see the module's text. Each read ends the range where it ends itself.
+            notified, end = self._entries(Kind.NOTIFY, table, position, b"")
+            failed, end = self._entries(Kind.FAILED, table, position, end)
+            moved, end = self._entries(Kind.NOTIFY, table, position, end)
             cells, following = scan_writes(self._source, table, position, end, _RECORDS)
-            self._source.check_safe_point(ts)
+            self._source.check_safe_point(self.note.ts)
             position = following or end or None
             rows: dict[bytes, dict[bytes, Records]] = {}
             for cell, records in cells:
                 rows.setdefault(cell.row, {})[cell.column] = records
-            notified, failed, moved = (one.take(position) for one in ahead)
             for row, columns in moved.items():
                 for column, entries in columns.items():
                     notified.setdefault(row, {}).setdefault(column, {}).update(entries)
             for row in sorted(rows.keys() | notified.keys() | failed.keys()):
-                self._copy_row(
-                    table, row, rows.get(row, {}), notified.get(row, {}), failed.get(row, {})
-                )
+                if position is None or row < position:
+                    self._copy_row(
+                        table, row, rows.get(row, {}), notified.get(row, {}), failed.get(row, {})
+                    )
             self._copied = replace(self._copied, table=table)
             self._look_after(table, position)
+
+    def _entries(
+        self, kind: Kind, table: str, start: bytes, end: bytes
+    ) -> tuple[dict[bytes, dict[bytes, Entries]], bytes]:
+        """Entries from `start` on, by row and column; and the row below which these are all."""
+        found, following = self._source.scan_kind(kind, table, start, end)
+        rows: dict[bytes, dict[bytes, Entries]] = {}
+        for cell, ts, raw in found:
+            rows.setdefault(cell.row, {}).setdefault(cell.column, {})[ts] = raw
+        return rows, following or end
 
     def _look_after(self, table: str, position: bytes | None) -> None:
         """Renew the hold and save the position, if it is time; tell the progress."""
@@ -430,32 +438,6 @@ class _Copy:
             self._store.mutate(self._batch)
         self._batch = []
         self._changes = self._bytes = 0
-
-
-class _Ahead:
-    """The entries of a kind, read ahead of the rows that they belong to."""
-
-    def __init__(self, store: Store, kind: Kind, table: str, start: bytes) -> None:
-        self._store = store
-        self._kind = kind
-        self._table = table
-        self._covered: bytes | None = start
-        self._rows: dict[bytes, dict[bytes, Entries]] = {}
-
-    def read_on(self, position: bytes) -> bytes | None:
-        """Have the entries from `position` on; up to which row, or None: to the table's end."""
-        if self._covered is not None and self._covered <= position:
-            entries, self._covered = self._store.scan_kind(self._kind, self._table, self._covered)
-            for cell, ts, raw in entries:
-                self._rows.setdefault(cell.row, {}).setdefault(cell.column, {})[ts] = raw
-        return self._covered
-
-    def take(self, end: bytes | None) -> dict[bytes, dict[bytes, Entries]]:
-        """The entries of the rows below `end`, or of all that were read: by row and column."""
-        taken = {row: found for row, found in self._rows.items() if end is None or row < end}
-        for row in taken:
-            del self._rows[row]
-        return taken
 
 
 def _upto(ts: int, entries: Entries) -> Entries:
