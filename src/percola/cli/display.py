@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final
 
@@ -20,6 +21,9 @@ from percola.gc.time_log import CommitTimes
 from percola.inspection import Failure, HeldLock, Notification, Process, Status, Version
 from percola.schema import Column, Schema, WeakColumn
 from percola.transactions.row import Row
+
+_EVERY: Final = 10.0
+"""Seconds between lines of progress where standard error is not a terminal."""
 
 _OPS: Final = {Op.DELETE: "delete", Op.LOCK: "lock only"}
 
@@ -47,6 +51,28 @@ def say_error(text: str) -> None:
     line.append(f" {' '.join(text.split())}", style="not bold default")
     out = console(stderr=True)
     out.print(line, soft_wrap=not out.is_terminal)
+
+
+@contextmanager
+def progress_line(first: str) -> Iterator[Callable[[str], None]]:
+    """Shows a line on stderr while a command runs; yields a function that replaces its text."""
+    # Loaded here: few commands take long.
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    out = console(stderr=True)
+    spoke = time.monotonic()
+
+    def show(text: str) -> None:
+        nonlocal spoke
+        bar.update(task, description=text)
+        if not out.is_terminal and time.monotonic() - spoke >= _EVERY:
+            spoke = time.monotonic()
+            out.print(text, soft_wrap=True)
+
+    shown = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*shown, console=out, transient=True, disable=not out.is_terminal) as bar:
+        task = bar.add_task(first, total=None)
+        yield show
 
 
 def printable(text: str) -> str:

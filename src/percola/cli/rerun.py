@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 import click
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from percola.cli import arguments, display
 from percola.cli.session import Session, common
@@ -18,9 +16,6 @@ from percola.observers import loading as targets
 from percola.observers.observer import ObservedColumn
 from percola.observers.rerun import Rerun, rerun_named
 from percola.repository import Repository
-
-_EVERY: Final = 10.0
-"""Seconds between lines of progress where standard error is not a terminal."""
 
 
 @click.command()
@@ -73,23 +68,15 @@ def sentence(done: Rerun) -> str:
 
 
 @contextmanager
-def display_progress(name: str) -> Iterator[Any]:
+def display_progress(name: str) -> Iterator[Callable[[Rerun], None]]:
     """A function for `rerun` that shows its progress on standard error."""
-    out = display.console(stderr=True)
-    spoke = time.monotonic()
+    with display.progress_line(f"Marking for {name}") as line:
 
-    def show(so_far: Rerun) -> None:
-        nonlocal spoke
-        at = display.printable(so_far.position.decode("utf-8", "backslashreplace"))
-        text = f"Marking for {name}: {display.count(so_far.rows, 'row')}, up to {at or 'the end'}"
-        bar.update(task, description=text)
-        if not out.is_terminal and time.monotonic() - spoke >= _EVERY:
-            spoke = time.monotonic()
-            out.print(text, soft_wrap=True)
+        def show(so_far: Rerun) -> None:
+            at = display.printable(so_far.position.decode("utf-8", "backslashreplace"))
+            rows = display.count(so_far.rows, "row")
+            line(f"Marking for {name}: {rows}, up to {at or 'the end'}")
 
-    shown = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*shown, console=out, transient=True, disable=not out.is_terminal) as bar:
-        task = bar.add_task(f"Marking for {name}", total=None)
         yield show
 
 
