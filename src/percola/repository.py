@@ -530,10 +530,7 @@ def open(
             close=memory.close,
         )
     if (network := network_address(text)) is not None:
-        if durability is not None:
-            raise ConflictingOptionsError(
-                f"The durability of {network.store} is the store's own: leave the option out."
-            )
+        network.refuse_durability(durability)
         connection = _connect(network)
         try:
             if not (create and tables) and not has_schema(connection.store):
@@ -581,10 +578,7 @@ def create(address: str | os.PathLike[str], *, durability: str | None = None) ->
     """
     text = os.fspath(address)
     if (network := network_address(text)) is not None:
-        if durability is not None:
-            raise ConflictingOptionsError(
-                f"The durability of {network.store} is the store's own: leave the option out."
-            )
+        network.refuse_durability(durability)
         connection = _connect(network)
         try:
             create_schema(connection.store)

@@ -18,7 +18,7 @@ from typing import Final
 from urllib.parse import parse_qsl, urlencode
 
 from percola.connect.local import folder_of
-from percola.errors import NotARepositoryError, UsageError
+from percola.errors import ConflictingOptionsError, NotARepositoryError, UsageError
 
 NETWORK: Final = ("bigtable", "hbase")
 """The schemes of stores that many machines share."""
@@ -46,6 +46,13 @@ class NetworkAddress:
     store: str
     oracles: Sequence[str]
     zookeeper: Sequence[str]
+
+    def refuse_durability(self, durability: str | None) -> None:
+        """Raise ConflictingOptionsError if a durability is given: it is the store's own."""
+        if durability is not None:
+            raise ConflictingOptionsError(
+                f"The durability of {self.store} is the store's own: leave the option out."
+            )
 
 
 def is_memory(address: str) -> bool:

@@ -22,9 +22,9 @@ Other programs may read and write the source meanwhile. Four things make the cop
   there is newer than all of the copy.
 
 While it is being copied, the target's schema is a note of how far the copy has come, and every
-`open` is refused; the last step replaces the note by the schema. Whoever moves the note on compares
-it first, so of two copies into one target one ends with an error. A copy that was killed goes on
-from the note, at the same `ts`; rows that it writes a second time are the same.
+`open` is refused; the last step replaces the note by the schema. Each update of the note is a
+compare-and-swap, so of two copies into one target one ends with an error. A copy that was killed
+is resumed from the note, at the same `ts`; rows that are written a second time are the same.
 """
 
 from __future__ import annotations
@@ -138,10 +138,7 @@ def copy_repository(
 def _opened(target: str, durability: str | None) -> Iterator[tuple[Store, Oracle]]:
     """The target's store and oracle; a folder is made if it does not exist."""
     if (network := network_address(target)) is not None:
-        if durability is not None:
-            raise ConflictingOptionsError(
-                f"The durability of {network.store} is the store's own: leave the option out."
-            )
+        network.refuse_durability(durability)
         from percola.connect.cluster import NetworkConnection
 
         connection = NetworkConnection.open(network)
@@ -179,7 +176,7 @@ def copy_store(
     copied = copy.run()
     copy_log(source.context.store, store, note.ts)
     store.raise_safe_point(note.ts)
-    # Whoever opens it first has the store keep the tables' feeds.
+    # The first `open` has the store keep the tables' feeds.
     if not end_copy(store, copy.note.version, Schema.from_json(note.schema)):
         raise _overtaken()
     release(source.context.store, note.hold)
