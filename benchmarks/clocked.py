@@ -25,7 +25,7 @@ from typing import Any, Final, TypeVar
 
 from percola import Observer, Worker, WorkerOptions
 from percola.observers.observer import NOBODY, Notified, Watch
-from percola.transactions.snapshot import TransactionContext
+from percola.transactions.context import TransactionContext
 from webindex.workers.processes import (
     THREADS,
     Workers,

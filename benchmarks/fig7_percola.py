@@ -38,7 +38,7 @@ from benchmarks.fig7_steps import (
 from benchmarks.fig7_texts import Bodies
 from percola import Observer, Repository, Table, Transaction, Worker, WorkerOptions, observer
 from percola.observers.observer import NOBODY, Notified, Watch
-from percola.transactions.snapshot import TransactionContext
+from percola.transactions.context import TransactionContext
 
 docs = Table("docs")
 keys = docs.column("keys", bytes, observed=True)

@@ -52,9 +52,10 @@ from percola.store.lmdb.environment import DURABILITIES
 from percola.store.walks import walk_kind
 from percola.transactions import answered, retry
 from percola.transactions.active_snapshots import leases_of
+from percola.transactions.context import TransactionContext
 from percola.transactions.lock_resolver import LockResolver
 from percola.transactions.prefetch import Prefetch
-from percola.transactions.snapshot import Snapshot, TransactionContext
+from percola.transactions.snapshot import Snapshot
 from percola.transactions.transaction import Transaction
 
 if TYPE_CHECKING:

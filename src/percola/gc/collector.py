@@ -50,7 +50,7 @@ from percola.gc.rules import garbage_of_row
 from percola.gc.time_log import TimeLog
 from percola.store.base import Condition, Delete, Put, RowMutation
 from percola.store.walks import scan_writes, walk_kind
-from percola.transactions.snapshot import TransactionContext
+from percola.transactions.context import TransactionContext
 
 _CURSOR: Final = Cell(SYSTEM_TABLE, b"gc", b"@cursor")
 _CURSOR_TS: Final = 1

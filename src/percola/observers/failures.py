@@ -40,7 +40,7 @@ from percola.cells import (
 from percola.clock import backoff
 from percola.observers.observer import Observer
 from percola.store.base import Condition, Delete, Put, RowMutation
-from percola.transactions.snapshot import TransactionContext
+from percola.transactions.context import TransactionContext
 
 if TYPE_CHECKING:
     from percola.observers.metrics import WorkerMetrics

@@ -65,7 +65,8 @@ from typing import Any, Final, Generic, TypeAlias
 from percola.cells import Cell, Kind, ack_column, decode_ts, encode_ts, failed_column
 from percola.errors import ObserverError, ObserverTimeoutError
 from percola.schema import Column, R, Table, WeakColumn, check_name
-from percola.transactions.snapshot import Snapshot, TransactionContext
+from percola.transactions.context import TransactionContext
+from percola.transactions.snapshot import Snapshot
 from percola.transactions.transaction import Transaction
 
 ObserverFunction = Callable[[Transaction, R], object]

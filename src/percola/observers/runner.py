@@ -46,7 +46,7 @@ from percola.gc.retention_holds import RETENTION
 from percola.observers.failures import DirtyCell, Failures
 from percola.observers.observer import Observer, Observers, ObserverTransaction, Watch
 from percola.store.counting import calling_for
-from percola.transactions.snapshot import TransactionContext
+from percola.transactions.context import TransactionContext
 
 if TYPE_CHECKING:
     from percola.observers.metrics import WorkerMetrics

@@ -56,7 +56,7 @@ from percola.errors import StoreError
 from percola.observers.observer import Observers
 from percola.observers.runner import Found, GivenUpError, Row, Runner, WorkerOptions
 from percola.observers.schedule import Address, Sweep
-from percola.transactions.snapshot import TransactionContext
+from percola.transactions.context import TransactionContext
 
 if TYPE_CHECKING:
     from percola.observers.metrics import WorkerMetrics

@@ -15,7 +15,7 @@ from typing import Final
 from percola.cells import Cell, Kind
 from percola.observers.observer import Observers
 from percola.store.walks import walk_kind
-from percola.transactions.snapshot import TransactionContext
+from percola.transactions.context import TransactionContext
 
 _QUIET: Final = 0.25  # seconds
 

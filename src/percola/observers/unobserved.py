@@ -14,7 +14,7 @@ from typing import Final
 from percola.cells import Kind
 from percola.observers.observer import Observers
 from percola.store.walks import walk_kind
-from percola.transactions.snapshot import TransactionContext
+from percola.transactions.context import TransactionContext
 
 log = logging.getLogger("percola.worker")
 

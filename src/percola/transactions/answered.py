@@ -22,7 +22,7 @@ from typing import Final
 from percola.cells import Cell, Kind, Op, decode_dead_letter, decode_lock, decode_write
 from percola.errors import NotAnsweredError
 from percola.store.walks import walk_kind
-from percola.transactions.snapshot import TransactionContext
+from percola.transactions.context import TransactionContext
 
 _FIRST_PAUSE: Final = 0.001
 _LONGEST_PAUSE: Final = 0.1

@@ -28,7 +28,6 @@ from typing import Final, TypeAlias
 from percola.cells import Cell, Op
 from percola.store.base import is_wanted
 from percola.transactions.prefetch import ColumnsAsked
-from percola.transactions.snapshot import Writes
 
 _LOCK: Final = int(Op.LOCK)
 _new_cell: Final = tuple.__new__  # A third of the time that Cell(…) takes.
@@ -36,6 +35,9 @@ _row_of: Final = itemgetter(Cell._fields.index("row"))
 
 Rows: TypeAlias = Iterator[tuple[bytes, dict[bytes, bytes]]]
 """Rows in order, with the values of their columns in order."""
+
+Writes: TypeAlias = dict[Cell, tuple[int, bytes | None]]
+"""A transaction's buffer: the operation and the value of each cell that it writes."""
 
 Changed: TypeAlias = dict[bytes, bytes | None]
 """A transaction's own writes to a row, by column; None deletes the column."""

@@ -13,15 +13,12 @@ scan reads chunks of rows, locks included.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from percola.cells import Cell, Op
-from percola.clock import Clock
 from percola.codecs import V
-from percola.coordination.base import Coordination
 from percola.errors import (
     DamagedRecordError,
     TransactionUsedUpError,
@@ -29,70 +26,17 @@ from percola.errors import (
     UnknownTableError,
     UsageError,
 )
-from percola.oracle.base import Oracle
 from percola.schema import Column, Family, R, Table, WeakColumn
-from percola.store.base import BLOCKED, CellState, OneStepStore, Reader, Store
+from percola.store.base import BLOCKED, CellState, Reader
 from percola.store.capabilities import reader_of
-from percola.store.counting import StoreCalls
-from percola.store.readers import Readers
-from percola.transactions.active_snapshots import ActiveSnapshots
-from percola.transactions.change_counts import ChangeCounts
-from percola.transactions.lock_resolver import LockResolver
-from percola.transactions.prefetch import ROW_CELLS, Prefetch
+from percola.transactions.context import TransactionContext
+from percola.transactions.own_writes import Writes
+from percola.transactions.prefetch import ROW_CELLS
 from percola.transactions.read_cache import ReadCache, RowCells
 from percola.transactions.row import Columns, Row
 
 _CHUNK = 512
 _MANY_CELLS = 8192
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionContext:
-    """The parts of a repository that a transaction uses; made by the repository, and by tests.
-
-    Attributes:
-        one_step: the store again, if transactions may commit in one step; else None.
-        columns: the addresses of all columns of the schema, and whether each is observed:
-            True, False, or None for a weak column. Families by `name:`.
-        ttl_ms: how long a lock may go without a refresh before it may be taken for dead.
-        caches_reads: whether transactions keep what they read (§2.5).
-        prefetch: predicts what transactions read next (§2.5), if reads are cached; or None.
-        calls: counts the calls to the store, if they are counted; or None.
-        wake: called after a commit that put notify entries, once `change_counts` has it.
-        change_counts: the tables in which this process's commits have put notify entries.
-        leases: the active snapshots, for which garbage collection waits.
-        readers: the store's readers of single columns.
-    """
-
-    store: Store
-    one_step: OneStepStore | None
-    oracle: Oracle
-    coordination: Coordination
-    resolver: LockResolver
-    clock: Clock
-    columns: Mapping[tuple[str, bytes], bool | None]
-    ttl_ms: int = 10_000
-    caches_reads: bool = False
-    prefetch: Prefetch | None = None
-    calls: StoreCalls | None = None
-    wake: Callable[[], None] = field(default=lambda: None)
-    change_counts: ChangeCounts = field(default_factory=ChangeCounts)
-    leases: ActiveSnapshots = field(default_factory=ActiveSnapshots)
-    readers: Readers = field(default_factory=Readers)
-
-    def changed(self, tables: Iterable[str]) -> None:
-        """Note, after a commit, that it put notify entries in these tables, and wake workers."""
-        self.change_counts.note(tables)
-        self.wake()
-
-    def new_cache(self) -> ReadCache:
-        """The cache of a transaction that begins now."""
-        return ReadCache(None if self.prefetch is None else self.prefetch.begin())
-
-
-Writes = dict[Cell, tuple[int, bytes | None]]
-"""A transaction's buffer: the operation and the value of each cell that it writes."""
-
 _new_cell = tuple.__new__  # A third of the time that Cell(…) takes.
 _LOCK_ONLY = int(Op.LOCK)
 _SURELY_SHORT = 96

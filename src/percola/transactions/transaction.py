@@ -31,8 +31,9 @@ from percola.errors import (
 )
 from percola.schema import Column, R, WeakColumn, Writable
 from percola.store.base import CellState, OneStepConflict, OneStepWrite
+from percola.transactions.context import TransactionContext
 from percola.transactions.own_writes import OwnWrites
-from percola.transactions.snapshot import Snapshot, TransactionContext
+from percola.transactions.snapshot import Snapshot
 from percola.transactions.two_phase import TwoPhaseCommit
 
 MOST_CELLS: Final = 1_000_000

@@ -46,9 +46,10 @@ from percola.errors import (
     StoreError,
 )
 from percola.store.base import Condition, Delete, Put, RowMutation
+from percola.transactions.context import TransactionContext
 from percola.transactions.lock_resolver import Fate, commit_changes
+from percola.transactions.own_writes import Writes
 from percola.transactions.read_cache import batches
-from percola.transactions.snapshot import TransactionContext, Writes
 
 log = logging.getLogger("percola.store")
 

@@ -9,8 +9,9 @@ from percola.cells import MAX_TS, Cell, Kind
 from percola.store.base import CellState
 from percola.testing.simulation import SimulatedStore
 from percola.testing.simulation.faults import Call
+from percola.transactions.context import TransactionContext
 from percola.transactions.read_cache import ReadCache
-from percola.transactions.snapshot import Snapshot, TransactionContext
+from percola.transactions.snapshot import Snapshot
 from tests.simulation.mutants.mutant import TWO_PHASE, WITH_LOCKS, Collection, Seams
 from tests.simulation.mutants.workloads import MILD, Patient
 from tests.simulation.workloads.ahead import ReadingAhead

@@ -15,7 +15,7 @@ from percola.testing.simulation import (
     SimulatedOracle,
     SimulatedStore,
 )
-from percola.transactions.snapshot import TransactionContext
+from percola.transactions.context import TransactionContext
 from percola.transactions.two_phase import TwoPhaseCommit
 from tests.simulation.mutants.mutant import TWO_PHASE, Collection, Seams
 from tests.simulation.workloads.appends import Appends

@@ -19,7 +19,7 @@ from percola.spark.columns import Chosen, row_array, schema_of, to_arrays, value
 from percola.spark.read.family_rows import LongRows
 from percola.store.base import CellState, ColumnScan
 from percola.store.capabilities import scan_columns
-from percola.transactions.snapshot import TransactionContext
+from percola.transactions.context import TransactionContext
 
 _ROWS: Final = 8192
 _FIRST_CELLS: Final = 256

@@ -58,6 +58,7 @@ from percola.errors import RolledBackError, StoreError
 from percola.repository import Repository
 from percola.store.base import Condition, Delete, Put, RowMutation
 from percola.store.walks import walk_kind
+from percola.transactions.context import TransactionContext
 from percola.transactions.jobs.attempt import Attempt, Part
 from percola.transactions.jobs.job_row import (
     ABORTED,
@@ -74,7 +75,6 @@ from percola.transactions.jobs.job_row import (
 )
 from percola.transactions.lock_resolver import Fate, commit_changes, settling_changes
 from percola.transactions.read_cache import BATCH_ROWS, batches
-from percola.transactions.snapshot import TransactionContext
 from percola.transactions.transaction import Transaction
 from percola.transactions.two_phase import TwoPhaseCommit
 

@@ -30,8 +30,8 @@ from percola.repository import Repository
 from percola.schema import Table
 from percola.store.base import Condition, Put, RowMutation
 from percola.store.walks import walk_kind
+from percola.transactions.context import TransactionContext
 from percola.transactions.lock_resolver import rollback_changes
-from percola.transactions.snapshot import TransactionContext
 
 JOBS: Final = Table("percola-jobs")
 STATE: Final = JOBS.column("state", JSON)
