@@ -306,14 +306,14 @@ class Environment:
         finished, and the thread that released it would often acquire it again first. Without sync
         that costs less than a wake-up.
         """
-        bell = None
+        signal = None
         if self._writing.locked():
-            bell = request[3] = threading.Lock()
-            bell.acquire()
+            signal = request[3] = threading.Lock()
+            signal.acquire()
         self._queue.append(request)
         while request[0] is not None:
-            if bell is not None and self._writing.locked():
-                bell.acquire()
+            if signal is not None and self._writing.locked():
+                signal.acquire()
             else:
                 with self._writing:
                     while request[0] is not None:
@@ -325,7 +325,7 @@ class Environment:
         """Wake the first waiting thread, as there may be no leader any more."""
         for request in list(self._queue):
             if request[0] is not None:
-                _ring(request)
+                _signal(request)
                 return
 
     def _commit_group(self) -> None:
@@ -361,7 +361,7 @@ class Environment:
                 for request in group:
                     request[0] = None
                     if request[3] is not None:
-                        _ring(request)
+                        _signal(request)
         except BaseException as error:
             over = txn is not None and _is_over(txn)
             try:
@@ -381,7 +381,7 @@ class Environment:
                 if over:
                     for request in group:
                         request[0] = None
-                        _ring(request)
+                        _signal(request)
                 queue.extendleft(request for request in reversed(group) if request not in queue)
                 raise
             return
@@ -441,7 +441,7 @@ class Environment:
         for request in failed:
             request[2] = self._explain(error)
             request[0] = None
-            _ring(request)
+            _signal(request)
         queue.extendleft(request for request in reversed(group) if request[0] is not None)
 
     def _explain(self, error: Exception) -> Exception:
@@ -557,12 +557,12 @@ class Environment:
             self._resume()
 
 
-def _ring(request: list[Any]) -> None:
+def _signal(request: list[Any]) -> None:
     """Wake the thread that waits for the request, if one does; may be called twice."""
-    bell = request[3]
-    if bell is not None:
+    signal = request[3]
+    if signal is not None:
         with contextlib.suppress(RuntimeError):
-            bell.release()
+            signal.release()
 
 
 def _is_over(txn: Txn) -> bool:
