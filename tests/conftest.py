@@ -31,8 +31,13 @@ T = TypeVar("T")
 BUSY = 3
 """How much longer things may take beside other tests."""
 
-# Processes that live for seconds: what compiles well and collects garbage beside takes longer.
+# Processes that live for minutes: what compiles well and collects garbage beside takes longer.
 _SHORT_LIVED_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_JAVA_OPTIONS = (
+    "PERCOLA_HBASE_JVM_OPTIONS",
+    "PERCOLA_HBASE_SERVER_JVM_OPTIONS",
+    "SPARK_SUBMIT_OPTS",  # Of every driver.
+)
 
 # No deadline for an example: how long one takes on a busy machine says nothing about the code.
 hypothesis.settings.register_profile("percola", deadline=None)
@@ -90,7 +95,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Spark takes its Java from here; one of 17 or later need not be the first on PATH.
     if home := _java("home"):
         os.environ["JAVA_HOME"] = home
-    os.environ.setdefault("PERCOLA_HBASE_JVM_OPTIONS", _SHORT_LIVED_JAVA)
+    for options in _JAVA_OPTIONS:
+        os.environ.setdefault(options, _SHORT_LIVED_JAVA)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -17,6 +17,7 @@ import pytest
 from commands import run as percola_command
 from pyspark.find_spark_home import _find_spark_home
 from spark_clusters import standalone_cluster
+from spark_processes import QUICK_JAVA
 
 import percola
 from percola import Table
@@ -64,7 +65,11 @@ class Cluster:
     def submit(self, *arguments: object, ok: bool = True) -> subprocess.CompletedProcess[str]:
         """`spark-submit` with the packed environment."""
         spark = _find_spark_home()
-        properties = ("spark.executor.memory=512m", "spark.driver.host=127.0.0.1")
+        properties = (
+            "spark.executor.memory=512m",
+            "spark.driver.host=127.0.0.1",
+            f"spark.executor.extraJavaOptions={QUICK_JAVA['spark.executor.extraJavaOptions']}",
+        )
         options = [one for each in properties for one in ("--conf", each)]
         done = subprocess.run(
             [

@@ -233,6 +233,17 @@ def test_the_memory_of_every_process_is_bounded(tmp_path: Path) -> None:
     assert sum(heaps) < 4000
 
 
+def test_options_for_java_reach_every_process_and_come_after_those_set_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERCOLA_HBASE_SERVER_JVM_OPTIONS", "-Xmx99m '-Da=b c'")
+    layout = Layout(1, 1, 21_000)
+    for name in layout.names:
+        words = settings.command(tmp_path, layout, name, Path("java"))
+        assert [word for word in words if word.startswith("-Xmx")][-1] == "-Xmx99m"
+        assert "-Da=b c" in words
+
+
 def test_what_the_environment_says_of_another_hadoop_is_not_passed_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

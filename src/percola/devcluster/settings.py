@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import socket
 import time
@@ -49,6 +50,9 @@ SMALL_HEAP: Final[Mapping[str, int]] = {
     "regionserver": 512,
 }
 """The same for a cluster of one region server."""
+
+OPTIONS: Final = "PERCOLA_HBASE_SERVER_JVM_OPTIONS"
+"""The variable with options for the Java of every process; they overrule those set here."""
 
 SESSION: Final = 90
 """Seconds for which a server may be silent before it is considered dead; HBase's own default."""
@@ -422,6 +426,7 @@ def command(folder: Path, layout: Layout, name: str, java: Path) -> list[str]:
         # for which no session could be kept.
         *(["-Dzookeeper.forceSync=no"] if kind == "zookeeper" else []),
         f"-Dpercola.log={logs}/{name}.log",
+        *shlex.split(os.environ.get(OPTIONS, "")),
         *marks(folder, name),
         *_OPEN,
         *main,
