@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -22,6 +20,7 @@ import pytest
 from children import Child, hear, say
 from fleets import executor_of, is_alive
 from pyspark.sql import SparkSession
+from spark_clusters import standalone_cluster
 from spark_processes import QUICK_JAVA
 
 from percola import ConflictingOptionsError, NotARepositoryError, Repository, UsageError
@@ -373,109 +372,24 @@ def test_a_fleet_whose_spark_has_died_says_so(
 def test_executors_and_processes_killed_on_a_cluster_lose_nothing(
     repo: Repository, tmp_path: Path, java_home: Path, wait_until: Wait
 ) -> None:
-    with driver("local-cluster[2,1,1024]", repo, wait_until) as one:
-        kill_on_cluster(one, repo, tmp_path, wait_until)
-
-
-def kill_on_cluster(one: Driver, repo: Repository, folder: Path, wait_until: Wait) -> None:
-    """Kill an executor's JVM, a worker's process and the driver, each in the middle of the work."""
-    first, second = one.working()
-    assert executor_of(first) != executor_of(second), "each executor has one slot"
-    for times, victim in ((1, executor_of(first)), (2, second)):
-        with in_the_middle(repo, folder, range(500), times):
-            os.kill(victim, signal.SIGKILL)
-        one.ask("idle")
-        fleets.check_shop(repo, times * sum(range(500)))
-        workers = one.working(restarts=times)
-        assert victim not in {*workers, *map(executor_of, workers)}
-        first, second = workers
-    with in_the_middle(repo, folder, range(500), 3):
-        one.child.kill()
-        wait_until(lambda: ended(first, second), seconds=SECONDS, what="the workers to end")
-    finish_here(repo)
-    fleets.check_shop(repo, 3 * sum(range(500)))
-
-
-# --- A standalone cluster -----------------------------------------------------------------
-
-
-@contextmanager
-def deployed(java: Path, work: Path, name: str, ready: str, *arguments: object) -> Iterator[str]:
-    """One of Spark's own servers on loopback; what it says of itself when it is ready."""
-    home = Path(pyspark.__file__).parent
-    process = subprocess.Popen(
-        [home / "bin" / "spark-class", f"org.apache.spark.deploy.{name}", *map(str, arguments)],
-        cwd=work,
-        env=os.environ
-        | {
-            "JAVA_HOME": str(java),
-            "SPARK_HOME": str(home),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_DAEMON_MEMORY": "256m",
-        },
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield heard(process, ready)
-    finally:
-        process.terminate()
-        assert process.stderr is not None
-        process.stderr.close()
-        try:
-            process.wait(30)
-        finally:
-            process.kill()
-            process.wait()
-
-
-def heard(process: subprocess.Popen[str], pattern: str) -> str:
-    """What a server's log says where it matches; the rest of it is thrown away in a thread."""
-    said: list[str] = []
-    found = threading.Event()
-
-    def listen() -> None:
-        assert process.stderr is not None
-        try:
-            for line in process.stderr:
-                said.append(line)
-                if re.search(pattern, line):
-                    found.set()
-        except ValueError:  # Closed at the end.
-            pass
-        found.set()
-
-    threading.Thread(target=listen, daemon=True).start()
-    assert found.wait(SECONDS), "".join(said)
-    matches = [match for line in said if (match := re.search(pattern, line))]
-    assert matches, "".join(said)
-    return matches[0][1]
-
-
-def test_executors_and_processes_killed_on_a_standalone_cluster_lose_nothing(
-    repo: Repository, tmp_path: Path, java_home: Path, wait_until: Wait
-) -> None:
-    local = ("--host", "127.0.0.1", "--port", 0, "--webui-port", 0)
+    """An executor's JVM, a worker's process and the driver, each in the middle of the work."""
+    servers = {**os.environ, "JAVA_HOME": str(java_home), "SPARK_LOCAL_IP": "127.0.0.1"}
     with (
-        deployed(
-            java_home, tmp_path, "master.Master", r"Starting Spark master at (spark://\S+)", *local
-        ) as master,
-        deployed(
-            java_home,
-            tmp_path,
-            "worker.Worker",
-            r"Successfully registered with master (\S+)",
-            *local,
-            "--cores",
-            2,
-            "--memory",
-            "1100m",
-            "--work-dir",
-            tmp_path / "work",
-            master,
-        ),
+        standalone_cluster(tmp_path / "cluster", servers, wait_until) as master,
         driver(master, repo, wait_until) as one,
     ):
-        kill_on_cluster(one, repo, tmp_path, wait_until)
+        first, second = one.working()
+        assert executor_of(first) != executor_of(second), "each executor has one slot"
+        for times, victim in ((1, executor_of(first)), (2, second)):
+            with in_the_middle(repo, tmp_path, range(500), times):
+                os.kill(victim, signal.SIGKILL)
+            one.ask("idle")
+            fleets.check_shop(repo, times * sum(range(500)))
+            workers = one.working(restarts=times)
+            assert victim not in {*workers, *map(executor_of, workers)}
+            first, second = workers
+        with in_the_middle(repo, tmp_path, range(500), 3):
+            one.child.kill()
+            wait_until(lambda: ended(first, second), seconds=SECONDS, what="the workers to end")
+        finish_here(repo)
+        fleets.check_shop(repo, 3 * sum(range(500)))
