@@ -254,18 +254,22 @@ def test_filters_and_folded_duplicates_open_with_a_click(browser: Browser) -> No
 
 
 def test_an_image_of_a_page_is_shown_with_its_result_and_in_its_story(
-    browser: Browser, folder: Path
+    browser: Browser, folder: Path, wait_until: WaitUntil
 ) -> None:
+    def width(image: str) -> int:
+        """Of an image, once it is there: lazy ones come after the page."""
+        found = f"document.querySelector('{image}')"
+        wait_until(lambda: browser.ask(f"{found}.complete && {found}.naturalWidth"), what=image)
+        return int(browser.ask(f"{found}.naturalWidth"))
+
     with open_repository(str(folder)) as repo, Painter() as painter:
         repo.run(lambda t: render_url(t, HOME, painter))
     browser.open("/?q=self-contained+database+engine")
-    shown = "document.querySelector('.thumbnail img')"
-    assert browser.ask(f"{shown}.complete && {shown}.naturalWidth") == 256
+    assert width(".thumbnail img") == 256
     browser.follow(browser.one(".thumbnail").click)
     assert browser.one(".address a").get_attribute("href") == HOME
     assert browser.one(".picture .list li").text.startswith("Rendered first at ")
-    picture = "document.querySelector('.picture img')"
-    assert browser.ask(f"{picture}.complete && {picture}.naturalWidth") == 256
+    assert width(".picture img") == 256
 
 
 def test_a_redirect_leads_step_by_step_to_the_page_that_search_shows(browser: Browser) -> None:

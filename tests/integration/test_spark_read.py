@@ -70,7 +70,7 @@ def said(error: PySparkException) -> str:
 # --- What is read ---------------------------------------------------------------------------
 
 
-def test_a_table_is_read_whole_with_types_and_nulls(repo: Repository, read: Read) -> None:
+def put_all_types(repo: Repository) -> None:
     with repo.transaction() as t:
         t.set(title, "a", "Straße")
         t.set(size, "a", -(2**63))
@@ -80,6 +80,10 @@ def test_a_table_is_read_whole_with_types_and_nulls(repo: Repository, read: Read
         t.set(size, "b", 7)
         t.set(title, "gone", "x")
     repo.run(lambda t: t.delete(title, "gone"))
+
+
+def test_a_table_is_read_whole_with_types_and_nulls(repo: Repository, read: Read) -> None:
+    put_all_types(repo)
     frame = read()
     assert frame.schema.simpleString() == (
         "struct<row:string,title:string,size:bigint,meta:string,links:map<string,bigint>>"
@@ -89,6 +93,12 @@ def test_a_table_is_read_whole_with_types_and_nulls(repo: Repository, read: Read
             links={"b": 1, "c:d": 2}),
         Row(row="b", title=None, size=7, meta=None, links=None),
     ]  # fmt: skip
+
+
+def test_a_frame_has_the_types_and_the_columns_that_it_is_asked_for(
+    repo: Repository, read: Read
+) -> None:
+    put_all_types(repo)
     types = "size decimal(38,0), meta struct<tags:array<string>>, `links:b` bigint, row string"
     typed = read(schema=types)
     first = typed.orderBy("row").first()
