@@ -101,6 +101,13 @@ yet; see `webindex.observers.outbox`.
 ranks, rows `00` to `ff`, one for each first byte of a page id:
     run           the newest run of the PageRank job: only this run may write ranks of these pages
 
+removals, what was removed by request, and what is not loaded again: until which `WARC-Date`, or, if
+`until` is None, ever (a block); see `webindex.load.removals`:
+    page          on a row named as in `pages`: {url, until, at_ms}
+    under:KEY     on a row `host/NAME`: {prefix, until, at_ms}; an empty prefix is the whole host
+    erase         weak, on a row named as in `pages`: something of this page is there that was
+                  removed: a loader had begun before the removal
+
 journal, rows `KIND/TIMESTAMP`: reports of jobs and exports, for the summary; see
 `webindex.journal` for how many are kept.
     report        one dictionary; on the row `load`, the total of the loads that are not kept
@@ -192,6 +199,11 @@ outbox_ready: Final = outbox.weak_column("ready")
 ranks: Final = Table("ranks")
 rank_run: Final = ranks.column("run", int)
 
+removals: Final = Table("removals")
+removed_page: Final = removals.column("page", JSON)
+removed_under: Final = removals.family("under", JSON)
+erase_due: Final = removals.weak_column("erase")
+
 BATCH: Final = 64
 """Rows processed by one transaction of an observer whose runs are small."""
 
@@ -212,11 +224,14 @@ SCHEMA: Final = [
     hosts,
     outbox,
     ranks,
+    removals,
     journal,
     *RENDERING,
 ]
 
-ADDED: Final = frozenset({"payloads", "waiting", "anchors"} | {one.name for one in RENDERING})
+ADDED: Final = frozenset(
+    {"payloads", "waiting", "anchors", "removals"} | {one.name for one in RENDERING}
+)
 """Tables that repositories of earlier versions lack; opening a repository adds them."""
 
 V = TypeVar("V")

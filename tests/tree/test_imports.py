@@ -52,6 +52,7 @@ LAYERS: Final = {
         ("serving", "load"),
         ("observers",),
         ("rendering",),
+        ("takedown",),
         ("workers", "reports"),
         ("batch", "ranking", "site", "corpus"),
         ("cli",),

@@ -367,7 +367,10 @@ def held(repo: Repository) -> Cells:
         members = row.family(tables.member)
         names[row.key] = min((one["url"] for one in members.values()), default=row.key)
     found: Cells = {}
-    left_out = (tables.journal, tables.ranks, tables.payloads, tables.waiting)
+    left_out = (
+        *(tables.journal, tables.ranks, tables.payloads, tables.waiting),
+        tables.removals,
+    )
     for table in (t for t in tables.SCHEMA if t not in left_out):
         for row in now.scan(table):
             key = names[row.key] if table is tables.clusters else row.key

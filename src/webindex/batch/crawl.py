@@ -18,12 +18,15 @@ from pyspark.core.rdd import RDD
 
 from webindex.crawl.warc import MAX_BODY, Capture, Rejected, Resource, Revisit, read_captures
 from webindex.load import revisits
+from webindex.load.removals import Rules
 from webindex.load.revisits import age, as_capture, packed, payload_id, says_the_same
 from webindex.load.tasks import Part, plan_parts
 from webindex.load.transaction import describe, is_conclusive, reports_in
 from webindex.page.urls import BadUrlError, normalise, page_id, page_row
 
 _PART_BYTES: Final = 8 << 20
+
+NO_RULES: Final = Rules()
 
 
 class Said(NamedTuple):
@@ -82,8 +85,13 @@ def newest(
     bodies: bool = False,
     max_body: int = MAX_BODY,
     revisited: RDD[tuple[str, dict[str, Any]]] | None = None,
+    rules: Rules = NO_RULES,
+    copies: RDD[tuple[str, dict[str, Any]]] | None = None,
 ) -> RDD[tuple[str, Newest]]:
     """The final state of each page, by row.
+
+    Records that `rules` refuse are left out. `copies` are values of `pages.capture` that were made
+    from originals which were removed since, by row: their pages keep them.
 
     Bodies are compressed as in the repository, and empty without `bodies`. With `revisited`, by
     row, those reports are used instead of the revisits in the files, which may not be all of them.
@@ -91,7 +99,7 @@ def newest(
     """
     tasks = plan_parts(files, _PART_BYTES)
     said: RDD[tuple[str, Said]] = context.parallelize(tasks, len(tasks)).mapPartitions(
-        partial(_read, bodies, max_body)
+        partial(_read, bodies, max_body, rules)
     )
     if revisited is None:
         known: RDD[tuple[str, Known]] = said.groupByKey(parts).mapValues(_known)
@@ -103,6 +111,8 @@ def newest(
     found: RDD[tuple[str, tuple[str, dict[str, Any]]]] = asked.cogroup(offered, parts).flatMap(
         _answers
     )
+    if copies is not None:
+        found = found.union(copies.map(lambda one: (one[0], (page_id(one[1]["url"]), one[1]))))
     decided = known.cogroup(found, parts).flatMap(_decided)
     if not bodies:
         return decided.mapValues(lambda one: one[0])
@@ -113,7 +123,9 @@ def newest(
     return decided.leftOuterJoin(copied, parts).mapValues(_with_body)
 
 
-def _read(bodies: bool, max_body: int, parts: Iterable[Part]) -> Iterator[tuple[str, Said]]:
+def _read(
+    bodies: bool, max_body: int, rules: Rules, parts: Iterable[Part]
+) -> Iterator[tuple[str, Said]]:
     for split in (split for part in parts for split in part):
         for record in read_captures(
             split.path, start=split.start, end=split.end, max_body=max_body
@@ -125,6 +137,8 @@ def _read(bodies: bool, max_body: int, parts: Iterable[Part]) -> Iterator[tuple[
             try:
                 url = normalise(record.url)
             except BadUrlError:
+                continue
+            if rules.refuses(url, revisits.date_text(record.date)):
                 continue
             if isinstance(record, Revisit):
                 report = revisits.report_of(record, url, split.path)
@@ -211,6 +225,8 @@ def _answers(
 
 def _rank(report: Mapping[str, Any], whose: str, capture: Mapping[str, Any]) -> int | None:
     """The preference for a capture as original (less is better); None if it is none."""
+    if revisits.is_synthetic(capture):
+        return None if revisits.copy_of(report, capture) is None else 4
     if report["status"] is not None and not 200 <= capture["status"] < 300:
         return None
     payload = payload_id(capture["payload"])

@@ -42,6 +42,7 @@ from webindex.incomplete import (
 )
 from webindex.load.job import warc_files
 from webindex.load.opening import with_tables
+from webindex.load.removals import rules_in
 from webindex.load.revisits import MOST_EARLIER, earlier_key, is_synthetic, key_of, shares, waits_at
 from webindex.observers.export import export_to
 from webindex.page.urls import page_id
@@ -217,12 +218,15 @@ class _Build:
     def run(self, files: list[str], salt: int) -> None:
         """Compute everything, write it, and export it to the search index."""
         began = time.perf_counter()
+        with self._repo.snapshot() as now:
+            rules = rules_in(now)
         captured = newest(
             self._context,
             files,
             self._parts,
             bodies=True,
             max_body=self._report.max_page_bytes,
+            rules=rules,
         )
         captured.persist(StorageLevel.DISK_ONLY)
         facts: RDD[Facts] = captured.flatMap(_facts)

@@ -42,6 +42,7 @@ from webindex.batch.verdict import Judged, Verdict
 from webindex.crawl.warc import MAX_BODY
 from webindex.incomplete import REBUILD_ROW
 from webindex.load.job import warc_files
+from webindex.load.removals import Rules, rules_in
 from webindex.load.transaction import reports_in
 from webindex.spark.jobs import (
     Job,
@@ -220,6 +221,8 @@ class _Comparison:
                 self._verdict[12].note = f"not checked: {why}; name the files with --crawl"
                 self._verdict[12].checked = False
                 return
+        with repo.snapshot(at=self._verdict.at) as then:
+            rules = rules_in(then)
         pages = captured.map(lambda one: (one.row, one.values))
         revisited = None if given else pages.flatMapValues(_revisited)
         crawled = newest(
@@ -228,6 +231,8 @@ class _Comparison:
             self._parts,
             max_body=_page_bytes(repo),
             revisited=revisited,
+            rules=rules,
+            copies=pages.flatMapValues(partial(_copy_of_removed, rules)),
         )
         there.append(pages.map(partial(_captured, given)))
         wanted.append(crawled.mapValues(_columns).map(partial(_captured, given)))
@@ -273,6 +278,14 @@ def _file_of(page: Found) -> Iterator[str]:
 def _revisited(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if "revisited" in values:
         yield values["revisited"]
+
+
+def _copy_of_removed(rules: Rules, values: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The capture of a page that was made from the capture of a page which was removed since."""
+    capture: dict[str, Any] = values.get("capture", {})
+    original = capture.get("original")
+    if original is not None and rules.refuses(original["url"], original["date"]):
+        yield capture
 
 
 def _columns(page: Newest) -> dict[str, Any]:

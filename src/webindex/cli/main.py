@@ -36,6 +36,7 @@ from webindex.cli.options import (
 )
 from webindex.cli.rank import rank_command
 from webindex.cli.reindex import nothing_exported, reindex_command
+from webindex.cli.remove import blocks_command, remove_command, unblock_command
 from webindex.cli.render import render_command
 from webindex.cli.rerun import rerun_command
 from webindex.cli.verify import rebuild_command, verify_command
@@ -492,6 +493,9 @@ cli.add_command(verify_command)
 cli.add_command(rebuild_command)
 cli.add_command(reindex_command)
 cli.add_command(rerun_command)
+cli.add_command(remove_command)
+cli.add_command(blocks_command)
+cli.add_command(unblock_command)
 
 
 if __name__ == "__main__":

@@ -68,6 +68,8 @@ class LoadReport:
             rows.append(("Older than what is there", f"{loaded.older:,}"))
         if loaded.unavailable:
             rows.append(("Server errors, not kept", f"{loaded.unavailable:,}"))
+        if loaded.refused:
+            rows.append(("Removed or blocked, not loaded", f"{loaded.refused:,}"))
         if loaded.unchanged:
             rows.append(("Reported as unchanged", f"{loaded.unchanged:,}"))
         if loaded.unresolved:

@@ -20,7 +20,14 @@ from webindex.load.revisits import date_text, payload_id
 from webindex.page.urls import BadUrlError, normalise, page_id, page_row
 from webindex.rendering import tables as rendering
 
-__all__ = ["LoadedResources", "keep_resources", "keeps_resources", "load_resources", "release"]
+__all__ = [
+    "LoadedResources",
+    "keep_resources",
+    "keeps_resources",
+    "let_go",
+    "load_resources",
+    "release",
+]
 
 
 @dataclass(slots=True)
@@ -71,15 +78,10 @@ def keep_resources(repo: Repository) -> None:
     repo.run(note)
 
 
-def load_resources(t: Transaction, found: Iterable[tuple[str, Resource]]) -> LoadedResources:
-    """Write captures of resources, each given with the file that contains it."""
+def load_resources(t: Transaction, found: Iterable[tuple[str, Resource, str]]) -> LoadedResources:
+    """Write captures of resources, each given with the file that contains it and its URL."""
     result = LoadedResources()
-    for file, one in found:
-        try:
-            url = normalise(one.url)
-        except BadUrlError:
-            result.bad_urls += 1
-            continue
+    for file, one, url in found:
         row = page_row(url)
         current = t.get(rendering.capture, row)
         if one.body is None:
@@ -99,7 +101,7 @@ def load_resources(t: Transaction, found: Iterable[tuple[str, Resource]]) -> Loa
         if current is not None and current["digest"] == new["digest"]:
             continue
         if current is not None:
-            _let_go(t, current)
+            let_go(t, current)
         me = rendering.holder[page_id(url)]
         if t.get_for_update(rendering.data, new["digest"]) is None:
             assert one.body is not None
@@ -156,7 +158,8 @@ def _age(capture: Mapping[str, Any]) -> tuple[str, str, str]:
     return capture["date"], capture["digest"], capture["type"]
 
 
-def _let_go(t: Transaction, capture: Mapping[str, Any]) -> None:
+def let_go(t: Transaction, capture: Mapping[str, Any]) -> None:
+    """Let a resource hold its body no more; without holders, the body is removed."""
     t.delete(rendering.holder[page_id(capture["url"])], capture["digest"])
     t.notify(rendering.released, capture["digest"])
 

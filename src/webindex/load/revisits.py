@@ -43,6 +43,7 @@ __all__ = [
     "as_capture",
     "body_at",
     "captures_in",
+    "copy_of",
     "date_text",
     "earlier_key",
     "find",
@@ -294,8 +295,9 @@ def find(
             if _is_at(one.capture, refers) and _agrees(report, one.capture):
                 return one
     payload = report["payload"]
+    copy = copy_of(report, current)
     if payload is None:
-        return None
+        return copy
     for one in (*own, *there):
         if _has(one.capture, payload) and _usable(report, one.capture):
             return one
@@ -304,9 +306,22 @@ def find(
             if _has(one.capture, payload) and _usable(report, one.capture):
                 return one
         break
-    if current is not None and is_synthetic(current) and _has(current, payload):
-        return Found(current, page_row(report["url"]), None)
-    return None
+    return copy
+
+
+def copy_of(report: Described, current: Described | None) -> Found | None:
+    """What the page has of a report's original, which itself is no longer there.
+
+    `current` is the page's `pages.capture`, which was made from that original.
+    """
+    if current is None or not is_synthetic(current):
+        return None
+    payload, first = report["payload"], current["original"]
+    if payload is None:
+        same = report["refers"] is not None and _is_at(first, report["refers"])
+    else:
+        same = _has(current, payload)
+    return Found(current, page_row(report["url"]), None) if same else None
 
 
 def captures_of(t: Snapshot, row: str) -> list[Found]:

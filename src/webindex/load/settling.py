@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from percola import Snapshot, Transaction, observer
 from webindex import tables
+from webindex.load.removals import rules_for
 from webindex.load.revisits import (
     Found,
     age,
@@ -36,7 +37,7 @@ from webindex.load.revisits import (
     says_the_same,
 )
 from webindex.load.transaction import reports_in
-from webindex.page.urls import page_id, page_row
+from webindex.page.urls import page_id, page_row, url_of_row
 
 __all__ = ["offer", "offer_captures", "read_ahead", "settle", "wake"]
 
@@ -55,7 +56,10 @@ def settle(t: Transaction, row: str) -> None:
     current = page.get(tables.capture)
     own = captures_in(row, current, page.get(tables.earlier))
     newest = own[0] if own else None
-    _, reports = reports_in(page.get(tables.revisited))
+    seen, reports = reports_in(page.get(tables.revisited))
+    if _is_refused(t, row, [*(one.capture for one in own), *reports], seen):
+        t.notify(tables.erase_due, row)
+        return
     unresolved = 0
     chosen: Found | None = newest
     for report in reports:
@@ -74,6 +78,18 @@ def settle(t: Transaction, row: str) -> None:
     if unresolved != (page.get(tables.unresolved) or 0):
         t.get_for_update(tables.revisited, row)
         tables.set_or_delete(t, tables.unresolved, row, unresolved)
+
+
+def _is_refused(
+    t: Snapshot, row: str, records: Sequence[Mapping[str, Any]], seen: str | None
+) -> bool:
+    """Whether the page has a record that was removed; see `webindex.load.removals`."""
+    url = records[0]["url"] if records else url_of_row(row)
+    if url is None:
+        return False
+    rules = rules_for(t, [url])
+    dates = [str(one["date"]) for one in records]
+    return any(rules.refuses(url, date) for date in (dates if seen is None else [*dates, seen]))
 
 
 def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -134,6 +150,7 @@ def _is_first(t: Transaction, key: str, url: str) -> bool:
 def read_ahead(t: Snapshot, rows: Sequence[str]) -> None:
     """Prefetch what `offer_captures` reads for each of these pages."""
     found = [one for one in t.get_many((tables.capture, row) for row in rows) if one is not None]
+    rules_for(t, (one["url"] for one in found))
     t.get_many(
         (tables.wanted, key)
         for one in found

@@ -21,6 +21,7 @@ from typing import Any
 from percola import Repository, Transaction
 from webindex import tables
 from webindex.crawl.warc import Capture, Resource, Revisit
+from webindex.load.removals import rules_for
 from webindex.load.resources import LoadedResources, load_resources
 from webindex.load.revisits import (
     MOST_EARLIER,
@@ -60,6 +61,7 @@ class Loaded:
         unchanged: revisits.
         unresolved: those of them that refer to a capture that was not known when they were
             loaded: they count as soon as it is.
+        refused: captures, revisits and resources of pages that were removed or blocked.
         cut: captures of which only the beginning of the body was taken.
         resources: the same of stylesheets, images, fonts and scripts.
     """
@@ -71,6 +73,7 @@ class Loaded:
     unavailable: int = 0
     unchanged: int = 0
     unresolved: int = 0
+    refused: int = 0
     cut: int = 0
     resources: LoadedResources = field(default_factory=LoadedResources)
 
@@ -83,6 +86,7 @@ class Loaded:
         self.unavailable += other.unavailable
         self.unchanged += other.unchanged
         self.unresolved += other.unresolved
+        self.refused += other.refused
         self.cut += other.cut
         self.resources.add(other.resources)
 
@@ -108,23 +112,30 @@ def load_from(
 ) -> Loaded:
     """Write captures, revisits and resources, each given with the file that contains it."""
     result = Loaded()
-    resources: list[tuple[str, Resource]] = []
-    taken: list[tuple[str, Capture | Revisit, str, str]] = []
+    usable: list[tuple[str, Capture | Revisit | Resource, str]] = []
     for file, one in records:
-        if isinstance(one, Resource):
-            resources.append((file, one))
-            continue
         if isinstance(one, Capture) and not is_conclusive(one.status):
             result.unavailable += 1
             continue
         try:
-            url = normalise(one.url)
+            usable.append((file, one, normalise(one.url)))
         except BadUrlError:
-            result.bad_urls += 1
-            continue
-        taken.append((file, one, url, page_row(url)))
+            if isinstance(one, Resource):
+                result.resources.bad_urls += 1
+            else:
+                result.bad_urls += 1
+    rules = rules_for(t, (url for _, _, url in usable))
+    resources: list[tuple[str, Resource, str]] = []
+    taken: list[tuple[str, Capture | Revisit, str, str]] = []
+    for file, one, url in usable:
+        if rules.refuses(url, date_text(one.date)):
+            result.refused += 1
+        elif isinstance(one, Resource):
+            resources.append((file, one, url))
+        else:
+            taken.append((file, one, url, page_row(url)))
     if resources:
-        result.resources = load_resources(t, resources)
+        result.resources.add(load_resources(t, resources))
     # The stored state; of two records of a page, the second finds what the first has written.
     rows = list(dict.fromkeys(row for _, _, _, row in taken))
     captures = t.get_many((tables.capture, row) for row in rows)
@@ -292,6 +303,9 @@ class _Page:
             if self._seen is None or self._seen < report["date"]:
                 self._seen = report["date"]
                 self._write()
+                if self._current is None:
+                    # Nothing else that this writes is observed, and a removal must not miss it.
+                    t.notify(tables.settle_due, row)
             return
         current = self._current
         newest = self._newest_capture()

@@ -26,13 +26,14 @@ import zlib
 
 from percola import Transaction, observer
 from webindex import tables
+from webindex.load.removals import rules_for
 from webindex.load.revisits import is_synthetic
 from webindex.load.settling import offer_captures, read_ahead
 from webindex.observers.redirects import point
 from webindex.page.pages import parse_capture
 from webindex.page.pointers import is_live, pointer_of_capture
 
-__all__ = ["parse"]
+__all__ = ["parse", "withdraw"]
 
 
 @observer(tables.capture, batch=tables.BATCH, ahead=read_ahead)
@@ -43,6 +44,11 @@ def parse(t: Transaction, row: str) -> None:
         return
     # Of several captures loaded before this run, only the newest is stored there.
     earlier = t.get(tables.earlier, row) or {}
+    rules = rules_for(t, [found["url"]])
+    if any(rules.refuses(found["url"], one["date"]) for one in (found, *earlier.values())):
+        t.notify(tables.erase_due, row)
+        if rules.refuses(found["url"], found["date"]):
+            return
     offer_captures(t, [one for one in (found, *earlier.values()) if not is_synthetic(one)])
     page = None
     if 200 <= found["status"] < 300:
@@ -81,6 +87,14 @@ def parse(t: Transaction, row: str) -> None:
     links = [[one.url, list(one.anchors), one.rel] for one in page.links]
     if links != (t.get(tables.links, row) or []):
         tables.set_or_delete(t, tables.links, row, links)
+
+
+def withdraw(t: Transaction, row: str, url: str) -> None:
+    """Change a page's own cells as a capture does that finds it gone."""
+    was_live = t.get(tables.fingerprint, row) is not None
+    point(t, row, url, None, was_live=was_live, live=False)
+    if was_live:
+        _withdraw(t, row)
 
 
 def _withdraw(t: Transaction, row: str) -> None:

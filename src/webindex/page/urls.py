@@ -40,6 +40,7 @@ __all__ = [
     "registrable_domain",
     "resolve",
     "surt",
+    "url_of_row",
 ]
 
 MAX_URL_BYTES: Final = 8192
@@ -75,6 +76,7 @@ _IPV4 = re.compile(r"[0-9]+(?:\.[0-9]+){3}")
 _NORMALISED = re.compile(
     r"(https?)://(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::([0-9]+))?/([!\"$-~]*)"  # no '#', no space
 )
+_ROW = re.compile(r"[0-9a-f]{2}/(\[[^\]]*\]|[^)+:]*)(\+http)?(:[0-9]+)?\)(/.*)")
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
 _BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 # Not after a segment of dots, which would then mean another folder. Without "%" in it: removing it
@@ -171,6 +173,21 @@ def page_row(url: str, limit: int = MAX_ROW_BYTES) -> str:
     if len(row) < limit:
         return row
     return f"{row[: limit - _HASH_TAIL]}~{digest}"
+
+
+def url_of_row(row: str) -> str | None:
+    """The URL of a row that `page_row` made; None if it was cut, or made by something else."""
+    match = _ROW.fullmatch(row)
+    if match is None or len(row) >= MAX_ROW_BYTES:
+        return None
+    name, http, port, tail = match.groups()
+    if name[:1] != "[" and not _IPV4.fullmatch(name):
+        name = ".".join(reversed(name.split(",")))
+    url = f"{'http' if http else 'https'}://{name}{port or ''}{tail}"
+    try:
+        return url if page_row(url) == row else None
+    except BadUrlError:
+        return None
 
 
 def host_rows(name: str) -> list[str]:

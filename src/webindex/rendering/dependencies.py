@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple
 
 from percola import Observer, Snapshot, Transaction, observer
 from webindex import tables
+from webindex.load.removals import rules_for
 from webindex.load.resources import release
 from webindex.page.pointers import pointer_of_capture
 from webindex.page.urls import page_id, page_row
@@ -40,9 +41,11 @@ __all__ = [
     "body_of",
     "current",
     "dependency_observers",
+    "enter",
     "enter_seen",
     "reach",
     "spread",
+    "spread_from",
 ]
 
 SPREAD_STEP: Final = 500
@@ -122,7 +125,11 @@ def ask_page(t: Transaction, row: str) -> None:
 @observer(rendering.capture, batch=tables.BATCH)
 def ask_resource(t: Transaction, row: str) -> None:
     """Enter what a new capture of a stylesheet asks for."""
-    _ask(t, row)
+    found = t.get(rendering.capture, row)
+    if found is not None and rules_for(t, [found["url"]]).refuses(found["url"], found["date"]):
+        t.notify(tables.erase_due, row)
+    else:
+        _ask(t, row)
 
 
 def _ask(t: Transaction, row: str) -> None:
@@ -133,6 +140,11 @@ def _ask(t: Transaction, row: str) -> None:
     enter(t, row, url, *asked_by(t, row, found))
     if found.is_page or t.get(rendering.about, row) is not None:
         t.notify(rendering.render_due, row)
+    spread_from(t, url)
+
+
+def spread_from(t: Transaction, url: str) -> None:
+    """Have the pages that use a URL rendered again, because what it leads to has changed."""
     me = page_id(url)
     # Whoever enters a use of this URL concurrently is due because of that.
     if next(t.scan(rendering.uses, prefix=f"{me}/", columns=[rendering.used_by]), None):

@@ -38,6 +38,7 @@ from webindex.rendering.browser import Browser
 from webindex.rendering.dependencies import dependency_observers
 from webindex.rendering.render import ATTEMPTS, render_with
 from webindex.serving.tantivy.index import TantivyIndex
+from webindex.takedown.erasing import erase
 
 THREADS: Final = 1
 """Threads of a worker process. With three, each commit waits for Python's lock while it holds the
@@ -87,6 +88,7 @@ def build_observers(index: TantivyIndex, *, resources: bool = False) -> list[Obs
         count,
         add_links,
         assemble,
+        erase,
         trim,
         export_to(index),
     ]

@@ -1,0 +1,1 @@
+"""Takedown: removes pages by request, and keeps them from being loaded again."""

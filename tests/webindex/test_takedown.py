@@ -1,0 +1,690 @@
+"""Takedown: `webindex remove` takes pages out of everything, and keeps them out."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chains import WORDS, Chain, chain, empty, moved, naming, page
+from click.testing import CliRunner
+from from_scratch import again
+from hypothesis import given
+from hypothesis import strategies as st
+from rendered_site import PNG, load_site, png
+from warc_files import Crawl
+
+from percola import ConflictError, Observer, Repository, Worker, WorkerOptions
+from percola.cells import Kind
+from percola.store.walks import walk_kind
+from webindex import tables
+from webindex.cli.main import cli
+from webindex.crawl.warc import Capture, Resource, Revisit, read_captures
+from webindex.load.removals import Scope, all_rules, rules_for, rules_in, scope_of
+from webindex.load.resources import keep_resources
+from webindex.load.transaction import Loaded, load_captures, load_from
+from webindex.observers.clustering import join
+from webindex.observers.inlinks import invert
+from webindex.observers.parse import parse
+from webindex.observers.redirects import resolve
+from webindex.page.urls import host, normalise, page_id, page_row, surt, url_of_row
+from webindex.rendering import tables as rendering
+from webindex.takedown import removing
+from webindex.takedown.removing import Removed, remove, unblock
+from webindex.workers.processes import build_observers
+
+__all__ = ["chain", "empty"]
+
+HOST = "leak.example"
+URL = f"https://{HOST}/secret"
+ELSEWHERE = "https://other.example/page"
+FUTURE = timedelta(days=365 * 50)
+
+
+def url(name: str) -> Scope:
+    return scope_of("url", name)
+
+
+def take_down(chain: Chain, *scopes: Scope, **options: Any) -> Removed:
+    """Remove, and forget the captures that were loaded of it."""
+    removed = remove(chain.repo, chain.index, scopes, **options)
+    forget(chain, *scopes)
+    return removed
+
+
+def forget(chain: Chain, *scopes: Scope) -> None:
+    chain.loaded = [
+        one for one in chain.loaded if not any(scope.covers(one.url) for scope in scopes)
+    ]
+
+
+def mentions(repo: Repository, name: str) -> list[str]:
+    """The cells that name a URL or host, by its text, its SURT or its id; removals aside."""
+    address = name if "://" in name else f"https://{name}/"
+    short = surt(address).removesuffix(")/") if "://" not in name else surt(address)
+    sought = (name, short, page_id(address))
+    found = []
+    with repo.snapshot() as now:
+        for table in tables.SCHEMA:
+            if table is tables.removals:
+                continue
+            for row in now.scan(table):
+                for column, value in row.items():
+                    text = f"{row.key} {column.name} {value!r}"
+                    if any(one in text for one in sought):
+                        found.append(f"{table.name} {text[:200]}")
+    return found
+
+
+def leaks(chain: Chain) -> list[str]:
+    return mentions(chain.repo, HOST) + chain.found("zebra")
+
+
+def secret(seconds: float = 0.0, **changes: Any) -> Capture:
+    links = f'<a href="{ELSEWHERE}">zebra</a><a href="https://third.example/">third</a>'
+    one = page(URL, f"<title>Zebra</title><p>{WORDS} zebra {links}", seconds)
+    return replace(one, payload_digest="sha1:ZEBRA", **changes)
+
+
+def other(name: str = ELSEWHERE, text: str = "lion") -> Capture:
+    return page(name, f"<title>{text}</title><p>{WORDS} {text}")
+
+
+# --- Gone from everything ---------------------------------------------------------------------
+
+
+def test_a_removed_page_is_found_by_no_search_and_named_in_no_table(empty: Chain) -> None:
+    empty.load([secret(), other()])
+    empty.work()
+    assert empty.found("zebra") == [URL, ELSEWHERE] and mentions(empty.repo, URL)
+    removed = take_down(empty, url(URL))
+    assert (removed.pages, removed.captures, removed.links) == (1, 1, 2)
+    assert (removed.documents, removed.pending) == (1, 1)
+    empty.work()
+    assert not leaks(empty)
+    empty.check()
+
+
+def test_a_removed_page_leaves_the_disk_with_garbage_collection(empty: Chain) -> None:
+    empty.load([secret()])
+    empty.work()
+    take_down(empty, url(URL))
+    empty.work()
+    empty.repo.collect_garbage(retention=0)
+    store = empty.repo.context.store
+    left = [
+        cell
+        for table in tables.SCHEMA
+        for kind in Kind
+        for cell, _, _ in walk_kind(store, kind, table.name)
+        if surt(URL).encode() in cell.row and table is not tables.removals
+    ]
+    assert not left
+
+
+@pytest.mark.parametrize("worked", [True, False], ids=["processed", "just loaded"])
+def test_a_page_is_removed_at_any_stage(chain: Chain, worked: bool) -> None:
+    """As a capture with earlier ones, as a redirect, as the target of one, and not yet parsed."""
+    chain.load([secret(), moved(other("https://leak.example/old"), URL), other()])
+    chain.work()
+    chain.load([secret(seconds=60.0), again(other(), seconds=60.0, body=b"<p>changed")])
+    if worked:
+        chain.work()
+    removed = take_down(chain, scope_of("host", HOST))
+    assert removed.pages == 2
+    chain.work()
+    chain.check()
+    assert not leaks(chain)
+
+
+def test_another_page_of_the_cluster_is_elected(empty: Chain) -> None:
+    twin = replace(secret(), url="https://leak.example/secret/longer")
+    pointing = page(ELSEWHERE, f'<title>x</title><p>{WORDS} lion <a href="{URL}">here</a>')
+    empty.load([secret(), twin, pointing])
+    empty.work()
+    assert (empty.document(twin.url) or {})["url"] == URL
+    take_down(empty, url(URL))
+    empty.work()
+    assert twin.url in empty.found("zebra") and URL not in empty.found("zebra")
+    assert (empty.document(twin.url) or {})["duplicates"] == []
+    empty.check()
+
+
+def test_the_canonical_page_of_others_is_removed_and_they_are_shown(empty: Chain) -> None:
+    copy = other(f"{URL}/print", "zebra")
+    empty.load([secret(), replace(copy, headers=naming(copy, URL))])
+    empty.work()
+    assert (empty.document(copy.url) or {})["url"] == URL
+    take_down(empty, url(URL))
+    empty.work()
+    empty.check()
+    assert copy.url in empty.found("zebra") and URL not in empty.found("zebra")
+
+
+def test_links_of_a_removed_page_no_longer_count(empty: Chain) -> None:
+    empty.load([secret(), other()])
+    empty.work()
+    assert (empty.document(ELSEWHERE) or {})["inlinks"] == 1
+    take_down(empty, url(URL))
+    empty.work()
+    assert (empty.document(ELSEWHERE) or {})["inlinks"] == 0
+    assert empty.found("zebra") == []
+
+
+def middle_host(chain: Chain) -> str:
+    hosts = Counter(host(one.url) for one in chain.loaded)
+    return hosts.most_common()[len(hosts) // 2][0]
+
+
+def test_a_host_is_removed_and_the_rest_is_as_if_it_had_never_been_loaded(chain: Chain) -> None:
+    name = middle_host(chain)
+    removed = take_down(chain, scope_of("host", name))
+    assert removed.pages > 1
+    chain.work()
+    chain.check()
+
+
+def test_a_prefix_is_removed_and_nothing_beside_it(chain: Chain) -> None:
+    made = [f"https://leak.example/{n}" for n in ("a", "ab", "b", "a/b?c", f"a/{'x' * 500}")]
+    chain.load([page(one, f"<title>{n}</title><p>{WORDS} {n}") for n, one in enumerate(made)])
+    chain.load([page("https://leak.example:8443/a", "<title>port</title><p>port")])
+    chain.work()
+    removed = take_down(chain, scope_of("prefix", "https://leak.example/a"))
+    assert removed.pages == 4 and removed.missing == []
+    chain.work()
+    chain.check()
+
+
+def test_a_long_prefix_finds_rows_that_are_cut(empty: Chain) -> None:
+    long = f"https://leak.example/{'x' * 400}"
+    empty.load([page(f"{long}/1", "<p>one"), page(f"{long[:-1]}y", "<p>two")])
+    empty.work()
+    assert take_down(empty, scope_of("prefix", long)).pages == 1
+    empty.work()
+    empty.check()
+
+
+@given(
+    st.sampled_from(["http", "https"]),
+    st.sampled_from(["a.example", "www.a.example:8443", "10.0.0.1", "[::1]:81", "localhost"]),
+    st.text("abc/?=.&+:)", max_size=30),
+)
+def test_a_row_gives_its_url_back(scheme: str, name: str, tail: str) -> None:
+    made = normalise(f"{scheme}://{name}/{tail}")
+    assert url_of_row(page_row(made)) == made
+
+
+def test_a_row_that_was_cut_gives_no_url() -> None:
+    assert url_of_row(page_row(f"https://a.example/{'x' * 400}")) is None
+    assert url_of_row("settings") is None
+
+
+# --- Kept out ---------------------------------------------------------------------------------
+
+
+def test_the_same_crawl_does_not_restore_a_removed_page_and_a_later_one_does(empty: Chain) -> None:
+    empty.load([secret(), other()])
+    empty.work()
+    take_down(empty, url(URL))
+    assert load_captures(empty.repo, [secret(), other()], "x") == Loaded(same=1, refused=1)
+    empty.work()
+    empty.check()
+    empty.load([secret(date=datetime.now(UTC) + timedelta(days=1))])
+    empty.work()
+    empty.check()
+    assert empty.found("zebra")
+
+
+@pytest.mark.parametrize("kind", ["url", "host", "prefix"])
+def test_a_blocked_page_does_not_come_back_with_a_later_crawl(empty: Chain, kind: Any) -> None:
+    name = {"url": URL, "host": HOST, "prefix": URL[:-2]}[kind]
+    empty.load([secret(), other()])
+    empty.work()
+    take_down(empty, scope_of(kind, name), block=True)
+    later = secret(date=datetime.now(UTC) + FUTURE)
+    assert load_captures(empty.repo, [secret(), later], "x") == Loaded(refused=2)
+    report = Revisit(URL, later.date, "sha1:ZEBRA", 0, 10, None, None, 200, {})
+    assert load_captures(empty.repo, [report], "x") == Loaded(refused=1)
+    empty.work()
+    empty.check()
+    assert not leaks(empty)
+
+
+def test_a_block_can_be_put_on_pages_that_were_never_loaded(empty: Chain) -> None:
+    removed = remove(empty.repo, empty.index, [scope_of("host", HOST)], block=True)
+    assert (removed.pages, removed.missing) == (0, [HOST])
+    assert load_captures(empty.repo, [secret()], "x") == Loaded(refused=1)
+
+
+def test_a_capture_dated_in_the_future_is_not_restored_by_the_same_crawl(empty: Chain) -> None:
+    one = secret(date=datetime.now(UTC) + FUTURE)
+    empty.load([one])
+    empty.work()
+    take_down(empty, scope_of("host", HOST))
+    assert load_captures(empty.repo, [one], "x") == Loaded(refused=1)
+
+
+def test_a_removal_without_block_leaves_a_block_in_place(empty: Chain) -> None:
+    remove(empty.repo, empty.index, [url(URL)], block=True)
+    remove(empty.repo, empty.index, [url(URL)])
+    with empty.repo.snapshot() as now:
+        assert [one.until for one in all_rules(now)] == [None]
+
+
+def test_a_lifted_block_lets_the_page_be_loaded_again(empty: Chain) -> None:
+    scopes = [url(URL), scope_of("host", HOST), scope_of("prefix", URL)]
+    remove(empty.repo, empty.index, scopes, block=True)
+    assert unblock(empty.repo, [*scopes, url(ELSEWHERE)]) == scopes
+    with empty.repo.snapshot() as now:
+        assert not list(all_rules(now))
+    empty.load([secret()])
+    empty.work()
+    empty.check()
+
+
+def test_rules_of_some_urls_decide_as_all_rules_do(empty: Chain) -> None:
+    scopes = [
+        url(URL),
+        scope_of("host", "www.b.example"),
+        scope_of("prefix", "https://c.example/d"),
+    ]
+    remove(empty.repo, empty.index, scopes[1:], block=True)
+    remove(empty.repo, empty.index, scopes[:1])
+    dates = ["2020-01-01T00:00:00.000000Z", "2999-01-01T00:00:00.000000Z"]
+    expected = {
+        URL: [True, False],
+        f"{URL}/below": [False, False],
+        "http://www.b.example:81/": [True, True],
+        "https://b.example/": [False, False],
+        "https://c.example/def": [True, True],
+        "https://c.example/": [False, False],
+    }
+    with empty.repo.snapshot() as now:
+        every, some = rules_in(now), rules_for(now, expected)
+    for rules in (every, some):
+        assert {u: [rules.refuses(u, d) for d in dates] for u in expected} == expected
+
+
+# --- Beside loaders and workers -----------------------------------------------------------------
+
+RECORDS: dict[str, Callable[[], Capture | Revisit]] = {
+    "a capture": secret,
+    "a revisit": lambda: Revisit(
+        URL, secret().date, "sha1:ZEBRA", 0, 10, ELSEWHERE, secret().date, 200, {}
+    ),
+    "a report that names no original": lambda: Revisit(
+        URL, secret().date, None, 0, 10, None, None, 304, None
+    ),
+}
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["new", "known"])
+@pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
+@pytest.mark.parametrize("kind", ["url", "host", "prefix"])
+def test_what_a_loader_writes_that_began_before_the_removal_is_erased(
+    empty: Chain, kind: Any, record: Callable[[], Capture | Revisit], there: bool
+) -> None:
+    empty.load([other()])
+    if there:
+        load_captures(empty.repo, [again(secret(), seconds=-60.0)], "x")
+    empty.work()
+    loading = empty.repo.transaction()
+    load_from(loading, [("x", record())])
+    name = {"url": URL, "host": HOST, "prefix": URL[:-2]}[kind]
+    remove(empty.repo, empty.index, [scope_of(kind, name)], block=True)
+    try:
+        loading.commit()
+    except ConflictError:
+        assert there
+    else:
+        assert not there and mentions(empty.repo, URL)
+    empty.work()
+    empty.check()
+    assert not leaks(empty)
+
+
+def test_what_a_loader_commits_before_the_scan_is_found_by_it(
+    empty: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the removal was entered, which the loader has not seen."""
+    loading = empty.repo.transaction()
+    load_from(loading, [("x", secret())])
+    enter = removing._enter
+
+    def late(*given: Any, **options: Any) -> None:
+        enter(*given, **options)
+        loading.commit()
+
+    monkeypatch.setattr(removing, "_enter", late)
+    assert remove(empty.repo, empty.index, [url(URL)]).pages == 1
+    assert not leaks(empty)
+    empty.work()
+    empty.check()
+
+
+@pytest.mark.parametrize("late", [parse, join, invert, resolve], ids=lambda one: one.name)
+def test_an_observer_that_has_read_a_page_writes_nothing_after_its_removal(
+    empty: Chain, late: Observer[str]
+) -> None:
+    empty.load([secret() if late is not resolve else moved(secret(), ELSEWHERE), other()])
+    if late is not parse:
+        options = WorkerOptions(threads=1, warn_unobserved=False)
+        Worker(empty.repo, [parse], options).run_until_idle()
+    run = empty.repo.transaction()
+    late(run, page_row(URL))
+    assert take_down(empty, url(URL)).pages == 1
+    with pytest.raises(ConflictError):
+        run.commit()
+    empty.work()
+    empty.check()
+    assert not leaks(empty)
+
+
+def test_earlier_captures_are_erased_if_a_newer_one_came_in_time(empty: Chain) -> None:
+    """A loader that did not see the removal, and then one with a capture that is not refused."""
+    loading = empty.repo.transaction()
+    load_from(loading, [("x", secret())])
+    remove(empty.repo, empty.index, [url(URL)])
+    loading.commit()
+    newer = other(URL, "tiger")
+    newer = replace(newer, date=datetime.now(UTC) + FUTURE, payload_digest="sha1:TIGER")
+    empty.load([newer])
+    empty.work()
+    empty.check()
+    with empty.repo.snapshot() as now:
+        row = now.get_row(tables.pages, page_row(URL))
+        assert row.get(tables.earlier) is None and not row.family(tables.earlier_body)
+        assert len(list(now.scan(tables.payloads))) == 1
+
+
+# --- Interrupted ------------------------------------------------------------------------------
+
+KILLED = """
+import os, signal, sys
+from webindex.load.removals import scope_of
+from webindex.takedown import removing
+from webindex.workers.processes import open_index, open_repository
+
+def die(*given):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+at = int(sys.argv[3])
+removing.PAGES = 1
+if not at:
+    removing._rows = die
+with open_repository(sys.argv[1]) as repo, open_index(repo) as index:
+    scopes = [scope_of("host", sys.argv[2])]
+    removing.remove(repo, index, scopes, note=lambda done: done == at and die())
+"""
+
+
+@pytest.mark.parametrize("at", [0, 1, 3])
+def test_a_killed_removal_leaves_whole_pages_and_the_same_command_completes_it(
+    chain: Chain, at: int
+) -> None:
+    made = [f"https://{HOST}/{n}" for n in range(6)]
+    links = "".join(f'<a href="{one}">zebra</a>' for one in made)
+    chain.load([page(one, f"<title>{one}</title><p>{WORDS} {links}") for one in made])
+    chain.work()
+    command = [sys.executable, "-c", KILLED, chain.repo.address, HOST, str(at)]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    chain.work()
+    with chain.repo.snapshot() as now:
+        rows = now.scan(tables.pages, columns=[tables.capture])
+        left = {row[tables.capture]["url"] for row in rows} & set(made)
+    assert len(left) == len(made) - at
+    every = chain.loaded
+    chain.loaded = [one for one in every if host(one.url) != HOST or one.url in left]
+    chain.check()
+    assert take_down(chain, scope_of("host", HOST)).pages == len(left)
+    chain.work()
+    chain.check()
+    assert not leaks(chain)
+
+
+# --- What others have stays ---------------------------------------------------------------------
+
+
+def holders(repo: Repository) -> set[str]:
+    with repo.snapshot() as now:
+        return {row[tables.held] for row in now.scan(tables.payloads)}
+
+
+def test_a_payload_that_another_page_has_stays_there_for_revisits(empty: Chain) -> None:
+    same = replace(secret(), url=ELSEWHERE)
+    empty.load([secret(), same])
+    empty.work()
+    assert holders(empty.repo) == {URL, ELSEWHERE}
+    take_down(empty, url(URL))
+    assert holders(empty.repo) == {ELSEWHERE}
+    third = "https://third.example/"
+    date = same.date + timedelta(seconds=60)
+    report = Revisit(third, date, "sha1:ZEBRA", 0, 10, None, None, 200, same.headers)
+    load_captures(empty.repo, [report], "x")
+    empty.work()
+    found = empty.repo.snapshot().get(tables.capture, page_row(third))
+    assert found is not None and found["original"]["url"] == ELSEWHERE
+    assert empty.found("zebra") == [third]
+
+
+@pytest.mark.parametrize("payload", ["sha1:ZEBRA", None], ids=["by digest", "by reference"])
+def test_a_page_that_was_a_revisit_of_the_removed_one_keeps_its_copy(
+    empty: Chain, payload: str | None
+) -> None:
+    empty.load([secret()])
+    date = secret().date
+    report = Revisit(
+        ELSEWHERE, date + timedelta(seconds=60), payload, 0, 10, URL, date, 200, secret().headers
+    )
+    load_captures(empty.repo, [report], "x")
+    empty.work()
+    before = empty.repo.snapshot().get_row(tables.pages, page_row(ELSEWHERE))
+    assert before.get(tables.body)
+    remove(empty.repo, empty.index, [url(URL)])
+    runs = empty.work()
+    assert runs["settle"] == 1
+    after = empty.repo.snapshot().get_row(tables.pages, page_row(ELSEWHERE))
+    assert dict(after.items()) == dict(before.items())
+    assert empty.found("zebra") == [ELSEWHERE]
+
+
+def test_revisits_of_a_removed_page_wait_no_more(empty: Chain) -> None:
+    """Those by which it referred to others: its rows in `waiting` and `payloads` go."""
+    date = secret().date
+    empty.load([other()])
+    report = Revisit(URL, date, "sha1:NONE", 0, 10, ELSEWHERE, date, 200, {})
+    load_captures(empty.repo, [report], "x")
+    empty.work()
+    assert mentions(empty.repo, URL)
+    assert take_down(empty, url(URL)).pages == 1
+    empty.work()
+    assert not leaks(empty)
+
+
+def work_with_resources(chain: Chain) -> None:
+    """All but rendering."""
+    observers = build_observers(chain.index, resources=True)
+    Worker(chain.repo, observers, threads=1, warn_unobserved=False).run_until_idle()
+
+
+def test_resources_of_a_removed_host_go_with_their_bodies_unless_shared(
+    empty: Chain, tmp_path: Path
+) -> None:
+    red, blue = png(255, 0, 0), png(0, 0, 255)
+    files: dict[str, Any] = {
+        URL: '<link rel="stylesheet" href="main.css"><img src="red.png">zebra',
+        f"https://{HOST}/main.css": "p { background: url(blue.png) }",
+        f"https://{HOST}/red.png": red,
+        f"https://{HOST}/blue.png": blue,
+        "https://other.example/blue.png": blue,
+        ELSEWHERE: '<img src="blue.png">',
+    }
+    load_site(empty.repo, tmp_path, files)
+    work_with_resources(empty)
+    with empty.repo.transaction() as t:
+        # As the renderer, which needs a browser.
+        t.set(
+            rendering.about, page_row(URL), {"url": URL, "asked": {f"https://{HOST}/red.png": "1"}}
+        )
+        t.set(rendering.image, page_row(URL), b"image")
+        t.set(rendering.thumbnail, page_row(URL), b"thumbnail")
+        use = f"{page_id(f'https://{HOST}/red.png')}/seen/{page_id(URL)}"
+        t.set(rendering.used_by, use, URL)
+    removed = remove(empty.repo, empty.index, [scope_of("host", HOST)], block=True)
+    assert (removed.pages, removed.resources, removed.images) == (1, 3, 1)
+    work_with_resources(empty)
+    assert not leaks(empty)
+    with empty.repo.snapshot() as now:
+        left = [row.family(rendering.holder) for row in now.scan(rendering.bodies)]
+        assert [set(one.values()) for one in left] == [{"https://other.example/blue.png"}]
+        assert [row[rendering.used_by] for row in now.scan(rendering.uses)] == [ELSEWHERE]
+    load_site(empty.repo, tmp_path, files)
+    work_with_resources(empty)
+    assert not mentions(empty.repo, HOST)
+
+
+def test_a_resource_that_a_loader_writes_that_began_before_the_removal_is_erased(
+    empty: Chain, tmp_path: Path
+) -> None:
+    name = f"https://{HOST}/red.png"
+    keep_resources(empty.repo)
+    capture = resource(tmp_path, name)
+    loading = empty.repo.transaction()
+    load_from(loading, [("x", capture)])
+    remove(empty.repo, empty.index, [scope_of("host", HOST)])
+    loading.commit()
+    assert mentions(empty.repo, HOST)
+    work_with_resources(empty)
+    assert not mentions(empty.repo, HOST)
+    assert not list(empty.repo.snapshot().scan(rendering.bodies))
+
+
+def test_dead_letters_of_removed_pages_are_dropped(empty: Chain) -> None:
+    empty.load([secret(), other()])
+
+    def fails(t: Any, row: str) -> None:
+        raise ValueError("zebra")
+
+    failing = Observer(tables.capture, fails, "parse")
+    options = WorkerOptions(threads=1, attempts=1, warn_unobserved=False)
+    Worker(empty.repo, [failing], options).run_until_idle()
+    assert empty.repo.dead_lettered() == 2
+    take_down(empty, url(URL))
+    assert empty.repo.dead_lettered() == 1
+    empty.work()
+    assert not leaks(empty)
+
+
+def resource(folder: Path, name: str) -> Resource:
+    crawl = Crawl().add(name, png(255, 0, 0), http=PNG)
+    path = folder / "one.warc.gz"
+    path.write_bytes(crawl.data)
+    [found] = read_captures(path, max_resource=1 << 20)
+    assert isinstance(found, Resource)
+    return found
+
+
+# --- The commands -------------------------------------------------------------------------------
+
+
+def run(chain: Chain, *words: str) -> Any:
+    name, *rest = words
+    return CliRunner().invoke(cli, [name, "--repo", chain.repo.address, *rest])
+
+
+def test_the_command_reports_what_went(empty: Chain) -> None:
+    empty.load([secret(), other()])
+    empty.work()
+    said = run(empty, "remove", URL, "https://leak.example/nothing", "--block", "--json")
+    assert said.exit_code == 0, said.output
+    assert json.loads(said.output) == {
+        "scopes": {"url": [URL, "https://leak.example/nothing"]},
+        "blocked": True,
+        "dry_run": False,
+        "pages": 1,
+        "captures": 1,
+        "links": 2,
+        "resources": 0,
+        "images": 0,
+        "documents": 1,
+        "pending": 1,
+        "missing": ["https://leak.example/nothing"],
+    }
+    empty.work()
+    said = run(empty, "remove", "--host", HOST)
+    assert said.exit_code == 0, said.output
+    assert "Removed" in said.output and f"Nothing was there of {HOST}." in said.output
+    assert "none of them" in said.output
+
+
+def test_a_dry_run_counts_the_same_and_changes_nothing(empty: Chain) -> None:
+    empty.load([secret(), other()])
+    empty.work()
+    words = ["remove", URL, "--host", HOST, "--prefix", f"https://{HOST}/", "--json"]
+    dry = json.loads(run(empty, *words, "--dry-run").output)
+    with empty.repo.snapshot() as now:
+        assert not list(now.scan(tables.removals))
+    empty.check()
+    done = json.loads(run(empty, *words).output)
+    assert dry == done | {"dry_run": True, "pending": 0} and done["pages"] == 1
+
+
+def test_blocks_are_listed_and_lifted(empty: Chain) -> None:
+    assert "Nothing was removed." in run(empty, "blocks").output
+    run(empty, "remove", URL, "--prefix", f"https://{HOST}/a")
+    run(empty, "remove", "--host", HOST, "--block")
+    listed = run(empty, "blocks").output
+    assert f"host {HOST}" in listed and "blocked" in listed and f"url {URL}" in listed
+    told = json.loads(run(empty, "blocks", "--json").output)
+    assert [(set(one) & {"url", "host", "prefix"}, one["blocked"]) for one in told] == [
+        ({"prefix"}, False),
+        ({"host"}, True),
+        ({"url"}, False),
+    ]
+    assert "1 removal lifted" in run(empty, "unblock", "--host", HOST).output
+    again_ = run(empty, "unblock", "--host", HOST, "--json").output
+    assert json.loads(again_) == {"lifted": [], "unknown": [{"host": HOST}]}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "Name one or more URLs, or a --host, or a --prefix."),
+        (["leak.example"], "is not an absolute URL"),
+        (["--host", "a b"], "a b"),
+        (["--prefix", "https://leak.example/a?"], "give the prefix in that form"),
+        (["--prefix", "https://leak.example/a?utm_source=x"], "give the prefix in that form"),
+    ],
+)
+@pytest.mark.parametrize("command", ["remove", "unblock"])
+def test_a_mistake_is_one_sentence(
+    empty: Chain, command: str, words: list[str], message: str
+) -> None:
+    said = run(empty, command, *words)
+    assert said.exit_code and message in said.stderr and "Traceback" not in said.stderr
+    with empty.repo.snapshot() as now:
+        assert not list(now.scan(tables.removals))
+
+
+def test_remove_waits_until_running_workers_have_changed_search(empty: Chain) -> None:
+    empty.load([secret()])
+    empty.work()
+    worker = Worker(empty.repo, build_observers(empty.index), threads=1, first_wait=0.001)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        removed = remove(empty.repo, empty.index, [url(URL)], wait=60.0)
+    finally:
+        worker.stop()
+        thread.join()
+    assert (removed.documents, removed.pending) == (1, 0)
+    assert not empty.found("zebra")
