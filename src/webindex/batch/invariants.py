@@ -1,7 +1,8 @@
 """The twelve invariants of the index, and which cells show each of them.
 
     1   live set = newest capture per URL   pages: capture, earlier, revisited, unresolved,
-                                            body, text, fingerprint, sketch
+        without what was removed            body, text, fingerprint, sketch; `removed`: a record
+                                            that a removal refuses
     2   out-links = re-parse                pages: links, pointer
     3   in-links = inverse of out-links     pages: inverted · inlinks: source · aliases: from
     4   key rows = pages' keys              keys: near, sketch, owner (pages) ·
@@ -54,6 +55,7 @@ _INVARIANT_OF: Final = {
     ("pages", "earlier"): 1,
     ("pages", "revisited"): 1,
     ("pages", "unresolved"): 1,
+    ("pages", "removed"): 1,
     ("pages", "body"): 1,
     ("pages", "text"): 1,
     ("pages", "fingerprint"): 1,

@@ -44,6 +44,7 @@ from webindex.incomplete import REBUILD_ROW
 from webindex.load.job import warc_files
 from webindex.load.removals import Rules, rules_in
 from webindex.load.transaction import reports_in
+from webindex.page.urls import url_of_row
 from webindex.spark.jobs import (
     Job,
     Progress,
@@ -210,6 +211,9 @@ class _Comparison:
     ) -> None:
         """Compare captures with those of the WARC files."""
         captured.persist(StorageLevel.MEMORY_AND_DISK)
+        with repo.snapshot(at=self._verdict.at) as then:
+            rules = rules_in(then)
+        there.append(captured.flatMap(partial(_refused, rules)))
         given = bool(files)
         if not given:
             named: RDD[str] = captured.flatMap(_file_of).distinct(self._parts)
@@ -221,8 +225,6 @@ class _Comparison:
                 self._verdict[12].note = f"not checked: {why}; name the files with --crawl"
                 self._verdict[12].checked = False
                 return
-        with repo.snapshot(at=self._verdict.at) as then:
-            rules = rules_in(then)
         pages = captured.map(lambda one: (one.row, one.values))
         revisited = None if given else pages.flatMapValues(_revisited)
         crawled = newest(
@@ -278,6 +280,19 @@ def _file_of(page: Found) -> Iterator[str]:
 def _revisited(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if "revisited" in values:
         yield values["revisited"]
+
+
+def _refused(rules: Rules, page: Found) -> Iterator[Keyed]:
+    """A page that has a record which was removed, as a part that should not be there."""
+    capture, values = page.values.get("capture"), page.values
+    seen, reports = reports_in(values.get("revisited"))
+    records = [*(values.get("earlier") or {}).values(), *reports]
+    if capture is not None:
+        records.append(capture)
+    url = records[0]["url"] if records else url_of_row(page.row)
+    dates = [one["date"] for one in records] + ([seen] if seen is not None else [])
+    if url is not None and any(rules.refuses(url, date) for date in dates):
+        yield keyed(Row("pages", page.row, {"removed": url}))
 
 
 def _copy_of_removed(rules: Rules, values: dict[str, Any]) -> Iterator[dict[str, Any]]:
