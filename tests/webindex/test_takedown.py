@@ -21,17 +21,21 @@ from from_scratch import again
 from hypothesis import given
 from hypothesis import strategies as st
 from rendered_site import PNG, load_site, png
-from warc_files import Crawl
+from warc_files import DATE, Crawl
 
 from percola import ConflictError, Observer, Repository, Worker, WorkerOptions
 from percola.cells import Kind
 from percola.store.walks import walk_kind
 from webindex import tables
+from webindex.batch import crawl
+from webindex.batch.crawl import Known, Newest
 from webindex.cli.main import cli
 from webindex.crawl.warc import Capture, Resource, Revisit, read_captures
-from webindex.load.removals import Scope, all_rules, rules_for, rules_in, scope_of
+from webindex.load.removals import Rules, Scope, all_rules, rules_for, rules_in, scope_of
 from webindex.load.resources import keep_resources
-from webindex.load.transaction import Loaded, load_captures, load_from
+from webindex.load.revisits import as_capture, report_of
+from webindex.load.tasks import Split
+from webindex.load.transaction import Loaded, describe, load_captures, load_from
 from webindex.observers.clustering import join
 from webindex.observers.inlinks import invert
 from webindex.observers.parse import parse
@@ -585,12 +589,53 @@ def test_dead_letters_of_removed_pages_are_dropped(empty: Chain) -> None:
 
 
 def resource(folder: Path, name: str) -> Resource:
-    crawl = Crawl().add(name, png(255, 0, 0), http=PNG)
+    made = Crawl().add(name, png(255, 0, 0), http=PNG)
     path = folder / "one.warc.gz"
-    path.write_bytes(crawl.data)
+    path.write_bytes(made.data)
     [found] = read_captures(path, max_resource=1 << 20)
     assert isinstance(found, Resource)
     return found
+
+
+# --- From scratch -------------------------------------------------------------------------------
+
+
+def test_the_computation_from_scratch_leaves_out_refused_records(tmp_path: Path) -> None:
+    path = tmp_path / "crawl.warc.gz"
+    made = Crawl()
+    for day in (1, 3):
+        made.add(URL, b"<p>zebra", WARC_Date=f"2024-01-0{day}T00:00:00Z")
+    made.add(ELSEWHERE, b"<p>lion")
+    path.write_bytes(made.data)
+    rules = Rules({URL: "2024-01-02T00:00:00.000000Z"})
+    part = [Split(str(path), 0, path.stat().st_size)]
+    found = [(row, said.capture) for row, said in crawl._read(False, 1 << 20, rules, [part])]
+    dates = [(row, capture["date"][:10]) for row, capture in found if capture is not None]
+    assert dates == [(page_row(URL), "2024-01-03"), (page_row(ELSEWHERE), DATE[:10])]
+
+
+@pytest.mark.parametrize("payload", ["sha1:ZEBRA", None], ids=["by digest", "by reference"])
+def test_the_computation_from_scratch_takes_a_copy_only_where_no_original_is_left(
+    payload: str | None,
+) -> None:
+    original = describe(secret(), URL, "f")
+    refers = Revisit(
+        ELSEWHERE, secret(60).date, payload, 0, 10, URL, secret().date, 200, secret().headers
+    )
+    report = report_of(refers, ELSEWHERE, "f")
+    copy = as_capture(report, original)
+    known = Known([], [report], None)
+
+    def decided(*candidates: dict[str, Any]) -> Newest:
+        offered = [(page_id(one["url"]), one) for one in candidates]
+        [(_, (value, _))] = crawl._decided((page_row(ELSEWHERE), ([known], offered)))
+        return value
+
+    assert decided(copy).capture == copy and decided(copy).unresolved == 0
+    assert decided(copy, original).capture == decided(original).capture
+    assert decided().unresolved == 1
+    unlike = {**copy, "payload": "sha1:LION", "original": {**copy["original"], "date": "2020"}}
+    assert decided(unlike).unresolved == 1
 
 
 # --- The commands -------------------------------------------------------------------------------
