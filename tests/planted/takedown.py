@@ -188,6 +188,17 @@ PLANTED = [
         tests=[RESOURCES],
     ),
     Planted(
+        "absent-uses-not-deleted",
+        "What a document uses is entered after its removal, by an observer that had read it.",
+        file=ERASING,
+        old="    t.delete(rendering.entered, row)\n",
+        new="",
+        tests=[
+            TESTS + "test_an_observer_that_has_read_what_a_document_uses_enters_nothing_after_"
+            "its_removal"
+        ],
+    ),
+    Planted(
         "scanned-before-removal",
         "Pages that are loaded and processed before the removal, after its snapshot, stay.",
         file=REMOVING,

@@ -42,6 +42,7 @@ from webindex.observers.parse import parse
 from webindex.observers.redirects import resolve
 from webindex.page.urls import host, normalise, page_id, page_row, surt, url_of_row
 from webindex.rendering import tables as rendering
+from webindex.rendering.dependencies import ask_page, ask_resource
 from webindex.takedown import removing
 from webindex.takedown.removing import Removed, remove, unblock
 from webindex.workers.processes import build_observers
@@ -51,6 +52,7 @@ __all__ = ["chain", "empty"]
 HOST = "leak.example"
 URL = f"https://{HOST}/secret"
 ELSEWHERE = "https://other.example/page"
+CSS_USE = "p { background: url(red.png) }"
 FUTURE = timedelta(days=365 * 50)
 
 
@@ -553,6 +555,30 @@ def test_resources_of_a_removed_host_go_with_their_bodies_unless_shared(
     load_site(empty.repo, tmp_path, files)
     work_with_resources(empty)
     assert not mentions(empty.repo, HOST)
+
+
+@pytest.mark.parametrize("late", [ask_page, ask_resource], ids=lambda one: one.name)
+def test_an_observer_that_has_read_what_a_document_uses_enters_nothing_after_its_removal(
+    empty: Chain, tmp_path: Path, late: Observer[str]
+) -> None:
+    name = URL if late is ask_page else f"https://{HOST}/main.css"
+    load_site(empty.repo, tmp_path, {name: '<img src="red.png">' if late is ask_page else CSS_USE})
+    asking = empty.repo.transaction()
+    late(asking, page_row(name))
+    assert remove(empty.repo, empty.index, [scope_of("host", HOST)]).missing == []
+    with pytest.raises(ConflictError):
+        asking.commit()
+
+
+def test_a_page_that_is_being_rendered_leaves_no_image_after_its_removal(
+    empty: Chain, tmp_path: Path
+) -> None:
+    load_site(empty.repo, tmp_path, {URL: "zebra"})
+    rendered = empty.repo.transaction()
+    rendered.set(rendering.about, page_row(URL), {"url": URL, "asked": {}})
+    remove(empty.repo, empty.index, [url(URL)])
+    with pytest.raises(ConflictError):
+        rendered.commit()
 
 
 def test_a_resource_that_a_loader_writes_that_began_before_the_removal_is_erased(

@@ -73,6 +73,7 @@ _STEPS: Final = {
     "inlinks.changed": "to count",
     "inlinks.added": "to add to counts",
     "clusters.changed": "to assemble",
+    "removals.erase": "to erase",
     "outbox.ready": "to export",
     "renders.due": "to render",
 }

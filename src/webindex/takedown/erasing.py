@@ -143,8 +143,7 @@ def erase_refused(t: Transaction, row: str, stored: Stored) -> None:
     if resource is not None and rules.refuses(stored.url, resource["date"]):
         let_go(t, resource)
         t.delete(rendering.capture, row)
-        enter(t, row, stored.url, "part", [])
-        spread_from(t, stored.url)
+        _forget_uses(t, row, stored.url)
 
 
 def _erase_page(t: Transaction, row: str, stored: Stored, rules: Rules) -> None:
@@ -180,6 +179,11 @@ def _erase_image(t: Transaction, row: str, url: str) -> None:
         enter_seen(t, url, about["asked"], ())
     for column in _IMAGE:
         t.delete(column, row)
+    _forget_uses(t, row, url)
+
+
+def _forget_uses(t: Transaction, row: str, url: str) -> None:
+    """Take back what a document asks for, and have those that ask for it rendered again."""
     enter(t, row, url, "part", [])
     t.delete(rendering.entered, row)
     spread_from(t, url)
