@@ -26,6 +26,8 @@ UNCOMPARED = {"pages.body", "clusters.version", "outbox.entry", "ranks.run", "jo
 # depends on the order of loads.
 UNCOMPARED |= {"pages.earlier_body:*", "payloads.held", "waiting.for", "waiting.wanted"}
 UNCOMPARED |= {"journal.trimmed"}
+# What operators have asked for: the computation from scratch starts from it.
+UNCOMPARED |= {"removals.page", "removals.under:*"}
 
 
 def columns() -> list[Column[Any, Any] | Family[Any, Any]]:

@@ -25,6 +25,7 @@ STEPS: Final[Mapping[str, str]] = {
     "inlinks.changed": "to have its in-links counted",
     "inlinks.added": "to have changes of its in-links added up",
     "clusters.changed": "to have its document assembled",
+    "removals.erase": "to have what was loaded of it erased, as it was removed",
     "outbox.ready": "to be exported to search",
     "journal.trim": "to have its old entries removed",
 }
