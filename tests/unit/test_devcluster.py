@@ -244,6 +244,14 @@ def test_options_for_java_reach_every_process_and_come_after_those_set_here(
         assert "-Da=b c" in words
 
 
+def test_options_for_java_with_an_open_quote_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERCOLA_HBASE_SERVER_JVM_OPTIONS", "-Da='b")
+    with pytest.raises(ClusterError, match=r"JVM_OPTIONS=-Da='b cannot be split .* quotation"):
+        settings.command(tmp_path, Layout(1, 1, 21_000), "master", Path("java"))
+
+
 def test_what_the_environment_says_of_another_hadoop_is_not_passed_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -426,11 +426,21 @@ def command(folder: Path, layout: Layout, name: str, java: Path) -> list[str]:
         # for which no session could be kept.
         *(["-Dzookeeper.forceSync=no"] if kind == "zookeeper" else []),
         f"-Dpercola.log={logs}/{name}.log",
-        *shlex.split(os.environ.get(OPTIONS, "")),
+        *_own_options(),
         *marks(folder, name),
         *_OPEN,
         *main,
     ]
+
+
+def _own_options() -> list[str]:
+    text = os.environ.get(OPTIONS, "")
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ClusterError(
+            f"{OPTIONS}={text} cannot be split into options as a shell does: {error}."
+        ) from None
 
 
 def environment(folder: Path, name: str, jars: Path) -> dict[str, str]:
