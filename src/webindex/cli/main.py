@@ -19,7 +19,6 @@ from typing import Any, Final
 import click
 from rich.console import Console
 from rich.padding import Padding
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from percola import Observer, PercolaError, Repository
@@ -31,6 +30,7 @@ from webindex.cli.options import (
     json_option,
     master_option,
     page_bytes_option,
+    progress_line,
     repo_option,
     resources_options,
 )
@@ -330,13 +330,11 @@ def _pending_shown(*, quiet: bool) -> Iterator[Callable[[dict[str, int]], None]]
             console.print("Working …")
         yield lambda pending: None
         return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("Starting workers …")
+    with progress_line("Starting workers …") as line:
 
         def show(pending: dict[str, int]) -> None:
             steps = [f"{pending[key]:,} {step}" for key, step in _STEPS.items() if key in pending]
-            progress.update(task, description=" · ".join(steps) or "Waiting for changes")
+            line(" · ".join(steps) or "Waiting for changes")
 
         yield show
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import click
 from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
 
 from webindex.crawl.resources import MAX_RESOURCE
@@ -74,6 +76,16 @@ def resources_options(function: F) -> F:
         "pages. By default, if an earlier load of this repository did.",
     )
     return keep(limit(function))
+
+
+@contextmanager
+def progress_line(first: str, *, shown: bool = True) -> Iterator[Callable[[str], None]]:
+    """Shows a line on a terminal while a command runs; yields a function that replaces its text."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    disable = not (shown and console.is_terminal)
+    with Progress(*columns, console=console, transient=True, disable=disable) as progress:
+        task = progress.add_task(first)
+        yield lambda text: progress.update(task, description=text)
 
 
 def grid(rows: Sequence[tuple[str, str]]) -> Grid:

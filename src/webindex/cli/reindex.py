@@ -13,11 +13,10 @@ from itertools import islice
 from typing import Final
 
 import click
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from percola import Repository
 from webindex import tables
-from webindex.cli.options import console, json_option, repo_option
+from webindex.cli.options import console, json_option, progress_line, repo_option
 from webindex.incomplete import refuse_half_built
 from webindex.observers import outbox
 from webindex.serving.base import ServingIndex
@@ -78,17 +77,17 @@ def reindex_command(repo: str, as_json: bool) -> None:
     Remove what is left of its folder first. The workers then write the index from the repository:
     those that run, or 'webindex work'.
     """
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     # Opened first, so that an unusable folder is refused before anything is done.
-    with open_repository(repo) as opened, open_index(opened, create=True):
-        shown = console.is_terminal and not as_json
-        with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
-            task = progress.add_task("Entering documents …")
+    with (
+        open_repository(repo) as opened,
+        open_index(opened, create=True),
+        progress_line("Entering documents …", shown=not as_json) as line,
+    ):
 
-            def note(entered: int) -> None:
-                progress.update(task, description=f"{count(entered, 'document')} entered")
+        def note(entered: int) -> None:
+            line(f"{count(entered, 'document')} entered")
 
-            entered = reindex(opened, note)
+        entered = reindex(opened, note)
     if as_json:
         click.echo(json.dumps({"documents": entered}))
     else:

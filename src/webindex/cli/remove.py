@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import click
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from percola import Repository, inspection
-from webindex.cli.options import console, grid, json_option, repo_option
+from webindex.cli.options import console, grid, json_option, progress_line, repo_option
 from webindex.load.removals import Rule, Scope, all_rules, scope_of
 from webindex.takedown.removing import Removed, remove, unblock
 from webindex.text_format import count, harmless
 from webindex.workers.processes import open_index, open_repository
 
-_MISSING: Final = 10
+_SHOWN: Final = 10
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -81,32 +80,37 @@ def remove_command(
     same command continues.
     """
     scopes = _scopes(urls, hosts, prefixes)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with open_repository(repo) as opened, open_index(opened, create=True) as index:
-        shown = console.is_terminal and not as_json
-        with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
-            task = progress.add_task("Looking for pages …")
+    with (
+        open_repository(repo) as opened,
+        open_index(opened, create=True) as index,
+        progress_line("Looking for pages …", shown=not as_json) as line,
+    ):
 
-            def note(pages: int) -> None:
-                progress.update(task, description=f"{count(pages, 'URL')} …")
+        def note(pages: int) -> None:
+            line(f"{count(pages, 'URL')} …")
 
-            removed = remove(
-                opened,
-                index,
-                scopes,
-                block=block,
-                dry_run=dry_run,
-                wait=wait if _is_exported(opened) else 0.0,
-                note=note,
-            )
+        removed = remove(
+            opened,
+            index,
+            scopes,
+            block=block,
+            dry_run=dry_run,
+            wait=wait if _is_exported(opened) else 0.0,
+            note=note,
+        )
     if as_json:
         click.echo(json.dumps(removed.to_json()))
         return
     console.print(grid(_lines(removed)))
-    for name in removed.missing[:_MISSING]:
-        console.print(Text(f"Nothing was there of {harmless(name)}.", style="dim"))
-    if len(removed.missing) > _MISSING:
-        console.print(f"So it is with {len(removed.missing) - _MISSING:,} more.", style="dim")
+    _print_some([f"Nothing was there of {harmless(name)}." for name in removed.missing])
+
+
+def _print_some(sentences: Sequence[str]) -> None:
+    """Print the first of these sentences, and how many more there are."""
+    for one in sentences[:_SHOWN]:
+        console.print(Text(one, style="dim"))
+    if len(sentences) > _SHOWN:
+        console.print(f"The same is true of {len(sentences) - _SHOWN:,} more.", style="dim")
 
 
 def _is_exported(repo: Repository) -> bool:
@@ -185,5 +189,4 @@ def unblock_command(
     console.print(
         f"{count(len(lifted), 'removal')} lifted: load the crawl again to have them back."
     )
-    for one in left[:_MISSING]:
-        console.print(Text(f"The {one.kind} {harmless(one.name)} was not removed.", style="dim"))
+    _print_some([f"The {one.kind} {harmless(one.name)} was not removed." for one in left])

@@ -10,11 +10,10 @@ import json
 from typing import Any, Final
 
 import click
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from percola import Observer, Rerun, UsageError, rerun
 from webindex import tables
-from webindex.cli.options import console, json_option, repo_option
+from webindex.cli.options import console, json_option, progress_line, repo_option
 from webindex.incomplete import refuse_half_built
 from webindex.load.resources import keeps_resources
 from webindex.page.urls import host_rows
@@ -48,17 +47,14 @@ def rerun_command(
     observer on them: those that run, or 'webindex work'. If it is interrupted, the same command
     resumes it.
     """
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with open_repository(repo) as opened, open_index(opened, create=True) as index:
         refuse_half_built(opened)
         one = _named(observer, build_observers(index, resources=keeps_resources(opened)))
         prefixes = _prefixes(one, host) if host is not None else []
-        shown = console.is_terminal and not as_json
-        with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
-            task = progress.add_task("Marking rows …")
+        with progress_line("Marking rows …", shown=not as_json) as line:
 
             def note(so_far: Rerun) -> None:
-                progress.update(task, description=f"{count(so_far.rows, 'row')} marked")
+                line(f"{count(so_far.rows, 'row')} marked")
 
             done = rerun(opened, one, prefixes=prefixes, rate=rate, restart=restart, progress=note)
     if as_json:
