@@ -15,7 +15,7 @@ import pytest
 from emulator import ROOT, Emulator
 from hbase import hbase
 from pyspark.sql import SparkSession
-from spark_processes import EXACT_STATUS, QUICK_JAVA
+from spark_processes import EXACT_STATUS
 
 from percola.spark import spark_session
 from percola.spark.catalog import CatalogJarMissingError, catalog_settings
@@ -46,9 +46,7 @@ def spark(
         if emulator_of_spark is not None:
             patch.setenv("BIGTABLE_EMULATOR_HOST", emulator_of_spark.address)
         # PySpark's own daemon is what the sessions have that tests start for themselves.
-        config = (
-            QUICK_JAVA | EXACT_STATUS | {"spark.python.daemon.module": "webindex.workers.daemon"}
-        )
+        config = EXACT_STATUS | {"spark.python.daemon.module": "webindex.workers.daemon"}
         # SQL creates the folder of its default database, otherwise in the working directory.
         config["spark.sql.warehouse.dir"] = str(tmp_path_factory.mktemp("warehouse"))
         with contextlib.suppress(CatalogJarMissingError):  # The catalog's tests report it.

@@ -21,7 +21,7 @@ from children import Child, hear, say
 from fleets import executor_of, is_alive
 from pyspark.sql import SparkSession
 from spark_clusters import standalone_cluster
-from spark_processes import QUICK_JAVA
+from spark_processes import QUICK_EXECUTORS
 
 from percola import ConflictingOptionsError, NotARepositoryError, Repository, UsageError
 from percola.catalog import SYSTEM_TABLE
@@ -242,7 +242,7 @@ def test_a_worker_that_is_frozen_is_replaced(
 def drive(pipe: Connection, master: str, address: str, timeout_seconds: float) -> object:
     """In a process of its own: two workers, and answers to the test's questions."""
     os.environ["PYSPARK_PYTHON"] = sys.executable  # A cluster's executors take it from here.
-    config = QUICK_JAVA | {
+    config = QUICK_EXECUTORS | {
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from children import Child, hear, say
 from pyspark.sql import DataFrame, SparkSession
-from spark_processes import EXACT_STATUS, QUICK_JAVA, children, kill_all, python_workers
+from spark_processes import EXACT_STATUS, QUICK_EXECUTORS, children, kill_all, python_workers
 from stores import in_thread
 
 import percola
@@ -162,7 +162,7 @@ def on_a_cluster(pipe: Connection, folder: str) -> None:
     # A cluster's executors take these from here.
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    config = QUICK_JAVA | EXACT_STATUS
+    config = QUICK_EXECUTORS | EXACT_STATUS
     with spark_session("local-cluster[2,1,1024]", app="kills", config=config) as spark:
         gateway = spark.sparkContext._gateway
         assert gateway is not None

@@ -24,7 +24,7 @@ from feed_streams import (
     stream,
     title,
 )
-from spark_processes import QUICK_JAVA, children, kill_all
+from spark_processes import QUICK_EXECUTORS, children, kill_all
 
 from percola import Repository
 from percola.spark import spark_session
@@ -49,7 +49,7 @@ def follow(pipe: Connection, folder: Path, work: Path) -> None:
         yield from batches
 
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    config = QUICK_JAVA | {"spark.ui.enabled": "false", "spark.task.maxFailures": "8"}
+    config = QUICK_EXECUTORS | {"spark.ui.enabled": "false", "spark.task.maxFailures": "8"}
     with spark_session("local-cluster[2,1,1024]", app="follow", config=config) as spark:
         gateway = spark.sparkContext._gateway
         assert gateway is not None

@@ -17,7 +17,7 @@ import pytest
 from children import Child, hear, say
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from spark_processes import QUICK_JAVA, children, kill_all, python_workers
+from spark_processes import QUICK_EXECUTORS, children, kill_all, python_workers
 from spark_writes import (
     ROWS,
     assert_nothing_left,
@@ -172,7 +172,7 @@ def test_python_workers_that_are_killed_in_a_batch_lose_and_double_nothing(
 
 
 def stream_here(pipe: Connection, folder: Path, work: Path) -> None:
-    with spark_session("local[2]", app="stream", config=QUICK_JAVA) as spark:
+    with spark_session("local[2]", app="stream") as spark:
         drain(spark, folder, work)
 
 
@@ -210,7 +210,7 @@ def cluster(pipe: Connection) -> None:
     """Writes what it is told, on executors of their own."""
     os.environ["PYSPARK_PYTHON"] = sys.executable  # A cluster's executors take it from here.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    with spark_session("local-cluster[2,1,1024]", app="writes", config=QUICK_JAVA) as spark:
+    with spark_session("local-cluster[2,1,1024]", app="writes", config=QUICK_EXECUTORS) as spark:
         spark.dataSource.register(PercolaDataSource)
         say(pipe, "ready")
         while (order := hear(pipe)) is not None:

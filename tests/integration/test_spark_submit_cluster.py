@@ -17,7 +17,7 @@ import pytest
 from commands import run as percola_command
 from pyspark.find_spark_home import _find_spark_home
 from spark_clusters import standalone_cluster
-from spark_processes import QUICK_JAVA
+from spark_processes import QUICK_EXECUTORS
 
 import percola
 from percola import Table
@@ -68,7 +68,7 @@ class Cluster:
         properties = (
             "spark.executor.memory=512m",
             "spark.driver.host=127.0.0.1",
-            f"spark.executor.extraJavaOptions={QUICK_JAVA['spark.executor.extraJavaOptions']}",
+            *(f"{name}={value}" for name, value in QUICK_EXECUTORS.items()),
         )
         options = [one for each in properties for one in ("--conf", each)]
         done = subprocess.run(

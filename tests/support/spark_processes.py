@@ -11,9 +11,10 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-_QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-QUICK_JAVA: Final = {f"spark.{whose}.extraJavaOptions": _QUICK for whose in ("driver", "executor")}
-"""For a JVM that lives for minutes, and compiles Spark's plans again and again."""
+QUICK_EXECUTORS: Final = {
+    "spark.executor.extraJavaOptions": os.environ.get("SPARK_SUBMIT_OPTS", "")
+}
+"""The same Java options as drivers have (`tests/conftest.py`)."""
 
 EXACT_STATUS: Final = {"spark.ui.liveUpdate.period": "0"}
 """The status tracker's counts are of now: otherwise an event within 100 ms of another waits in
