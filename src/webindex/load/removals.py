@@ -197,9 +197,10 @@ def put(t: Transaction, scope: Scope, until: Until, at_ms: int) -> None:
         until = None if known is None or until is None else max(known, until)
         if until == known:
             return
-    what = {"url": scope.name} if scope.kind == "url" else {"prefix": ""}
-    if scope.kind == "prefix":
-        what = {"prefix": scope.name}
+    if scope.kind == "url":
+        what = {"url": scope.name}
+    else:
+        what = {"prefix": scope.name if scope.kind == "prefix" else ""}
     t.set(column, row, {**what, "until": until, "at_ms": at_ms})
 
 

@@ -77,7 +77,7 @@ class Stored:
 
     @property
     def captures(self) -> list[Mapping[str, Any]]:
-        """Its captures as a page, those that a revisit stands for aside."""
+        """Its captures as a page, without one that was made from a revisit."""
         current = self.current
         own = [] if current is None or is_synthetic(current) else [current]
         return [*own, *self.earlier.values()]
