@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -110,8 +109,10 @@ def cluster(
     packed = percola_command("--json", "pack-env", folder / "environment.tar.gz")
     assert packed.code == 0, packed.err
     assert "pyspark" not in packed.json["packages"] and "pyarrow" in packed.json["packages"]
-    with tarfile.open(folder / "environment.tar.gz") as archive:
-        archive.extractall(folder / "environment", filter="data")
+    (folder / "environment").mkdir()
+    subprocess.run(
+        ["tar", "-xzf", "environment.tar.gz", "-C", "environment"], cwd=folder, check=True
+    )
     bare = bare_environment(java_home)
     python = shutil.which(f"python3.{sys.version_info[1]}", path=bare["PATH"])
     assert python is not None

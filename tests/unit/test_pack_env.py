@@ -21,8 +21,8 @@ PATH = f"{sys.base_prefix}/bin:/usr/bin:/bin"
 def unpacked(folder: Path, *packages: str, python: str | None = None) -> Path:
     """The Python of an environment with Percola's core and these packages, unpacked."""
     packed = pack(folder / "env.tar.gz", packages, python, extras=())
-    with tarfile.open(packed.file) as archive:
-        archive.extractall(folder / "elsewhere", filter="data")
+    (folder / "elsewhere").mkdir()
+    subprocess.run(["tar", "-xzf", packed.file, "-C", folder / "elsewhere"], check=True)
     packed.file.unlink()
     return folder / "elsewhere" / "bin" / "python"
 
