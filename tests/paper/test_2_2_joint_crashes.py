@@ -12,6 +12,7 @@ from joints import (
     docs,
     joint,
     row,
+    size,
     stranger,
     title,
     titles,
@@ -93,12 +94,12 @@ def test_whoever_dies_at_any_moment_the_job_is_there_whole_or_not_at_all(
     assert outcomes.count("nothing") > 10 and outcomes.count("there") > 3
 
 
-def renamed_job(repo: Repository, job: str, at: int) -> None:
+def renamed_job(repo: Repository, job: str, at: int, *, reads: bool = False) -> None:
     def keyed(*rows: RowWrites) -> list[RowWrites]:
         return [one._replace(row=one.row + b" %d" % at) for one in rows]
 
-    one = joint(repo, job)
-    begin(one, 0, 1).write(keyed(row("a", "lost"), row("b", "lost")))
+    one = joint(repo, job, read_at=repo.snapshot().start_ts if reads else None)
+    begin(one, 0, 1).write(keyed(row("a", "lost"), row("b", "lost", locks=[size.key])))
     begun = begin(one, 0, 2)
     begun.write(keyed(row("a", "new" * 200, 1)))
     begun.write(keyed(row("b", "new", 2)))
@@ -109,8 +110,11 @@ def renamed_job(repo: Repository, job: str, at: int) -> None:
 LOST = ["before", "after", "twice"]
 
 
+@pytest.mark.parametrize("reads", [False, True])
 @pytest.mark.parametrize("how", LOST)
-def test_a_lost_reply_to_any_mutation_changes_nothing(ground: Ground, how: str) -> None:
+def test_a_lost_reply_to_any_mutation_changes_nothing(
+    ground: Ground, how: str, reads: bool
+) -> None:
     """P6, P7: lost before it arrived, after it was applied, or delivered a second time later."""
     fired = 0
     for at in range(1, 100):
@@ -137,7 +141,7 @@ def test_a_lost_reply_to_any_mutation_changes_nothing(ground: Ground, how: str) 
         seam.hook = hook
         gave_up: Exception | None = None
         try:
-            renamed_job(repo, job, at)
+            renamed_job(repo, job, at, reads=reads)
         except (OutcomeUnknownError, JointError, CommitUnknownError) as error:
             gave_up = error
         for again in late:

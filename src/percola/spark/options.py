@@ -139,6 +139,8 @@ OPTIONS: Final = (
     Option("chunkBytes", _count, CHUNK_BYTES, (WRITE,)),
     Option("nulls", _one_of("ignore", "delete"), "ignore", _WRITES),
     Option("deleteColumn", _name, None, _WRITES),
+    # The catalog's UPDATE, DELETE and MERGE: `percola.spark.write.changes`.
+    Option("changesAt", _moment(), None, (WRITE,)),
     Option("notify", _flag, True, _WRITES),
     Option("ttlSeconds", _seconds, 120.0, _WRITES),
 )

@@ -10,10 +10,12 @@ exist. So a stream that cannot be read gets a reader that raises the error when 
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import inspect
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NoReturn, ParamSpec, TypeVar
+from typing import Any, Final, NoReturn, ParamSpec, TypeVar, cast
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
@@ -28,19 +30,33 @@ _OF_WORKERS: Final = ("PYTHON_WORKER_FACTORY_", "PYTHON_UNIX_DOMAIN_")
 
 
 def errors_are_sentences(method: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a method that Spark calls on the driver's machine."""
+    """Decorate a method that Spark calls, where it plans a query or in a task."""
+    if inspect.isgeneratorfunction(method):
+
+        @functools.wraps(method)
+        def generate(*args: P.args, **kwargs: P.kwargs) -> Any:
+            with _sentences():
+                yield from method(*args, **kwargs)
+
+        return cast("Callable[P, T]", generate)
 
     @functools.wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
+        with _sentences():
             return method(*args, **kwargs)
-        except PercolaError:
-            # The process ends with this error, so the variable is for no other.
-            if any(name.startswith(_OF_WORKERS) for name in os.environ):
-                os.environ[_HIDE] = "1"
-            raise
 
     return call
+
+
+@contextlib.contextmanager
+def _sentences() -> Iterator[None]:
+    try:
+        yield
+    except PercolaError:
+        # The process ends with this error, so the variable is for no other.
+        if any(name.startswith(_OF_WORKERS) for name in os.environ):
+            os.environ[_HIDE] = "1"
+        raise
 
 
 class FailedReader(DataSourceStreamReader):

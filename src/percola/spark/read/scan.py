@@ -8,7 +8,7 @@ cell read again, as by every reader (figure 6, rules P9 and P10).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -89,6 +89,26 @@ class RangeReader:
             ]
             for at in range(0, len(cells), _CELLS):
                 yield columns.batch(cells[at : at + _CELLS])
+
+    def rows(self, keys: Iterable[bytes]) -> dict[bytes, dict[bytes, bytes]]:
+        """The encoded values of each of these rows, by column; raises the errors of `batches`."""
+        missing = list(dict.fromkeys(keys))
+        found: dict[bytes, dict[bytes, bytes]] = {}
+        while missing:
+            stored = self._store.scan_rows(self._table, missing, self._ts, limit=_CELLS)
+            for row, cells in stored.items():
+                found[row] = self._values(cells)
+            missing = [row for row in missing if row not in found]
+        return found
+
+    def _values(self, cells: Iterable[tuple[Cell, CellState]]) -> dict[bytes, bytes]:
+        """The encoded values of a row's cells once their locks are resolved."""
+        values = {}
+        for cell, (lock, _, value) in cells:
+            raw = value if lock is None else self._settled(cell, lock)
+            if raw is not None:
+                values[cell.column] = raw
+        return values
 
     # --- Column by column ---------------------------------------------------------------
 
@@ -181,12 +201,8 @@ class RangeReader:
             rows = []
             size = 0
             for row, group in itertools.groupby(cells, key=_row_of):
-                values = {}
-                for cell, (lock, _, value) in group:
-                    raw = value if lock is None else self._settled(cell, lock)
-                    if raw is not None:
-                        values[cell.column] = raw
-                        size += len(raw)
+                values = self._values(group)
+                size += sum(map(len, values.values()))
                 if values:
                     rows.append((row, values))
             limit = max(16, min(_CELLS, limit * 4, limit * _BYTES // max(1, size)))

@@ -206,6 +206,7 @@ class TableReader(DataSourceReader):
         """Tests that can drop rows before all of their columns are decoded."""
         return []
 
+    @errors_are_sentences
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of some ranges as Arrow batches."""
         if not isinstance(partition, RowRanges):

@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 
 from percola import UsageError
 from percola.spark.options import Options
+from percola.spark.sentences import errors_are_sentences
 from percola.spark.write.atomic import PartWritten, commit_parts, joint_of, write_part
 from percola.spark.write.plan import Plan, plan, this_task
 from percola.transactions.jobs import forget
@@ -46,6 +47,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, made: Plan) -> None:
         self._plan = made
 
+    @errors_are_sentences
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Lock what a partition of a batch writes, in a task."""
         task = this_task()

@@ -367,6 +367,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = change_ranges(store, table, first.ts, last.ts, most)
         return [FeedPartition(first.ts, last.ts, *one) for one in ranges]
 
+    @errors_are_sentences
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range of a batch; runs in a task, without state from other calls."""
         assert isinstance(partition, FeedPartition)

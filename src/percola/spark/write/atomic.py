@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from percola import Repository
 from percola.spark.chunks import CHUNK_BYTES
+from percola.spark.sentences import errors_are_sentences
 from percola.spark.write.plan import Plan, chunks, forget_old, this_task
 from percola.transactions.jobs import JointTransaction, Part
 
@@ -51,6 +52,7 @@ def joint_of(made: Plan, repo: Repository, job: str, run: int) -> JointTransacti
         ttl_seconds=made.options.seconds("ttlSeconds"),
         timeout=made.options.seconds("lockWaitSeconds"),
         notify=made.options.flag("notify"),
+        read_at=made.options["changesAt"],
     )
 
 
@@ -94,10 +96,12 @@ class JobWriter(DataSourceArrowWriter):
     def __init__(self, made: Plan) -> None:
         self._plan = made
 
+    @errors_are_sentences
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Lock what a partition writes, in a task."""
         return write_part(self._plan, self._plan.job, iterator)
 
+    @errors_are_sentences
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit. Raises JointError if nothing was committed, or CommitUnknownError."""
         with closing(self._plan.open()) as repo:

@@ -184,7 +184,7 @@ class MarkedPartition:
             raise self._superseded()
         t.set(self._marker, self._job, self._mine())
         put = t._put
-        for table, key, cells, clears in rows:
+        for table, key, cells, clears, *_ in rows:
             if clears or self._again:
                 self._put_carefully(t, key, cells, clears=clears)
                 continue

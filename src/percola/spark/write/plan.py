@@ -31,6 +31,8 @@ from percola import Repository, Table, UsageError
 from percola.spark.chunks import chunked
 from percola.spark.encoding import Encoder
 from percola.spark.options import Options
+from percola.spark.sentences import errors_are_sentences
+from percola.spark.write.changes import ChangeEncoder
 from percola.spark.write.idempotent import MarkedPartition, end
 from percola.transactions.jobs import JOBS, RowWrites, forget, jobs_before, new_run
 
@@ -65,8 +67,10 @@ class Plan:
         """Open the repository in this process."""
         return self.options.open()
 
-    def encoder(self, repo: Repository) -> Encoder:
+    def encoder(self, repo: Repository) -> Encoder | ChangeEncoder:
         """The encoder of batches into writes; raises the errors of `Encoder`."""
+        if self.options["changesAt"] is not None:
+            return ChangeEncoder(repo, self.options, self.schema)
         return Encoder(
             repo.table(self.options.table_name),
             self.schema,
@@ -126,6 +130,7 @@ class MarkedWriter(DataSourceArrowWriter):
     def __init__(self, made: Plan) -> None:
         self._plan = made
 
+    @errors_are_sentences
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write a partition, in a task."""
         made, task = self._plan, this_task()

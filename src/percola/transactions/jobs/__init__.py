@@ -15,8 +15,10 @@ from percola.transactions.jobs.job_row import (
     JOBS,
     JobOverError,
     JointError,
+    RowChangedError,
     RowInTwoPartitionsError,
     RowLockedError,
+    RowWrittenTwiceError,
     SupersededError,
 )
 
@@ -29,9 +31,11 @@ __all__ = [
     "JointError",
     "JointTransaction",
     "Part",
+    "RowChangedError",
     "RowInTwoPartitionsError",
     "RowLockedError",
     "RowWrites",
+    "RowWrittenTwiceError",
     "SupersededError",
     "forget",
     "jobs_before",

@@ -40,7 +40,7 @@ import contextlib
 import json
 import random
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -52,6 +52,7 @@ from percola.cells import (
     LockRecord,
     Op,
     decode_lock,
+    decode_write,
     encode_lock,
 )
 from percola.clock import backoff
@@ -62,8 +63,10 @@ from percola.transactions.jobs.job_row import (
     Claim,
     JobOverError,
     JobRow,
+    RowChangedError,
     RowInTwoPartitionsError,
     RowLockedError,
+    RowWrittenTwiceError,
     State,
     Subtransaction,
     SupersededError,
@@ -101,21 +104,32 @@ class RowWrites(NamedTuple):
         row: the encoded row.
         cells: encoded values by column; None deletes.
         clears: whether every other cell that the row has by then is deleted as well.
+        locks: columns that are locked until the commit, and not changed.
     """
 
     table: str
     row: bytes
     cells: Mapping[bytes, bytes | None]
     clears: bool = False
+    locks: Collection[bytes] = ()
 
 
 @dataclass(slots=True)
 class _Pending:
-    """A row on its way to being locked; `held` are its columns that this attempt has locked."""
+    """A row on its way to being locked.
+
+    Attributes:
+        cells: its columns to lock, with the new values.
+        held: those that this attempt has locked.
+        unsure: whether the reply to its prewrite was lost.
+        rolled_back: if the job has read the row, the rollback records written since, by column.
+    """
 
     writes: RowWrites
     cells: Mapping[bytes, bytes | None]
     held: dict[bytes, int] = field(default_factory=dict)
+    unsure: bool = False
+    rolled_back: dict[bytes, list[int]] = field(default_factory=dict)
 
 
 class Attempt:
@@ -136,6 +150,7 @@ class Attempt:
         timeout: float,
         *,
         silent: bool = False,
+        read_at: int | None = None,
     ) -> None:
         self._job = job
         self._context = job.context
@@ -151,6 +166,7 @@ class Attempt:
         self._newest = 0
         self._timeout = timeout
         self._silent = silent
+        self._read_at = read_at
         self._rows = 0
         self.done: Part | None = None
         while True:
@@ -261,7 +277,8 @@ class Attempt:
 
         Raises SupersededError or JobOverError once this attempt counts no more,
         RowInTwoPartitionsError, RowLockedError or LockTimeoutError for a row that others keep
-        locked, ValueTooLargeError and RowTooLongError, and StoreError.
+        locked, RowChangedError and RowWrittenTwiceError if the job has read the rows,
+        ValueTooLargeError and RowTooLongError, and StoreError.
         """
         if self.done is not None:
             return
@@ -287,9 +304,14 @@ class Attempt:
         for batch in batches(self._prewrite_row(one, wall_ms) for one in rows):
             try:
                 applied = self._context.store.mutate(batch)
+                unsure = False
             except OutcomeUnknownError:
                 applied = [False] * len(batch)
-            refused += [one for done, one in zip(applied, sent, strict=False) if not done]
+                unsure = True
+            for done, one in zip(applied, sent, strict=False):
+                if not done:
+                    one.unsure = unsure
+                    refused.append(one)
         return refused
 
     def _prewrite_row(self, one: _Pending, wall_ms: int) -> RowMutation:
@@ -300,16 +322,18 @@ class Attempt:
             held = one.held.get(column)
             if held is None:
                 start_ts = self._newest
-                conditions.append(Condition(False, Kind.WRITE, column, start_ts, MAX_TS))
+                conditions += self._unwritten(one, column)
                 conditions.append(Condition(False, Kind.LOCK, column, 0, MAX_TS))
             else:
                 start_ts = held
                 conditions.append(Condition(True, Kind.LOCK, column, held, held))
             op = Op.DELETE if value is None else Op.PUT
+            if column in one.writes.locks:
+                op = Op.LOCK
             inline = value if value is not None and len(value) <= INLINE_BYTES else None
             primary, observed = (
                 self._subtransactions[start_ts],
-                columns.get((table, column)) is True,
+                op is not Op.LOCK and columns.get((table, column)) is True,
             )
             lock = self._lock_of(op, inline, primary, wall_ms, observed=observed)
             changes.append(Put(Kind.LOCK, column, start_ts, encode_lock(lock)))
@@ -319,8 +343,23 @@ class Attempt:
                 changes.append(Delete(Kind.DATA, column, start_ts))
         return RowMutation(table, one.writes.row, conditions, changes)
 
+    def _unwritten(self, one: _Pending, column: bytes) -> Iterator[Condition]:
+        """That nothing has been written to a column since our start_ts, or since it was read.
+
+        Rollback records of others are no writes. One of ours is on the primary (P4), which has
+        conditions of its own.
+        """
+        low = self._newest if self._read_at is None else self._read_at + 1
+        for ts in one.rolled_back.get(column, ()):
+            if low < ts:
+                yield Condition(False, Kind.WRITE, column, low, ts - 1)
+            low = ts + 1
+        yield Condition(False, Kind.WRITE, column, low, MAX_TS)
+
     def _cells_of(self, writes: RowWrites) -> Mapping[bytes, bytes | None]:
         """What is written to a row, with the cells that are deleted because they are there."""
+        if writes.locks:
+            return {**dict.fromkeys(writes.locks), **writes.cells}
         if not writes.clears:
             return writes.cells
         table, row = writes.table, writes.row
@@ -342,10 +381,20 @@ class Attempt:
                 cell = Cell(table, row, column)
                 for lock_ts, raw in store.entries(cell, Kind.LOCK, 0, MAX_TS):
                     if lock_ts in self._subtransactions:
+                        if self._read_at is not None and not one.unsure:
+                            raise RowWrittenTwiceError(
+                                f"Two rows to write have the key of {cell}, and which of the two "
+                                f"should win is not defined. Nothing of the joint transaction "
+                                f"{self._job.job!r} is written: keep one of the two rows."
+                            )
                         one.held[column] = lock_ts
                     else:
                         self._meet(cell, lock_ts, raw)
-                if column not in one.held and not has_newer:
+                if column in one.held:
+                    continue
+                if self._read_at is not None:
+                    one.rolled_back[column] = self._check_unchanged(cell, self._read_at)
+                elif not has_newer:
                     has_newer = bool(store.entries(cell, Kind.WRITE, self._newest, MAX_TS))
         if tried > _MOST_TRIES:
             cell = Cell(
@@ -360,6 +409,23 @@ class Attempt:
         if has_newer and not self._begin_subtransaction():
             self.abandon()
             raise self._superseded()
+
+    def _check_unchanged(self, cell: Cell, read_at: int) -> list[int]:
+        """Raise RowChangedError if a cell has been written since; its rollback records, in order.
+
+        A record of a lock counts as a write, as in `TwoPhaseCommit`: its transaction has read the
+        cell and relies on it.
+        """
+        rolled_back = []
+        entries = self._context.store.entries(cell, Kind.WRITE, read_at + 1, MAX_TS)
+        for commit_ts, raw in reversed(entries):
+            if decode_write(raw).op is not Op.ROLLBACK:
+                raise RowChangedError(
+                    f"{cell} was changed at {commit_ts}, after it had been read at {read_at}. "
+                    f"Nothing of the joint transaction {self._job.job!r} is written: run it again."
+                )
+            rolled_back.append(commit_ts)
+        return rolled_back
 
     def _meet(self, cell: Cell, lock_ts: int, raw: bytes) -> None:
         """Somebody else's lock is in the way: finish it, undo it, or wait until it is gone."""

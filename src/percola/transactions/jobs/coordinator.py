@@ -96,6 +96,8 @@ class JointTransaction:
         ttl_seconds: how long it may go without a sign of life (`Attempt.kept_alive`).
         timeout: how many seconds an attempt waits for a lock of another job.
         notify: whether its writes of observed columns notify (`Repository.transaction`).
+        read_at: the timestamp at which it has read the rows that it writes, if it has: each may be
+            written once, and only if none of the cells written or locked has been written since.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class JointTransaction:
         ttl_seconds: float = TTL_SECONDS,
         timeout: float = LOCK_TIMEOUT,
         notify: bool = True,
+        read_at: int | None = None,
     ) -> None:
         self._repo = repo
         self._run = run
@@ -115,6 +118,7 @@ class JointTransaction:
         self._ttl_ms = int(ttl_seconds * 1000)
         self._timeout = timeout
         self._silent = not notify
+        self._read_at = read_at
         self._row = JobRow(repo, job)
         self._context = repo.context
 
@@ -149,6 +153,7 @@ class JointTransaction:
             self._ttl_ms,
             self._timeout,
             silent=self._silent,
+            read_at=self._read_at,
         )
 
     def _begin(self) -> State | None:
@@ -223,7 +228,14 @@ class JointTransaction:
             subtransactions, claims = self._winners(parts)
             said = STATE.encode_value(self._said(COMMITTED, sum(part.rows for part in parts)))
             commit = _JointCommit(
-                self._context, t.start_ts, self._row, said, subtransactions, claims, self._tables
+                self._context,
+                t.start_ts,
+                self._row,
+                said,
+                subtransactions,
+                claims,
+                self._tables,
+                self._read_at,
             )
             try:
                 commit_ts = commit.run((), ())
@@ -351,11 +363,13 @@ class _JointCommit(TwoPhaseCommit):
         subtransactions: Sequence[Subtransaction],
         claims: Sequence[Claim],
         tables: Iterable[str],
+        read_at: int | None,
     ) -> None:
         super().__init__(context, start_ts, {row.state_cell: (int(Op.PUT), said)})
         self._row, self._tables = row, tables
         self._joined: list[Subtransaction | Claim] = [*subtransactions, *claims]
-        self._oldest_ts = min((one.start_ts for one in self._joined), default=start_ts)
+        oldest_ts = min((one.start_ts for one in self._joined), default=start_ts)
+        self._oldest_ts = oldest_ts if read_at is None else min(oldest_ts, read_at)
         self._seen: dict[Cell, int] = {}
 
     def _to_notify(self, notifications: Iterable[Cell]) -> Iterator[Cell]:

@@ -61,6 +61,14 @@ class RowInTwoPartitionsError(JointError):
     """Two partitions of one joint transaction write the same cell."""
 
 
+class RowWrittenTwiceError(JointError):
+    """One partition of a joint transaction writes a row twice, of which it has read one state."""
+
+
+class RowChangedError(JointError):
+    """A cell that a joint transaction has read and locks was written by another one meanwhile."""
+
+
 class RowLockedError(JointError):
     """A row stayed locked by somebody else for longer than a joint transaction waits."""
 

@@ -10,6 +10,7 @@ import java.util.Map;
 import java.util.Set;
 
 import org.apache.spark.sql.connector.catalog.SupportsRead;
+import org.apache.spark.sql.connector.catalog.SupportsRowLevelOperations;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.metric.CustomMetric;
@@ -20,6 +21,8 @@ import org.apache.spark.sql.connector.read.SupportsPushDownFilters;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.RowLevelOperationBuilder;
+import org.apache.spark.sql.connector.write.RowLevelOperationInfo;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonScanBuilder;
@@ -31,7 +34,7 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** A table of a repository at one timestamp; it reads and writes through the Python data source. */
-final class PercolaTable implements SupportsRead, SupportsWrite {
+final class PercolaTable implements SupportsRead, SupportsWrite, SupportsRowLevelOperations {
   private final String name;
   private final StructType schema;
   private final Map<String, String> base;
@@ -81,8 +84,26 @@ final class PercolaTable implements SupportsRead, SupportsWrite {
 
   @Override
   public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-    CaseInsensitiveStringMap options = new CaseInsensitiveStringMap(merged(info.options()));
-    return new PythonTable(Source.fresh(), Source.NAME, info.schema())
+    return writer(info, info.schema(), Map.of());
+  }
+
+  /** UPDATE, DELETE and MERGE, of the rows at this table's snapshot. */
+  @Override
+  public RowLevelOperationBuilder newRowLevelOperationBuilder(RowLevelOperationInfo info) {
+    return () -> new RowChanges(this, info.command());
+  }
+
+  /** The timestamp that the table is read at. */
+  String snapshot() {
+    return snapshot;
+  }
+
+  /** The Python data source's writer of rows of this schema; `more` goes before other options. */
+  WriteBuilder writer(LogicalWriteInfo info, StructType rows, Map<String, String> more) {
+    Map<String, String> all = new HashMap<>(new CaseInsensitiveStringMap(merged(info.options())));
+    more.forEach((name, value) -> all.put(name.toLowerCase(), value));
+    CaseInsensitiveStringMap options = new CaseInsensitiveStringMap(all);
+    return new PythonTable(Source.fresh(), Source.NAME, rows)
         .newWriteBuilder(
             new LogicalWriteInfo() {
               @Override
@@ -97,7 +118,7 @@ final class PercolaTable implements SupportsRead, SupportsWrite {
 
               @Override
               public StructType schema() {
-                return info.schema();
+                return rows;
               }
             });
   }

@@ -1,0 +1,97 @@
+"""§2.4 `UPDATE`, `DELETE` and `MERGE` in SQL: changes to rows that the statement has read.
+
+The catalog's tasks write rows as Spark has computed them, with a column `CHANGE` that says what
+happens to each. A row is compared with what the statement read, at its timestamp:
+
+    update   cells that differ are put, or deleted where the new value is null; a map replaces the
+             whole family
+    delete   all of the row's cells are deleted
+    insert   the cells are put; UsageError if the row was there
+
+Nothing of the row may have changed since the statement read it: cells that stay as they are, and
+columns without a value, are locked until the commit, and every cell is locked on the condition that
+it has not been written after that timestamp (`JointTransaction`'s `read_at`). So the statement's reads and
+writes of a row are at one moment, and a change by somebody else fails the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.types import StructType
+
+from percola.errors import UsageError
+from percola.repository import Repository
+from percola.schema import Column, Family
+from percola.spark.encoding import Encoder
+from percola.spark.options import Options
+from percola.spark.read.scan import RangeReader
+from percola.transactions.jobs import RowWrites
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CHANGE: Final = "_percola_change"
+"""The last column of the rows: "insert", "update" or "delete". The catalog's Java has it too."""
+
+
+class ChangeEncoder:
+    """Encodes batches of changed rows into writes; created in every process.
+
+    Raises the errors of `Encoder`.
+    """
+
+    def __init__(self, repo: Repository, options: Options, schema: StructType) -> None:
+        self._table = table = repo.table(options.table_name)
+        self._reader = RangeReader(repo.context, table.name, options["changesAt"])
+        written = StructType([field for field in schema if field.name != CHANGE])
+        self._encoder = Encoder(
+            table, written, options.row_column, limits=repo.context.store.limits
+        )
+        names = written.fieldNames()
+        members = [one for one in table.members if one.name in names]
+        self._columns = [one.key for one in members if isinstance(one, Column)]
+        self._prefixes = tuple(one.prefix for one in members if isinstance(one, Family))
+
+    def encode(self, batch: pa.RecordBatch) -> list[RowWrites]:
+        """The writes of a batch, row by row.
+
+        Raises UsageError for an inserted row that was there, LockTimeoutError,
+        SnapshotTooOldError, and the errors of `Encoder.encode`.
+        """
+        rows = self._encoder.encode(batch)
+        kinds = batch.column(batch.num_columns - 1).to_pylist()
+        before = self._reader.rows([one.row for one in rows])
+        return [
+            self._changes(kind, one.row, before[one.row], one.cells)
+            for kind, one in zip(kinds, rows, strict=True)
+        ]
+
+    def _changes(
+        self,
+        kind: str,
+        row: bytes,
+        before: Mapping[bytes, bytes],
+        after: Mapping[bytes, bytes | None],
+    ) -> RowWrites:
+        if kind == "insert" and before:
+            table: Any = self._table
+            raise UsageError(
+                f"The row {table.decode_row(row)!r} of {table.name!r} is there already, so it "
+                "cannot be inserted by MERGE, or by an UPDATE that changes row keys. Match rows by "
+                "their key, or remove the row first."
+            )
+        cells: dict[bytes, bytes | None] = {}
+        for column in before:
+            if column not in after and (kind == "delete" or self._is_written(column)):
+                cells[column] = None
+        for column, value in after.items():
+            if before.get(column) != value:
+                cells[column] = value
+        locks = [column for column in {*before, *self._columns} if column not in cells]
+        return RowWrites(self._table.name, row, cells, locks=locks)
+
+    def _is_written(self, column: bytes) -> bool:
+        """Whether the rows have a Spark column for it."""
+        return column in self._columns or column.startswith(self._prefixes)
