@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from needs import lack, need
+from catalogs import new_catalog
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import col
@@ -18,7 +18,6 @@ import percola
 from percola import Repository, Table
 from percola.gc.time_log import TimeLog, read_log
 from percola.spark import (
-    CatalogJarMissingError,
     catalog_jar,
     catalog_settings,
     configure,
@@ -32,8 +31,6 @@ labels = shop.family("labels", str)
 
 sales = Table("sales", feed=True)
 amount = sales.column("amount", int)
-
-_numbers = itertools.count()
 
 
 @pytest.fixture
@@ -51,16 +48,7 @@ def repo(tmp_path: Path) -> Iterator[Repository]:
 
 @pytest.fixture
 def catalog(spark: SparkSession, repo: Repository) -> Iterator[str]:
-    """The name of a catalog of the repository, which no other test has used."""
-    need("javac")
-    catalog = f"shop{next(_numbers)}"
-    try:
-        settings = catalog_settings({catalog: repo.address})
-    except CatalogJarMissingError as error:
-        lack("javac", str(error))
-    del settings["spark.jars"]  # The session has it.
-    for key, value in settings.items():
-        spark.conf.set(key, value)
+    catalog = new_catalog(spark, repo.address)
     yield catalog
     spark.sql("USE spark_catalog.default")
 
@@ -310,7 +298,7 @@ def test_a_mistake_is_one_sentence(query: Query, text: str, sentence: str) -> No
 def test_a_catalog_with_wrong_settings_names_the_right_ones(
     spark: SparkSession, catalog: str, wrong: dict[str, str]
 ) -> None:
-    catalog = f"wrong{next(_numbers)}"
+    catalog = f"wrong_{'_'.join(wrong)}".replace(".", "_")
     spark.conf.set(f"spark.sql.catalog.{catalog}", "io.percola.spark.PercolaCatalog")
     for key, value in wrong.items():
         spark.conf.set(f"spark.sql.catalog.{catalog}.{key}", value)

@@ -9,14 +9,12 @@ from __future__ import annotations
 import os
 import random
 import sys
-import threading
-import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-from children import Child, hear, say
+from children import Child, hear, say, wait_in_child
 from pyspark.sql import DataFrame, SparkSession
 from spark_processes import EXACT_STATUS, QUICK_EXECUTORS, children, kill_all, python_workers
 from stores import in_thread
@@ -110,11 +108,11 @@ def kill_while_it_is_read(
             ts = now.start_ts
         frame = frame_of(spark, folder, ts)
         reading = in_thread(frame.collect)
-        wait(lambda: waits_for_the_lock(spark) or reading.done())
+        wait_in_child(lambda: waits_for_the_lock(spark) or reading.done())
         assert not reading.done(), reading.result()
         killed = kill_all(victims())
         assert killed
-        wait(lambda: not any(cmdline(pid) for pid in killed))
+        wait_in_child(lambda: not any(cmdline(pid) for pid in killed))
         assert not reading.done()
         slow.tell()
         assert slow.hear() == "committed"
@@ -141,15 +139,6 @@ def check(folder: Path, ts: int, rows: list[tuple[str, int]]) -> None:
 def _at(repository: Repository, ts: int) -> dict[str, int]:
     with repository.snapshot(ts) as snapshot:
         return {one.key: one[bal] for one in snapshot.scan(bank)}
-
-
-def wait(condition: Callable[[], object]) -> None:
-    """Return once the condition holds; also in the child, which has no fixtures."""
-    deadline = time.monotonic() + 120
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline, "waited 120 s in vain"
-        pause.wait(0.02)
 
 
 def test_a_python_worker_is_killed(folder: Path, spark: SparkSession) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
+import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -84,6 +86,15 @@ def hear(pipe: Connection) -> Any:
     """In the child: wait for what the test says."""
     assert pipe.poll(DEADLINE), "the test said nothing"
     return pipe.recv()
+
+
+def wait_in_child(condition: Callable[[], object], *, seconds: float = 120, what: str = "") -> None:
+    """In the child, which has no fixtures: return once the condition holds."""
+    deadline = time.monotonic() + seconds
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds:g} s in vain for {what or condition}"
+        pause.wait(0.02)
 
 
 def _run(

@@ -8,10 +8,10 @@ happens to each. A row is compared with what the statement read, at its timestam
     delete   all of the row's cells are deleted
     insert   the cells are put; UsageError if the row was there
 
-Nothing of the row may have changed since the statement read it: cells that stay as they are, and
-columns without a value, are locked until the commit, and every cell is locked on the condition that
-it has not been written after that timestamp (`JointTransaction`'s `read_at`). So the statement's reads and
-writes of a row are at one moment, and a change by somebody else fails the job.
+Nothing of the row may have changed since the statement read it. So cells that stay as they are, and
+columns without a value, are locked until the commit as well, and every lock is on the condition
+that the cell has not been written after that timestamp (`read_at` of `JointTransaction`). A change
+by somebody else fails the job.
 """
 
 from __future__ import annotations

@@ -1,0 +1,326 @@
+"""UPDATE, DELETE and MERGE in Spark SQL: one transaction each, which loses nobody's change."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+from catalogs import new_catalog
+from children import Child, say, wait_in_child
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from spark_processes import EXACT_STATUS, QUICK_EXECUTORS, children, kill_all, python_workers
+from stores import in_thread
+
+import percola
+from percola import Repository, Table
+from percola.cells import Kind, Op, decode_write
+from percola.maintenance.check import check
+from percola.spark import catalog_settings, spark_session
+from percola.store.walks import scan_writes, walk_kind
+from percola.transactions.jobs import JOBS, JointTransaction, RowWrites, new_run
+
+shop = Table("products")
+name = shop.column("name", str, observed=True)
+price = shop.column("price", float, observed=True)
+note = shop.column("note", str)
+labels = shop.family("labels", str)
+
+Wait = Callable[..., object]
+Rows = dict[str, tuple[str | None, float | None]]
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Iterator[Repository]:
+    with percola.open(tmp_path / "repo", schema=[shop]) as repository:
+        fill(repository, 10)
+        yield repository
+
+
+def fill(repository: Repository, count: int) -> None:
+    with repository.transaction(notify=False) as t:
+        for number in range(count):
+            t.set(name, f"p{number:03}", f"name {number}")
+            t.set(price, f"p{number:03}", float(number))
+
+
+@pytest.fixture
+def sql(spark: SparkSession, repo: Repository) -> Callable[[str], None]:
+    catalog = new_catalog(spark, repo.address)
+
+    def run(text: str) -> None:
+        spark.sql(text.replace("$", f"{catalog}.products"))
+
+    return run
+
+
+Sql = Callable[[str], None]
+
+
+def rows(repository: Repository) -> Rows:
+    with repository.snapshot() as snapshot:
+        return {one.key: (one.get(name), one.get(price)) for one in snapshot.scan(shop)}
+
+
+def notified(repository: Repository) -> list[str]:
+    """The columns that observers have to look at, with their rows."""
+    entries = walk_kind(repository.context.store, Kind.NOTIFY, "products")
+    return [f"{cell.row.decode()}.{cell.column.decode()}" for cell, _, _ in entries]
+
+
+def assert_sound(repository: Repository) -> None:
+    assert [str(one) for one in check(repository)] == []
+    assert list(walk_kind(repository.context.store, Kind.LOCK, "products")) == []
+
+
+# --- What changes -----------------------------------------------------------------------
+
+
+def test_an_update_writes_and_notifies_only_what_differs(sql: Sql, repo: Repository) -> None:
+    with repo.snapshot() as before:
+        versions = {row: before.version(name, row) for row in ("p001", "p002")}
+    sql("UPDATE $ SET price = price * 2, name = upper(name) WHERE row IN ('p000', 'p001')")
+    with repo.snapshot() as after:
+        assert (after.get(name, "p001"), after.get(price, "p001")) == ("NAME 1", 2.0)
+        assert after.version(name, "p001") > versions["p001"]
+        assert after.version(name, "p002") == versions["p002"]
+    # 0.0 * 2 is what it was.
+    assert sorted(notified(repo)) == ["p000.name", "p001.name", "p001.price"]
+    assert_sound(repo)
+
+
+def test_null_deletes_a_cell_and_a_map_replaces_a_family(sql: Sql, repo: Repository) -> None:
+    with repo.transaction() as t:
+        t.set(labels["colour"], "p001", "black")
+        t.set(labels["size"], "p001", "big")
+    sql("UPDATE $ SET name = NULL, labels = map('size', 'small', 'new', 'yes') WHERE row = 'p001'")
+    with repo.snapshot() as after:
+        found = after.get_row(shop, "p001")
+        assert {column.name: value for column, value in found.items()} == {
+            "price": 1.0,
+            "labels:new": "yes",
+            "labels:size": "small",
+        }
+    assert_sound(repo)
+
+
+def test_a_delete_removes_whole_rows_some_or_all(sql: Sql, repo: Repository) -> None:
+    with repo.transaction() as t:
+        t.set(labels["colour"], "p009", "black")
+    sql("DELETE FROM $ WHERE price > 2.5")
+    assert rows(repo) == {f"p00{n}": (f"name {n}", float(n)) for n in range(3)}
+    sql("DELETE FROM $")
+    assert rows(repo) == {}
+    assert_sound(repo)
+
+
+def test_a_merge_is_what_spark_computes_itself_and_one_commit(
+    spark: SparkSession, sql: Sql, repo: Repository
+) -> None:
+    """The same MERGE by a full join of frames, in Spark alone."""
+    fill(repo, 300)
+    spark.range(200, 400).selectExpr(
+        "format_string('p%03d', id) AS k", "CAST(id AS DOUBLE) * 1.5 AS p"
+    ).createOrReplaceTempView("news")
+    before = spark.createDataFrame(
+        [(row, *values) for row, values in rows(repo).items()],
+        "row string, name string, price double",
+    )
+    joined = before.join(spark.table("news"), before["row"] == spark.table("news")["k"], "full")
+    wanted = joined.where("k IS NULL OR row IS NULL OR p < 400").selectExpr(
+        "coalesce(row, k) AS row", "if(row IS NULL, 'new', name) AS name", "coalesce(p, price) AS p"
+    )
+    sql(
+        "MERGE INTO $ t USING news s ON t.row = s.k WHEN MATCHED AND s.p >= 400 THEN DELETE "
+        "WHEN MATCHED THEN UPDATE SET price = s.p "
+        "WHEN NOT MATCHED THEN INSERT (row, name, price) VALUES (s.k, 'new', s.p)"
+    )
+    assert rows(repo) == {row: (text, cost) for row, text, cost in wanted.collect()}
+    with repo.snapshot() as after:
+        changed = [f"p{n:03}" for n in (*range(201, 267), *range(300, 400))]
+        assert len({after.version(price, row) for row in changed}) == 1
+    assert_sound(repo)
+
+
+def test_a_row_key_may_change_to_one_that_is_free(sql: Sql, repo: Repository) -> None:
+    sql("UPDATE $ SET row = concat('q', row) WHERE row = 'p001'")
+    found = rows(repo)
+    assert "p001" not in found and found["qp001"] == ("name 1", 1.0)
+    assert_sound(repo)
+
+
+# --- What fails -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("statement", "sentence"),
+    [
+        ("UPDATE $ SET row = 'p002' WHERE row = 'p001'", "The row 'p002' of 'products' is there"),
+        (
+            """MERGE INTO $ t USING (SELECT 'p001' k) s ON t.name = s.k
+            WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT (row, name) VALUES (s.k, 'x')""",
+            "The row 'p001' of 'products' is there",
+        ),
+        (
+            """MERGE INTO $ t USING (SELECT * FROM VALUES ('n', 'a'), ('n', 'b') AS v(k, x)) s
+            ON t.row = s.k WHEN MATCHED THEN DELETE
+            WHEN NOT MATCHED THEN INSERT (row, name) VALUES (s.k, s.x)""",
+            "which of the two should win is not defined",
+        ),
+    ],
+)
+def test_what_is_not_defined_is_refused_in_a_sentence_and_nothing_is_written(
+    sql: Sql, repo: Repository, statement: str, sentence: str
+) -> None:
+    before = rows(repo)
+    with pytest.raises(PySparkException) as caught:
+        sql(statement)
+    assert sentence in str(caught.value)
+    assert "Traceback" not in str(caught.value) and 'File "' not in str(caught.value)
+    assert rows(repo) == before
+    assert_sound(repo)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE $ SET note = touched(price)",
+        "DELETE FROM $ WHERE touched(price) = ''",
+        """MERGE INTO $ t USING (SELECT 'p003' k) s ON t.row = s.k AND touched(t.price) = ''
+        WHEN MATCHED THEN UPDATE SET note = 'x'""",
+    ],
+)
+def test_a_row_that_somebody_changes_while_the_statement_runs_fails_it(
+    spark: SparkSession, sql: Sql, repo: Repository, statement: str
+) -> None:
+    """The change comes between Spark's reading and its writing, from a function of the query.
+
+    It is to a column that the statement does not write, except by DELETE.
+    """
+    address = repo.address
+
+    def touched(_: float | None) -> str:
+        with percola.open(address, [shop]) as other, other.transaction() as t:
+            t.set(name, "p003", "theirs")
+        return ""
+
+    spark.udf.register("touched", touched)
+    with pytest.raises(PySparkException) as caught:
+        sql(statement)
+    assert "products['p003'].name was changed at " in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+    assert rows(repo)["p003"] == ("theirs", 3.0)
+    with repo.snapshot() as after:
+        assert [after.get(note, row) for row in rows(repo)] == [None] * 10
+    assert_sound(repo)
+
+
+# --- Who is killed ----------------------------------------------------------------------
+
+MERGE = (
+    "MERGE INTO $ t USING news s ON t.row = s.k WHEN MATCHED AND s.id % 3 = 0 THEN DELETE "
+    "WHEN MATCHED THEN UPDATE SET price = t.price + 1 "
+    "WHEN NOT MATCHED THEN INSERT (row, price) VALUES (s.k, -1)"
+)
+MERGED = {
+    f"p{n:03}": (None, -1.0) if n >= 300 else (f"name {n}", n + (n >= 200))
+    for n in range(400)
+    if n % 3 or n < 200 or n >= 300
+}
+
+
+def merge_and_kill(
+    spark: SparkSession, address: str, victims: Callable[[], list[int]], wait: Wait
+) -> None:
+    """Run the MERGE while a lock stops it in the middle; kill the victims, and let it go on."""
+    catalog = new_catalog(spark, address)
+    reached, go = Path(address + ".reached"), Path(address + ".go")
+
+    def gate(number: int) -> int:
+        reached.touch()
+        wait_in_child(go.exists)
+        return number
+
+    spark.udf.register("gate", gate, "bigint")
+    spark.range(200, 400).selectExpr(
+        "gate(id) AS id", "format_string('p%03d', id) AS k"
+    ).createOrReplaceTempView("news")
+    with percola.open(address, [shop, JOBS]) as repo:
+        fill(repo, 300)
+        before = committed(repo)
+        merging = in_thread(lambda: spark.sql(MERGE.replace("$", f"{catalog}.products")))
+        wait(lambda: merging.done() or reached.exists(), seconds=90, what="Spark's tasks")
+        # Begun after the statement's snapshot, so that its reads do not wait for this lock.
+        blocking = JointTransaction(repo, "blocking", new_run(repo), ["products"])
+        begun = blocking.attempt(0, 0)
+        assert begun is not None
+        begun.write([RowWrites("products", b"p250", {price.key: b"0.0"})])
+        with begun.kept_alive():
+            go.touch()
+
+            def locked() -> bool:
+                return merging.done() or len(locks(repo)) > 20
+
+            wait(locked, seconds=90, what="locks of the MERGE")
+            assert not merging.done(), str(merging.exception())
+            assert kill_all(victims())
+            assert committed(repo) == before, "something was visible before the commit"
+            assert blocking.abort()
+        merging.result(180)
+        assert rows(repo) == MERGED
+        assert_sound(repo)
+
+
+def committed(repo: Repository) -> dict[str, int]:
+    """The newest commit_ts of each cell, whatever is locked: a reader would wait for the locks."""
+    return {
+        str(cell): max(ts for ts, raw in records if decode_write(raw).op is not Op.ROLLBACK)
+        for cell, records in scan_writes(repo.context.store, "products", limit=10_000)[0]
+    }
+
+
+def locks(repo: Repository) -> list[object]:
+    return list(walk_kind(repo.context.store, Kind.LOCK, "products"))
+
+
+def test_a_merge_whose_python_workers_are_killed_is_there_once(
+    spark: SparkSession, repo: Repository, wait_until: Wait
+) -> None:
+    merge_and_kill(spark, repo.address, lambda: python_workers(spark), wait_until)
+
+
+def on_a_cluster(pipe: Connection, address: str) -> None:
+    """In another process, which has a Spark of its own: one with executors to kill."""
+    os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    config = QUICK_EXECUTORS | EXACT_STATUS | catalog_settings({})
+    with spark_session("local-cluster[2,1,1024]", app="kills", config=config) as spark:
+        gateway = spark.sparkContext._gateway
+        assert gateway is not None
+
+        def executors() -> list[int]:
+            return [pid for pid in children(gateway.proc.pid) if b"ExecutorBackend" in command(pid)]
+
+        merge_and_kill(spark, address, executors, wait_in_child)
+    say(pipe, "merged")
+
+
+def command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)  # A cluster of three JVMs starts, and two of them twice.
+def test_a_merge_whose_executors_are_killed_is_there_once(
+    repo: Repository, java_home: Path
+) -> None:
+    with Child(on_a_cluster, repo.address) as child:
+        assert child.speaks_within(600)
+        assert child.hear() == "merged"
