@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from percola.cells import Cell, Kind
+from percola.cells import MAX_TS, Cell, Kind
 from percola.errors import CommitUnknownError, ConflictError, OutcomeUnknownError
 from percola.store.base import Condition, RowMutation
 from percola.transactions import retry
+from percola.transactions.jobs import Attempt
 from percola.transactions.lock_resolver import ROLLED_BACK
 from percola.transactions.transaction import Transaction
 from percola.transactions.two_phase import TwoPhaseCommit
@@ -16,6 +17,7 @@ from tests.simulation.mutants.mutant import TWO_PHASE, Collection, Seams
 from tests.simulation.mutants.workloads import Tallies
 from tests.simulation.workloads.appends import Appends
 from tests.simulation.workloads.bank import Bank
+from tests.simulation.workloads.joint import Joint
 from tests.simulation.workloads.register import Register
 
 OUTCOMES = Collection()
@@ -107,3 +109,13 @@ def retry_replays_writes(seams: Seams) -> None:
             return value
 
         return original(replay, begin, clock, random_, attempts)
+
+
+@OUTCOMES.mutant("joint-write-from-its-own-start", "P13", Joint)
+def joint_write_from_its_own_start(seams: Seams) -> None:
+    """A job that has read the rows it writes checks them from its attempt's start_ts on: what was
+    written between its reading and that is lost."""
+
+    @seams.replaces(Attempt, "_unwritten")
+    def unwritten(original: Any, self: Any, one: Any, column: bytes) -> Any:
+        yield Condition(False, Kind.WRITE, column, self._newest, MAX_TS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from percola import PercolaError, Repository, Table, TransientError
+from percola import PercolaError, Repository, Table, Transaction, TransientError
 from percola.errors import CommitUnknownError, RetriesExhaustedError, StoreError
 from percola.testing.simulation import Client, Simulation, Sizes, Workload
 from percola.transactions.jobs import JOBS, JointError, JointTransaction, Part, RowWrites, new_run
@@ -15,6 +15,8 @@ title = docs.column("title", str, observed=True)
 
 JOINED = "a joint transaction committed"
 UNDONE = "a joint transaction was given up"
+NAMES = "names"
+"""A row to which jobs and others add their names, so that a lost change is seen."""
 
 
 @dataclass
@@ -23,6 +25,7 @@ class Job:
 
     Attributes:
         parts: what attempts have reported, by partition.
+        read_at: the timestamp at which it reads the rows that it writes; None: it writes blindly.
         acknowledged: the commit_ts that somebody was told.
         aborted: whether somebody was told that it has not committed.
     """
@@ -30,6 +33,7 @@ class Job:
     name: str
     run: int
     partitions: int
+    read_at: int | None = None
     parts: dict[int, Part] = field(default_factory=dict)
     tries: dict[int, int] = field(default_factory=dict)
     acknowledged: int | None = None
@@ -54,12 +58,16 @@ class Joint(Workload):
         super().__init__(simulation)
         self.jobs: list[Job] = []
         self.attempts = 0
+        # Who was told that its name has been added to the row NAMES.
+        self.added: list[str] = []
 
     def turn(self, client: Client, number: int) -> None:
         draw = client.rng.random()
         try:
-            if draw < 0.15:
+            if draw < 0.1:
                 self.write_beside(client, number)
+            elif draw < 0.15:
+                self.add_beside(client, number)
             elif draw < 0.3:
                 self.read_all(client)
             else:
@@ -73,6 +81,15 @@ class Joint(Workload):
         row = f"shared {client.rng.randrange(self.size('shared'))}"
         client.repo.run(lambda t: t.set(title, row, f"{client.process.name}/{number}"), attempts=3)
 
+    def add_beside(self, client: Client, number: int) -> None:
+        who = f"{client.process.name}/{number}".replace(" ", "-")
+
+        def add(t: Transaction) -> None:
+            t.set(title, NAMES, f"{t.get(title, NAMES) or ''} {who}")
+
+        client.repo.run(add, attempts=3)
+        self.added.append(who)
+
     def read_all(self, client: Client) -> None:
         job = client.rng.choice(self.jobs) if self.jobs else None
         if job is not None:
@@ -84,7 +101,13 @@ class Joint(Workload):
         """The next thing that the scheduler would have somebody do."""
         job = self.current(client)
         joint = JointTransaction(
-            client.repo, job.name, job.run, ["docs"], ttl_seconds=1.0, timeout=0.3
+            client.repo,
+            job.name,
+            job.run,
+            ["docs"],
+            ttl_seconds=1.0,
+            timeout=0.3,
+            read_at=job.read_at,
         )
         missing = [one for one in range(job.partitions) if one not in job.parts]
         # Now and then a partition that is done is tried once more, as speculation does.
@@ -97,6 +120,8 @@ class Joint(Workload):
             try:
                 job.acknowledged = joint.commit(list(job.parts.values()))
                 self.simulation.world.sightings[JOINED] += 1
+                if job.read_at is not None:
+                    self.added.append(str(job.run))
             except JointError:
                 self.simulation.world.sightings[UNDONE] += 1
                 raise
@@ -108,7 +133,9 @@ class Joint(Workload):
             again = self.jobs and self.jobs[-1].aborted and client.rng.random() < 0.5
             name = self.jobs[-1].name if again else f"job {len(self.jobs)}"
             run = new_run(client.repo)
-            self.jobs.append(Job(name, run, self.size("partitions")))
+            reads = client.rng.random() < 0.4
+            read_at = client.repo.snapshot().start_ts if reads else None
+            self.jobs.append(Job(name, run, self.size("partitions"), read_at))
         return self.jobs[-1]
 
     def attempt(self, client: Client, job: Job, joint: JointTransaction, partition: int) -> None:
@@ -118,10 +145,17 @@ class Joint(Workload):
         if attempt is None:
             job.over = True
             return
-        for row in [*job.rows(partition), f"shared {partition}"]:
+        rows = job.rows(partition)
+        if job.read_at is None:
+            rows.append(f"shared {partition}")
+        for row in rows:
             attempt.write([RowWrites("docs", row.encode(), {title.key: b"%d" % job.run})])
             if client.rng.random() < 0.2:
                 client.think(0.2)
+        if job.read_at is not None and partition == 0:
+            with client.repo.snapshot(job.read_at) as snapshot:
+                names = f"{snapshot.get(title, NAMES) or ''} {job.run}"
+            attempt.write([RowWrites("docs", NAMES.encode(), {title.key: names.encode()})])
         job.parts[partition] = attempt.finish()
 
     def check_whole(self, job: Job, found: list[str | None], who: str) -> None:
@@ -135,6 +169,12 @@ class Joint(Workload):
 
     def at_rest(self, repo: Repository) -> None:
         now = repo.snapshot()
+        names = (now.get(title, NAMES) or "").split()
+        if missing := [one for one in self.added if one not in names]:
+            self.violate(
+                f"{NAMES!r} has {names}, without {missing}, who were told that they are in it.",
+                (title, NAMES),
+            )
         for job in self.jobs:
             cells = [(title, row) for row in job.all_rows()]
             found = now.get_many(cells)

@@ -35,8 +35,9 @@ P11     One-step commits respect locks; nothing is committed in one step here bu
         "running", which is an ordinary transaction.
 P12     A job's locks keep the safe point below its start timestamps. It is checked, for the oldest
         one, after everything is locked.
-P13     What is retried is the attempt, with a new start_ts, from Spark's rows, which it has not
-        read here: there is nothing in it that could be out of date.
+P13     What is retried is the attempt, with a new start_ts, from Spark's rows. If the job has not
+        read what it writes, nothing in them can be out of date. If it has, at `read_at`, no cell
+        may have been written since then, rather than since the attempt's start_ts.
 P14     A primary is a cell of its own, whatever is written, so it is chosen before the write set is
         final; `percola.transactions.jobs.attempt` says who waits for whom.
 
