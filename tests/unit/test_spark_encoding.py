@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -34,6 +33,7 @@ from percola.spark.columns import chosen, to_batch
 from percola.spark.encoding import Encoder
 from percola.spark.options import Options
 from percola.spark.stream.sink import stream_writer
+from percola.spark.versions import arrow_schema
 from percola.spark.write.plan import writer
 from percola.store.base import Limits
 from percola.transactions.jobs import JOBS, RowWrites
@@ -88,7 +88,7 @@ def encode(
     kinds: str, rows: list[tuple[Any, ...]], table: Table[Any] = docs, **more: Any
 ) -> list[RowWrites]:
     schema = struct(kinds)
-    arrow = to_arrow_schema(schema, timezone="UTC")
+    arrow = arrow_schema(schema)
     batch = pa.RecordBatch.from_pylist(
         [dict(zip(schema.names, row, strict=True)) for row in rows], arrow
     )
@@ -175,7 +175,7 @@ def test_nulls_leave_alone_or_delete_and_the_delete_column_clears() -> None:
 def test_a_slice_of_a_batch_is_encoded_as_what_it_is() -> None:
     schema = struct("row string, links map<string,string>")
     rows = [{"row": f"r{n}", "links": [(f"q{n}", str(n))] * (n % 2)} for n in range(10)]
-    batch = pa.RecordBatch.from_pylist(rows, to_arrow_schema(schema)).slice(3, 4)
+    batch = pa.RecordBatch.from_pylist(rows, arrow_schema(schema)).slice(3, 4)
     found = Encoder(docs, schema, "row").encode(batch)
     assert found == [
         RowWrites("docs", b"r%d" % n, {b"links:q%d" % n: b"%d" % n} if n % 2 else {})

@@ -20,7 +20,6 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     ByteType,
@@ -69,6 +68,7 @@ from percola.spark.read.family_rows import long_fields, long_rows
 from percola.spark.read.filters import row_ranges_of
 from percola.spark.read.snapshot import _bounds
 from percola.spark.types import reads, type_of, writes
+from percola.spark.versions import arrow_schema
 
 NOON = datetime.datetime(2010, 10, 4, 12)  # noqa: DTZ001
 
@@ -241,7 +241,7 @@ def test_a_column_is_not_read_as_a_narrower_type(codec: Codec[Any], narrow: Data
 
 
 def batch(schema: StructType, *rows: tuple[Any, ...]) -> pa.RecordBatch:
-    arrow = to_arrow_schema(schema, timezone="UTC")
+    arrow = arrow_schema(schema)
     lines = [dict(zip(schema.names, row, strict=True)) for row in rows]
     return pa.RecordBatch.from_pylist(lines, arrow)
 

@@ -28,7 +28,6 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, MapType, StringType, StructField, StructType
 
 from percola.cells import Cell
@@ -46,6 +45,7 @@ from percola.spark.types import (
     type_of,
     writes,
 )
+from percola.spark.versions import arrow_schema
 
 ROW: Final = "row"
 """The default name of the Spark column with the row's key; the option rowColumn changes it."""
@@ -259,7 +259,7 @@ def _chosen_field(
 
 def schema_of(columns: Iterable[Chosen]) -> pa.Schema:
     """The Arrow schema of the columns, exactly as Spark expects it of a reader's batches."""
-    return to_arrow_schema(StructType([one.field for one in columns]), timezone="UTC")
+    return arrow_schema(StructType([one.field for one in columns]))
 
 
 def to_batch(columns: Sequence[Chosen], rows: Rows) -> pa.RecordBatch:

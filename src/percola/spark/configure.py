@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 from pyspark.sql import SparkSession
 
 from percola.spark.catalog import JARS, catalog_settings
+from percola.spark.versions import check_version
 
 B = TypeVar("B", SparkSession.Builder, SparkSession)
 
@@ -35,8 +36,9 @@ def configure(target: B, *, catalogs: Mapping[str, str] | None = None) -> B:
         catalogs: catalogs for Spark SQL: their names, and the addresses of their repositories.
 
     Returns `target`. Raises CatalogJarMissingError if catalogs are given and their jar has not
-    been built, ValueError for an invalid catalog name.
+    been built, ValueError for an invalid catalog name, SparkTooOldError for a PySpark before 4.1.
     """
+    check_version()
     settings = SETTINGS | (catalog_settings(catalogs) if catalogs else {})
     jar = settings.pop(JARS, None)
     if isinstance(target, SparkSession.Builder):

@@ -18,6 +18,7 @@ from percola import ConflictingOptionsError, Repository, Table
 from percola.connect.address import is_memory, portable
 from percola.spark.chunks import CHUNK_BYTES, CHUNK_ROWS
 from percola.spark.columns import ROW
+from percola.spark.versions import check_read_limits
 
 READ: Final = "spark.read"
 WRITE: Final = "df.write"
@@ -156,7 +157,8 @@ class Options:
     Args:
         given: by name, in any case, as Spark passes them.
 
-    Raises ConflictingOptionsError, NotARepositoryError for an address of another kind.
+    Raises ConflictingOptionsError, NotARepositoryError for an address of another kind,
+    SparkTooOldError for an option that the installed PySpark cannot follow.
 
     Attributes:
         address: where the repository is, the same in every process of this machine.
@@ -178,6 +180,12 @@ class Options:
                 raise ConflictingOptionsError(
                     f"The option {option.name} {error}: {text!r}."
                 ) from None
+        if "maxRowsPerTrigger" in self:
+            check_read_limits(
+                "The option maxRowsPerTrigger",
+                "leave it out, and each micro-batch takes all changes that there are; with a "
+                "shorter trigger(processingTime=…) these are fewer.",
+            )
         path = self["path"]
         if path is None:
             raise ConflictingOptionsError(

@@ -27,6 +27,7 @@ from pyspark.sql.types import StructType
 from percola.errors import PercolaError
 from percola.spark.options import OF_STREAMS, READ, READ_STREAM, WRITE, WRITE_STREAM, Options
 from percola.spark.sentences import FailedReader, errors_are_sentences
+from percola.spark.versions import check_version
 
 
 class PercolaDataSource(DataSource):
@@ -34,7 +35,7 @@ class PercolaDataSource(DataSource):
 
     Raises, when the frame is created: ConflictingOptionsError, NotARepositoryError,
     UnknownTableError, UsageError for a snapshot in the future, and SnapshotTooOldError for one
-    below the safe point.
+    below the safe point; SparkTooOldError where the installed PySpark lacks what the options need.
 
     Attributes:
         snapshot_ts: the timestamp at which a frame of `spark.read` reads the table.
@@ -44,6 +45,7 @@ class PercolaDataSource(DataSource):
     @errors_are_sentences
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
+        check_version()
         # Spark loads this module even where the source is not used: import the rest late.
         from percola.spark.catalog.describe import describe, is_question
         from percola.spark.read.snapshot import snapshot_timestamp

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from percola import Family, SchemaError, UnknownColumnError, WrongTypeError
 from percola.cells import Cell
 from percola.spark.columns import cells_array, row_array
 from percola.spark.types import reads, row_codec, row_type, type_of
+from percola.spark.versions import arrow_schema
 
 QUALIFIER: Final = "qualifier"
 VALUE: Final = "value"
@@ -44,7 +44,7 @@ class LongRows:
     def batch(self, cells: Sequence[tuple[Cell, bytes]]) -> pa.RecordBatch:
         """The cells with their encoded values as an Arrow batch; WrongTypeError names one."""
         skip = len(self.family.prefix)
-        arrow = to_arrow_schema(self.schema, timezone="UTC")
+        arrow = arrow_schema(self.schema)
         arrays = []
         for field, spark in zip(arrow, self.schema, strict=True):
             if field.name == self.row_name:

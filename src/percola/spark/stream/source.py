@@ -28,13 +28,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import ArrayType, DataType, LongType, StringType, StructField, StructType
 
 from percola import (
@@ -53,6 +46,7 @@ from percola.spark.options import Options
 from percola.spark.partitioning import row_ranges
 from percola.spark.sentences import errors_are_sentences
 from percola.spark.stream.ranges import change_ranges
+from percola.spark.versions import READ_LIMITS, arrow_schema
 
 COMMIT_TS: Final = "commit_ts"
 CHANGED: Final = "changed"
@@ -141,19 +135,26 @@ class Position:
         stream: the stream's name.
         after: during the first reading of the table, the last row that has been read; else None.
         initial: whether the stream has not begun: another attempt may begin elsewhere.
+        since: where the first batch begins that ends here, if its start is `initial`; None if it is
+            empty.
     """
 
     ts: int
     stream: str
     after: bytes | None = None
     initial: bool = False
+    since: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The offset as Spark stores it in its checkpoint."""
         if self.after is not None:
             return {"snapshot": self.ts, "after": self.after.hex(), "stream": self.stream}
         said: dict[str, Any] = {"ts": self.ts, "stream": self.stream}
-        return {**said, "initial": True} if self.initial else said
+        if self.initial:
+            said["initial"] = True
+        if self.since is not None:
+            said["since"] = self.since
+        return said
 
     @classmethod
     def of(cls, offset: dict[str, Any]) -> Position:
@@ -162,7 +163,13 @@ class Position:
             stream = str(offset["stream"])
             if "snapshot" in offset:
                 return cls(int(offset["snapshot"]), stream, bytes.fromhex(offset["after"]))
-            return cls(int(offset["ts"]), stream, initial=bool(offset.get("initial")))
+            beginning = offset.get("since")
+            return cls(
+                int(offset["ts"]),
+                stream,
+                initial=bool(offset.get("initial")),
+                since=None if beginning is None else int(beginning),
+            )
         except (KeyError, TypeError, ValueError):
             raise UsageError(
                 f"The checkpoint has an offset {offset!r}, which is none of Percola's: it is of "
@@ -209,11 +216,20 @@ def stream_reader(options: Options, schema: StructType) -> DataSourceStreamReade
         owned = _owned(table, schema, options)
         others = [field for field in schema if field.name not in owned]
         columns = chosen(table, StructType(others), None, options.row_column) if others else []
-        return FeedReader(options, schema, columns)
+    if READ_LIMITS:
+        from percola.spark.stream.limited import LimitedFeedReader
+
+        return LimitedFeedReader(options, schema, columns)
+    from percola.spark.stream.unlimited import UnlimitedFeedReader
+
+    return UnlimitedFeedReader(options, schema, columns)
 
 
-class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the feed of a table. One lives in the driver's helper process as long as the query."""
+class FeedReader(DataSourceStreamReader):
+    """Reads the feed of a table. One lives in the driver's helper process as long as the query.
+
+    `latestOffset` is for the classes of `stream/limited.py` and `stream/unlimited.py`.
+    """
 
     def __init__(self, options: Options, schema: StructType, columns: Sequence[Chosen]) -> None:
         self._options = options
@@ -234,50 +250,38 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @errors_are_sentences
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a stream without a checkpoint begins."""
+        return self._start(self._beginning()).to_json()
+
+    def _start(self, position: Position) -> Position:
+        """Hold the position at which a stream begins; raise an error if it cannot begin there."""
+        self._check(position)
+        self._hold(position)
+        return position
+
+    def _beginning(self) -> Position:
         repository, table = self._repository(), self._table_name
         beginning = self._options["startingTimestamp"]
         stream = f"stream/{table}/{uuid.uuid4().hex[:16]}"
         if isinstance(beginning, int):
-            position = Position(beginning, stream)
-        elif beginning == "earliest":
-            position = Position(since(repository, table), stream, initial=True)
-        else:
-            now, first = self._find_settled(), since(repository, table)
-            if now < first:
-                # The feed is new, and transactions in flight began before it.
-                now = self._settled = settle(repository, table, first)
-            whole = beginning is None
-            position = Position(now, stream, b"" if whole else None, initial=not whole)
-        self._check(position)
-        self._hold(position)
-        return position.to_json()
+            return Position(beginning, stream)
+        if beginning == "earliest":
+            return Position(since(repository, table), stream, initial=True)
+        now, first = self._find_settled(), since(repository, table)
+        if now < first:
+            # The feed is new, and transactions in flight began before it.
+            now = self._settled = settle(repository, table, first)
+        whole = beginning is None
+        return Position(now, stream, b"" if whole else None, initial=not whole)
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """The option maxRowsPerTrigger."""
-        most = self._options.count("maxRowsPerTrigger")
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the end of this run: later commits are left to the next one."""
-        self._target = self._find_settled()
-
-    @errors_are_sentences
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """The end of a batch that begins at `start`.
-
-        Timestamps are never split, so the changes of one may exceed `limit`.
-        """
-        position = Position.of(start)
-        self._check(position)
-        # The batch that ends at `start` has been committed. It may be the last one of a run.
-        self._hold(position, last=self._target is not None and position.ts >= self._target)
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+    def _next_position(self, position: Position, most: int | None) -> Position:
+        """The end of a batch that begins at the position and has at most about `most` rows."""
         if position.after is not None:
-            return self._further_row(position, position.after, most).to_json()
+            return self._further_row(position, position.after, most)
         if position.initial:
             # An empty batch, which stores the timestamp in the checkpoint.
-            return replace(position, initial=False).to_json()
-        return replace(position, ts=self._further_ts(position.ts, most)).to_json()
+            return replace(position, initial=False)
+        ts = self._further_ts(position.ts, most)
+        return position if ts == position.ts else replace(position, ts=ts, since=None)
 
     def _further_row(self, position: Position, after: bytes, most: int | None) -> Position:
         if most is not None:
@@ -356,6 +360,8 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         repository, table = self._repository(), self._table_name
         store = repository.context.store
         most = self._options.count("partitions")
+        if first.initial and last.since is not None:
+            first = Position(last.since, last.stream)
         self._check(first if first.after is None else last)
         if first.after is not None:
             # At the end's timestamp: the start may be from another attempt.
@@ -472,7 +478,7 @@ def _wanted(columns: Sequence[Chosen]) -> list[tuple[bytes, bool]]:
 def _converter(
     schema: StructType, columns: Sequence[Chosen]
 ) -> Callable[[list[RowImage]], pa.RecordBatch]:
-    arrow = to_arrow_schema(schema, timezone="UTC")
+    arrow = arrow_schema(schema)
     by_name = {one.name: one for one in columns}
 
     def convert(rows: list[RowImage]) -> pa.RecordBatch:
