@@ -18,6 +18,7 @@ NEEDS: Final = {
     "bigtable": "Google's emulator of Bigtable",
     "browser": "Chromium and its driver",
     "hbase": "the jars of HBase",
+    "index": "a package index that has other versions of PySpark",
     "java": "Java 17 or later, for Spark and ZooKeeper",
     "javac": "a Java compiler, for the catalog's jar",
     "kerberos": "the jars of a Kerberos server, and those of HBase",
