@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from percola.observers.observer import Observer, observer
     from percola.observers.rerun import Rerun, rerun
     from percola.observers.worker import Worker, WorkerOptions
+    from percola.paused import PausedObserver
     from percola.repository import Repository, create, open, transactional
     from percola.schema import Column, Family, Schema, Table, WeakColumn
     from percola.transactions.row import Row
@@ -95,6 +96,7 @@ __all__ = [
     "ObserverMismatchError",
     "ObserverTimeoutError",
     "OutcomeUnknownError",
+    "PausedObserver",
     "PercolaError",
     "Repository",
     "RepositoryClosedError",
@@ -145,6 +147,7 @@ _MODULES: Final = {
     "percola.observers.observer": ("Observer", "observer"),
     "percola.observers.rerun": ("Rerun", "rerun"),
     "percola.observers.worker": ("Worker", "WorkerOptions"),
+    "percola.paused": ("PausedObserver",),
     "percola.repository": ("Repository", "create", "open", "transactional"),
     "percola.schema": ("Column", "Family", "Schema", "Table", "WeakColumn"),
     "percola.transactions.row": ("Row",),

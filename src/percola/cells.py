@@ -351,6 +351,10 @@ class Attempts(NamedTuple):
     due_ms: int | None
 
 
+HANDLED: Final = Attempts(0, 0)
+"""The record of an observer that has handled the change, while another one is paused."""
+
+
 def encode_attempts(attempts: Mapping[str, Attempts]) -> bytes:
     """Failed attempts by the observer's name, as the value of a notify entry."""
     return json.dumps(attempts, separators=(",", ":")).encode()

@@ -35,6 +35,7 @@ from percola.cells import (
     failed_column,
 )
 from percola.connect.local import FORMAT
+from percola.paused import PausedObserver
 from percola.repository import Repository
 from percola.schema import Column, R, Table, WeakColumn
 from percola.store.base import Condition, Delete, Put, RowMutation
@@ -324,6 +325,7 @@ class Status:
         dead_locks: how many of them by processes that have ended.
         notifications: how many cells are dirty, by column (`table.column`).
         failures: how many changes are dead-lettered.
+        paused: the observers that are paused.
     """
 
     address: str
@@ -338,6 +340,7 @@ class Status:
     dead_locks: int
     notifications: Mapping[str, int]
     failures: int
+    paused: tuple[PausedObserver, ...]
 
 
 def processes(repo: Repository) -> list[Process]:
@@ -368,6 +371,7 @@ def status(repo: Repository) -> Status:
         held.count(False),
         dict(dirty),
         sum(1 for _ in failures(repo)),
+        tuple(repo.paused_observers()),
     )
 
 

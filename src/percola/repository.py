@@ -19,12 +19,13 @@ import os
 import random
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
+from percola import paused as pauses
 from percola.catalog import columns_of, create_schema, has_schema, keep_feeds, reconcile
 from percola.cells import Cell, Kind, Op, decode_write
 from percola.clock import Clock
@@ -44,6 +45,7 @@ from percola.gc.retention_holds import RETENTION, RetentionHold
 from percola.gc.time_log import CommitTimes, Moment
 from percola.oracle.base import Oracle
 from percola.oracle.embedded import EmbeddedOracle
+from percola.paused import NamedObserver, PausedObserver
 from percola.platform import fork_safety as forks
 from percola.schema import Column, R, Schema, Table
 from percola.store.base import OneStepStore, Store
@@ -288,6 +290,62 @@ class Repository:
         if not isinstance(depth, int) or depth < 1:
             raise ConflictingOptionsError(f"A depth of {depth!r} is not a number from 1.")
         answered.wait_answered(context, commit_ts, timeout=timeout, depth=depth)
+
+    def pause_observer(self, observer: str | NamedObserver, *, reason: str = "") -> PausedObserver:
+        """Have no worker begin a run of an observer, in any process, until it is resumed.
+
+        It takes effect within a second or two; runs that have begun end as usual. The changes of
+        its columns wait, and nothing is lost. Other observers go on, also those of the same
+        columns. It stays paused when programs end, and is so in a backup and a copy. Pausing it
+        once more replaces the reason, if one is given.
+
+        Args:
+            observer: the observer; or its name, if a live worker runs it or it is paused already:
+                nothing else in a repository knows the names of observers.
+            reason: shown to operators and logged by workers; up to 1,000 characters.
+
+        Returns what is paused. Raises UsageError for a name that no live worker runs, the errors of
+        a schema without the observer's columns, ConflictingOptionsError for a long reason, and
+        StoreError.
+        """
+        context = self.context
+        if isinstance(observer, str):
+            name, columns = observer, self._columns_of(observer)
+        else:
+            name = observer.name
+            for column in observer.columns:
+                self.table(column.table.name).resolve(column.name)
+            columns = [f"{column.table.name}.{column.name}" for column in observer.columns]
+        pauses.pause(context.store, self._clock, name, columns, reason)
+        context.wake()
+        return pauses.paused_observers(context.store)[name]
+
+    def _columns_of(self, name: str) -> Sequence[str]:
+        paused = pauses.paused_observers(self.context.store)
+        if name in paused:
+            return paused[name].columns
+        announced = pauses.announced_observers(self.context.coordination)
+        if name not in announced:
+            raise UsageError(
+                f"No live worker runs an observer named {name!r}, so it was not paused. Start one, "
+                "or give the observer itself (MODULE:NAME). Observers of live workers: "
+                f"{', '.join(announced) or 'none'}."
+            )
+        return announced[name]
+
+    def resume_observer(self, observer: str | NamedObserver) -> PausedObserver:
+        """Resume a paused observer: workers run it on all changes that wait, within seconds.
+
+        Returns what was paused. Raises UsageError if it is not paused, and StoreError.
+        """
+        name = observer if isinstance(observer, str) else observer.name
+        resumed = pauses.resume(self.context.store, name)
+        self.context.wake()
+        return resumed
+
+    def paused_observers(self) -> list[PausedObserver]:
+        """The paused observers, in order of their names. Raises StoreError."""
+        return list(pauses.paused_observers(self.context.store).values())
 
     def dead_lettered(self) -> int:
         """The number of dead-lettered changes, which wait for an operator."""

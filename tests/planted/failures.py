@@ -53,7 +53,7 @@ PLANTED = [
         "mark-alone-is-believed",
         "A change passes for dead-lettered by its notify entry, though no `failed` entry tells it.",
         file="src/percola/observers/failures.py",
-        old="return bool(self._context.store.entries(failed, Kind.FAILED, dirty.newest, MAX_TS))",
+        old="return bool(store.entries(failed, Kind.FAILED, dirty.newest, MAX_TS))",
         new="return bool(failed)",
         tests=[_ATTEMPTS + "test_n5_a_mark_without_the_failed_entry_is_not_believed"],
     ),

@@ -36,6 +36,7 @@ LAYERS: Final = {
         ("coordination.zookeeper",),
         ("oracle",),
         ("catalog",),
+        ("paused",),
         ("transactions",),
         ("gc",),
         ("connect",),

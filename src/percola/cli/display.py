@@ -277,6 +277,30 @@ def print_notifications(
         out.print(f"  … and {total - len(cells):,} more")
 
 
+def print_observers(observers: Sequence[Mapping[str, Any]]) -> None:
+    """Print observers, the processes that run them, and whether they are paused."""
+    if not observers:
+        say("No live worker runs an observer, and none is paused.")
+        return
+    grid = _grid("observer", "columns", "dirty cells", "processes", "state")
+    grid.columns[2].justify = "right"
+    for one in observers:
+        pids = ", ".join(map(str, one["pids"]))
+        state = Text("paused", style="yellow") if one["paused"] else Text("runs" if pids else "")
+        if one["paused"]:
+            reason = one["paused"]["reason"]
+            state.append(f" {_ago(one['paused']['since_ms'])}", "none")
+            state.append(f": {printable(reason)}" if reason else "", "none")
+        grid.add_row(
+            one["name"],
+            ", ".join(one["columns"]),
+            f"{one['dirty']:,}",
+            pids or "no live worker",
+            state,
+        )
+    console().print(grid)
+
+
 def print_failures(failures: Iterable[Failure], schema: Schema, *, traceback: bool) -> None:
     """Print which changes were dead-lettered for which observers, and why."""
     out = console()
@@ -326,6 +350,9 @@ def print_status(status: Status) -> None:
     if status.failures:
         dead_lettered.append("  (percola failed)", "none")
     facts.add_row("dead-lettered", dead_lettered)
+    if status.paused:
+        paused = Text(", ".join(one.name for one in status.paused), style="yellow")
+        facts.add_row("paused", paused.append("  (percola observers)", "none"))
     facts.add_row("processes", _describe_processes(status.processes))
     out.print(facts)
     out.print()

@@ -163,6 +163,7 @@ def status_json(status: Status) -> dict[str, Any]:
         "dead_locks": status.dead_locks,
         "notifications": dict(status.notifications),
         "failures": status.failures,
+        "paused": [one.name for one in status.paused],
     }
 
 

@@ -1,20 +1,25 @@
-"""§2.4: `rerun`: marks rows dirty, so that workers run an observer over rows that are there."""
+"""§2.4: what operators do with one observer: `rerun` and `observers`.
+
+`rerun` marks rows dirty, so that workers run an observer over rows that are there. `observers`
+lists, pauses and resumes observers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import click
 
 from percola.cli import arguments, display
-from percola.cli.session import Session, common
+from percola.cli.session import ListByDefault, Session, common
 from percola.errors import UsageError
 from percola.inspection import processes
 from percola.observers import loading as targets
-from percola.observers.observer import ObservedColumn
+from percola.observers.observer import ObservedColumn, Observer
 from percola.observers.rerun import Rerun, rerun_named
+from percola.paused import PausedObserver, announced_observers
 from percola.repository import Repository
 
 
@@ -86,37 +91,124 @@ def _opened(
 ) -> Iterator[tuple[Repository, str, list[ObservedColumn[Any]]]]:
     """The repository, and the name and columns of the observer."""
     if ":" in target:
-        with targets.opened(session.where(), target) as (repo, observers):
-            if len(observers) != 1:
-                names = ", ".join(one.name for one in observers) or "none"
-                raise UsageError(
-                    f"{target} gives several observers ({names}): name one of them, as "
-                    "MODULE:NAME of the observer itself, or by its name while a worker runs it."
-                    if observers
-                    else f"{target} gives no observer."
-                )
-            yield repo, observers[0].name, list(observers[0].columns)
+        with _loaded(session, target) as (repo, one):
+            yield repo, one.name, list(one.columns)
     else:
         with session.open() as repo:
             yield repo, target, _columns_of(repo, target)
 
 
+@contextmanager
+def _loaded(session: Session, target: str) -> Iterator[tuple[Repository, Observer[Any]]]:
+    """The repository, and the only observer that MODULE:NAME gives."""
+    with targets.opened(session.where(), target) as (repo, found):
+        if len(found) != 1:
+            names = ", ".join(one.name for one in found) or "none"
+            raise UsageError(
+                f"{target} gives several observers ({names}): name one of them, as "
+                "MODULE:NAME of the observer itself, or by its name while a worker runs it."
+                if found
+                else f"{target} gives no observer."
+            )
+        yield repo, found[0]
+
+
 def _columns_of(repo: Repository, name: str) -> list[ObservedColumn[Any]]:
     """The columns that an observer of a live worker observes."""
-    announced: dict[str, set[str]] = {}
-    for process in processes(repo):
-        for column, labels in process.observers.items():
-            for label in labels:
-                # The label of an observer of several columns lists them.
-                announced.setdefault(label.partition("(")[0], set()).add(column)
+    announced = announced_observers(repo.context.coordination)
     if name not in announced:
-        running = ", ".join(sorted(announced)) or "none"
+        running = ", ".join(announced) or "none"
         raise UsageError(
             f"No live worker runs an observer named {name!r}. Start one, or name the observer as "
             f"MODULE:NAME. Observers of live workers: {running}."
         )
     found: list[ObservedColumn[Any]] = []
-    for column in sorted(announced[name]):
+    for column in announced[name]:
         table, _, short = column.partition(".")
         found.append(repo.table(table).resolve(short))
     return found
+
+
+# --- Pausing ----------------------------------------------------------------------------
+
+
+@click.group(cls=ListByDefault)
+@common
+def observers() -> None:
+    """List, pause or resume observers."""
+
+
+@observers.command("list")
+@common
+@click.pass_obj
+def observers_list(session: Session) -> None:
+    """List the observers that live workers run, and those that are paused.
+
+    Each with its columns, the processes that run it, and how many cells of its columns are dirty.
+    """
+    with session.open() as repo:
+        columns = announced_observers(repo.context.coordination)
+        paused = {one.name: one for one in repo.paused_observers()}
+        columns |= {name: list(one.columns) for name, one in paused.items() if name not in columns}
+        live, dirty = processes(repo), repo.pending()
+    found = [
+        {
+            "name": name,
+            "columns": observed,
+            "pids": sorted(one.pid for one in live if _runs(one.observers, name)),
+            "dirty": sum(dirty.get(column, 0) for column in observed),
+            "paused": _paused_json(paused[name]) if name in paused else None,
+        }
+        for name, observed in sorted(columns.items())
+    ]
+    if session.json:
+        session.show({"observers": found}, "")
+    else:
+        display.print_observers(found)
+
+
+def _runs(by_column: Mapping[str, list[str]], name: str) -> bool:
+    return any(label.partition("(")[0] == name for labels in by_column.values() for label in labels)
+
+
+@observers.command("pause")
+@click.argument("observer")
+@click.option("--reason", default="", metavar="TEXT", help="Why, for operators and workers' logs.")
+@common
+@click.pass_obj
+def observers_pause(session: Session, observer: str, reason: str) -> None:
+    """Have no worker begin a run of an observer until it is resumed.
+
+    OBSERVER is the name of an observer that a live worker runs, or MODULE:NAME. All workers notice
+    it within a second or two; runs that have begun end as usual. The changes of its columns wait,
+    and the other observers go on. It stays paused when its workers are restarted.
+    """
+    if ":" in observer:
+        with _loaded(session, observer) as (repo, one):
+            paused = repo.pause_observer(one, reason=reason)
+    else:
+        with session.open() as repo:
+            paused = repo.pause_observer(observer, reason=reason)
+    session.show(
+        {"observer": paused.name, "columns": list(paused.columns), "paused": _paused_json(paused)},
+        f"Paused {paused.name}: workers begin no more runs of it within two seconds, and its "
+        f"changes wait. 'percola observers resume {paused.name}' resumes it.",
+    )
+
+
+@observers.command("resume")
+@click.argument("name")
+@common
+@click.pass_obj
+def observers_resume(session: Session, name: str) -> None:
+    """Resume a paused observer: workers run it on all changes that wait."""
+    with session.open() as repo:
+        resumed = repo.resume_observer(name)
+    session.show(
+        {"observer": resumed.name, "columns": list(resumed.columns), "paused": None},
+        f"Resumed {resumed.name}: workers run it on the changes that wait.",
+    )
+
+
+def _paused_json(paused: PausedObserver) -> dict[str, Any]:
+    return {"reason": paused.reason, "since_ms": paused.since_ms}

@@ -29,6 +29,8 @@ _NETWORK_THREADS: Final = 4
 
 DEAD_LETTERED: Final = 3
 """The exit status of `--until-idle` if changes are dead-lettered for the worker's observers."""
+PAUSED: Final = 4
+"""The exit status of `--until-idle` if none is, and changes wait for those that are paused."""
 
 
 @click.command()
@@ -54,7 +56,8 @@ DEAD_LETTERED: Final = 3
 @click.option(
     "--until-idle",
     is_flag=True,
-    help="End when no work is left for them; with exit status 3 if changes are dead-lettered.",
+    help="End when no work is left for them; with exit status 3 if changes are dead-lettered, else "
+    "with 4 if some wait for paused observers.",
 )
 @click.option(
     "--timeout",
@@ -97,7 +100,8 @@ def worker(
     be imported from.
 
     An observer that raises is retried a few times, and each attempt is logged with its traceback;
-    then the change is dead-lettered ('percola failed').
+    then the change is dead-lettered ('percola failed'). Paused observers are left alone ('percola
+    observers').
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     kept = None if retention == "none" else arguments.parse_duration(retention)
@@ -132,19 +136,38 @@ def worker(
             for column in one.columns:
                 by_column.setdefault(repr(column), []).append(one.label)
         _work(session, run, by_column, port, until_idle=until_idle)
-        if until_idle and (dead := _dead_letters(repo, observers)):
-            if not session.json:
-                session.show(
-                    {},
-                    f"{count(dead, 'change')} {'is' if dead == 1 else 'are'} dead-lettered, for an "
-                    "observer kept failing: 'percola failed' shows why.",
-                )
-            click.get_current_context().exit(DEAD_LETTERED)
+        if until_idle:
+            click.get_current_context().exit(_status(session, repo, observers))
 
 
 def _threads(repo: Repository) -> int:
     """More than one thread pays only where calls wait for a network."""
     return 1 if repo.context.prefetch is None else _NETWORK_THREADS
+
+
+def _status(session: Session, repo: Repository, observers: Sequence[Observer[Any]]) -> int:
+    """Say what is left when the worker is idle; the exit status."""
+    status, told = 0, []
+    names = {one.name for one in observers}
+    if paused := [one for one in repo.paused_observers() if one.name in names]:
+        pending = repo.pending()
+        columns = {column for one in paused for column in one.columns}
+        waiting = sum(pending.get(column, 0) for column in columns)
+        told.append(
+            f"{count(len(paused), 'observer')} {'is' if len(paused) == 1 else 'are'} paused "
+            f"({'; '.join(map(str, paused))}), and {count(waiting, 'dirty cell')} "
+            f"{'waits' if waiting == 1 else 'wait'}: 'percola observers' lists them."
+        )
+        status = PAUSED if waiting else 0
+    if dead := _dead_letters(repo, observers):
+        told.append(
+            f"{count(dead, 'change')} {'is' if dead == 1 else 'are'} dead-lettered, for an "
+            "observer kept failing: 'percola failed' shows why."
+        )
+        status = DEAD_LETTERED
+    if told and not session.json:
+        session.show({}, "\n".join(told))
+    return status
 
 
 def _dead_letters(repo: Repository, observers: Sequence[Observer[Any]]) -> int:

@@ -44,13 +44,16 @@ from percola.catalog import (
     write_copy_note,
 )
 from percola.cells import (
+    HANDLED,
     Cell,
     Kind,
     Op,
     ack_column,
     acknowledged_column,
+    decode_attempts,
     decode_ts,
     decode_write,
+    encode_attempts,
     encode_write,
 )
 from percola.connect.address import is_memory, network_address
@@ -65,6 +68,7 @@ from percola.gc.retention_holds import hold, release
 from percola.gc.time_log import copy_log
 from percola.oracle.base import Oracle
 from percola.oracle.embedded import EmbeddedOracle
+from percola.paused import copy_paused
 from percola.repository import Repository
 from percola.schema import Schema
 from percola.store.base import Put, RowMutation, Store, missing_data
@@ -175,6 +179,7 @@ def copy_store(
     oracle.advance(note.ts)
     copied = copy.run()
     copy_log(source.context.store, store, note.ts)
+    copy_paused(source.context.store, store)
     store.raise_safe_point(note.ts)
     # The first `open` has the store keep the tables' feeds.
     if not end_copy(store, copy.note.version, Schema.from_json(note.schema)):
@@ -379,13 +384,13 @@ class _Copy:
             if record.op is Op.PUT and record.value is None:
                 cell = Cell(table, row, column)
                 changes.append(self._value(cell, commit_ts, record.start_ts))
-            changes += [Put(Kind.NOTIFY, column, *one) for one in pending.items()]
+            changes += [_unhandled(column, *one) for one in pending.items()]
             count += 1
         for column in (notified.keys() | seen.keys()) - cells.keys():
             # A weak column, which has no versions. If it was answered since `ts`, it may have been
             # notified by then: one run too many does no harm.
             pending = _upto(ts, notified.get(column, {})) or ({ts: b""} if column in seen else {})
-            changes += [Put(Kind.NOTIFY, column, *one) for one in pending.items()]
+            changes += [_unhandled(column, *one) for one in pending.items()]
         for column, letters in failed.items():
             changes += [Put(Kind.FAILED, column, *one) for one in _upto(ts, letters).items()]
         if changes:
@@ -439,6 +444,15 @@ class _Copy:
 
 def _upto(ts: int, entries: Entries) -> Entries:
     return {at: raw for at, raw in entries.items() if at <= ts}
+
+
+def _unhandled(column: bytes, ts: int, raw: bytes) -> Put:
+    """A notify entry as it is copied: the runs that handled it may be above the copy's `ts`."""
+    attempts = decode_attempts(raw)
+    kept = {name: one for name, one in attempts.items() if one != HANDLED}
+    if len(kept) < len(attempts):
+        raw = encode_attempts(kept) if kept else b""
+    return Put(Kind.NOTIFY, column, ts, raw)
 
 
 def _newest_change(records: Records, ts: int) -> tuple[int, bytes] | None:

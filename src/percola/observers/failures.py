@@ -13,6 +13,14 @@ all workers see all attempts, the attempts survive the death of a worker, and a 
 back-off without another store call. The record is removed with the notify entry. A newer change has
 its own notify entry without a record, so it runs at once, starting with the first attempt.
 
+While one of a column's observers is paused (`percola.observers.pausing`), no other one can answer
+the notify entry. The record then also has those that have handled the change, so that a scan skips
+the cell until the paused one is resumed:
+
+    c:notify@8 = {"index": [0, 0]}                  handled; another observer is paused
+
+Only the scan relies on it, and only during the pause: afterwards all of them look at the cell.
+
 The back-off compares wall clocks of different machines. Clock skew affects only when the next
 attempt runs, and no wait is longer than this worker's `longest_wait`.
 """
@@ -27,6 +35,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from percola.cells import (
+    HANDLED,
     MAX_TS,
     Attempts,
     Cell,
@@ -39,7 +48,7 @@ from percola.cells import (
 )
 from percola.clock import backoff
 from percola.observers.observer import Observer
-from percola.store.base import Condition, Delete, Put, RowMutation
+from percola.store.base import Condition, Delete, Put, RowMutation, Store
 from percola.transactions.context import TransactionContext
 
 if TYPE_CHECKING:
@@ -48,6 +57,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("percola.worker")
 
 _NO_ATTEMPTS: Final = Attempts(0, 0)
+_NOBODY: Final[frozenset[str]] = frozenset()
 
 
 @dataclass(slots=True)
@@ -105,34 +115,36 @@ class Failures:
         self._rng = rng
 
     def is_dead_lettered(self, one: Observer[Any], dirty: DirtyCell) -> bool:
-        """Whether the newest change is dead-lettered for an observer.
-
-        The `failed` entry decides; the record only tells when to read it. The record may exist
-        without the entry: with a separate notify table (`percola.store.remote.notify_table`), if
-        the worker died between the two writes, or if the record arrived after a retry of the change
-        by a user.
-        """
-        found = dirty.attempts.get(one.name)
-        if found is None or found.due_ms is not None:
-            return False
-        failed = _failed_cell(one, dirty.cell)
-        return bool(self._context.store.entries(failed, Kind.FAILED, dirty.newest, MAX_TS))
+        """Whether the newest change is dead-lettered for an observer."""
+        return is_dead_lettered(self._context.store, one, dirty)
 
     def is_due(self, one: Observer[Any], dirty: DirtyCell) -> bool:
         """Whether to run the observer now: it has not failed, or its back-off is over."""
         return not self._seconds_left(dirty.attempts.get(one.name, _NO_ATTEMPTS))
 
-    def seconds_to_wait(self, group: Sequence[Observer[Any]], raw: bytes) -> float:
-        """Seconds until any of a cell's observers may run, by its newest notify entry; 0: now."""
-        attempts = decode_attempts(raw)
-        # An observer without a record may have run already: acknowledgments are not read here.
-        if any(one.name not in attempts for one in group):
-            return 0.0
-        return self.until_next_attempt(raw)
+    def seconds_to_wait(
+        self, group: Sequence[Observer[Any]], raw: bytes, paused: frozenset[str] = _NOBODY
+    ) -> float:
+        """Seconds until any of a cell's observers may run, by its newest notify entry; 0: now.
 
-    def until_next_attempt(self, raw: bytes) -> float:
-        """Seconds until the earliest attempt recorded in a notify entry is due."""
-        waiting = [one for one in decode_attempts(raw).values() if one.due_ms is not None]
+        Infinite if only those that are `paused` have yet to run.
+        """
+        attempts = decode_attempts(raw)
+        active = [one for one in group if one.name not in paused] if paused else group
+        # An observer without a record may have run already: acknowledgments are not read here.
+        if any(one.name not in attempts for one in active):
+            return 0.0
+        if active is not group and all(attempts[one.name] == HANDLED for one in active):
+            return math.inf
+        return self.until_next_attempt(raw, paused)
+
+    def until_next_attempt(self, raw: bytes, paused: frozenset[str] = _NOBODY) -> float:
+        """Seconds until the earliest recorded attempt is due of observers that are not paused."""
+        waiting = [
+            one
+            for name, one in decode_attempts(raw).items()
+            if one.due_ms is not None and one != HANDLED and name not in paused
+        ]
         return min(map(self._seconds_left, waiting), default=0.0)
 
     def _seconds_left(self, attempts: Attempts) -> float:
@@ -211,6 +223,13 @@ class Failures:
         self._metrics.dead_lettered.labels(one.name).inc()
         return True
 
+    def note_handled(self, names: Sequence[str], dirty: DirtyCell) -> None:
+        """Record that these observers have handled the change, as another one is paused."""
+        new = [name for name in names if dirty.attempts.get(name) != HANDLED]
+        if new:
+            dirty.attempts.update(dict.fromkeys(new, HANDLED))
+            self._change(dirty, [self._record(dirty)])
+
     def answer(self, dirty: DirtyCell) -> None:
         """Remove the notify entries of a change that is dead-lettered for all its observers."""
         self._change(dirty, [Delete(Kind.NOTIFY, dirty.cell.column, ts) for ts in dirty.notified])
@@ -223,6 +242,32 @@ class Failures:
         table, row, column = dirty.cell
         stands = Condition(True, Kind.NOTIFY, column, dirty.newest, dirty.newest)
         return self._context.store.mutate([RowMutation(table, row, [stands], changes)])[0]
+
+
+def is_dead_lettered(store: Store, one: Observer[Any], dirty: DirtyCell) -> bool:
+    """Whether the newest change of a cell is dead-lettered for an observer.
+
+    The `failed` entry decides; the record only tells when to read it. The record may exist without
+    the entry: with a separate notify table (`percola.store.remote.notify_table`), if the worker
+    died between the two writes, or if the record arrived after a retry of the change by a user.
+    """
+    found = dirty.attempts.get(one.name)
+    if found is None or found.due_ms is not None:
+        return False
+    failed = _failed_cell(one, dirty.cell)
+    return bool(store.entries(failed, Kind.FAILED, dirty.newest, MAX_TS))
+
+
+def waits_for_paused(
+    store: Store, group: Sequence[Observer[Any]], dirty: DirtyCell, paused: frozenset[str]
+) -> bool:
+    """Whether all observers of a cell have handled its newest change, but for paused ones."""
+    return any(one.name in paused for one in group) and all(
+        one.name in paused
+        or dirty.attempts.get(one.name) == HANDLED
+        or is_dead_lettered(store, one, dirty)
+        for one in group
+    )
 
 
 def _failed_cell(one: Observer[Any], cell: Cell) -> Cell:

@@ -58,7 +58,7 @@ thread that does nothing else, and the others stand by.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeAlias
 
@@ -508,8 +508,16 @@ class Observers:
         """The observers of a cell's column."""
         return self._by_column.get((cell.table, cell.column), ())
 
+    def all_among(self, names: frozenset[str]) -> frozenset[tuple[str, bytes]]:
+        """The columns all of whose observers have one of these names."""
+        return frozenset(
+            address
+            for address, group in self._by_column.items()
+            if all(one.name in names for one in group)
+        )
+
     @property
-    def addresses(self) -> Collection[tuple[str, bytes]]:
+    def addresses(self) -> Set[tuple[str, bytes]]:
         """The columns that they observe, as (table, column)."""
         return self._by_column.keys()
 

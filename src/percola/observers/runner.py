@@ -12,6 +12,9 @@ other has run or the change is dead-lettered for it. The paper avoids the case; 
 answers for another. If an observer has several columns, a run for one dirty cell includes the row's
 other dirty cells of these columns, and answers those that no other observer observes.
 
+No run of a paused observer begins (`percola.observers.pausing`). The others of its columns run, and
+its notify entries stay.
+
 A batch of several rows of a column is one transaction. If it conflicts or one of its rows raises,
 nothing of it was committed, and each row runs alone, by the rules above: no row fails, or is
 dead-lettered, because of another. A row joins no batch until it has run successfully.
@@ -45,6 +48,7 @@ from percola.errors import (
 from percola.gc.retention_holds import RETENTION
 from percola.observers.failures import DirtyCell, Failures
 from percola.observers.observer import Observer, Observers, ObserverTransaction, Watch
+from percola.observers.pausing import PausedNames
 from percola.store.counting import calling_for
 from percola.transactions.context import TransactionContext
 
@@ -223,6 +227,7 @@ class Runner:
 
     Attributes:
         failures: counts failed attempts, and dead-letters changes.
+        paused: which of the observers are paused.
         stopping: set while the worker stops: scanners stop at the next row, and a run that
             conflicts is not repeated.
     """
@@ -247,6 +252,7 @@ class Runner:
         self._sizes = {one.name: _BatchSize(one.batch) for one in observers}
         self._reached: dict[str, int] = {}  # The rows in its last batch, by observer.
         self.stopping = False
+        self.paused = PausedNames(context, observers, options.rescan)
         self.failures = Failures(
             context,
             metrics,
@@ -280,7 +286,13 @@ class Runner:
             return Found.RAN
         found = Found.NOTHING
         settled = True
+        handled: list[str] = []
+        waits = False
         for one in group:
+            # Asked before each: the run of the one before it may have been long.
+            if one.name in self.paused.names():
+                waits, settled = True, False  # The notify entries stay.
+                continue
             outcome = Outcome.LATER
             if not dirty.attempts or self.failures.is_due(one, dirty):
                 answered = dirty.notified if settled and one is group[-1] else []
@@ -294,6 +306,10 @@ class Runner:
                 found |= _UNSETTLED[outcome]
             elif outcome is Outcome.RAN:
                 found |= Found.RAN
+            if outcome in (Outcome.RAN, Outcome.IDLE):
+                handled.append(one.name)
+        if waits:
+            self.failures.note_handled(handled, dirty)
         return found
 
     def _row_of(
@@ -383,6 +399,8 @@ class Runner:
         if first is None:
             return set()
         [one] = self._observers.of(first.cell)
+        if one.name in self.paused.names():
+            return set()
         run = _Run(one, [], {}, held, self._guard)
         joined: list[DirtyCell] = []
 

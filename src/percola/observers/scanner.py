@@ -25,6 +25,11 @@ process count the tables that they notify (`percola.transactions.change_counts.C
 a wake-up by another process, and once a second in any case (`WorkerOptions.rescan`), all tables are
 scanned.
 
+A column all of whose observers are paused (`percola.observers.pausing`) is skipped, and so is a
+table with no other one. Where the scan has to go over cells that wait for a paused observer, since
+the table has work for others, it takes larger steps over them, and scans without a wake-up are
+further apart: they take at most a tenth of the thread's time.
+
 Debounced columns (`Observer.defer`) are skipped until their time is over or the other columns have
 been clean for a quarter of a second, since a short gap in a stream of changes is not idleness; then
 a pass scans them alone. A column with a cap on worker time (`Observer.share`) is skipped for a
@@ -54,6 +59,7 @@ from typing import TYPE_CHECKING, Final
 from percola.cells import Cell, Kind
 from percola.errors import StoreError
 from percola.observers.observer import Observers
+from percola.observers.pausing import NOBODY
 from percola.observers.runner import Found, GivenUpError, Row, Runner, WorkerOptions
 from percola.observers.schedule import Address, Sweep
 from percola.transactions.context import TransactionContext
@@ -66,7 +72,11 @@ log = logging.getLogger("percola.worker")
 _CHUNK: Final = 64
 _STINT: Final = 2.0  # seconds
 _BUSY_WAIT: Final = 0.02
+_LONGEST_STEP: Final = 1024
+_RESTS: Final = 9
+"""While observers are paused: how many times as long as a scan in vain no other one follows."""
 _TELEPORTS: Final = 4
+_NONE: Final[frozenset[Address]] = frozenset()
 _UNDONE: Final = Found.HELD | Found.LATER | Found.SOON
 
 
@@ -108,6 +118,9 @@ class Scanner:
         self._seen_wake_ups, self._since = 0, -math.inf
         self._seen: dict[str, tuple[bytes, bytes]] = {}  # The first dirty row, and the last.
         self._next_attempt = math.inf  # Seconds until the earliest attempt met in this round.
+        self._tried = 0  # Rows with something to run.
+        self._rescan = options.rescan
+        self._paused, self._asleep = NOBODY, _NONE
         # The rows of a batch come from one chunk.
         self._chunk = max([_CHUNK, *(one.batch for one in observers)])
 
@@ -124,11 +137,14 @@ class Scanner:
         clock, rescan = self._context.clock, self._options.rescan
         self._next_attempt = math.inf
         wake_ups = self._sweep.wake_ups_by_others()
-        anew = wake_ups != self._seen_wake_ups or clock.monotonic() - self._since >= rescan
+        began = clock.monotonic()
+        woken = wake_ups != self._seen_wake_ups
+        anew = woken or began - self._since >= self._rescan
         if anew:
             self._done.clear()
             self._seen_wake_ups = wake_ups
         try:
+            self._note_paused(anew=woken)
             if self._dedicated:
                 found, rest = self._pass_dedicated()
             else:
@@ -147,11 +163,15 @@ class Scanner:
             if self._misfortunes >= self._options.attempts:
                 raise
             found, rest = Found.NOTHING, 0.0
+        now = clock.monotonic()
         if anew:
-            self._since = clock.monotonic()
+            self._since = now
+            in_vain = self._paused and Found.RAN not in found
+            self._rescan = max(rescan, _RESTS * (now - began)) if in_vain else rescan
         if Found.RAN in found:
             return 0.0
-        wait = rest or min(rescan, max(_BUSY_WAIT, self._since + rescan - clock.monotonic()))
+        # At least once per `rescan`, as observers may be resumed.
+        wait = rest or min(rescan, max(_BUSY_WAIT, self._since + self._rescan - now))
         if found & (Found.HELD | Found.SOON):
             wait = min(wait, _BUSY_WAIT)
         if self._observers.deferred:
@@ -159,6 +179,14 @@ class Scanner:
         if Found.LATER in found:
             wait = min(wait, max(_BUSY_WAIT, self._next_attempt))
         return wait
+
+    def _note_paused(self, *, anew: bool) -> None:
+        """Read which observers are paused; if others than before are, every table is due."""
+        paused = self._runs.paused.names(anew=anew)
+        if paused != self._paused:
+            self._paused = paused
+            self._asleep = self._observers.all_among(paused)
+            self._done.clear()
 
     def _pass_dedicated(self) -> tuple[Found, float]:
         """Scan the columns on the dedicated thread; return also the seconds they must rest."""
@@ -196,6 +224,7 @@ class Scanner:
         success, it scans once more and skips the rows locked by others.
         """
         found = Found.NOTHING
+        columns -= self._asleep
         change_counts = self._context.change_counts
         until = self._context.clock.monotonic() + _STINT
         for jump in range(_TELEPORTS + 1):
@@ -270,11 +299,15 @@ class Scanner:
         """Run what is dirty in a range until the time slice ends or, if asked, a row is locked."""
         found = Found.NOTHING
         position: bytes | None = start
+        step = self._chunk
         while position is not None and not self._runs.stopping:
             entries, position = self._context.store.scan_kind(
-                Kind.NOTIFY, table, position, end, self._chunk
+                Kind.NOTIFY, table, position, end, step
             )
+            tried = self._tried
             found = self._work_entries(columns, table, stop_at_others, until, entries, found)
+            skips = self._paused and self._tried == tried
+            step = min(2 * step, _LONGEST_STEP) if skips else self._chunk
             if table in self._left or _has_met(found, stop_at_others):
                 break
         return found
@@ -302,14 +335,16 @@ class Scanner:
                 if (raw := ahead.get(cell)) is None:
                     continue  # A batch has answered it.
                 group = self._observers.of(cell) if raw else ()
-                if raw and (wait := self._runs.failures.seconds_to_wait(group, raw)):
-                    found |= Found.LATER
-                    self._next_attempt = min(self._next_attempt, wait)
+                if raw and (wait := self._runs.failures.seconds_to_wait(group, raw, self._paused)):
+                    if wait < math.inf:
+                        found |= Found.LATER
+                        self._next_attempt = min(self._next_attempt, wait)
                     del ahead[cell]
                 else:
                     dirty.append(cell)
             if not dirty:
                 continue
+            self._tried += 1
             if Found.RAN in found and self._context.clock.monotonic() > until:
                 self._left[table] = row
                 break
@@ -344,7 +379,7 @@ class Scanner:
                     self._sweep.note_run(address, clock.monotonic() - began)
                 if Found.LATER in outcome:
                     # A failure in this run has recorded its due time: the next scan reads it.
-                    wait = self._runs.failures.until_next_attempt(raw)
+                    wait = self._runs.failures.until_next_attempt(raw, self._paused)
                     self._next_attempt = min(self._next_attempt, wait)
                 found |= outcome
         except GivenUpError:

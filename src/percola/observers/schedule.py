@@ -7,17 +7,21 @@ work is left; and wake-ups by other processes.
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 from collections.abc import Callable, Iterator
 from typing import Final
 
 from percola.cells import Cell, Kind
+from percola.observers.failures import DirtyCell, waits_for_paused
 from percola.observers.observer import Observers
+from percola.paused import paused_observers
 from percola.store.walks import walk_kind
 from percola.transactions.context import TransactionContext
 
 _QUIET: Final = 0.25  # seconds
+_STEP: Final = 1024
 
 Address = tuple[str, bytes]
 """A column: its table's name, and its key."""
@@ -61,7 +65,8 @@ class Sweep:
         """Whether no notify entry is left for these observers, in the whole repository.
 
         An entry is removed only after its observer's commit, so a run in progress counts as work;
-        so does a lock on an observed cell, if resolving it puts the notify entry.
+        so does a lock on an observed cell, if resolving it puts the notify entry. What only paused
+        observers have yet to handle does not count.
         """
         # The locks before the notify entries: a commit in between is then seen as an entry.
         return self._context.oracle.at_one_moment(
@@ -176,7 +181,21 @@ class Sweep:
         return found
 
     def _is_dirty(self) -> bool:
-        return any(True for _ in self._observed(Kind.NOTIFY))
+        store = self._context.store
+        paused = frozenset(paused_observers(store)) & {one.name for one in self._observers}
+        if not paused:
+            return any(True for _ in self._observed(Kind.NOTIFY))
+        asleep = self._observers.all_among(paused)
+        for table in sorted({table for table, _ in self._observers.addresses - asleep}):
+            entries = walk_kind(store, Kind.NOTIFY, table, first=1, limit=_STEP)
+            for cell, found in itertools.groupby(entries, key=lambda entry: entry[0]):
+                group = self._observers.of(cell)
+                if not group or (table, cell.column) in asleep:
+                    continue
+                dirty = DirtyCell.of(cell, [(ts, raw) for _, ts, raw in found])
+                if not waits_for_paused(store, group, dirty, paused):
+                    return True
+        return False
 
     def _observed(self, kind: Kind) -> Iterator[tuple[Cell, int, bytes]]:
         """All entries of a kind on the columns that this worker observes."""

@@ -181,7 +181,8 @@ class Worker:
     def run_until_idle(self) -> None:
         """Work until no notification is left that these observers answer, then return.
 
-        Dead-lettered changes do not count: `percola.inspection.failures` lists them. It may be
+        Dead-lettered changes do not count: `percola.inspection.failures` lists them; nor do those
+        that only paused observers have yet to handle (`Repository.paused_observers`). It may be
         called again later.
         """
         self._sweep.ending = True
@@ -224,9 +225,13 @@ class Worker:
         with self._signals():
             self.start()
             try:
-                while not self._runs.stopping and not (done := finished()):
-                    # Waits for the end only, not for the wake-up of every commit.
-                    self._stopped.wait(_LOOK)
+                while not self._runs.stopping:
+                    began = time.monotonic()
+                    if done := finished():
+                        break
+                    # Waits for the end only, not for the wake-up of every commit. The question may
+                    # take long if many cells wait for a paused observer.
+                    self._stopped.wait(max(_LOOK, time.monotonic() - began))
             finally:
                 self.stop()
         if done:

@@ -21,6 +21,7 @@ from typing import Final
 
 from percola.cells import Cell, Kind, Op, decode_dead_letter, decode_lock, decode_write
 from percola.errors import NotAnsweredError
+from percola.paused import paused_observers
 from percola.store.walks import walk_kind
 from percola.transactions.context import TransactionContext
 
@@ -92,10 +93,23 @@ class _Wait:
         clock = self._context.clock
         elapsed = clock.monotonic() - self._began
         if elapsed >= self._timeout:
+            column = f"{cell.table}.{cell.column.decode()}"
+            paused = [
+                one
+                for one in paused_observers(self._context.store).values()
+                if column in one.columns
+            ]
+            why = (
+                f"{'It is paused' if len(paused) == 1 else 'They are paused'}: "
+                f"{', '.join(map(str, paused))}. 'percola observers resume NAME' resumes an "
+                "observer."
+                if paused
+                else "Is a worker with its observer running? 'percola status' counts dirty cells "
+                "and lists the processes."
+            )
             raise NotAnsweredError(
                 f"No observer has answered the change of {cell} at {ts} within "
-                f"{self._timeout:g} s. Is a worker with its observer running? 'percola status' "
-                "counts dirty cells and lists the processes."
+                f"{self._timeout:g} s. {why}"
             )
         pause = min(_LONGEST_PAUSE, max(_FIRST_PAUSE, elapsed / 4))
         clock.sleep(min(pause, self._timeout - elapsed))

@@ -143,7 +143,8 @@ class Fleet:
     def wait_until_idle(self, seconds: float | None = None) -> None:
         """Return when the workers' observers have no work left; the workers keep running.
 
-        Dead-lettered changes do not count, nor do columns that these workers do not observe.
+        Dead-lettered changes do not count, nor do columns that these workers do not observe. Those
+        that wait for a paused observer do.
         Ctrl-C stops the fleet, as in `wait`.
 
         Raises FleetError if a worker fails permanently, or if there is still work after `seconds`.
@@ -151,9 +152,10 @@ class Fleet:
         if not self._until(self._is_idle, seconds):
             left = ", ".join(f"{number:,} {name}" for name, number in self.pending().items())
             waits = "; ".join(map(str, self.status()))
+            paused = ", ".join(map(str, self._repo.paused_observers()))
             raise FleetError(
                 f"There is still work to do after {seconds:g} s ({left or 'workers to start'}): "
-                f"{waits}."
+                f"{waits}.{f' Observers are paused: {paused}.' if paused else ''}"
             )
 
     def wait(self, seconds: float | None = None) -> bool:

@@ -1,0 +1,162 @@
+"""Paused observers, in the system table: no worker begins a run of one until it is resumed.
+
+    @percola["paused"].@observers   version → {NAME: {"columns", "reason", "since"}, …}
+
+One cell has all of them, so that a worker learns with one read which are paused
+(`percola.observers.pausing`). Each update is a new version, written on the condition that it is the
+next one: of two at once, one reads again. The notify entries of a paused observer stay where they
+are, so nothing is lost, and nothing else records what it has to answer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from percola.catalog import SYSTEM_TABLE
+from percola.cells import MAX_TS, Cell, Kind
+from percola.clock import Clock
+from percola.coordination.base import Coordination
+from percola.errors import ConflictingOptionsError, DamagedRecordError, UsageError
+from percola.store.base import Condition, Delete, Put, RowMutation, Store
+
+_CELL: Final = Cell(SYSTEM_TABLE, b"paused", b"@observers")
+_REASON_CHARACTERS: Final = 1000
+
+
+class NamedObserver(Protocol):
+    """What a pause takes of an observer: its name and its columns."""
+
+    @property
+    def name(self) -> str:
+        """The key of its acknowledgments."""
+
+    @property
+    def columns(self) -> Sequence[Any]:
+        """All columns that it observes."""
+
+
+@dataclass(frozen=True, slots=True)
+class PausedObserver:
+    """An observer that no worker runs until it is resumed.
+
+    Attributes:
+        name: its name.
+        columns: the columns that it observes (`table.column`), in order.
+        reason: why it was paused, as given; perhaps empty.
+        since_ms: when it was paused, by the wall clock of who did, in milliseconds since the epoch.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    reason: str
+    since_ms: int
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.reason})" if self.reason else self.name
+
+
+def paused_observers(store: Store) -> dict[str, PausedObserver]:
+    """The paused observers by name, in order; costs one read of one cell."""
+    return _decode(_newest(store)[1])
+
+
+def pause(store: Store, clock: Clock, name: str, columns: Iterable[str], reason: str) -> None:
+    """Pause an observer; if it is paused already, only its reason is replaced, if one is given.
+
+    Raises ConflictingOptionsError for a reason of more than 1,000 characters.
+    """
+    if len(reason) > _REASON_CHARACTERS:
+        raise ConflictingOptionsError(
+            f"The reason for a pause has {len(reason):,} characters: use up to "
+            f"{_REASON_CHARACTERS:,}."
+        )
+
+    def add(found: dict[str, PausedObserver]) -> None:
+        before = found.get(name)
+        found[name] = PausedObserver(
+            name,
+            tuple(sorted(columns)),
+            reason or (before.reason if before else ""),
+            before.since_ms if before else clock.wall_ms(),
+        )
+
+    columns = list(columns)
+    _update(store, add)
+
+
+def resume(store: Store, name: str) -> PausedObserver:
+    """Resume an observer, and return what was paused. Raises UsageError if it is not paused."""
+    resumed: list[PausedObserver] = []
+
+    def remove(found: dict[str, PausedObserver]) -> None:
+        if name not in found:
+            raise UsageError(
+                f"The observer {name!r} is not paused. Paused observers: "
+                f"{', '.join(found) or 'none'}."
+            )
+        resumed[:] = [found.pop(name)]
+
+    _update(store, remove)
+    return resumed[0]
+
+
+def copy_paused(source: Store, target: Store) -> None:
+    """Have the observers that are paused in one repository be paused in another as well."""
+    if paused := paused_observers(source):
+        _update(target, lambda found: found.update(paused))
+
+
+def announced_observers(coordination: Coordination) -> dict[str, list[str]]:
+    """The observers of live workers, in order of their names, with their columns."""
+    found: dict[str, set[str]] = {}
+    for process in coordination.processes():
+        if isinstance(announced := process.get("observers"), dict):
+            for column, labels in announced.items():
+                for label in labels:
+                    # The label of an observer of several columns lists them.
+                    found.setdefault(label.partition("(")[0], set()).add(column)
+    return {name: sorted(columns) for name, columns in sorted(found.items())}
+
+
+def _update(store: Store, change: Callable[[dict[str, PausedObserver]], None]) -> None:
+    while True:
+        version, raw = _newest(store)
+        found = _decode(raw)
+        change(found)
+        text = json.dumps(
+            {
+                one.name: {"columns": one.columns, "reason": one.reason, "since": one.since_ms}
+                for _, one in sorted(found.items())
+            }
+        )
+        column = _CELL.column
+        # The last version stays, also an empty one: the next one is above it.
+        absent = Condition(False, Kind.DATA, column, version + 1, MAX_TS)
+        changes: list[Put | Delete] = [Put(Kind.DATA, column, version + 1, text.encode())]
+        if version:
+            changes.append(Delete(Kind.DATA, column, version))
+        if store.mutate([RowMutation(SYSTEM_TABLE, _CELL.row, [absent], changes)])[0]:
+            return
+
+
+def _newest(store: Store) -> tuple[int, bytes]:
+    """The newest version and its contents; (0, b"") if no observer was ever paused."""
+    versions = store.entries(_CELL, Kind.DATA, 0, MAX_TS, 1)
+    return versions[0] if versions else (0, b"")
+
+
+def _decode(raw: bytes) -> dict[str, PausedObserver]:
+    if not raw:
+        return {}
+    try:
+        return {
+            name: PausedObserver(name, tuple(one["columns"]), one["reason"], one["since"])
+            for name, one in json.loads(raw).items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise DamagedRecordError(
+            f"{_CELL} holds {raw[:60]!r}, which lists no paused observers: the store is damaged."
+        ) from None

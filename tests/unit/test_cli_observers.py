@@ -1,0 +1,163 @@
+"""`percola observers`: what it lists, pauses and resumes, and what real workers make of it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from commands import (
+    SECONDS,
+    call,
+    command,
+    contents,
+    environment,
+    folder,
+    is_error,
+    put,
+    repo,
+    run,
+    score,
+    size,
+)
+
+from percola import Repository
+
+__all__ = ["folder", "repo"]
+
+APP = """
+from percola import Table, observer
+
+docs = Table("docs")
+contents = docs.column("contents", observed=True)
+size = docs.column("size", int)
+score = docs.column("score", float)
+recluster = docs.weak_column("recluster")
+
+@observer(contents)
+def measure(t, row):
+    t.set(size, row, len(t.get(contents, row) or b""))
+
+@observer(contents, recluster)
+def rate(t, row):
+    t.set(score, row, 1.0)
+
+both = [measure, rate]
+"""
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    (tmp_path / "app.py").write_text(APP)
+    return tmp_path
+
+
+class Started:
+    """A worker in a process of its own, and the lines that it logs."""
+
+    def __init__(self, app: Path, repo: Repository) -> None:
+        self.process = subprocess.Popen(
+            command("--repo", repo.address, "--json", "worker", "app:both"),
+            cwd=app,
+            env=environment(PYTHONUNBUFFERED="1"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.logged: list[str] = []
+        assert self.process.stdout is not None
+        assert '"started"' in self.process.stdout.readline()
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        self.logged += self.process.stderr
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(SECONDS) == 0
+        self._thread.join(SECONDS)
+        for stream in (self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()
+
+
+@pytest.fixture
+def worker(app: Path, repo: Repository, wait_until: Callable[..., object]) -> Iterator[Started]:
+    started = Started(app, repo)
+    try:
+        wait_until(
+            lambda: call("--repo", repo.address, "--json", "observers").json["observers"],
+            what="the worker has announced its observers",
+        )
+        yield started
+    finally:
+        started.stop()
+
+
+def test_an_observer_is_paused_and_resumed_while_its_worker_runs(
+    repo: Repository, worker: Started, wait_until: Callable[..., object]
+) -> None:
+    where = ("--repo", repo.address, "--json")
+    done = call(*where, "observers", "pause", "measure", "--reason", "wrong sizes")
+    assert done.code == 0, done
+    assert done.json["columns"] == ["docs.contents"]
+    wait_until(lambda: any("measure is paused" in one for one in worker.logged), what="a log line")
+    put(repo, contents, "a", b"abc")
+    wait_until(lambda: repo.snapshot().get(score, "a") == 1.0, what="the other one runs")
+    assert repo.snapshot().get(size, "a") is None
+    found = call(*where, "observers").json["observers"]
+    assert [(one["name"], one["dirty"], one["pids"]) for one in found] == [
+        ("measure", 1, [worker.process.pid]),
+        ("rate", 1, [worker.process.pid]),
+    ]
+    assert found[0]["paused"]["reason"] == "wrong sizes" and found[1]["paused"] is None
+    assert found[1]["columns"] == ["docs.contents", "docs.recluster"]
+    out = call("--repo", repo.address, "observers").out
+    assert "measure" in out and "paused" in out and "no live worker" not in out
+    assert call(*where, "status").json["paused"] == ["measure"]
+    assert "measure  (percola observers)" in call("--repo", repo.address, "status").out
+    assert call(*where, "observers", "resume", "measure").json["paused"] is None
+    wait_until(lambda: repo.snapshot().get(size, "a") == 3, what="the change is answered")
+    wait_until(repo.is_idle, what="its notification is gone")
+    wrong = call("--repo", repo.address, "observers", "pause", "mesure")
+    assert is_error(wrong, "No live worker runs", "'mesure'", "not paused", "measure, rate.")
+    assert repo.paused_observers() == []
+
+
+def test_a_worker_that_is_to_end_when_idle_says_what_is_paused(app: Path, repo: Repository) -> None:
+    where = ("--repo", repo.address)
+    words = (*where, "worker", "app:both", "--until-idle")
+    done = run(*where, "observers", "pause", "app:measure", "--reason", "too slow", cwd=app)
+    assert done.code == 0, done
+    assert done.out.startswith("Paused measure: ") and "observers resume measure" in done.out
+    answer = run(*words, cwd=app)
+    assert answer.code == 0, "nothing waits"
+    assert "1 observer is paused (measure (too slow)), and 0 dirty cells wait" in answer.out
+    for row in "ab":
+        put(repo, contents, row, b"abc")
+    answer = run(*words, cwd=app)
+    assert answer.code == 4, answer
+    assert "and 2 dirty cells wait: 'percola observers' lists them." in answer.out
+    assert run(*words, "--processes", 2, cwd=app).code == 4
+    answer = run(*words, "--json", cwd=app)
+    assert answer.code == 4 and [one["event"] for one in answer.lines] == ["started", "stopped"]
+    assert call(*where, "observers", "resume", "measure").code == 0
+    assert run(*words, cwd=app).code == 0
+    assert {row[size] for row in repo.snapshot().scan(contents.table)} == {3}
+
+
+def test_a_name_that_cannot_be_meant_is_one_sentence(app: Path, repo: Repository) -> None:
+    where = ("--repo", repo.address, "observers")
+    assert call(*where).out == "No live worker runs an observer, and none is paused.\n"
+    assert json.loads(call(*where, "list", "--json").out) == {"observers": []}
+    assert is_error(call(*where, "pause", "x"), "No live worker runs", "'x'", "workers: none.")
+    assert is_error(run(*where, "pause", "app:both", cwd=app), "several observers (measure, rate)")
+    assert is_error(call(*where, "resume", "x"), "'x' is not paused", "observers: none.")
+    words = ("pause", "app:rate", "--reason", "x" * 1001)
+    assert is_error(run(*where, *words, cwd=app), "1,001 characters")
