@@ -63,10 +63,12 @@ def paused_observers(store: Store) -> dict[str, PausedObserver]:
     return _decode(_newest(store)[1])
 
 
-def pause(store: Store, clock: Clock, name: str, columns: Iterable[str], reason: str) -> None:
+def pause(
+    store: Store, clock: Clock, name: str, columns: Iterable[str], reason: str
+) -> PausedObserver:
     """Pause an observer; if it is paused already, only its reason is replaced, if one is given.
 
-    Raises ConflictingOptionsError for a reason of more than 1,000 characters.
+    Returns what is paused. Raises ConflictingOptionsError for a reason of more than 1,000 characters.
     """
     if len(reason) > _REASON_CHARACTERS:
         raise ConflictingOptionsError(
@@ -84,7 +86,7 @@ def pause(store: Store, clock: Clock, name: str, columns: Iterable[str], reason:
         )
 
     columns = list(columns)
-    _update(store, add)
+    return _update(store, add)[name]
 
 
 def resume(store: Store, name: str) -> PausedObserver:
@@ -121,7 +123,10 @@ def announced_observers(coordination: Coordination) -> dict[str, list[str]]:
     return {name: sorted(columns) for name, columns in sorted(found.items())}
 
 
-def _update(store: Store, change: Callable[[dict[str, PausedObserver]], None]) -> None:
+def _update(
+    store: Store, change: Callable[[dict[str, PausedObserver]], None]
+) -> dict[str, PausedObserver]:
+    """Write what `change` makes of the paused observers, and return it."""
     while True:
         version, raw = _newest(store)
         found = _decode(raw)
@@ -139,7 +144,7 @@ def _update(store: Store, change: Callable[[dict[str, PausedObserver]], None]) -
         if version:
             changes.append(Delete(Kind.DATA, column, version))
         if store.mutate([RowMutation(SYSTEM_TABLE, _CELL.row, [absent], changes)])[0]:
-            return
+            return found
 
 
 def _newest(store: Store) -> tuple[int, bytes]:

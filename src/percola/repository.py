@@ -316,9 +316,9 @@ class Repository:
             for column in observer.columns:
                 self.table(column.table.name).resolve(column.name)
             columns = [f"{column.table.name}.{column.name}" for column in observer.columns]
-        pauses.pause(context.store, self._clock, name, columns, reason)
+        paused = pauses.pause(context.store, self._clock, name, columns, reason)
         context.wake()
-        return pauses.paused_observers(context.store)[name]
+        return paused
 
     def _columns_of(self, name: str) -> Sequence[str]:
         paused = pauses.paused_observers(self.context.store)

@@ -26,6 +26,7 @@ from tests.simulation.workloads.collecting import COLLECTED
 from tests.simulation.workloads.columns import TOGETHER
 from tests.simulation.workloads.dead_letters import DEAD_LETTERED
 from tests.simulation.workloads.joint import JOINED
+from tests.simulation.workloads.paused import WAITED
 from tests.simulation.workloads.recipes import SHARDED, SPLIT, Climbing, Summing
 from tests.simulation.workloads.skew import SKEW
 
@@ -36,6 +37,7 @@ EXPECTED: Final = {
     "write-skew": SKEW,
     "collapsing": COLLAPSED,
     "columns": TOGETHER,
+    "paused": WAITED,
     "dead-lettered": DEAD_LETTERED,
     "batches": BATCHED,
     "garbage": COLLECTED,

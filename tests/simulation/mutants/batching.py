@@ -117,12 +117,12 @@ def batch_fails_together(seams: Seams) -> None:
     def work_batch(original: Any, self: Any, cells: Iterable[Cell], held: list[Row]) -> Any:
         joined: list[Cell] = []
         done = original(self, noting(cells, joined), held)
-        if story[0]:
+        if failed := story[0]:  # Kept: other workers' batches run between the calls below.
             for cell in joined:
                 [one] = self._observers.of(cell)
                 dirty = self._look(cell)
                 if dirty is not None:
-                    self.failures.dead_letter(one, dirty, dirty.notified, story[0], 1)
+                    self.failures.dead_letter(one, dirty, dirty.notified, failed, 1)
         return done
 
 

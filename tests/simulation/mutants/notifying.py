@@ -29,6 +29,7 @@ from tests.simulation.workloads.collapsing import Collapsing
 from tests.simulation.workloads.columns import Columns
 from tests.simulation.workloads.counters import Counters
 from tests.simulation.workloads.dead_letters import DeadLetters
+from tests.simulation.workloads.paused import Paused
 from tests.simulation.workloads.weak import Weak
 
 NOTIFYING = Collection()
@@ -180,6 +181,17 @@ def answers_for_others(seams: Seams) -> None:
         original: Any, self: Any, one: Any, dirty: DirtyCell, answered: Any, held: Any
     ) -> Any:
         return original(self, one, dirty, dirty.notified, held)
+
+
+@NOTIFYING.mutant("answers-for-paused", "N2", Paused)
+def answers_for_paused(seams: Seams) -> None:
+    """While an observer is paused, the others of its columns remove the notify entries."""
+
+    @seams.replaces(Runner, "_run_observer")
+    def run_observer(
+        original: Any, self: Any, one: Any, dirty: DirtyCell, answered: Any, held: Any
+    ) -> Any:
+        return original(self, one, dirty, dirty.notified if self.paused.names() else answered, held)
 
 
 @NOTIFYING.mutant("answers-other-columns-for-others", "N2", Columns)

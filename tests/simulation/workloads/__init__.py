@@ -15,6 +15,7 @@ from tests.simulation.workloads.counters import Counters
 from tests.simulation.workloads.dead_letters import DeadLetters
 from tests.simulation.workloads.joint import Joint
 from tests.simulation.workloads.large import Large
+from tests.simulation.workloads.paused import Paused
 from tests.simulation.workloads.recipes import Climbing, Joining, Summing
 from tests.simulation.workloads.register import Register
 from tests.simulation.workloads.skew import WriteSkew
@@ -34,6 +35,7 @@ WORKLOADS: dict[str, type[Workload]] = {
         Weak,
         Batches,
         Columns,
+        Paused,
         Chain,
         Counters,
         DeadLetters,

@@ -293,6 +293,7 @@ class Simulation:
             while True:
                 # Asked first: what arrives during the walk may lock what the walk has passed.
                 all_arrived = self.world.on_the_wire == 0
+                self._workload.recover(repo)
                 locked = [
                     one for name in tables for one in walk_kind(context.store, Kind.LOCK, name)
                 ]

@@ -96,6 +96,14 @@ class Workload(ABC):
     def turn(self, client: Client, number: int) -> None:
         """What a client does in its turn `number`, from 1; one in which it dies is over."""
 
+    def recover(self, repo: Repository) -> None:
+        """Undo what would keep the workers from coming to rest, such as a pause of an observer.
+
+        Called when nothing goes wrong any more, several times, as calls in flight may still arrive.
+        By default, nothing.
+        """
+        return
+
     @abstractmethod
     def at_rest(self, repo: Repository) -> None:
         """Check the final state: nothing is locked, the workers are idle.
