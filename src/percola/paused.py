@@ -68,7 +68,8 @@ def pause(
 ) -> PausedObserver:
     """Pause an observer; if it is paused already, only its reason is replaced, if one is given.
 
-    Returns what is paused. Raises ConflictingOptionsError for a reason of more than 1,000 characters.
+    Returns what is paused. Raises ConflictingOptionsError for a reason of more than 1,000
+    characters.
     """
     if len(reason) > _REASON_CHARACTERS:
         raise ConflictingOptionsError(
@@ -106,9 +107,15 @@ def resume(store: Store, name: str) -> PausedObserver:
 
 
 def copy_paused(source: Store, target: Store) -> None:
-    """Have the observers that are paused in one repository be paused in another as well."""
-    if paused := paused_observers(source):
-        _update(target, lambda found: found.update(paused))
+    """Have the same observers be paused in a target that nobody uses yet as in the source."""
+    paused = paused_observers(source)
+
+    def replace(found: dict[str, PausedObserver]) -> None:
+        found.clear()  # An interrupted copy may have left what was resumed since.
+        found.update(paused)
+
+    if paused != paused_observers(target):
+        _update(target, replace)
 
 
 def announced_observers(coordination: Coordination) -> dict[str, list[str]]:

@@ -37,6 +37,7 @@ from percola.maintenance import copy
 from percola.maintenance.check import Severity, check
 from percola.maintenance.copy import Copied, copy_store
 from percola.oracle.embedded import EmbeddedOracle
+from percola.paused import paused_observers
 from percola.store.base import Put, RowMutation
 from percola.store.memory import MemoryStore
 from percola.store.walks import walk_kind
@@ -349,6 +350,60 @@ def test_locks_of_the_dead_are_resolved_before_anything_is_read(
     work(copied)
     assert copied.pending() == {}
     assert copied.snapshot().get(size, "late 2") == 4
+
+
+def test_paused_observers_are_paused_in_the_copy_and_lose_nothing(
+    repo: Repository, target: Target
+) -> None:
+    repo.pause_observer(measure, reason="wrong sizes")
+    with repo.transaction() as t:
+        t.set(text, "a", "text")
+    work(repo)
+    target.copy(repo)
+    copied = target.repo()
+    assert copied.paused_observers() == repo.paused_observers() != []
+    work(copied)
+    assert state(copied) == {("docs", "a", "text"): "text", ("docs", "a", "letters"): "etx"}
+    copied.resume_observer(measure)
+    work(copied)
+    assert copied.snapshot().get(size, "a") == 4
+    assert copied.pending() == {}
+    assert [one.name for one in repo.paused_observers()] == ["measure"], "the source is another"
+
+
+def test_a_run_beside_a_paused_observer_that_is_newer_than_the_copy_is_repeated_there(
+    repo: Repository, target: Target
+) -> None:
+    repo.pause_observer(measure)
+    with repo.transaction() as t:
+        t.set(text, "a", "text")
+    before = repo.snapshot().start_ts
+    work(repo)  # The notify entry, which is older, now says that it was handled.
+    target.copy(repo, at=before)
+    copied = target.repo()
+    assert not Worker(copied, OBSERVERS).is_idle()
+    work(copied)
+    assert copied.snapshot().get(letters, "a") == "etx"
+
+
+def test_what_is_resumed_while_a_copy_is_interrupted_is_not_paused_in_it(
+    repo: Repository, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy ends after it has copied the pauses, and before it is a repository."""
+
+    def stop(*_: object) -> bool:
+        raise StoppedError
+
+    repo.pause_observer(measure)
+    repo.pause_observer(spell)
+    with monkeypatch.context() as patch:
+        patch.setattr(copy, "end_copy", stop)
+        with pytest.raises(StoppedError):
+            target.copy(repo)
+    assert list(paused_observers(target.store)) == ["measure", "spell"]
+    repo.resume_observer(measure)
+    target.copy(repo)
+    assert [one.name for one in target.repo().paused_observers()] == ["spell"]
 
 
 def test_a_copy_of_an_earlier_time(repo: Repository, target: Target) -> None:
