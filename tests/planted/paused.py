@@ -1,0 +1,160 @@
+"""Mistakes in pausing observers: what a pause stops, what it keeps, and what it costs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.planted import Planted
+
+_PAUSED: Final = "tests/paper/test_2_4_paused.py::"
+_COPIES: Final = "tests/paper/test_2_1_copies.py::"
+_CLI: Final = "tests/unit/test_cli_observers.py::"
+
+PLANTED = [
+    Planted(
+        "pause-is-read-once",
+        "A thread that is busy goes on running an observer that was paused meanwhile.",
+        file="src/percola/observers/pausing.py",
+        old="        if not anew and began - self._read < self._every:\n",
+        new="        if not anew and self._read > -math.inf:\n",
+        tests=[_PAUSED + "test_no_run_begins_a_second_after_a_pause_even_within_one_look"],
+    ),
+    Planted(
+        "batch-ignores-pauses",
+        "A batch of rows begins for an observer that was paused after the scan.",
+        file="src/percola/observers/runner.py",
+        old="        if one.name in self.paused.names():\n            return set()\n",
+        new="",
+        tests=[_PAUSED + "test_a_batch_begins_not_for_an_observer_that_was_paused_after_the_scan"],
+    ),
+    Planted(
+        "answers-for-a-paused-observer",
+        "The last observer of a column removes the notify entries that a paused one waits for.",
+        file="src/percola/observers/runner.py",
+        old="                waits, settled = True, False  # The notify entries stay.\n",
+        new="                waits = True\n",
+        tests=[
+            _PAUSED + "test_n2_another_observer_of_the_column_goes_on_and_does_not_answer_for_a_"
+            "paused_one"
+        ],
+    ),
+    Planted(
+        "handled-beside-paused-is-not-noted",
+        "Cells that wait for a paused observer are locked and read in each scan.",
+        file="src/percola/observers/runner.py",
+        old="            self.failures.note_handled(handled, dirty)\n",
+        new="            pass\n",
+        tests=[
+            _PAUSED + "test_cells_that_wait_beside_another_observer_are_not_looked_at_again_until_"
+            "there_is_news"
+        ],
+    ),
+    Planted(
+        "failed-passes-for-handled",
+        "An observer that failed beside a paused one is not tried again.",
+        file="src/percola/observers/runner.py",
+        old="            if outcome in (Outcome.RAN, Outcome.IDLE):\n",
+        new="            if outcome:\n",
+        tests=[_PAUSED + "test_a_failing_observer_backs_off_as_before_while_another_one_is_paused"],
+    ),
+    Planted(
+        "handled-counts-after-the-pause",
+        "What all observers have handled, each while another one was paused, is never answered.",
+        file="src/percola/observers/failures.py",
+        old="if active is not group and all(attempts[one.name] == HANDLED for one in active):",
+        new="if all(attempts[one.name] == HANDLED for one in active):",
+        tests=[_PAUSED + "test_observers_that_are_paused_in_turn_answer_the_change_between_them"],
+    ),
+    Planted(
+        "columns-of-paused-observers-are-scanned",
+        "A table with nothing but a paused observer's work is scanned each second.",
+        file="src/percola/observers/scanner.py",
+        old="        columns -= self._asleep\n",
+        new="",
+        tests=[_PAUSED + "test_a_table_of_paused_observers_alone_is_not_scanned"],
+    ),
+    Planted(
+        "small-steps-over-what-waits",
+        "A scan over a million cells that wait for a paused observer takes 64 at a time.",
+        file="src/percola/observers/scanner.py",
+        old="            step = min(2 * step, _LONGEST_STEP) if skips else self._chunk\n",
+        new="            step = self._chunk\n",
+        tests=[
+            _PAUSED + "test_a_scan_over_waiting_cells_takes_large_steps_and_a_small_part_of_the_"
+            "time"
+        ],
+    ),
+    Planted(
+        "scans-in-vain-follow-at-once",
+        "An idle worker scans the cells that wait for a paused observer all the time.",
+        file="src/percola/observers/scanner.py",
+        old="max(rescan, _RESTS * (now - began)) if in_vain else rescan\n",
+        new="rescan\n",
+        tests=[
+            _PAUSED + "test_a_scan_over_waiting_cells_takes_large_steps_and_a_small_part_of_the_"
+            "time"
+        ],
+    ),
+    Planted(
+        "paused-work-keeps-workers-busy",
+        "A worker that is to end when idle waits for an observer that shares its column.",
+        file="src/percola/observers/failures.py",
+        old="        one.name in paused\n        or dirty.attempts.get(one.name) == HANDLED\n",
+        new="        dirty.attempts.get(one.name) == HANDLED\n",
+        tests=[_PAUSED + "test_a_failing_observer_backs_off_as_before_while_another_one_is_paused"],
+    ),
+    Planted(
+        "idle-by-the-paused-alone",
+        "A worker ends while an observer that is not paused has work on a paused one's column.",
+        file="src/percola/observers/failures.py",
+        old="    return any(one.name in paused for one in group) and all(\n",
+        new="    return any(one.name in paused for one in group) or all(\n",
+        tests=[_PAUSED + "test_a_worker_is_idle_if_only_paused_observers_have_work"],
+    ),
+    Planted(
+        "pause-overwrites-pause",
+        "Of two pauses at once, the later one to be written removes the other.",
+        file="src/percola/paused.py",
+        old="RowMutation(SYSTEM_TABLE, _CELL.row, [absent], changes)",
+        new="RowMutation(SYSTEM_TABLE, _CELL.row, [], changes)",
+        tests=[_PAUSED + "test_pauses_at_the_same_time_are_both_kept"],
+    ),
+    Planted(
+        "pause-wakes-nobody",
+        "Workers learn of a pause only when their last read is too old.",
+        file="src/percola/observers/scanner.py",
+        old="            self._note_paused(anew=woken)\n",
+        new="            self._note_paused(anew=False)\n",
+        tests=[
+            _PAUSED + "test_a_paused_observer_does_not_run_and_answers_everything_once_it_is_"
+            "resumed"
+        ],
+    ),
+    Planted(
+        "copy-forgets-pauses",
+        "An observer that is paused runs in a copy of the repository.",
+        file="src/percola/maintenance/copy.py",
+        old="    copy_paused(source.context.store, store)\n",
+        new="",
+        tests=[_COPIES + "test_paused_observers_are_paused_in_the_copy_and_lose_nothing"],
+    ),
+    Planted(
+        "copy-believes-newer-runs",
+        "A copy passes over changes that an observer has handled after the copy's timestamp.",
+        file="src/percola/maintenance/copy.py",
+        old="    kept = {name: one for name, one in attempts.items() if one != HANDLED}\n",
+        new="    kept = attempts\n",
+        tests=[
+            _COPIES + "test_a_run_beside_a_paused_observer_that_is_newer_than_the_copy_is_"
+            "repeated_there"
+        ],
+    ),
+    Planted(
+        "until-idle-hides-what-waits",
+        "A worker that ends when idle ends with 0 although changes wait for a paused observer.",
+        file="src/percola/cli/worker.py",
+        old="        status = PAUSED if waiting else 0\n",
+        new="",
+        tests=[_CLI + "test_a_worker_that_is_to_end_when_idle_says_what_is_paused"],
+    ),
+]
