@@ -34,6 +34,7 @@ BY_OTHERS: Final = {
     "oracle/ranges.py:Ranges": "an oracle's service: gRPC refuses it in a child",
     "oracle/server.py:OracleServer": "gRPC refuses it in a child",
     "zookeeper/session.py:Session": "ZooKeeperCoordination makes another one",
+    "percola/observers/draw_times.py:DrawTimes": "Worker makes another one",
     "percola/observers/pausing.py:PausedNames": "Worker makes another Runner, which has it",
     "percola/observers/runner.py:Runner": "Worker makes another one",
     "percola/observers/schedule.py:Sweep": "Worker makes another one",

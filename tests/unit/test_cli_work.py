@@ -476,6 +476,8 @@ def test_a_worker_serves_its_metrics(
             return b'percola_observer_runs_total{observer="measure"} 1.0' in page.read()
 
     wait_until(counted, what="the run to be counted")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=SECONDS) as page:
+        assert b"percola_survey_complete 1.0" in page.read()
     taken = run("--repo", folder, "worker", "app:measure", "--metrics-port", port, cwd=app)
     assert is_error(taken, f"127.0.0.1:{port}", "--metrics-port")
     assert worker.end(signal.SIGTERM)[0] == 0

@@ -129,6 +129,7 @@ WORKER_LOCKS: Mapping[str, Callable[[Any], Any]] = {
     "Worker._shared.changed": lambda worker: worker._shared.changed,
     "Runs._guard": lambda worker: worker._runs._guard,
     "Sweep._guard": lambda worker: worker._sweep._guard,
+    "_Latencies._guard": lambda worker: worker.metrics.latency._guard,
 }
 
 

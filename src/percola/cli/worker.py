@@ -26,6 +26,7 @@ from percola.repository import Repository
 from percola.store.lmdb.environment import DURABILITIES
 
 _NETWORK_THREADS: Final = 4
+_SURVEY_SECONDS: Final = 15.0
 
 DEAD_LETTERED: Final = 3
 """The exit status of `--until-idle` if changes are dead-lettered for the worker's observers."""
@@ -105,7 +106,8 @@ def worker(
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     kept = None if retention == "none" else arguments.parse_duration(retention)
-    options = WorkerOptions(timeout=timeout, retention=kept)
+    survey = None if metrics_port is None else _SURVEY_SECONDS
+    options = WorkerOptions(timeout=timeout, retention=kept, survey=survey)
     if processes > 1 and metrics_port:
         raise UsageError(
             f"{processes} processes cannot all serve metrics on port {metrics_port}: give "

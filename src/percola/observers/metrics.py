@@ -6,15 +6,32 @@ that serves metrics passes `WorkerMetrics.registry` to prometheus_client's expos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, TypeAlias
+import itertools
+import math
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
 from prometheus_client.registry import Collector
 
-_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0)
+from percola.platform.fork_safety import at_fork
 
+if TYPE_CHECKING:
+    from percola.observers.draw_times import DrawTimes
+    from percola.observers.survey import Surveyed
+
+_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0)
+_LATENCIES: Final = (
+    *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
+    *(60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0),
+)
 
 Counted: TypeAlias = Mapping[tuple[str, str], Sequence[int]]
 """Calls to a network store, by caller and kind: number of calls, rows and cells requested."""
@@ -26,12 +43,12 @@ class WorkerMetrics:
     `runs` that committed, each for one row: one that keeps growing at rest shows a cycle of
     observers; `batches` of several runs that committed as one transaction, and how many were
     `split` into single runs because they did not; `conflicts` with other transactions;
-    `failures`, and changes that were `dead_lettered`; `seconds` that a transaction took;
-    `teleports` of scanners that met another one. `gc_removed`, by what was removed, and
-    `gc_safe_point`: what the worker's garbage collection did. On a network store also
-    `store_calls`, `store_rows` and `store_cells`, by caller and kind, and the `prefetched_cells`,
-    and how many of them were `used` (§2.5): of all that uses the repository object that the worker
-    has.
+    `failures`, and changes that were `dead_lettered`; `seconds` that a transaction took; `latency`
+    from a change to its answer, if the worker surveys (`WorkerOptions.survey`); `teleports` of
+    scanners that met another one. `gc_removed`, by what was removed, and `gc_safe_point`: what the
+    worker's garbage collection did. On a network store also `store_calls`, `store_rows` and
+    `store_cells`, by caller and kind, and the `prefetched_cells`, and how many of them were `used`
+    (§2.5): of all that uses the repository object that the worker has.
     """
 
     def __init__(self) -> None:
@@ -77,6 +94,8 @@ class WorkerMetrics:
             registry=registry,
             buckets=_SECONDS,
         )
+        self.latency = _Latencies()
+        registry.register(self.latency)
         self.teleports = Counter(
             "percola_scan_teleports", "Jumps of scanners that met another", registry=registry
         )
@@ -121,6 +140,16 @@ class WorkerMetrics:
         """
         self.registry.register(_StoreMetrics(calls, prefetched))
 
+    def watch_survey(
+        self,
+        observers: Sequence[str],
+        paused: Callable[[], Collection[str]],
+        surveyed: Callable[[], tuple[Surveyed | None, DrawTimes]],
+        retention: float | None,
+    ) -> None:
+        """Export what surveys find as well, and which of the worker's observers are paused."""
+        self.registry.register(_SurveyMetrics(observers, paused, surveyed, retention))
+
     def counts(self) -> dict[str, dict[str, float]]:
         """The counters as plain numbers: metric → label → count; several labels with / between."""
         found: dict[str, dict[str, float]] = {}
@@ -131,6 +160,45 @@ class WorkerMetrics:
                     label = "/".join(sample.labels.values())
                     found.setdefault(name, {})[label] = sample.value
         return found
+
+
+class _Latencies(Collector):
+    """The histogram of latencies, which takes those of a batch at once, under one lock."""
+
+    def __init__(self) -> None:
+        self._start_afresh()
+        at_fork(self._start_afresh)
+
+    def _start_afresh(self) -> None:
+        self._guard = threading.Lock()
+        self._counts: dict[str, list[int]] = {}
+        self._sums: dict[str, float] = {}
+
+    def answered(self, observer: str, seconds: Sequence[float]) -> None:
+        """Count changes that an observer answered so many seconds after their commits."""
+        with self._guard:
+            counts = self._counts.get(observer)
+            if counts is None:
+                counts = self._counts[observer] = [0] * (len(_LATENCIES) + 1)
+            for one in seconds:
+                counts[bisect_left(_LATENCIES, one)] += 1
+            self._sums[observer] = self._sums.get(observer, 0.0) + sum(seconds)
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        family = HistogramMetricFamily(
+            "percola_observer_latency_seconds",
+            "Seconds from the commit of a change to the commit of the run that answered it",
+            labels=["observer"],
+        )
+        with self._guard:
+            for observer, counts in self._counts.items():
+                reached = itertools.accumulate(counts)
+                buckets = [
+                    ("+Inf" if bound == math.inf else repr(bound), float(count))
+                    for bound, count in zip((*_LATENCIES, math.inf), reached, strict=True)
+                ]
+                family.add_metric([observer], buckets, self._sums[observer])
+        yield family
 
 
 class _StoreMetrics(Collector):
@@ -162,3 +230,61 @@ class _StoreMetrics(Collector):
         yield CounterMetricFamily(
             "percola_prefetched_cells_used", "Cells that came ahead and were then read", used
         )
+
+
+class _SurveyMetrics(Collector):
+    """Exports the last survey when metrics are collected; ages are as of then."""
+
+    def __init__(
+        self,
+        observers: Sequence[str],
+        paused: Callable[[], Collection[str]],
+        surveyed: Callable[[], tuple[Surveyed | None, DrawTimes]],
+        retention: float | None,
+    ) -> None:
+        self._observers = observers
+        self._paused = paused
+        self._surveyed = surveyed
+        self._retention = retention
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        label = ["observer"]
+        paused = self._paused()
+        family = GaugeMetricFamily("percola_observer_paused", "1 if it is paused", labels=label)
+        for name in self._observers:
+            family.add_metric([name], float(name in paused))
+        yield family
+        if self._retention is not None:
+            yield GaugeMetricFamily(
+                "percola_gc_retention_seconds",
+                "Seconds for which this worker keeps superseded versions",
+                self._retention,
+            )
+        found, times = self._surveyed()
+        dirty = GaugeMetricFamily(
+            "percola_observer_dirty_cells", "Cells that it has yet to answer", labels=label
+        )
+        oldest = GaugeMetricFamily(
+            "percola_observer_oldest_change_seconds",
+            "Age of the oldest change that it has yet to answer",
+            labels=label,
+        )
+        dead = GaugeMetricFamily(
+            "percola_observer_dead_letters", "Changes that are dead-lettered for it", labels=label
+        )
+        complete = GaugeMetricFamily(
+            "percola_survey_complete", "0 if there was more than a survey reads"
+        )
+        safe_point = GaugeMetricFamily(
+            "percola_gc_safe_point_age_seconds", "Age of the oldest timestamp that can be read"
+        )
+        if found is not None:
+            for name in self._observers:
+                dirty.add_metric([name], found.dirty[name])
+                ts = found.oldest.get(name)
+                oldest.add_metric([name], 0.0 if ts is None else times.age(ts))
+                dead.add_metric([name], found.dead[name])
+            complete.add_metric([], float(found.complete))
+            if found.safe_point:
+                safe_point.add_metric([], times.age(found.safe_point))
+        yield from (dirty, oldest, dead, complete, safe_point)

@@ -37,6 +37,11 @@ class PausedNames:
         self._read = -math.inf
         self._names = NOBODY
 
+    @property
+    def known(self) -> frozenset[str]:
+        """Those that were paused by the last read, however old it is."""
+        return self._names
+
     def names(self, *, anew: bool = False) -> frozenset[str]:
         """Those that are paused by a read that is not too old; `anew`: by one that begins now.
 

@@ -46,6 +46,7 @@ from percola.errors import (
     TransientError,
 )
 from percola.gc.retention_holds import RETENTION
+from percola.observers.draw_times import DrawTimes
 from percola.observers.failures import DirtyCell, Failures
 from percola.observers.observer import Observer, Observers, ObserverTransaction, Watch
 from percola.observers.pausing import PausedNames
@@ -83,6 +84,9 @@ class WorkerOptions:
             older ones (`percola.gc.collector`). Among several workers the shortest counts. None:
             this worker does not collect garbage.
         collect: seconds between cycles of garbage collection.
+        survey: seconds between surveys of what waits and is dead-lettered, for the metrics; one
+            worker does it for all that have the same observers. None: no survey, and latencies
+            are not measured either. `percola worker --metrics-port` has it do so every 15 seconds.
         warn_unobserved: log, when the worker starts, which columns have dirty cells and no
             observer in any worker.
     """
@@ -96,6 +100,7 @@ class WorkerOptions:
     sweep: float = 5.0
     retention: float | None = RETENTION
     collect: float = 60.0
+    survey: float | None = None
     warn_unobserved: bool = True
 
     def check(self) -> None:
@@ -110,6 +115,10 @@ class WorkerOptions:
                 raise ConflictingOptionsError(
                     f"A worker's {name} must be more than 0 seconds, not {getattr(self, name)}."
                 )
+        if self.survey is not None and not self.survey > 0:
+            raise ConflictingOptionsError(
+                f"A worker's survey must be None or more than 0 seconds, not {self.survey}."
+            )
         if self.retention is not None and not self.retention >= 0:
             raise ConflictingOptionsError(
                 f"A worker's retention must be None or 0 seconds or more, not {self.retention}."
@@ -224,6 +233,7 @@ class Runner:
 
     Args:
         rng: randomises the waits of conflicting runs.
+        times: when timestamps were drawn, if latencies are measured.
 
     Attributes:
         failures: counts failed attempts, and dead-letters changes.
@@ -239,8 +249,10 @@ class Runner:
         metrics: WorkerMetrics,
         options: WorkerOptions,
         rng: random.Random,
+        times: DrawTimes | None = None,
     ) -> None:
         self._context = context
+        self._times = times
         self._clock = context.clock
         self._observers = observers
         self._metrics = metrics
@@ -357,6 +369,9 @@ class Runner:
                     continue
                 if ran:
                     self._metrics.committed(one.name, 1, self._clock.monotonic() - began)
+                    # Others of its column may have kept entries that it has answered.
+                    alone = len(self._observers.of(dirty.cell)) == 1
+                    self._answered(run, began, [dirty.notified[-1] if alone else dirty.newest])
                     self._sizes[one.name].succeeded(1)
                 return Outcome.RAN if ran or answered else Outcome.IDLE
         except ObserverTimeoutError:
@@ -377,6 +392,16 @@ class Runner:
             with self._guard:
                 self._running.pop(id(run), None)
         raise AssertionError("unreachable")
+
+    def _answered(self, run: _Run, began: float, timestamps: Iterable[int]) -> None:
+        """Measure how long changes waited that a run has answered, which began then."""
+        if (times := self._times) is None:
+            return
+        if run.transaction is not None:
+            times.note(run.transaction.start_ts)
+        took = self._clock.monotonic() - began
+        ages = [max(took, age) for age in times.ages(timestamps)]
+        self._metrics.latency.answered(run.observer.name, ages)
 
     # --- Several rows in one transaction --------------------------------------------------
 
@@ -444,7 +469,9 @@ class Runner:
             size.succeeded(len(rows))
             self._reached[one.name] = max(1, len(rows))
             answered = set(rows)
-            return {cell.cell for cell in joined if cell.cell.row in answered}
+            done = [cell for cell in joined if cell.cell.row in answered]
+            self._answered(run, began, [cell.notified[-1] for cell in done])
+            return {cell.cell for cell in done}
         finally:
             with self._guard:
                 self._running.pop(id(run), None)

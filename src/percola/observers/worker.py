@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import math
 import os
 import random
 import select
@@ -33,11 +34,13 @@ from percola.errors import (
     PercolaError,
 )
 from percola.gc.collector import GarbageCollector
-from percola.gc.time_log import TimeLog
+from percola.gc.time_log import TimeLog, read_log
+from percola.observers.draw_times import DrawTimes
 from percola.observers.observer import Observer, Observers
 from percola.observers.runner import GivenUpError, Runner, WorkerOptions
 from percola.observers.scanner import Scanner
 from percola.observers.schedule import Sweep
+from percola.observers.survey import Survey
 from percola.observers.unobserved import warn_of_unobserved
 from percola.platform import fork_safety as forks
 from percola.repository import Repository
@@ -104,6 +107,13 @@ class Worker:
             self.metrics.watch_store(calls.counts, prefetch.counts)
         self._rng = forks.new_random()
         self._start_afresh()
+        if self._options.survey is not None:
+            self.metrics.watch_survey(
+                [one.name for one in self._observers],
+                lambda: self._runs.paused.known,
+                lambda: (self._survey.last, self._times),
+                self._options.retention,
+            )
         forks.at_fork(self._start_afresh)
 
     def _start_afresh(self) -> None:
@@ -111,7 +121,9 @@ class Worker:
         self._shared = _Shared(threading.Condition())
         self._threads: list[threading.Thread] = []
         self._dedicated: threading.Thread | None = None
-        self._runs = Runner(self._context, self._observers, self.metrics, self._options, self._rng)
+        self._times = DrawTimes(self._context.clock)
+        self._runs = self._new_runner()
+        self._survey = Survey(self._context, self._observers)
         self._sweep = Sweep(self._context, self._observers, self._options.sweep, self._wake)
         self._guard = threading.Lock()
         self._stopped = threading.Event()
@@ -119,6 +131,10 @@ class Worker:
         self._announced = False
         self._failure: BaseException | None = None
         self._numbers = itertools.count(1)
+
+    def _new_runner(self) -> Runner:
+        times = None if self._options.survey is None else self._times
+        return Runner(self._context, self._observers, self.metrics, self._options, self._rng, times)
 
     # --- Starting and stopping ----------------------------------------------------------
 
@@ -136,6 +152,11 @@ class Worker:
         self._stopped.clear()
         threading.Thread(target=self._watch, name="percola-watch", daemon=True).start()
         self._begin(self._maintenance())
+        if self._options.survey is not None:
+            target, args = self._survey_regularly, (self._options.survey,)
+            self._begin(
+                threading.Thread(target=target, args=args, name="percola-survey", daemon=True)
+            )
         for _ in range(self._options.threads):
             self._start_thread()
         if self._observers.dedicated:
@@ -366,6 +387,31 @@ class Worker:
             if mine:
                 collected = collector.collect(stopped=self._stopped.is_set)
                 self.metrics.collected(collected.safe_point, collected.removed)
+
+    # --- Surveys ------------------------------------------------------------------------
+
+    def _survey_regularly(self, every: float) -> None:
+        """Survey now and then, and note once a second which timestamp is the newest."""
+        clock, due, learned = self._context.clock, -math.inf, False
+        try:
+            while not self._stopped.is_set():
+                try:
+                    if not learned:
+                        self._times.learn(read_log(self._context.store))
+                        learned = True
+                    self._times.note(self._context.oracle.read_timestamp())
+                    if clock.monotonic() >= due:
+                        due = clock.monotonic() + every
+                        self._survey.look()
+                except PercolaError as error:
+                    log.warning("the survey for the metrics failed and is repeated: %s", error)
+                    self._stopped.wait(every)
+                except Exception as error:
+                    self._end_with(error)
+                    return
+                self._stopped.wait(min(1.0, every))
+        finally:
+            self._survey.end_turn()
 
     def _note_time(self, times: TimeLog) -> None:
         times.newest_older(self._context.oracle.read_timestamp())

@@ -1,0 +1,250 @@
+"""§2.4: what a worker's metrics tell of changes that wait, and how long answered ones have."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from stores import Ground, PassingStore, ScriptedClock, ground
+
+from percola import ConflictingOptionsError, Repository, Table, Transaction, Worker, observer
+from percola.cells import Kind
+from percola.observers import survey as surveying
+from percola.observers.draw_times import DrawTimes
+from percola.observers.metrics import WorkerMetrics
+from percola.observers.observer import Observer, Observers
+from percola.observers.runner import Runner, WorkerOptions
+from percola.observers.survey import Survey, Surveyed
+
+__all__ = ["ground"]
+
+docs = Table("docs")
+contents = docs.column("contents", str, observed=True)
+links = docs.column("links", str, observed=True)
+poke = docs.weak_column("poke")
+TABLES = [docs]
+
+QUICK: dict[str, Any] = {"attempts": 1, "first_wait": 0.001, "threads": 1}
+
+
+def nothing(t: Transaction, row: str) -> None:
+    """Do nothing."""
+
+
+def fails(t: Transaction, row: str) -> None:
+    raise ValueError(row)
+
+
+def put(repo: Repository, column: Any, *rows: str) -> int:
+    with repo.transaction() as t:
+        for row in rows:
+            t.set(column, row, "text")
+    assert t.commit_ts is not None
+    return t.commit_ts
+
+
+def survey(repo: Repository, *observers: Observer[str]) -> Surveyed:
+    one = Survey(repo.context, Observers(observers))
+    one.look()
+    one.end_turn()
+    assert one.last is not None
+    return one.last
+
+
+def test_a_survey_counts_the_cells_that_wait_and_finds_the_oldest_change(ground: Ground) -> None:
+    repo: Repository = ground.repo(TABLES)
+    a, b = observer(contents, name="a")(nothing), observer(links, poke, name="b")(nothing)
+    first = put(repo, contents, "m")
+    second = put(repo, links, "z")
+    put(repo, contents, "a", "m")
+    with repo.transaction() as t:
+        t.notify(poke, "a")
+    found = survey(repo, a, b)
+    assert (found.dirty, found.complete) == ({"a": 2, "b": 2}, True)
+    assert found.oldest == {"a": first, "b": second}
+    Worker(repo, [a, b], **QUICK).run_until_idle()
+    found = survey(repo, a, b)
+    assert (found.dirty, found.oldest) == ({"a": 0, "b": 0}, {})
+
+
+def test_what_is_dead_lettered_or_handled_beside_a_paused_observer_does_not_wait(
+    ground: Ground,
+) -> None:
+    repo: Repository = ground.repo(TABLES)
+    a, b = observer(contents, name="a")(nothing), observer(contents, name="b")(nothing)
+    dead = observer(contents, name="dead")(fails)
+    repo.pause_observer(a)
+    put(repo, contents, "x", "y")
+    Worker(repo, [a, b, dead], **QUICK).run_until_idle()
+    found = survey(repo, a, b, dead)
+    assert found.dirty == {"a": 2, "b": 0, "dead": 0}
+    assert found.dead == {"a": 0, "b": 0, "dead": 2}
+    put(repo, contents, "x")
+    assert survey(repo, a, b, dead).dirty == {"a": 2, "b": 1, "dead": 1}, "a newer change"
+
+
+def test_a_survey_reads_a_bounded_part_and_says_so(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scanned = 0
+
+    class Noting(PassingStore):
+        def scan_kind(self, kind: Kind, *where: Any, **how: Any) -> Any:
+            nonlocal scanned
+            entries, position = self.inner.scan_kind(kind, *where, **how)
+            scanned += len(entries)
+            return entries, position
+
+    monkeypatch.setattr(surveying, "COUNTED", 100)
+    monkeypatch.setattr(surveying, "_STEP", 10)
+    repo: Repository = ground.repo(TABLES, store=Noting(ground.store))
+    one = observer(contents, name="one")(nothing)
+    put(repo, contents, *(f"{number:03}" for number in range(100)))
+    assert survey(repo, one).complete
+    put(repo, contents, *(f"{number:03}" for number in range(100, 300)))
+    scanned = 0
+    found = survey(repo, one)
+    assert (found.dirty["one"], found.complete) == (100, False)
+    assert scanned <= 111
+
+
+def test_of_workers_with_the_same_observers_one_surveys_at_a_time(ground: Ground) -> None:
+    repo: Repository = ground.repo(TABLES)
+    a, b = observer(contents, name="a")(nothing), observer(links, name="b")(nothing)
+    first, second = (Survey(repo.context, Observers([a, b])) for _ in range(2))
+    other = Survey(repo.context, Observers([b]))
+    for one in (first, second, other):
+        one.look()
+    assert first.last is not None and second.last is None
+    assert other.last is not None, "it knows other observers"
+    first.look()
+    assert first.last is not None, "its turn lasts"
+    first.end_turn()
+    second.look()
+    first.look()
+    assert second.last is not None
+    assert first.last is None, "what it found is not shown any more"
+    second.end_turn()
+    other.end_turn()
+
+
+class Bench:
+    """A runner by hand, whose runs take half a second each."""
+
+    def __init__(self, ground: Ground, *names: str) -> None:
+        self.clock = ScriptedClock()
+        self.repo: Repository = ground.repo(TABLES, clock=self.clock)
+        self.metrics, self.times = WorkerMetrics(), DrawTimes(self.clock)
+        mine = Observers(observer(contents, name=name)(self._run) for name in names)
+        self.runs = Runner(
+            self.repo.context, mine, self.metrics, WorkerOptions(), random.Random(1), self.times
+        )
+
+    def _run(self, t: Transaction, row: str) -> None:
+        self.clock.now += 0.5
+
+    def latency(self, name: str) -> tuple[float | None, float | None]:
+        """How many changes it has answered, and the sum of their latencies."""
+        count, total = (
+            self.metrics.registry.get_sample_value(
+                f"percola_observer_latency_seconds_{what}", {"observer": name}
+            )
+            for what in ("count", "sum")
+        )
+        return count, total if total is None else round(total, 3)
+
+
+def test_a_latency_is_from_the_oldest_change_that_a_run_answers_to_its_commit(
+    ground: Ground,
+) -> None:
+    bench = Bench(ground, "one")
+    bench.times.note(put(bench.repo, contents, "x"))
+    bench.clock.now += 10
+    bench.times.note(put(bench.repo, contents, "x"))
+    bench.clock.now += 10
+    [dirty] = {entry[0] for entry in entries(bench.repo)}
+    bench.runs.work_cell(dirty, [])
+    assert bench.latency("one") == (1, 20.5)
+    put(bench.repo, contents, "x")
+    bench.runs.work_cell(dirty, [])
+    assert bench.latency("one") == (2, 21.0), "at least as long as the run"
+
+
+def test_a_batch_has_a_latency_for_each_row(ground: Ground) -> None:
+    bench = Bench(ground, "one")
+    bench.times.note(put(bench.repo, contents, "a"))
+    bench.clock.now += 60
+    put(bench.repo, contents, "b")
+    cells = sorted({entry[0] for entry in entries(bench.repo)})
+    for _ in cells:  # A batch ends after a long run.
+        bench.runs.work_batch(iter(cells), [])
+        cells = sorted({entry[0] for entry in entries(bench.repo)})
+    assert bench.latency("one")[0] == 2
+    assert 61.0 <= (bench.latency("one")[1] or 0) <= 61.5
+
+
+def test_observers_of_one_column_count_from_its_newest_change(ground: Ground) -> None:
+    """The older ones may be answered: the entries stay for another observer."""
+    bench = Bench(ground, "a", "b")
+    bench.times.note(put(bench.repo, contents, "x"))
+    bench.clock.now += 10
+    bench.times.note(put(bench.repo, contents, "x"))
+    bench.clock.now += 10
+    [dirty] = {entry[0] for entry in entries(bench.repo)}
+    bench.runs.work_cell(dirty, [])
+    assert (bench.latency("a"), bench.latency("b")) == ((1, 10.5), (1, 11.0))
+
+
+def entries(repo: Repository) -> list[Any]:
+    return repo.context.store.scan_kind(Kind.NOTIFY, "docs")[0]
+
+
+def test_a_worker_that_surveys_exports_what_it_finds(
+    ground: Ground, wait_until: Callable[..., object]
+) -> None:
+    repo: Repository = ground.repo(TABLES)
+    a, dead = observer(contents, name="a")(nothing), observer(links, name="dead")(fails)
+    repo.pause_observer(a)
+    put(repo, contents, "x", "y")
+    put(repo, links, "x")
+    worker = Worker(repo, [a, dead], **QUICK, survey=0.01, retention=3600.0)
+
+    def value(name: str, observer: str = "") -> float | None:
+        labels = {"observer": observer} if observer else {}
+        return worker.metrics.registry.get_sample_value(f"percola_{name}", labels)
+
+    assert value("observer_dirty_cells", "a") is None
+    assert value("gc_retention_seconds") == 3600
+    worker.start()
+    try:
+        wait_until(lambda: value("observer_dead_letters", "dead") == 1, what="a survey")
+        assert value("observer_paused", "a") == 1
+        assert value("observer_paused", "dead") == 0
+        assert value("observer_dirty_cells", "a") == 2
+        assert value("observer_dirty_cells", "dead") == 0
+        assert value("survey_complete") == 1
+        wait_until(lambda: (value("observer_oldest_change_seconds", "a") or 0) > 0, what="an age")
+        assert value("observer_oldest_change_seconds", "dead") == 0
+        assert value("gc_safe_point_age_seconds") is None, "nothing was ever collected"
+        ground.store.raise_safe_point(1)
+        wait_until(lambda: value("gc_safe_point_age_seconds") is not None, what="a safe point")
+        repo.resume_observer(a)
+        wait_until(lambda: value("observer_dirty_cells", "a") == 0, what="its answers")
+        assert value("observer_latency_seconds_count", "a") == 2
+    finally:
+        worker.stop()
+    with pytest.raises(ConflictingOptionsError, match="survey must be None or more than 0"):
+        Worker(repo, [a], survey=0)
+
+
+def test_a_worker_without_surveys_exports_none(ground: Ground) -> None:
+    repo: Repository = ground.repo(TABLES)
+    one = observer(contents, name="one")(nothing)
+    put(repo, contents, "x")
+    worker = Worker(repo, [one], **QUICK)
+    worker.run_until_idle()
+    names = {metric.name for metric in worker.metrics.registry.collect() if metric.samples}
+    assert "percola_observer_runs" in names
+    assert not names & {"percola_observer_latency_seconds", "percola_observer_dirty_cells"}
