@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from holders import Holder
 from stores import Ground, PassingStore, ScriptedClock, ground
 
 from percola import ConflictingOptionsError, Repository, Table, Transaction, Worker, observer
@@ -83,6 +84,16 @@ def test_what_is_dead_lettered_or_handled_beside_a_paused_observer_does_not_wait
     assert found.dead == {"a": 0, "b": 0, "dead": 2}
     put(repo, contents, "x")
     assert survey(repo, a, b, dead).dirty == {"a": 2, "b": 1, "dead": 1}, "a newer change"
+
+
+def test_a_survey_finds_the_oldest_lock(ground: Ground) -> None:
+    repo: Repository = ground.repo(TABLES)
+    one = observer(contents, name="one")(nothing)
+    assert survey(repo, one).oldest_lock is None
+    holders = [Holder(ground, TABLES, contents, row) for row in "yx"]
+    for holder in holders:
+        holder.lock()
+    assert survey(repo, one).oldest_lock == holders[0].start_ts
 
 
 def test_a_survey_reads_a_bounded_part_and_says_so(

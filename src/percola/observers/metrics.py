@@ -275,6 +275,9 @@ class _SurveyMetrics(Collector):
         complete = GaugeMetricFamily(
             "percola_survey_complete", "0 if there was more than a survey reads"
         )
+        lock = GaugeMetricFamily(
+            "percola_oldest_lock_seconds", "Age of the oldest lock, 0 if there is none"
+        )
         safe_point = GaugeMetricFamily(
             "percola_gc_safe_point_age_seconds", "Age of the oldest timestamp that can be read"
         )
@@ -285,6 +288,8 @@ class _SurveyMetrics(Collector):
                 oldest.add_metric([name], 0.0 if ts is None else times.age(ts))
                 dead.add_metric([name], found.dead[name])
             complete.add_metric([], float(found.complete))
+            ts = found.oldest_lock
+            lock.add_metric([], 0.0 if ts is None else times.age(ts))
             if found.safe_point:
                 safe_point.add_metric([], times.age(found.safe_point))
-        yield from (dirty, oldest, dead, complete, safe_point)
+        yield from (dirty, oldest, dead, lock, complete, safe_point)

@@ -2,8 +2,8 @@
 
 Workers of the same observers take turns by an advisory lock, so that one of them counts for all:
 what a survey costs does not grow with the workers. It reads up to 10,000 notify entries of each
-table, in the order of rows, and as many dead letters. If there are more, the numbers are lower
-bounds, and the oldest change may be another one.
+table, in the order of rows, and as many dead letters and locks. If there are more, the numbers are
+lower bounds, and the oldest change may be another one.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ class Surveyed:
         dirty: by observer, how many cells it has yet to answer.
         oldest: by observer, the timestamp of the oldest change among them.
         dead: by observer, how many changes are dead-lettered for it.
+        oldest_lock: the start_ts of the oldest lock in the observers' tables; None if there is none
+            or, with a separate notify table, if finding it would take a scan of whole tables.
         safe_point: the oldest timestamp that can be read.
         complete: whether it has read all entries.
     """
@@ -41,6 +43,7 @@ class Surveyed:
     dirty: Counter[str] = field(default_factory=Counter)
     oldest: dict[str, int] = field(default_factory=dict)
     dead: Counter[str] = field(default_factory=Counter)
+    oldest_lock: int | None = None
     safe_point: int = 0
     complete: bool = True
 
@@ -94,6 +97,15 @@ class Survey:
             for _, column in letters:
                 if name := self._failed.get((table, column)):
                     found.dead[name] += 1
+        if not self._context.store.has_notify_table:
+            found.oldest_lock = min(
+                (
+                    start_ts
+                    for table in self._observers.tables
+                    for _, start_ts, _ in self._read(Kind.LOCK, table, found)
+                ),
+                default=None,
+            )
         return found
 
     def _count(self, dirty: DirtyCell, found: Surveyed) -> None:
