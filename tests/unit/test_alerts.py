@@ -1,0 +1,151 @@
+"""The alert rules in `deploy/prometheus`: what they name exists, and the runbook has them all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from percola import Repository, Table, Worker, observer
+from percola.cli.root import cli
+from percola.coordination.memory import MemoryCoordination
+from percola.observers.survey import Surveyed
+from percola.oracle.embedded import EmbeddedOracle
+from percola.oracle.metrics import OracleMetrics
+from percola.oracle.ranges import Ranges
+from percola.store.memory import MemoryStore
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "deploy" / "prometheus"
+RUNBOOK = ROOT / "docs" / "runbook.md"
+
+docs = Table("docs")
+contents = docs.column("contents", observed=True)
+
+WORDS = {
+    *("absent", "and", "by", "changes", "count", "deriv", "histogram_quantile", "max", "min"),
+    *("on", "or", "rate", "sum", "unless"),
+}
+"""PromQL's own."""
+OF_PROMETHEUS = {"up"}
+
+
+@observer(contents)
+def measure(t: Any, row: str) -> None:
+    """Observe a column."""
+
+
+def rules() -> list[dict[str, Any]]:
+    groups = yaml.safe_load((FOLDER / "percola.rules.yml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+ALERTS = [rule for rule in rules() if "alert" in rule]
+
+
+def exported() -> set[str]:
+    """The samples that a worker and an oracle export."""
+    store = MemoryStore()
+    repo = Repository("memory", store, EmbeddedOracle(store), MemoryCoordination(), [docs])
+    worker = Worker(repo, [measure], survey=60.0)
+    # Something of each sort has happened, or an observer's series would not be there.
+    worker._survey.last = Surveyed(safe_point=1)
+    metrics = worker.metrics
+    metrics.committed("measure", 2, 0.1)
+    metrics.latency.answered("measure", [0.1])
+    for counter in (metrics.conflicts, metrics.failures, metrics.dead_lettered, metrics.split):
+        counter.labels("measure").inc()
+    metrics.collected(1, {"versions": 1})
+    oracle = OracleMetrics(Ranges(store, name="oracle"))
+    return {
+        sample.name
+        for registry in (metrics.registry, oracle.registry)
+        for metric in registry.collect()
+        for sample in metric.samples
+    }
+
+
+def names_in(expression: str) -> Iterator[str]:
+    """The metrics that an expression reads: its words but for PromQL's, labels and durations."""
+    bare = re.sub(r"\{[^}]*\}|\[[^]]*\]|\b(by|on) \([^)]*\)", "", expression)
+    yield from set(re.findall(r"[a-zA-Z_:][a-zA-Z0-9_:]*", bare)) - WORDS
+
+
+def test_every_metric_in_a_rule_is_exported_or_recorded_before() -> None:
+    known = exported() | OF_PROMETHEUS
+    read: set[str] = set()
+    for rule in rules():
+        names = set(names_in(rule["expr"]))
+        assert names, rule
+        assert names <= known, (rule, names - known)
+        read |= names
+        if "record" in rule:
+            known.add(rule["record"])
+    assert {"percola_observer_latency_seconds_bucket", "percola_oracle_holds", "up"} <= read
+
+
+@pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])
+def test_every_alert_has_a_section_in_the_runbook(rule: dict[str, Any]) -> None:
+    page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+    assert ROOT / page == RUNBOOK
+    assert anchor == rule["alert"].lower()
+    _, heading, section = RUNBOOK.read_text().partition(f"\n### {rule['alert']}\n")
+    assert heading, "the heading gives the anchor"
+    section = re.split(r"\n##+ ", section)[0]
+    starts = re.findall(r"^\*\*(.*?)\.\*\*", section, re.MULTILINE)
+    assert starts == ["Meaning", "Look at", "Do"]
+    assert rule["labels"]["severity"] in ("page", "ticket")
+    assert rule["annotations"]["summary"]
+
+
+def test_the_runbook_has_no_other_alerts() -> None:
+    headings = re.findall(r"^### (.*)$", RUNBOOK.read_text(), re.MULTILINE)
+    assert headings == [rule["alert"] for rule in ALERTS]
+
+
+def test_commands_in_the_runbook_exist() -> None:
+    """Each `percola …` names a command, its subcommand and options as they are."""
+    spans = re.findall(r"`(percola [^`]*)`", RUNBOOK.read_text())
+    assert len(spans) > 10
+    for span in spans:
+        _, *words = span.split()
+        command: click.Command = cli
+        while isinstance(command, click.Group) and words:
+            found = command.get_command(click.Context(command), words[0])
+            if found is None:
+                break
+            command, words = found, words[1:]
+        assert command is not cli, span
+        known = {option for one in command.params for option in one.opts}
+        assert {word for word in words if word.startswith("-")} <= known, span
+
+
+def test_what_the_table_of_metrics_lists_is_exported() -> None:
+    text = (ROOT / "docs" / "scaling.md").read_text()
+    names = set(re.findall(r"`(percola_[a-z_]+)`", text.partition("## What to watch")[2]))
+    known = exported()
+    assert len(names) > 10
+    for name in names:
+        assert {name, f"{name}_bucket"} & known, name
+
+
+def test_the_scraped_ports_are_those_of_the_units() -> None:
+    scraped = yaml.safe_load((FOLDER / "percola.scrape.yml").read_text())["scrape_configs"]
+    targets = {
+        one["job_name"]: [
+            target for static in one["static_configs"] for target in static["targets"]
+        ]
+        for one in scraped
+    }
+    units = ROOT / "deploy" / "systemd"
+    worker = re.search(r"--metrics-port (\S+)", (units / "percola-worker@.service").read_text())
+    oracle = re.search(r"--metrics-port (\S+)", (units / "percola-oracle.service").read_text())
+    assert worker is not None and oracle is not None
+    ports = [worker[1].replace("%i", str(number)) for number in (1, 2)]
+    assert targets["percola-worker"] == [f"127.0.0.1:{port}" for port in ports]
+    assert targets["percola-oracle"] == [f"127.0.0.1:{oracle[1]}"]
