@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 import pytest
@@ -19,6 +19,8 @@ from percola.oracle.embedded import EmbeddedOracle
 from percola.oracle.metrics import OracleMetrics
 from percola.oracle.ranges import Ranges
 from percola.store.memory import MemoryStore
+from webindex.cli.main import cli as webindex
+from webindex.observers.export import export_to
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "prometheus"
@@ -103,6 +105,11 @@ def test_every_alert_has_a_section_in_the_runbook(rule: dict[str, Any]) -> None:
     assert rule["annotations"]["summary"]
 
 
+def test_the_observers_that_rules_name_exist() -> None:
+    named = set(re.findall(r'observer="(.*?)"', (FOLDER / "percola.rules.yml").read_text()))
+    assert named == {export_to(cast(Any, None)).name}
+
+
 def test_the_runbook_has_no_other_alerts() -> None:
     headings = re.findall(r"^### (.*)$", RUNBOOK.read_text(), re.MULTILINE)
     assert headings == [rule["alert"] for rule in ALERTS]
@@ -110,17 +117,17 @@ def test_the_runbook_has_no_other_alerts() -> None:
 
 def test_commands_in_the_runbook_exist() -> None:
     """Each `percola …` names a command, its subcommand and options as they are."""
-    spans = re.findall(r"`(percola [^`]*)`", RUNBOOK.read_text())
+    spans = re.findall(r"`((?:percola|webindex) [^`]*)`", RUNBOOK.read_text())
     assert len(spans) > 10
     for span in spans:
-        _, *words = span.split()
-        command: click.Command = cli
+        program, *words = span.split()
+        root = command = cli if program == "percola" else webindex
         while isinstance(command, click.Group) and words:
             found = command.get_command(click.Context(command), words[0])
             if found is None:
                 break
             command, words = found, words[1:]
-        assert command is not cli, span
+        assert command is not root, span
         known = {option for one in command.params for option in one.opts}
         assert {word for word in words if word.startswith("-")} <= known, span
 
