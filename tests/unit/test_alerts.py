@@ -1,7 +1,8 @@
-"""The alert rules in `deploy/prometheus`: what they name exists, and the runbook has them all."""
+"""The alert rules and the dashboard: what they name exists, and the runbook has all alerts."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,6 +90,18 @@ def test_every_metric_in_a_rule_is_exported_or_recorded_before() -> None:
         if "record" in rule:
             known.add(rule["record"])
     assert {"percola_observer_latency_seconds_bucket", "percola_oracle_holds", "up"} <= read
+
+
+def test_every_metric_on_the_dashboard_is_exported() -> None:
+    dashboard = json.loads((ROOT / "deploy" / "grafana" / "percola.json").read_text())
+    panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+    places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}
+    assert len(places) == len(panels) > 8
+    known = exported()
+    for panel in panels:
+        for target in panel["targets"]:
+            names = set(names_in(target["expr"]))
+            assert names and names <= known, (panel["title"], names - known)
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])
