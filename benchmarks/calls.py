@@ -41,7 +41,7 @@ from percola.observers.metrics import WorkerMetrics
 from percola.observers.observer import Observers
 from percola.observers.runner import Runner
 from percola.observers.scanner import Scanner
-from percola.observers.schedule import Sweep
+from percola.observers.schedule import Schedule
 from percola.oracle.embedded import EmbeddedOracle
 from percola.store.base import CellState, RowMutation, Store
 from percola.store.counting import CountedStore, StoreCalls
@@ -209,10 +209,10 @@ def _worker(repo: Repository, observers: Sequence[Observer[Any]]) -> Callable[[]
     # What is looked at once a second whatever comes is not a document's.
     options, rng = WorkerOptions(threads=1, rescan=math.inf), random.Random(1)
     runs = Runner(context, group, metrics, options, rng)
-    sweep = Sweep(context, group, math.inf, lambda: None)
-    sweep.ending = True
-    context.coordination.on_wake(sweep.note_wake_up)
-    parts = (context, group, metrics, options, runs, sweep, rng)
+    schedule = Schedule(context, group, math.inf, lambda: None)
+    schedule.ending = True
+    context.coordination.on_wake(schedule.note_wake_up)
+    parts = (context, group, metrics, options, runs, schedule, rng)
     common, dedicated = Scanner(*parts), Scanner(*parts, dedicated=True)
 
     def work() -> None:

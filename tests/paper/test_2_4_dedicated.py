@@ -18,7 +18,7 @@ from percola.observers.metrics import WorkerMetrics
 from percola.observers.observer import Observers
 from percola.observers.runner import Runner, WorkerOptions
 from percola.observers.scanner import Scanner
-from percola.observers.schedule import Sweep
+from percola.observers.schedule import Schedule
 
 pages = Table("pages")
 body = pages.column("body", int, observed=True)
@@ -184,10 +184,17 @@ class Bench:
         )
         context, options, metrics = self.repo.context, WorkerOptions(threads=1), WorkerMetrics()
         runs = Runner(context, mine, metrics, options, random.Random(1))
-        sweep = Sweep(context, mine, options.sweep, lambda: None)
+        schedule = Schedule(context, mine, options.sweep, lambda: None)
         self.common, self.dedicated = (
             Scanner(
-                context, mine, metrics, options, runs, sweep, random.Random(2), dedicated=dedicated
+                context,
+                mine,
+                metrics,
+                options,
+                runs,
+                schedule,
+                random.Random(2),
+                dedicated=dedicated,
             )
             for dedicated in (False, True)
         )

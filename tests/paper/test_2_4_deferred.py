@@ -13,7 +13,7 @@ from percola.observers.metrics import WorkerMetrics
 from percola.observers.observer import Observers
 from percola.observers.runner import Runner, WorkerOptions
 from percola.observers.scanner import Scanner
-from percola.observers.schedule import Sweep
+from percola.observers.schedule import Schedule
 
 __all__ = ["ground"]
 
@@ -55,9 +55,9 @@ class Bench:
         mine = Observers(observers)
         context, options, metrics = self.repo.context, WorkerOptions(threads=1), WorkerMetrics()
         runs = Runner(context, mine, metrics, options, random.Random(1))
-        sweep = Sweep(context, mine, options.sweep, lambda: None)
+        schedule = Schedule(context, mine, options.sweep, lambda: None)
         rng = random.Random(2)
-        self.scanner = Scanner(context, mine, metrics, options, runs, sweep, rng)
+        self.scanner = Scanner(context, mine, metrics, options, runs, schedule, rng)
 
     def write(self, row: str, value: int) -> None:
         with self.repo.transaction() as t:

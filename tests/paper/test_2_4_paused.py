@@ -27,7 +27,7 @@ from percola.observers.metrics import WorkerMetrics
 from percola.observers.observer import Observers
 from percola.observers.runner import Runner, WorkerOptions
 from percola.observers.scanner import Scanner
-from percola.observers.schedule import Sweep
+from percola.observers.schedule import Schedule
 
 __all__ = ["ground"]
 
@@ -86,10 +86,10 @@ class Bench:
         mine, options, metrics = Observers(observers), WorkerOptions(**QUICK), WorkerMetrics()
         context = self.repo.context
         self.runs = Runner(context, mine, metrics, options, random.Random(1))
-        self.sweep = Sweep(context, mine, 1e9, lambda: None)
-        context.coordination.on_wake(self.sweep.note_wake_up)
+        self.schedule = Schedule(context, mine, 1e9, lambda: None)
+        context.coordination.on_wake(self.schedule.note_wake_up)
         rng = random.Random(2)
-        self.scanner = Scanner(context, mine, metrics, options, self.runs, self.sweep, rng)
+        self.scanner = Scanner(context, mine, metrics, options, self.runs, self.schedule, rng)
 
     def write(self, column: Any, *rows: str) -> int:
         with self.operator.transaction() as t:
@@ -278,7 +278,7 @@ def test_a_table_of_paused_observers_alone_is_not_scanned(ground: Ground, ran: R
     assert set(bench.store.scans) == {"docs"}
     assert bench.store.scanned == 0
     assert bench.store.pauses_read == 10, "one read a second"
-    assert bench.sweep.is_idle()
+    assert bench.schedule.is_idle()
     assert bench.store.scanned == 0
 
 
@@ -361,16 +361,16 @@ def test_a_failing_observer_backs_off_as_before_while_another_one_is_paused(
     bench.write(contents, "x")
     assert bench.look() == 0.02
     assert ran.take() == [("b", "x"), ("fails", "x")]
-    assert not bench.sweep.is_idle()
+    assert not bench.schedule.is_idle()
     assert bench.look() > 0
     assert ran.take() == [], "it waits for its next attempt"
     bench.later()
     assert ran.take() == [("fails", "x")]
     assert [one.observer for one in failures(bench.operator)] == ["fails"]
     bench.look()
-    assert bench.sweep.is_idle(), "dead-lettered for the one, waiting for the other"
+    assert bench.schedule.is_idle(), "dead-lettered for the one, waiting for the other"
     retry_failures(bench.operator)
-    assert not bench.sweep.is_idle()
+    assert not bench.schedule.is_idle()
     bench.look()
     assert ("fails", "x") in ran.take()
 

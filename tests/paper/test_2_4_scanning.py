@@ -14,7 +14,7 @@ from percola.observers.metrics import WorkerMetrics
 from percola.observers.observer import Observers
 from percola.observers.runner import Runner, WorkerOptions
 from percola.observers.scanner import Scanner
-from percola.observers.schedule import Sweep
+from percola.observers.schedule import Schedule
 from percola.store.base import Tablet
 
 __all__ = ["ground"]
@@ -69,9 +69,9 @@ class Stage:
         mine, options, metrics = Observers(observers), WorkerOptions(threads=1), WorkerMetrics()
         context, rng = self.repo.context, random.Random(seed)
         runs = Runner(context, mine, metrics, options, rng)
-        sweep = Sweep(context, mine, 1e9, lambda: None)
-        context.coordination.on_wake(sweep.note_wake_up)
-        self.scanner = Scanner(context, mine, metrics, options, runs, sweep, rng)
+        schedule = Schedule(context, mine, 1e9, lambda: None)
+        context.coordination.on_wake(schedule.note_wake_up)
+        self.scanner = Scanner(context, mine, metrics, options, runs, schedule, rng)
 
     def look(self) -> list[str]:
         """Look round once; in which tables."""

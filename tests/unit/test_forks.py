@@ -128,7 +128,7 @@ WORKER_LOCKS: Mapping[str, Callable[[Any], Any]] = {
     "Worker._guard": lambda worker: worker._guard,
     "Worker._shared.changed": lambda worker: worker._shared.changed,
     "Runs._guard": lambda worker: worker._runs._guard,
-    "Sweep._guard": lambda worker: worker._sweep._guard,
+    "Schedule._guard": lambda worker: worker._schedule._guard,
     "_Latencies._guard": lambda worker: worker.metrics.latency._guard,
 }
 

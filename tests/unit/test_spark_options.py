@@ -79,7 +79,7 @@ def test_an_option_for_something_else_is_refused(role: str) -> None:
         "startingTimestamp": "1", "maxRowsPerTrigger": "1", "atomicity": "row", "chunkRows": "1",
         "chunkBytes": "1",
         "nulls": "ignore", "ttlSeconds": "1", "describe": "table", "allRows": "true",
-        "notify": "false", "timestampAsOf": "2026-11-23T10:00",
+        "notify": "false", "timestampAsOf": "2026-11-23T10:00", "changesAt": "1",
     }  # fmt: skip
     refused = 0
     for option in OPTIONS:

@@ -61,7 +61,7 @@ from percola.errors import StoreError
 from percola.observers.observer import Observers
 from percola.observers.pausing import NOBODY
 from percola.observers.runner import Found, GivenUpError, Row, Runner, WorkerOptions
-from percola.observers.schedule import Address, Sweep
+from percola.observers.schedule import Address, Schedule
 from percola.transactions.context import TransactionContext
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Scanner:
     """One scanner of a worker: it finds dirty cells and runs their observers.
 
     Args:
-        runs: runs the observers; shared by the worker's scanners, as `sweep` is. While
+        runs: runs the observers; shared by the worker's scanners, as `schedule` is. While
             `runs.stopping` is set, a pass ends at the next row.
         rng: chooses where to begin, and where to jump to.
         dedicated: scan only the columns on a dedicated thread; if False, only the others.
@@ -97,7 +97,7 @@ class Scanner:
         metrics: WorkerMetrics,
         options: WorkerOptions,
         runs: Runner,
-        sweep: Sweep,
+        schedule: Schedule,
         rng: random.Random,
         *,
         dedicated: bool = False,
@@ -108,7 +108,7 @@ class Scanner:
         self._dedicated = dedicated
         self._options = options
         self._runs = runs
-        self._sweep = sweep
+        self._schedule = schedule
         self._rng = rng
         self._misfortunes = 0
         self._left: dict[str, bytes] = {}
@@ -136,7 +136,7 @@ class Scanner:
         """
         clock, rescan = self._context.clock, self._options.rescan
         self._next_attempt = math.inf
-        wake_ups = self._sweep.wake_ups_by_others()
+        wake_ups = self._schedule.wake_ups_by_others()
         began = clock.monotonic()
         woken = wake_ups != self._seen_wake_ups
         anew = woken or began - self._since >= self._rescan
@@ -149,13 +149,13 @@ class Scanner:
                 found, rest = self._pass_dedicated()
             else:
                 found, rest = self._passes(), 0.0
-                if Found.RAN not in found and self._sweep.is_due():
+                if Found.RAN not in found and self._schedule.is_due():
                     # Settling the locks may have put notify entries.
-                    found |= Found.RAN if self._sweep.finish_the_dead() else Found.NOTHING
-                self._sweep.note_busy(self, busy=Found.RAN in found)
+                    found |= Found.RAN if self._schedule.finish_the_dead() else Found.NOTHING
+                self._schedule.note_busy(self, busy=Found.RAN in found)
             self._misfortunes = 0
         except GivenUpError:
-            self._sweep.note_busy(self, busy=False)
+            self._schedule.note_busy(self, busy=False)
             raise
         except StoreError as error:
             self._misfortunes += 1
@@ -175,7 +175,7 @@ class Scanner:
         if found & (Found.HELD | Found.SOON):
             wait = min(wait, _BUSY_WAIT)
         if self._observers.deferred:
-            wait = min(wait, self._sweep.quiet_in() or wait)
+            wait = min(wait, self._schedule.quiet_in() or wait)
         if Found.LATER in found:
             wait = min(wait, max(_BUSY_WAIT, self._next_attempt))
         return wait
@@ -190,30 +190,30 @@ class Scanner:
 
     def _pass_dedicated(self) -> tuple[Found, float]:
         """Scan the columns on the dedicated thread; return also the seconds they must rest."""
-        columns = self._sweep.claimed()
+        columns = self._schedule.claimed()
         if not columns:
             return Found.NOTHING, 0.0
-        rest = self._sweep.rests_for(columns)
+        rest = self._schedule.rests_for(columns)
         if rest:
             return Found.NOTHING, rest
-        return self._pass(columns - self._sweep.resting() or columns), 0.0
+        return self._pass(columns - self._schedule.resting() or columns), 0.0
 
     def _passes(self) -> Found:
         """Scan overdue debounced columns, then the prompt ones; if those are clean, the rest."""
         found = Found.NOTHING
-        if overdue := self._sweep.overdue():
+        if overdue := self._schedule.overdue():
             found = self._pass(overdue)
             if Found.RAN in found:
                 return found  # The next look, which follows at once, is not overdue.
         # Then the prompt ones: every look may be overdue if nothing wakes the worker.
-        resting = self._sweep.resting()
+        resting = self._schedule.resting()
         found |= self._pass(self._observers.prompt - resting)
         if resting and not found & (Found.RAN | Found.HELD) and not self._runs.stopping:
             found |= self._pass(self._observers.prompt & resting)
         deferred = self._observers.deferred
         if deferred and found & (Found.RAN | Found.HELD):
-            self._sweep.note_work()
-        elif deferred and not self._sweep.quiet_in() and not self._runs.stopping:
+            self._schedule.note_work()
+        elif deferred and not self._schedule.quiet_in() and not self._runs.stopping:
             found |= self._pass(frozenset(deferred))
         return found
 
@@ -376,7 +376,7 @@ class Scanner:
                 began = clock.monotonic() if shares else 0.0
                 outcome = self._work_cell(cell, raw, ahead, held)
                 if shares:
-                    self._sweep.note_run(address, clock.monotonic() - began)
+                    self._schedule.note_run(address, clock.monotonic() - began)
                 if Found.LATER in outcome:
                     # A failure in this run has recorded its due time: the next scan reads it.
                     wait = self._runs.failures.until_next_attempt(raw, self._paused)

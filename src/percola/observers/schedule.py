@@ -29,7 +29,7 @@ Address = tuple[str, bytes]
 _NONE: Final[frozenset[Address]] = frozenset()
 
 
-class Sweep:
+class Schedule:
     """The schedule of the columns that a worker observes, shared by all of its scanners.
 
     Attributes:

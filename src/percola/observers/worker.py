@@ -39,7 +39,7 @@ from percola.observers.draw_times import DrawTimes
 from percola.observers.observer import Observer, Observers
 from percola.observers.runner import GivenUpError, Runner, WorkerOptions
 from percola.observers.scanner import Scanner
-from percola.observers.schedule import Sweep
+from percola.observers.schedule import Schedule
 from percola.observers.survey import Survey
 from percola.observers.unobserved import warn_of_unobserved
 from percola.platform import fork_safety as forks
@@ -124,7 +124,7 @@ class Worker:
         self._times = DrawTimes(self._context.clock)
         self._runs = self._new_runner()
         self._survey = Survey(self._context, self._observers)
-        self._sweep = Sweep(self._context, self._observers, self._options.sweep, self._wake)
+        self._schedule = Schedule(self._context, self._observers, self._options.sweep, self._wake)
         self._guard = threading.Lock()
         self._stopped = threading.Event()
         self._unlisten: Callable[[], None] | None = None
@@ -180,7 +180,7 @@ class Worker:
                 if thread is not threading.current_thread():
                     thread.join(max(0.0, deadline - time.monotonic()))
             self._threads = [thread for thread in self._threads if thread.is_alive()]
-            self._sweep.disclaim()
+            self._schedule.disclaim()
             if self._unlisten is not None:
                 self._unlisten()
                 self._unlisten = None
@@ -206,11 +206,11 @@ class Worker:
         that only paused observers have yet to handle (`Repository.paused_observers`). It may be
         called again later.
         """
-        self._sweep.ending = True
+        self._schedule.ending = True
         try:
             self._work(self.is_idle)
         finally:
-            self._sweep.ending = False
+            self._schedule.ending = False
 
     @contextlib.contextmanager
     def ending_with_input(self) -> Iterator[None]:
@@ -281,7 +281,7 @@ class Worker:
         An entry is removed only after its observer's commit, so a run in progress counts as work;
         so does a lock on an observed cell, if resolving it puts the notify entry.
         """
-        return self._sweep.is_idle()
+        return self._schedule.is_idle()
 
     # --- Scanning -----------------------------------------------------------------------
 
@@ -303,7 +303,7 @@ class Worker:
             self._threads.append(thread)
 
     def _wake(self) -> None:
-        self._sweep.note_wake_up()
+        self._schedule.note_wake_up()
         with self._shared.changed:
             self._shared.wake_ups += 1
             self._shared.changed.notify_all()
@@ -316,7 +316,7 @@ class Worker:
             self.metrics,
             self._options,
             self._runs,
-            self._sweep,
+            self._schedule,
             rng,
             dedicated=dedicated,
         )

@@ -141,7 +141,7 @@ OPTIONS: Final = (
     Option("nulls", _one_of("ignore", "delete"), "ignore", _WRITES),
     Option("deleteColumn", _name, None, _WRITES),
     # The catalog's UPDATE, DELETE and MERGE: `percola.spark.write.changes`.
-    Option("changesAt", _moment(), None, (WRITE,)),
+    Option("changesAt", _count, None, (WRITE,)),
     Option("notify", _flag, True, _WRITES),
     Option("ttlSeconds", _seconds, 120.0, _WRITES),
 )

@@ -13,7 +13,7 @@ from percola.observers.metrics import WorkerMetrics
 from percola.observers.observer import Observer, Observers
 from percola.observers.runner import GivenUpError, Runner, WorkerOptions
 from percola.observers.scanner import Scanner
-from percola.observers.schedule import Sweep
+from percola.observers.schedule import Schedule
 from percola.repository import Repository
 from percola.testing.histories.recorder import Outcome, Recorded, RecordedTransaction, Recorder
 from percola.testing.simulation.schedule import Task
@@ -157,7 +157,7 @@ class SimulatedWorker:
         self._metrics = metrics
         context = repo.context
         self.runs = Runner(context, self._observers, metrics, options, process.rng)
-        self._sweep = Sweep(context, self._observers, options.sweep, self._wake)
+        self._schedule = Schedule(context, self._observers, options.sweep, self._wake)
         self._wake_ups = 0
         self._waiting: list[Task] = []
 
@@ -174,7 +174,7 @@ class SimulatedWorker:
         self._wake()
 
     def _wake(self) -> None:
-        self._sweep.note_wake_up()
+        self._schedule.note_wake_up()
         self._wake_ups += 1
         waiting, self._waiting = self._waiting, []
         for task in waiting:
@@ -189,7 +189,7 @@ class SimulatedWorker:
             self._metrics,
             self._options,
             self.runs,
-            self._sweep,
+            self._schedule,
             rng,
         )
         while not self.runs.stopping:

@@ -14,7 +14,7 @@ from percola.cells import Kind
 from percola.errors import PercolaError, SnapshotTooOldError
 from percola.observers.metrics import WorkerMetrics
 from percola.observers.observer import Observers
-from percola.observers.schedule import Sweep
+from percola.observers.schedule import Schedule
 from percola.repository import Repository
 from percola.store.walks import walk_kind
 from percola.testing.histories.recorder import Outcome, Recorded, merge
@@ -284,10 +284,10 @@ class Simulation:
         context = repo.context
         tables = [table.name for table in self._kind.tables]
         done = [False]
-        sweep: Sweep | None = None
+        schedule: Schedule | None = None
         if has_observers:
             observers = Observers(self._workload.observers())
-            sweep = Sweep(context, observers, 0.0, context.coordination.wake)
+            schedule = Schedule(context, observers, 0.0, context.coordination.wake)
 
         def settle() -> None:
             while True:
@@ -299,7 +299,7 @@ class Simulation:
                 ]
                 for cell, start_ts, raw in locked:
                     context.resolver.try_resolve(cell, start_ts, raw)
-                if all_arrived and not locked and (sweep is None or sweep.is_idle()):
+                if all_arrived and not locked and (schedule is None or schedule.is_idle()):
                     done[0] = True
                     return
                 context.clock.sleep(0.1)
