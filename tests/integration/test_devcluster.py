@@ -73,6 +73,7 @@ def used(cluster: Cluster, *writes: int) -> list[int]:
         return found
 
 
+@pytest.mark.long
 def test_a_region_server_that_is_killed_and_started_again_loses_nothing(
     tmp_path: Path, wait_until: WaitUntil
 ) -> None:
@@ -120,6 +121,7 @@ def hold(pipe: Connection, folder: Path) -> None:
         hear(pipe)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("moment", ["format", "regionserver-1", "up"])
 def test_a_cluster_ends_with_the_program_that_started_it(
     tmp_path: Path, moment: str, wait_until: WaitUntil

@@ -147,6 +147,7 @@ def test_the_locks_of_a_process_that_answers_nothing_are_dropped_within_seconds(
         assert ask(child, "try_lock", "t", b"s") is True
 
 
+@pytest.mark.long
 def test_an_idle_session_outlives_the_keep_alive(wait_until: Wait) -> None:
     """A server that takes a client's pings for abuse ends the connection with the third."""
 

@@ -156,6 +156,7 @@ def sum_of(repo: Repository) -> int:
     return sum(now.get(balance, f"{one}") or 0 for one in range(ACCOUNTS))
 
 
+@pytest.mark.long
 def test_money_is_neither_made_nor_lost_while_oracles_and_programs_are_killed(
     stack: ExitStack, store: str, zookeeper: ZooKeeper, wait_until: WaitUntil
 ) -> None:

@@ -155,6 +155,7 @@ def test_a_leader_that_is_killed_is_replaced_when_its_lease_has_ended(fleet: Fle
     fleet.check()
 
 
+@pytest.mark.long
 def test_a_leader_that_is_stopped_and_goes_on_hands_out_nothing_once_it_was_replaced(
     fleet: Fleet, wait_until: WaitUntil
 ) -> None:

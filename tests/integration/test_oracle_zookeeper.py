@@ -127,6 +127,7 @@ def test_a_token_is_alive_as_long_as_its_process_and_gone_within_its_session(
         assert [one["pid"] for one in mine.processes()] == [os.getpid()]
 
 
+@pytest.mark.long
 def test_a_token_lives_for_many_session_time_outs(
     mine: ZooKeeperCoordination, server: ZooKeeper
 ) -> None:
@@ -338,6 +339,7 @@ def test_without_zookeeper_no_commit_begins_once_the_token_may_be_dead(
         assert t.get(balance, "a") == 3
 
 
+@pytest.mark.long
 def test_a_zookeeper_that_hangs_is_waited_for_in_bounds(
     server: ZooKeeper, mine: ZooKeeperCoordination, wait_until: Wait
 ) -> None:

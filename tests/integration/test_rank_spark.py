@@ -178,6 +178,7 @@ def test_a_run_that_is_overtaken_before_it_writes_says_so_and_leaves_the_newer_r
     assert [one["error"] is None for one in reports] == [False, True]
 
 
+@pytest.mark.long
 def test_a_run_that_is_overtaken_in_the_middle_of_writing_writes_nothing_after_that(
     repo: Repository, rank_here: Callable[..., RankReport], looks_often: None
 ) -> None:
@@ -259,6 +260,7 @@ def test_the_command_prints_its_report(repo: Repository, spark: SparkSession) ->
     assert json.loads(shown.output)["written"] == 0
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_the_run_and_spark_at_once_and_another_run_does_it_all(
     java_home: Path, repo: Repository, rank_here: Callable[..., RankReport], wait_until: Wait
 ) -> None:

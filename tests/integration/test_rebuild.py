@@ -173,6 +173,7 @@ def test_a_rebuild_that_ended_early_leaves_what_nobody_uses(
             refuse_half_built(repo)
 
 
+@pytest.mark.long
 def test_a_rebuild_that_is_killed_in_the_middle_leaves_what_nobody_uses_and_no_process(
     tmp_path: Path, crawled: Path, java_home: Path, wait_until: Callable[..., object]
 ) -> None:

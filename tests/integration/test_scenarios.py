@@ -69,21 +69,25 @@ def test_after_removals(stage: Stage) -> None:
     assert played(stage, scenarios.removals).captures == 20
 
 
+@pytest.mark.long
 def test_after_random_updates(stage: Stage) -> None:
     outcome = played(stage, scenarios.random_updates)
     assert outcome.captures >= scenarios.UPDATES
     assert "killed 2 updaters and 2 workers" in outcome.said
 
 
+@pytest.mark.long
 def test_after_rank(stage: Stage) -> None:
     outcome = played(stage, scenarios.rank)
     assert outcome.captures == 204
 
 
+@pytest.mark.long
 def test_after_rebuild_then_incremental(stage: Stage) -> None:
     played(stage, scenarios.rebuild_then_incremental)
 
 
+@pytest.mark.long
 def test_after_shuffled_loads(stage: Stage) -> None:
     outcome = played(stage, scenarios.shuffled_loads)
     assert f"{scenarios.ORDERS} orders" in outcome.said

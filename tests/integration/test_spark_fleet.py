@@ -341,6 +341,7 @@ def test_ctrl_c_stops_the_workers_and_lets_them_finish(
     assert rows_of_fleets(repo) == 0
 
 
+@pytest.mark.long
 def test_workers_end_by_themselves_when_their_driver_is_killed(
     repo: Repository, tmp_path: Path, java_home: Path, wait_until: Wait
 ) -> None:
@@ -353,6 +354,7 @@ def test_workers_end_by_themselves_when_their_driver_is_killed(
     fleets.check_shop(repo, sum(range(600)))
 
 
+@pytest.mark.long
 def test_a_fleet_whose_spark_has_died_says_so(
     repo: Repository, java_home: Path, wait_until: Wait
 ) -> None:
@@ -369,6 +371,7 @@ def test_a_fleet_whose_spark_has_died_says_so(
     assert rows_of_fleets(repo) == 0
 
 
+@pytest.mark.long
 def test_executors_and_processes_killed_on_a_cluster_lose_nothing(
     repo: Repository, tmp_path: Path, java_home: Path, wait_until: Wait
 ) -> None:

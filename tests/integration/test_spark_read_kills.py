@@ -163,6 +163,7 @@ def on_a_cluster(pipe: Connection, folder: str) -> None:
         say(pipe, (ts, rows))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)  # A cluster of three JVMs starts, and two of them twice.
 def test_every_executor_is_killed(folder: Path, java_home: Path) -> None:
     with Child(on_a_cluster, str(folder)) as child:

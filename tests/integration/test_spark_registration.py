@@ -21,6 +21,7 @@ def test_a_session_of_the_users_own_reads_writes_and_follows_classic_and_through
     check_sessions(tmp_path, java_home, how, HERE)
 
 
+@pytest.mark.long
 def test_a_declarative_pipeline_reads_follows_and_writes_tables(
     tmp_path: Path, java_home: Path
 ) -> None:

@@ -78,6 +78,7 @@ def test_verify_finds_a_page_that_is_not_what_its_revisit_says(
     assert verdict.broken and set(verdict.broken) <= {1, 12}
 
 
+@pytest.mark.long
 def test_a_rebuilt_index_resolves_revisits_and_those_that_come_later(
     spark: SparkSession, tmp_path: Path
 ) -> None:

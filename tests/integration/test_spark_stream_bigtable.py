@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import feed_streams
+import pytest
 import spark_writes
 from borrowed import borrow
 from spark_on_bigtable import folder, opened, servers
@@ -10,6 +11,8 @@ from spark_on_bigtable import folder, opened, servers
 from tests.integration import test_spark_stream_read, test_spark_stream_write
 
 __all__ = ["folder", "servers"]
+
+pytestmark = pytest.mark.long
 
 Test_read = borrow(
     test_spark_stream_read,

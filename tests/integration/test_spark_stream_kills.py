@@ -88,6 +88,7 @@ def heard(child: Child) -> Any:
     return child.hear()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)  # A cluster that starts, loses its parts, and starts again.
 def test_killed_python_workers_executors_and_drivers_lose_and_double_no_change(
     repo: Repository, folder: Path, tmp_path: Path, java_home: Path, wait_until: Wait

@@ -216,6 +216,7 @@ def test_a_stream_beside_busy_writers_gives_every_change_once_and_each_row_in_or
 # --- Restarts ---------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("beginning", [None, "latest", "earliest"])
 def test_a_first_batch_that_fails_is_read_again_as_it_was_although_others_have_written(
     repo: Repository, streams: Streams, beginning: str | None

@@ -176,6 +176,7 @@ def stream_here(pipe: Connection, folder: Path, work: Path) -> None:
         drain(spark, folder, work)
 
 
+@pytest.mark.long
 def test_a_driver_killed_in_a_batch_is_succeeded_at_once_by_the_next_exactly_once(
     spark: SparkSession,
     repo: Repository,
@@ -228,6 +229,7 @@ def executors(driver: int) -> list[int]:
     return [pid for pid in children(jvm) if "CoarseGrainedExecutorBackend" in command_of(pid)]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)  # A cluster, and four writes in it that each lose an executor.
 def test_executors_that_are_killed_while_they_write_lose_and_double_nothing(
     tmp_path: Path, wait_until: Wait, java_home: Path

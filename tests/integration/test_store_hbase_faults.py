@@ -222,6 +222,7 @@ def test_a_server_that_hangs_costs_a_write_its_deadline_and_no_more(mortal: HBas
     assert locks(patient) == [5]
 
 
+@pytest.mark.long
 def test_a_server_killed_amid_batches_leaves_every_row_whole_and_its_regions_come_back(
     mortal: HBase, wait_until: WaitUntil
 ) -> None:
@@ -340,6 +341,7 @@ class Losses:
         return send()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(
     900
 )  # It waits for locks whose owner is alive, and as long as a session lasts.

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+import pytest
 from hbase import HBase
 
 from benchmarks import tablets
@@ -19,6 +20,7 @@ WaitUntil = Callable[..., Any]
 REGIONS, ROWS, TURNS = 6, 8, 10
 
 
+@pytest.mark.long
 def test_workers_of_two_processes_serve_every_region_and_row_where_work_never_ends(
     hbase: HBase, wait_until: WaitUntil
 ) -> None:

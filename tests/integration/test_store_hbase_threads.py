@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 import network_claims
+import pytest
 from hbase import HBase, repository
 from row_locks import CELL, COLUMN, LOCK_IT, lock_all
 from stores import DEADLINE, in_thread
@@ -166,6 +167,7 @@ def test_rows_of_a_region_are_one_request_if_all_of_them_hold(hbase: HBase) -> N
     assert store.statistics()["mutate"] == before + 2
 
 
+@pytest.mark.long
 def test_a_lock_is_found_as_soon_after_thousands_of_cycles_as_at_first(hbase: HBase) -> None:
     store = hbase.store()
     store.create_tables(["t"])

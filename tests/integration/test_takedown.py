@@ -30,6 +30,7 @@ def take_down(repo: Repository, scopes: Sequence[Scope], *, block: bool = False)
         return remove(repo, index, scopes, block=block).pages
 
 
+@pytest.mark.long
 def test_verify_is_clean_after_removals_and_after_the_same_crawl_was_loaded_again(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,6 +79,7 @@ def test_verify_is_clean_after_removals_and_after_the_same_crawl_was_loaded_agai
     assert "removed should not be there" in sentence and f"{REVISITED}/c" in sentence
 
 
+@pytest.mark.long
 def test_a_rebuild_leaves_out_what_was_blocked_before(spark: SparkSession, tmp_path: Path) -> None:
     address = tmp_path / "repo"
     path = tmp_path / "linked.warc.gz"

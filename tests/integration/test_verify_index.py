@@ -273,6 +273,7 @@ def test_each_seeded_bug_is_caught_by_its_invariant_and_no_other(
     assert "search ?ghost: document should not be there" in said
 
 
+@pytest.mark.long
 def test_a_past_moment_is_judged_by_itself_and_work_that_waits_is_told_first(
     spark: SparkSession, repo: Repository, crawled: Path, tmp_path: Path
 ) -> None:

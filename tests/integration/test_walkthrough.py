@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 580
 
@@ -27,6 +29,7 @@ def notebook(text: str) -> tuple[str, dict[str, str]]:
     return "\n".join(cells), saved
 
 
+@pytest.mark.long
 def test_the_walkthrough_runs_as_it_is_written(tmp_path: Path, java_home: Path) -> None:
     program, modules = notebook((ROOT / "docs" / "walkthrough.md").read_text())
     assert program.count("assert ") == 4 and list(modules) == ["shop.py"]

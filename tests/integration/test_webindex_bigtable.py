@@ -14,6 +14,7 @@ from servers import on_bigtable
 WaitUntil = Callable[..., Any]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(3 * SECONDS)  # A dozen processes, one after the other.
 def test_the_sample_is_loaded_worked_off_beside_a_kill_ranked_crawled_again_verified_and_rebuilt(
     tmp_path: Path, java_home: Path, wait_until: WaitUntil

@@ -302,6 +302,7 @@ def forked(pid: int) -> list[int]:
     return found
 
 
+@pytest.mark.long
 def test_work_on_spark_follows_what_comes_and_a_killed_task_loses_nothing(
     repo: Repository, index: TantivyIndex, wait_until: Wait, java_home: Path
 ) -> None:
@@ -378,6 +379,7 @@ def test_without_java_work_says_how_to_do_without_spark(repo: Repository) -> Non
     assert err.startswith("Error: Spark needs Java") and "--processes" in err
 
 
+@pytest.mark.long
 def test_tasks_end_when_their_driver_is_killed(
     repo: Repository, index: TantivyIndex, wait_until: Wait, java_home: Path
 ) -> None:
