@@ -30,6 +30,9 @@ price = shop.column("price", float, observed=True)
 note = shop.column("note", str)
 labels = shop.family("labels", str)
 
+blobs = Table("blobs", rows=bytes)
+length = blobs.column("length", int)
+
 Wait = Callable[..., object]
 Rows = dict[str, tuple[str | None, float | None]]
 
@@ -151,6 +154,18 @@ def test_a_row_key_may_change_to_one_that_is_free(sql: Sql, repo: Repository) ->
     found = rows(repo)
     assert "p001" not in found and found["qp001"] == ("name 1", 1.0)
     assert_sound(repo)
+
+
+def test_a_table_whose_rows_are_bytes_is_updated(spark: SparkSession, tmp_path: Path) -> None:
+    with percola.open(tmp_path / "blobs", schema=[blobs]) as repo:
+        with repo.transaction() as t:
+            t.set(length, b"\0\1", 1)
+            t.set(length, b"\0\2", 2)
+        catalog = new_catalog(spark, repo.address)
+        spark.sql(f"UPDATE {catalog}.blobs SET length = length + 5 WHERE row = X'0001'")
+        spark.sql(f"DELETE FROM {catalog}.blobs WHERE row = X'0002'")
+        with repo.snapshot() as after:
+            assert {one.key: one[length] for one in after.scan(blobs)} == {b"\0\1": 6}
 
 
 # --- What fails -------------------------------------------------------------------------

@@ -3,6 +3,7 @@ package io.percola.spark;
 import java.io.IOException;
 import java.util.Iterator;
 import java.util.NoSuchElementException;
+import java.util.Objects;
 import java.util.concurrent.ArrayBlockingQueue;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.TimeUnit;
@@ -104,8 +105,8 @@ final class RowChangeWriter implements DeltaWriter<InternalRow> {
 
   @Override
   public void update(InternalRow metadata, InternalRow id, InternalRow row) throws IOException {
-    Object key = id.get(0, types[0]);
-    if (key.equals(row.get(0, types[0]))) {
+    // Keys of bytes are arrays, which are equal by themselves only to themselves.
+    if (Objects.deepEquals(id.get(0, types[0]), row.get(0, types[0]))) {
       put(changed(row, UPDATE));
     } else {
       delete(metadata, id);
