@@ -16,7 +16,14 @@ from pathlib import Path
 import pytest
 from children import Child, hear, say, wait_in_child
 from pyspark.sql import DataFrame, SparkSession
-from spark_processes import EXACT_STATUS, QUICK_EXECUTORS, children, kill_all, python_workers
+from spark_processes import (
+    EXACT_STATUS,
+    QUICK_EXECUTORS,
+    cmdline,
+    executors,
+    kill_all,
+    python_workers,
+)
 from stores import in_thread
 
 import percola
@@ -119,14 +126,6 @@ def kill_while_it_is_read(
         return ts, [(one.row, one.bal) for one in reading.result(240)]
 
 
-def cmdline(pid: int) -> str:
-    """What a process runs; empty for one that has ended."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
-
-
 def check(folder: Path, ts: int, rows: list[tuple[str, int]]) -> None:
     found = dict(rows)
     assert len(rows) == len(found) == ROWS
@@ -153,13 +152,7 @@ def on_a_cluster(pipe: Connection, folder: str) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     config = QUICK_EXECUTORS | EXACT_STATUS
     with spark_session("local-cluster[2,1,1024]", app="kills", config=config) as spark:
-        gateway = spark.sparkContext._gateway
-        assert gateway is not None
-
-        def executors() -> list[int]:
-            return [pid for pid in children(gateway.proc.pid) if "ExecutorBackend" in cmdline(pid)]
-
-        ts, rows = kill_while_it_is_read(spark, Path(folder), executors)
+        ts, rows = kill_while_it_is_read(spark, Path(folder), lambda: executors(spark))
         say(pipe, (ts, rows))
 
 

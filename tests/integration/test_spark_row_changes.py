@@ -13,7 +13,13 @@ from catalogs import new_catalog
 from children import Child, say, wait_in_child
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from spark_processes import EXACT_STATUS, QUICK_EXECUTORS, children, kill_all, python_workers
+from spark_processes import (
+    EXACT_STATUS,
+    QUICK_EXECUTORS,
+    executors,
+    kill_all,
+    python_workers,
+)
 from stores import in_thread
 
 import percola
@@ -128,17 +134,19 @@ def test_a_merge_is_what_spark_computes_itself_and_one_commit(
     fill(repo, 300)
     spark.range(200, 400).selectExpr(
         "format_string('p%03d', id) AS k", "CAST(id AS DOUBLE) * 1.5 AS p"
-    ).createOrReplaceTempView("news")
+    ).createOrReplaceTempView("incoming")
     before = spark.createDataFrame(
         [(row, *values) for row, values in rows(repo).items()],
         "row string, name string, price double",
     )
-    joined = before.join(spark.table("news"), before["row"] == spark.table("news")["k"], "full")
+    joined = before.join(
+        spark.table("incoming"), before["row"] == spark.table("incoming")["k"], "full"
+    )
     wanted = joined.where("k IS NULL OR row IS NULL OR p < 400").selectExpr(
         "coalesce(row, k) AS row", "if(row IS NULL, 'new', name) AS name", "coalesce(p, price) AS p"
     )
     sql(
-        "MERGE INTO $ t USING news s ON t.row = s.k WHEN MATCHED AND s.p >= 400 THEN DELETE "
+        "MERGE INTO $ t USING incoming s ON t.row = s.k WHEN MATCHED AND s.p >= 400 THEN DELETE "
         "WHEN MATCHED THEN UPDATE SET price = s.p "
         "WHEN NOT MATCHED THEN INSERT (row, name, price) VALUES (s.k, 'new', s.p)"
     )
@@ -237,7 +245,7 @@ def test_a_row_that_somebody_changes_while_the_statement_runs_fails_it(
 # --- Who is killed ----------------------------------------------------------------------
 
 MERGE = (
-    "MERGE INTO $ t USING news s ON t.row = s.k WHEN MATCHED AND s.id % 3 = 0 THEN DELETE "
+    "MERGE INTO $ t USING incoming s ON t.row = s.k WHEN MATCHED AND s.id % 3 = 0 THEN DELETE "
     "WHEN MATCHED THEN UPDATE SET price = t.price + 1 "
     "WHEN NOT MATCHED THEN INSERT (row, price) VALUES (s.k, -1)"
 )
@@ -263,7 +271,7 @@ def merge_and_kill(
     spark.udf.register("gate", gate, "bigint")
     spark.range(200, 400).selectExpr(
         "gate(id) AS id", "format_string('p%03d', id) AS k"
-    ).createOrReplaceTempView("news")
+    ).createOrReplaceTempView("incoming")
     with percola.open(address, [shop, JOBS]) as repo:
         fill(repo, 300)
         before = committed(repo)
@@ -314,21 +322,8 @@ def on_a_cluster(pipe: Connection, address: str) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     config = QUICK_EXECUTORS | EXACT_STATUS | catalog_settings({})
     with spark_session("local-cluster[2,1,1024]", app="kills", config=config) as spark:
-        gateway = spark.sparkContext._gateway
-        assert gateway is not None
-
-        def executors() -> list[int]:
-            return [pid for pid in children(gateway.proc.pid) if b"ExecutorBackend" in command(pid)]
-
-        merge_and_kill(spark, address, executors, wait_in_child)
+        merge_and_kill(spark, address, lambda: executors(spark), wait_in_child)
     say(pipe, "merged")
-
-
-def command(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 @pytest.mark.long

@@ -26,7 +26,7 @@ RELEASES: Final = {
         "d79b7c8ee41e66a9202fe6f600ca90b931ca571ae9dbdf31c58d2672e5102da0",
     ),
 }
-"""The version that stands for each, and the SHA-256 of its source archive."""
+"""The release that is installed for each, and the SHA-256 of its source archive."""
 
 _FOLDER: Final = ROOT / "build" / "pyspark"
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -36,6 +37,21 @@ def python_workers(spark: SparkSession) -> list[int]:
     assert gateway is not None
     daemons = children(gateway.proc.pid)
     return [worker for daemon in daemons for worker in children(daemon)]
+
+
+def executors(spark: SparkSession) -> list[int]:
+    """The executors of a local cluster: children of the driver's JVM."""
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    return [pid for pid in children(gateway.proc.pid) if "ExecutorBackend" in cmdline(pid)]
+
+
+def cmdline(pid: int) -> str:
+    """What a process runs; empty for one that has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
 
 
 def kill_all(pids: Iterable[int]) -> list[int]:

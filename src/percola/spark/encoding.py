@@ -98,6 +98,11 @@ class Encoder:
                 f"{table.name!r}, or name a deleteColumn."
             )
 
+    @property
+    def members(self) -> list[Column[Any, Any] | Family[Any, Any]]:
+        """The columns and families that the rows have."""
+        return [one.member for one in self._members if one.member is not None]
+
     def encode(self, batch: pa.RecordBatch) -> list[RowWrites]:
         """The writes of a batch, row by row. Raises WrongTypeError and ValueTooLargeError."""
         keys = self._keys(batch.column(self._places[self._row_name]))

@@ -49,9 +49,8 @@ class ChangeEncoder:
         self._encoder = Encoder(
             table, written, options.row_column, limits=repo.context.store.limits
         )
-        names = written.fieldNames()
-        members = [one for one in table.members if one.name in names]
-        self._columns = [one.key for one in members if isinstance(one, Column)]
+        members = self._encoder.members
+        self._columns = {one.key for one in members if isinstance(one, Column)}
         self._prefixes = tuple(one.prefix for one in members if isinstance(one, Family))
 
     def encode(self, batch: pa.RecordBatch) -> list[RowWrites]:
@@ -89,7 +88,7 @@ class ChangeEncoder:
         for column, value in after.items():
             if before.get(column) != value:
                 cells[column] = value
-        locks = [column for column in {*before, *self._columns} if column not in cells]
+        locks = [column for column in before.keys() | self._columns if column not in cells]
         return RowWrites(self._table.name, row, cells, locks=locks)
 
     def _is_written(self, column: bytes) -> bool:

@@ -30,7 +30,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  */
 final class RowChanges implements SupportsDelta {
   /** The last column of the rows for the Python writer: what happens to the row. */
-  static final String CHANGE = "_percola_change";
+  private static final String CHANGE = "_percola_change";
 
   private final PercolaTable table;
   private final Command command;
@@ -52,7 +52,7 @@ final class RowChanges implements SupportsDelta {
 
   @Override
   public NamedReference[] rowId() {
-    return new NamedReference[] {Expressions.column(key().name())};
+    return new NamedReference[] {Expressions.column(table.schema().fields()[0].name())};
   }
 
   @Override
@@ -83,10 +83,6 @@ final class RowChanges implements SupportsDelta {
         };
       }
     };
-  }
-
-  private org.apache.spark.sql.types.StructField key() {
-    return table.schema().fields()[0];
   }
 
   /** The Python writer's batch, whose tasks take changes instead of rows. */
