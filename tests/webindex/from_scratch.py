@@ -30,7 +30,7 @@ from webindex.serving import ServingDocument, TantivyIndex
 Cells = dict[tuple[str, str, str], Any]
 """(table, row, column) → value, without what depends on time and on where a capture stands."""
 
-_OF_TIME = ("loaded_ms", "file", "offset", "length", "seen", "epoch")
+_OF_TIME = ("loaded_ms", "file", "offset", "length", "seen", "epoch", "identical")
 
 parse = lru_cache(maxsize=None)(parse_page)
 

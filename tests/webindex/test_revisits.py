@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 import zlib
@@ -23,7 +24,7 @@ from webindex.batch import crawl
 from webindex.batch.crawl import Newest, Said
 from webindex.crawl.warc import Capture, Revisit
 from webindex.load import settling
-from webindex.load.revisits import MOST_EARLIER, payload_id, report_of
+from webindex.load.revisits import MOST_EARLIER, MOST_IDENTICAL, payload_id, report_of
 from webindex.load.settling import offer, settle, wake
 from webindex.load.transaction import Loaded, describe, load_captures, load_from
 from webindex.observers.parse import parse
@@ -242,6 +243,32 @@ def test_digests_are_the_same_in_base_32_and_in_hexadecimal() -> None:
     assert payload_id(None) is payload_id("sha1:") is payload_id("nothing") is None
 
 
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+@pytest.mark.parametrize("url", [A, B])
+def test_a_reference_to_an_older_capture_of_the_same_payload_is_resolved_in_any_order(
+    repo: Repository, order: Sequence[int], url: str
+) -> None:
+    records = [captured(B, 1, "tea"), captured(B, 2, "tea"), revisit(url, 3, None, (B, 1))]
+    for place in order:
+        load(repo, records[place])
+        work(repo)
+    assert (body(repo, url), unresolved(repo, url)) == ("tea", 0)
+    assert url == B or capture(repo, A)["original"]["date"] == "2024-01-03T00:00:00.000000Z"
+
+
+def test_of_identical_captures_the_newest_dates_are_kept(repo: Repository) -> None:
+    for n in random.Random(1).sample(range(MOST_IDENTICAL + 5), MOST_IDENTICAL + 5):
+        load(repo, captured(A, n, "tea"))
+    assert len(capture(repo, A)["identical"]) == MOST_IDENTICAL
+    pending = repo.pending()
+    assert load(repo, captured(A, MOST_IDENTICAL, "tea"), captured(A, 0, "tea")).older == 2
+    assert repo.pending() == pending
+    oldest = MOST_IDENTICAL + 4 - MOST_IDENTICAL
+    load(repo, revisit(B, 50, None, (A, oldest)), revisit(C, 50, None, (A, oldest - 1)))
+    work(repo)
+    assert (body(repo, B), unresolved(repo, C)) == ("tea", 1)
+
+
 # --- What cannot be resolved ----------------------------------------------------------------------
 
 
@@ -418,7 +445,7 @@ class State:
     reports: tuple[str, ...]
 
 
-_LEFT_OUT = frozenset({"file", "offset", "length", "loaded_ms", "original", "payload"})
+_LEFT_OUT = frozenset({"file", "offset", "length", "loaded_ms", "original", "payload", "identical"})
 
 
 def _state(
@@ -519,6 +546,7 @@ def loaded_somehow(records: Sequence[Capture | Revisit], seed: int) -> dict[str,
 @given(st.lists(_captures, max_size=7), st.lists(_revisits, max_size=5), st.integers(0, 10**6))
 @example([captured(A, 1, "x"), captured(A, 2, "y")], [revisit(A, 3, "x")], 1)
 @example([captured(A, 1, "x"), captured(B, 2, "y")], [revisit(B, 3, None, (A, 1))], 1)
+@example([captured(B, 2, "x"), captured(B, 1, "x")], [revisit(A, 0, None, (B, 1))], 9)
 def test_any_order_in_any_number_of_loads_ends_in_what_the_batch_computation_finds(
     captures: list[Capture], revisits: list[Revisit], seed: int
 ) -> None:

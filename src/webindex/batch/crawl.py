@@ -41,7 +41,8 @@ class Known(NamedTuple):
     """The records of one page.
 
     Attributes:
-        captures: with their bodies, the newest first; of those of one payload the newest only.
+        captures: with their bodies, the newest first; of those of one payload the newest only,
+            with the dates of the others.
         reports: those newer than the newest capture that are kept, the newest first.
         seen: when it was last seen unchanged, by a record that names no original.
     """
@@ -159,8 +160,12 @@ def _known(records: Iterable[Said]) -> Known:
     for one in said:
         if one.capture is not None:
             content = payload_id(one.capture["payload"]) or one.capture["digest"]
-            if content not in captures or age(captures[content][0]) < age(one.capture):
+            if content not in captures:
                 captures[content] = one.capture, one.body
+                continue
+            pair = captures[content], (one.capture, one.body)
+            (older, _), (newer, body) = sorted(pair, key=lambda each: age(each[0]))
+            captures[content] = revisits.with_identical(newer, older), body
     ordered = sorted(captures.values(), key=lambda one: age(one[0]), reverse=True)
     after = ordered[0][0]["date"] if ordered else ""
     kept = revisits.newest_reports(filter(_refers, reports), after)
@@ -234,12 +239,8 @@ def _rank(report: Mapping[str, Any], whose: str, capture: Mapping[str, Any]) -> 
     if not same and report["payload"] is not None and payload is not None:
         return None
     refers = report["refers"]
-    if refers is not None and capture["url"] == refers[0]:
-        one, other = capture["date"], refers[1]
-        if one == other or (
-            one[:19] == other[:19] and (one.endswith(".000000Z") or other.endswith(".000000Z"))
-        ):
-            return 0
+    if refers is not None and revisits.as_referred(capture, refers) is not None:
+        return 0
     if not same:
         return None
     if capture["url"] == report["url"]:
@@ -288,7 +289,12 @@ def _original(
         rank = _rank(report, whose, capture)
         if rank is not None:
             ranked.append((rank, whose, number, capture))
-    return min(ranked)[3] if ranked else None
+    if not ranked:
+        return None
+    rank, _, _, capture = min(ranked)
+    return (
+        dict(revisits.as_referred(capture, report["refers"]) or capture) if rank == 0 else capture
+    )
 
 
 # --- Bodies ---------------------------------------------------------------------------------

@@ -316,7 +316,7 @@ def _captured(revisits: bool, page: tuple[str, dict[str, Any]]) -> Keyed:
     """The comparable parts of a capture.
 
     They exclude how its record was digested, which may vary, and which of several captures of the
-    same payload a revisit was resolved with.
+    same payload there are and a revisit was resolved with.
     """
     row, values = page
     shown: dict[str, Any] = {n: values[n] for n in ("capture", "unresolved") if n in values}
@@ -324,6 +324,6 @@ def _captured(revisits: bool, page: tuple[str, dict[str, Any]]) -> Keyed:
         seen, reports = reports_in(values["revisited"])
         shown["revisited"] = {"seen": seen, "reports": [timeless(dict(one)) for one in reports]}
     if "capture" in shown:
-        left_out = ("payload", "original")
+        left_out = ("payload", "original", "identical")
         shown["capture"] = {k: v for k, v in shown["capture"].items() if k not in left_out}
     return keyed(Row("pages", row, shown))

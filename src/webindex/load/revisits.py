@@ -7,6 +7,8 @@ capture whose body is stored elsewhere, and takes part in the order of captures 
 - The **original** is the capture of `WARC-Refers-To-Target-URI` at `WARC-Refers-To-Date`, unless
   its payload digest differs from that of the revisit; else the capture with that payload digest of
   the page itself, of the page that is referred to, and of the page with the smallest id.
+- Of a page's captures of one payload only the newest is kept. It lists the dates of the others
+  (`with_identical`), so that a revisit may refer to any of them.
 - The newest of the page's captures and its revisits with a known original decides what the page
   is. A revisit that agrees with the newest capture changes nothing: the page was seen again.
 - A revisit whose original is not known is unresolved. It counts as soon as the original is loaded.
@@ -36,11 +38,13 @@ from webindex.page.urls import BadUrlError, normalise, page_id, page_row
 __all__ = [
     "EMPTY",
     "MOST_EARLIER",
+    "MOST_IDENTICAL",
     "MOST_REPORTS",
     "NOTHING",
     "Found",
     "age",
     "as_capture",
+    "as_referred",
     "body_at",
     "captures_in",
     "copy_of",
@@ -59,6 +63,7 @@ __all__ = [
     "says_the_same",
     "shares",
     "waits_at",
+    "with_identical",
 ]
 
 MOST_REPORTS: Final = 4
@@ -66,6 +71,9 @@ MOST_REPORTS: Final = 4
 
 MOST_EARLIER: Final = 4
 """Captures before the newest that are kept of a page with their bodies, each of another payload."""
+
+MOST_IDENTICAL: Final = 16
+"""Dates that are kept of a page's older captures of one payload, the newest of them."""
 
 _HEADERS: Final = ("content_type", "robots", "link", "language", "refresh")
 _COMPARED: Final = (
@@ -224,13 +232,42 @@ def says_the_same(one: Described, other: Described) -> bool:
     return all(one.get(name) == other.get(name) for name in _COMPARED)
 
 
+def with_identical(kept: Described, older: Described) -> dict[str, Any]:
+    """A capture that also stands for an older one of the same page and payload.
+
+    Its field `identical` has the file of each older capture by date. Captures may be added in any
+    order, each of them with what was added to it before.
+    """
+    dates = {
+        **(kept.get("identical") or {}),
+        **(older.get("identical") or {}),
+        older["date"]: older["file"],
+    }
+    dates.pop(kept["date"], None)
+    newest = sorted(dates)[-MOST_IDENTICAL:]
+    return {**kept, "identical": {date: dates[date] for date in newest}} if newest else dict(kept)
+
+
+def as_referred(capture: Described, refers: Sequence[str]) -> Described | None:
+    """The capture that a reference `[url, date]` names, if that is `capture` or identical to it."""
+    url, date = refers
+    if capture["url"] != url:
+        return None
+    if _is_date(str(capture["date"]), date):
+        return capture
+    for there, file in (capture.get("identical") or {}).items():
+        if _is_date(there, date):
+            return {**capture, "date": there, "file": file}
+    return None
+
+
 def is_report_of(report: Described, capture: Described) -> bool:
     """Whether a capture of the same page is certainly the original of a report."""
     payload = payload_id(capture.get("payload"))
     if report["payload"] is not None and payload is not None:
         same = report["payload"] == payload
     else:
-        same = report["refers"] is not None and _is_at(capture, report["refers"])
+        same = report["refers"] is not None and as_referred(capture, report["refers"]) is not None
     return same and _usable(report, capture)
 
 
@@ -292,8 +329,9 @@ def find(
         if refers[0] != report["url"]:
             there = captures_of(t, page_row(refers[0]))
         for one in there:
-            if _is_at(one.capture, refers) and _agrees(report, one.capture):
-                return one
+            original = as_referred(one.capture, refers)
+            if original is not None and _agrees(report, original):
+                return one._replace(capture=original)
     payload = report["payload"]
     copy = copy_of(report, current)
     if payload is None:
@@ -318,7 +356,7 @@ def copy_of(report: Described, current: Described | None) -> Found | None:
         return None
     payload, first = report["payload"], current["original"]
     if payload is None:
-        same = report["refers"] is not None and _is_at(first, report["refers"])
+        same = report["refers"] is not None and as_referred(first, report["refers"]) is not None
     else:
         same = _has(current, payload)
     return Found(current, page_row(report["url"]), None) if same else None
@@ -349,12 +387,10 @@ def body_at(t: Snapshot, found: Found) -> bytes:
     return t.get(tables.earlier_body[found.key], found.row) or packed(b"")
 
 
-def _is_at(capture: Described, refers: Sequence[str]) -> bool:
-    """Whether this is the capture at a URL and date. Many crawlers refer to whole seconds."""
-    url, date = refers
-    there = str(capture["date"])
+def _is_date(there: str, date: str) -> bool:
+    """Whether a reference to `date` means a capture of that date. Many refer to whole seconds."""
     whole = ".000000Z" in (date[19:], there[19:])
-    return capture["url"] == url and (there == date or (whole and there[:19] == date[:19]))
+    return there == date or (whole and there[:19] == date[:19])
 
 
 def _has(capture: Described, payload: str) -> bool:

@@ -41,6 +41,7 @@ from webindex.load.revisits import (
     says_the_same,
     shares,
     waits_at,
+    with_identical,
 )
 from webindex.page.link_header import names_canonical
 from webindex.page.urls import BadUrlError, normalise, page_id, page_row
@@ -185,8 +186,8 @@ class _Page:
             self._take_earlier(new, body, result)
             return
         else:
-            if current is not None and not is_synthetic(current):
-                self._overtake(current, new)
+            if current is not None:
+                new = self._overtake(current, new)
             self._become(new, body)
             if current is not None:
                 self._drop_same_payload(new)
@@ -194,11 +195,16 @@ class _Page:
             self._after_capture()
         result.written += 1
 
-    def _overtake(self, current: dict[str, Any], new: Mapping[str, Any]) -> None:
-        """Keep the newest capture as an earlier one, unless the new one has the same payload."""
-        if earlier_key(current) == earlier_key(new):
-            return
-        self._keep(current, self._t.get(tables.body, self._row) or b"")
+    def _overtake(self, current: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+        """Keep the newest capture as an earlier one; one of the new payload only in `new`."""
+        key = earlier_key(new)
+        same = self._earlier().get(key)
+        if not is_synthetic(current):
+            if earlier_key(current) == key:
+                same = current
+            else:
+                self._keep(current, self._t.get(tables.body, self._row) or b"")
+        return new if same is None else with_identical(new, same)
 
     def _become(self, new: dict[str, Any], body: bytes) -> None:
         """Make a capture the page's state."""
@@ -218,13 +224,25 @@ class _Page:
             return
         result.older += 1
         if not is_synthetic(current) and earlier_key(current) == key:
+            noted = with_identical(current, new)
+            if noted != current:
+                # `parse` offers it to the pages that wait for it.
+                t.set(tables.capture, row, noted)
+                self._current = noted
+                self._after_capture()
             return
         if there is not None and age(there) > age(new):
-            return
-        # A revisit that is loaded concurrently must see this one, or be seen here.
-        t.get_for_update(tables.capture, row)
-        self._keep(new, packed(body))
-        self._limit()
+            noted = with_identical(there, new)
+            if noted == there:
+                return
+            t.get_for_update(tables.capture, row)
+            self._earlier()[key] = noted
+            t.set(tables.earlier, row, self._earlier())
+        else:
+            # A revisit that is loaded concurrently must see this one, or be seen here.
+            t.get_for_update(tables.capture, row)
+            self._keep(new if there is None else with_identical(new, there), packed(body))
+            self._limit()
         if key in self._earlier():
             t.notify(tables.offer_due, row)
         self._after_capture()
