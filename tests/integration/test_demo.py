@@ -83,7 +83,9 @@ def test_the_demonstration_holds_and_keeps_only_what_it_is_told_to(
         assert [hit.url for hit in index.search(CHANGED_WORDS).hits] == [CHANGED_URL]
 
 
-@pytest.mark.parametrize("moment", ["Load a crawl", "Work it off"])
+@pytest.mark.parametrize(
+    "moment", [pytest.param("Load a crawl", marks=pytest.mark.long), "Work it off"]
+)
 def test_ctrl_c_ends_the_demonstration_without_a_trace(
     tmp_path: Path, java_home: Path, moment: str
 ) -> None:
@@ -98,6 +100,7 @@ def test_ctrl_c_ends_the_demonstration_without_a_trace(
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.long
 def test_sigterm_ends_a_demonstration_in_the_background_of_a_script(
     tmp_path: Path, java_home: Path
 ) -> None:

@@ -145,6 +145,7 @@ def command(*words: str) -> str:
     return done.out
 
 
+@pytest.mark.long
 def test_a_cluster_from_the_command_line_runs_until_it_is_taken_down_and_keeps_its_tables(
     tmp_path: Path,
 ) -> None:

@@ -60,6 +60,7 @@ def test_the_example_prints_what_its_readme_shows(example: str, tmp_path: Path) 
     assert run_page(example, tmp_path / example, environment()) >= 2
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)  # Three Spark sessions, one after the other.
 @pytest.mark.parametrize("example", sorted(ON_SPARK))
 def test_the_example_on_spark_prints_what_its_readme_shows(

@@ -143,7 +143,9 @@ class TestHBaseStore(InHBase, StoreConformance):
                         done = store.mutate([RowMutation(table, row, [condition], changes)])
                         assert done == [present is inside], condition
 
-    @pytest.mark.parametrize("settle", ["memory", "flushed", "compacted"])
+    @pytest.mark.parametrize(
+        "settle", ["memory", pytest.param("flushed", marks=pytest.mark.long), "compacted"]
+    )
     def test_what_is_put_again_where_it_was_deleted_is_there(
         self, store: HBaseStore, table: str, wait_until: WaitUntil, settle: str
     ) -> None:
@@ -168,6 +170,7 @@ class TestHBaseStore(InHBase, StoreConformance):
                 assert store.mutate([RowMutation(table, row, absent, [mark])]) == [True]
                 self.put(store, table, row, Delete(mark.kind, b"d", 1))
 
+    @pytest.mark.long
     @settings(RANDOM, max_examples=12)
     @given(
         operations=st.lists(

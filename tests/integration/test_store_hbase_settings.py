@@ -82,7 +82,9 @@ def test_many_that_make_the_same_tables_do_not_disturb_each_other(hbase: HBase) 
     assert results == [None] * 4
 
 
-@pytest.mark.parametrize("lacking", ["d", "l", "c"])
+@pytest.mark.parametrize(
+    "lacking", ["d", *(pytest.param(one, marks=pytest.mark.long) for one in "lc")]
+)
 def test_a_table_without_one_of_the_families_is_refused(hbase: HBase, lacking: str) -> None:
     store = hbase.store()
     make_table(store, without=lacking)
@@ -115,7 +117,7 @@ def test_servers_that_forbid_coprocessors_are_refused_with_what_to_allow(hbase: 
     assert not isinstance(caught.value, OutcomeUnknownError)
 
 
-@pytest.mark.parametrize("table", [SHARED_TABLE, "t"])
+@pytest.mark.parametrize("table", [pytest.param(SHARED_TABLE, marks=pytest.mark.long), "t"])
 def test_tables_written_without_coprocessors_are_refused(hbase: HBase, table: str) -> None:
     before = hbase.store()
     before.create_tables(["t"])
@@ -138,9 +140,14 @@ def test_a_table_that_may_lose_what_was_committed_is_refused(hbase: HBase) -> No
     ("family", "setter", "value", "words"),
     [
         ("w", "setMaxVersions", 3, r"VERSIONS 3.*VERSIONS => '2147483647'"),
-        ("l", "setMaxVersions", 2, r"VERSIONS 2.*VERSIONS => '1'"),
-        ("d", "setTimeToLive", 86_400, r"TTL 86400.*TTL => 'FOREVER'"),
-        ("n", "setNewVersionBehavior", False, r"NEW_VERSION_BEHAVIOR False.*=> 'true'"),
+        *(
+            pytest.param(*one, marks=pytest.mark.long)
+            for one in (
+                ("l", "setMaxVersions", 2, r"VERSIONS 2.*VERSIONS => '1'"),
+                ("d", "setTimeToLive", 86_400, r"TTL 86400.*TTL => 'FOREVER'"),
+                ("n", "setNewVersionBehavior", False, r"NEW_VERSION_BEHAVIOR False.*=> 'true'"),
+            )
+        ),
     ],
 )
 def test_a_family_that_drops_or_hides_entries_is_refused(
@@ -153,6 +160,7 @@ def test_a_family_that_drops_or_hides_entries_is_refused(
         hbase.store(store.place.namespace).create_tables(["t"])
 
 
+@pytest.mark.long
 def test_a_table_with_bloom_filters_by_column_is_refused(hbase: HBase) -> None:
     store = hbase.store()
     store.create_tables(["t"])
@@ -163,6 +171,7 @@ def test_a_table_with_bloom_filters_by_column_is_refused(hbase: HBase) -> None:
         hbase.store(store.place.namespace).create_tables(["t"])
 
 
+@pytest.mark.long
 def test_reads_of_many_columns_end_once_files_were_written(hbase: HBase) -> None:
     store = hbase.store(timeout_seconds=20)
     store.create_tables(["t"])

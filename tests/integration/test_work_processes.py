@@ -343,6 +343,7 @@ def test_work_on_spark_ends_when_everything_is_worked_off(
     check(repo, index, sample())
 
 
+@pytest.mark.long
 def test_work_on_spark_ends_with_status_3_if_something_was_dead_lettered(
     repo: Repository, java_home: Path
 ) -> None:
@@ -396,7 +397,9 @@ def test_tasks_end_when_their_driver_is_killed(
     check(repo, index, sample()[:40])
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
 def test_a_signal_while_spark_starts_ends_work_without_a_word(
     repo: Repository, wait_until: Wait, java_home: Path, how: signal.Signals
 ) -> None:
