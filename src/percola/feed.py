@@ -16,7 +16,9 @@ Why none is missed, with commits in flight at every moment (§2.2, rule P2):
   commit_ts is at most T had drawn it by then, after taking all its locks: so each of its cells is
   either committed and listed, or still locked and found.
 * A lock that is found is rolled forward or back if its transaction is decided or its owner dead.
-  Otherwise its transaction commits above its start_ts, if at all: T is lowered below that.
+  Otherwise its transaction commits above its start_ts, if at all: T is lowered below that. The
+  locks of a joint transaction, which a Spark job may hold for hours, lower T only once it begins to
+  commit (`percola.transactions.lock_resolver`).
 * A lock taken later belongs to a transaction that commits above T. A settled timestamp stays
   settled, and reads up to it can ignore locks.
 * A commit in one step draws its commit_ts in the store transaction that writes and lists it.
@@ -34,13 +36,13 @@ from datetime import datetime
 from typing import Any, Final, Generic, NamedTuple
 
 from percola.catalog import feed_since
-from percola.cells import Cell, Kind, LastChange, Op, decode_write, newest_change
+from percola.cells import Cell, Kind
 from percola.errors import NoFeedError, UsageError
 from percola.gc.time_log import CommitTimes
 from percola.repository import Repository
 from percola.schema import Column, Family, R, Table, WeakColumn
 from percola.store.base import CellState, Store
-from percola.store.walks import walk_kind
+from percola.store.walks import state_beneath, walk_kind
 from percola.transactions.row import Row
 from percola.transactions.snapshot import Snapshot
 
@@ -56,7 +58,6 @@ __all__ = [
 ]
 
 _CHUNK: Final = 1024
-_RECORDS: Final = 16
 
 Wanted = Sequence[tuple[bytes, bool]] | None
 """The columns to read, as for `Store.scan`: (name, is_prefix) pairs, or None for all."""
@@ -113,8 +114,8 @@ def settled(repo: Repository, table: Table[Any] | str) -> int:
     context = repo.context
     ts = context.oracle.read_timestamp()
     for cell, start_ts, raw in walk_kind(context.store, Kind.LOCK, name):
-        if start_ts <= ts and not context.resolver.try_resolve(cell, start_ts, raw):
-            ts = start_ts - 1
+        if start_ts <= ts:
+            ts = context.resolver.settled_below(cell, start_ts, raw, ts)
     return ts
 
 
@@ -131,7 +132,7 @@ def settle(repo: Repository, table: Table[Any] | str, upto: int) -> int:
         raise UsageError(f"There is no timestamp {upto!r} yet: the last one is {latest}.")
     for cell, start_ts, raw in walk_kind(context.store, Kind.LOCK, name):
         if start_ts < upto:
-            context.resolver.wait_out(cell, start_ts, raw)
+            context.resolver.wait_below(cell, start_ts, raw, upto)
     return upto
 
 
@@ -285,7 +286,7 @@ def _images(
         for name in names:
             lock, _, raw = next(states)
             if lock is not None:
-                raw = _beneath(store, Cell(table, row, name), ts)[1]
+                raw = state_beneath(store, Cell(table, row, name), ts)[2]
             if raw is not None:
                 values[name] = raw
         yield values
@@ -315,25 +316,6 @@ def _visible(
     """The existing values of cells at a settled timestamp: (column, commit_ts, value)."""
     for cell, (lock, commit_ts, raw) in cells:
         if lock is not None:
-            commit_ts, raw = _beneath(store, cell, ts)
+            _, commit_ts, raw = state_beneath(store, cell, ts)
         if raw is not None:
             yield cell.column, commit_ts, raw
-
-
-def _beneath(store: Store, cell: Cell, ts: int) -> tuple[int, bytes | None]:
-    """The value of a locked cell at a settled timestamp; the lock's owner commits above it."""
-    change: LastChange | None = None
-    high = ts
-    while change is None:
-        records = store.entries(cell, Kind.WRITE, 0, high, _RECORDS)
-        change = newest_change(records, complete=len(records) < _RECORDS)
-        high = records[-1][0] - 1 if records else 0
-    value: bytes | None = None
-    if change.record:
-        op, start_ts, value, *_ = decode_write(change.record)
-        if op is Op.PUT and value is None:
-            data = store.entries(cell, Kind.DATA, start_ts, start_ts)
-            value = data[0][1] if data else None
-    # Check after the reads, as every reader does: then no record was missing (P12).
-    store.check_safe_point(ts)
-    return change.commit_ts, value

@@ -24,8 +24,9 @@ from stores import (
     ScriptedCoordination,
 )
 
-from percola import ConflictError, Repository
+from percola import ConflictError, LockTimeoutError, Repository
 from percola.cells import Cell, Kind
+from percola.store.walks import walk_kind
 from percola.transactions.jobs import (
     JOBS,
     JobOverError,
@@ -58,22 +59,6 @@ def test_nothing_is_visible_before_the_commit_and_all_of_it_at_one_timestamp(
     assert sorted(ts for _, ts in ground.left_over(docs, Kind.NOTIFY)) == [commit_ts] * 60
     assert one.committed() == commit_ts
     assert_sound(repo, ground)
-
-
-def test_a_reader_who_begins_before_the_commit_and_meets_a_lock_waits_and_sees_nothing_of_it(
-    repo: Repository, ground: Ground
-) -> None:
-    with repo.transaction() as t:
-        t.set(title, "a", "old")
-    one = joint(repo)
-    parts = [write(one, 0, [row("a", "new"), row("b", "new")])]
-    reader, clock = stranger(ground)
-    snapshot = reader.snapshot()
-    clock.on_sleep = lambda: None if one.committed() else one.commit(parts) and None
-    assert snapshot.get(title, "a") == "old"
-    assert clock.slept, "it did not meet the lock"
-    assert snapshot.get(title, "b") is None
-    assert titles(reader) == {"a": "new", "b": "new"}
 
 
 def test_an_aborted_job_leaves_nothing_behind(repo: Repository, ground: Ground) -> None:
@@ -256,7 +241,7 @@ def test_a_job_that_shows_life_is_not_rolled_back_and_one_that_does_not_is(groun
     repo, _ = stranger(ground)
     one = joint(repo)
     part = write(one, 0, [row("a", "new")])
-    reader, clock = stranger(ground, lock_wait_seconds=4 * TTL)
+    other, clock = stranger(ground, lock_wait_seconds=4 * TTL)
     seen: dict[Cell, int] = {}
     beats = iter(range(int(1e9)))
 
@@ -265,12 +250,13 @@ def test_a_job_that_shows_life_is_not_rolled_back_and_one_that_does_not_is(groun
             JobRow(repo, "job").refresh(one._run, seen)
 
     clock.on_sleep = beat
-    snapshot = reader.snapshot()
-    with pytest.raises(Exception, match="has been locked for 20 s by the live transaction"):
-        snapshot.get(title, "a")
+    [(cell, start_ts, raw)] = walk_kind(ground.store, Kind.LOCK, "docs")
+    with pytest.raises(LockTimeoutError, match="has been locked for 20 s by the live transaction"):
+        other.context.resolver.wait_out(cell, start_ts, raw)
     assert len(JobRow(repo, "job").held()[0]) == 1
     clock.on_sleep = lambda: None
-    assert snapshot.get(title, "a") is None
+    other.context.resolver.wait_out(cell, start_ts, raw)
+    assert titles(other) == {}
     with pytest.raises(JointError, match="no sign of life"):
         one.commit([part])
     assert one.abort()

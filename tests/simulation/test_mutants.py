@@ -20,6 +20,7 @@ SLOW = {
     "dead-lettered-for-good",
     "batch-keeps-row-locks",
     "drops-rollback-record",
+    "job-is-decided-before-its-state-is-looked-at",
     "joins-a-sent-call",
     "keeps-row-lock",
     "leaves-entries-above",

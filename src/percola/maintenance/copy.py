@@ -297,7 +297,7 @@ class _Copy:
         for table in tables:
             for cell, start_ts, raw in walk_kind(self._source, Kind.LOCK, table):
                 if start_ts <= self.note.ts:
-                    self._context.resolver.wait_out(cell, start_ts, raw)
+                    self._context.resolver.wait_below(cell, start_ts, raw, self.note.ts)
         self._saved_at = self._context.clock.monotonic()
         for table in tables:
             if table >= self.note.table:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import Final
 
-from percola.cells import Cell, Kind
-from percola.store.base import Store
+from percola.cells import Cell, Kind, LastChange, Op, decode_write, newest_change
+from percola.store.base import CellState, Store
+
+_RECORDS: Final = 16
 
 
 def walk_kind(
@@ -46,3 +49,26 @@ def scan_writes(
         for cell, group in itertools.groupby(entries, key=lambda one: one[0])
     ]
     return found, following
+
+
+def state_beneath(store: Store, cell: Cell, ts: int) -> CellState:
+    """The state of a cell at `ts`, whatever lock it has: as if that were not there.
+
+    That is what a reader at `ts` should see if the lock's transaction can only commit above `ts`.
+    Raises SnapshotTooOldError, StoreError.
+    """
+    change: LastChange | None = None
+    high = ts
+    while change is None:
+        records = store.entries(cell, Kind.WRITE, 0, high, _RECORDS)
+        change = newest_change(records, complete=len(records) < _RECORDS)
+        high = records[-1][0] - 1 if records else 0
+    value: bytes | None = None
+    if change.record:
+        op, start_ts, value, *_ = decode_write(change.record)
+        if op is Op.PUT and value is None:
+            data = store.entries(cell, Kind.DATA, start_ts, start_ts)
+            value = data[0][1] if data else None
+    # Check after the reads, as every reader does: then no record was missing (P12).
+    store.check_safe_point(ts)
+    return None, change.commit_ts, value

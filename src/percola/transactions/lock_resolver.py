@@ -10,6 +10,13 @@ A lock names its transaction's primary cell, and the primary alone decides:
     the lock, and the owner seems dead          rolled back here and now, on the primary
     neither                                     rolled back here and now, on the primary
 
+Where the paper's reader waits for the owner, it need not if the transaction can only commit above
+the reader's timestamp T. That is so for a joint transaction (`percola.transactions.jobs`), which
+locks for as long as a Spark job runs, until it commits: it draws its commit_ts after it has locked
+its `state` (rule P2). So who finds `state` unlocked, or locked by a transaction that began at or
+above T, and after that the primary undecided, has nothing to wait for: at T the cell has the value
+beneath the lock.
+
 Departures from the paper, all for safety once calls may be late, repeated or lost:
 
 * Rolling back writes a rollback record on the primary, under a condition, so that a prewrite
@@ -24,6 +31,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from percola.cells import (
@@ -47,6 +55,11 @@ from percola.store.base import Condition, Delete, Put, RowMutation, Store
 _CACHED: Final = 10_000
 _FIRST_WAIT: Final = 0.0005
 _LONGEST_WAIT: Final = 0.05
+
+
+JOBS_TABLE: Final = "percola-jobs"
+JOB_STATE: Final = b"state"
+"""The column of its row in `percola-jobs` that a joint transaction locks last."""
 
 
 class Fate(NamedTuple):
@@ -86,18 +99,78 @@ class LockResolver:
         self._guard = threading.Lock()
         # Only decided transactions: an undecided one may be decided at any moment.
         self._decided: dict[int, Fate] = {}
+        # (primary, start_ts) → a timestamp that the transaction can only commit above.
+        self._above: dict[tuple[Cell, int], int] = {}
         # (primary, start_ts) → the wall time last seen in its lock, and since when.
         self._watched: dict[tuple[Cell, int], tuple[int, float]] = {}
 
     def wait_out(self, cell: Cell, start_ts: int, raw: bytes) -> None:
-        """Return once the lock that `start_ts` holds on `cell` is gone (figure 6, line 14).
+        """Return once the lock that `start_ts` holds on `cell` is gone.
 
         Raises LockTimeoutError if its owner is alive and holds it for longer than `wait_seconds`.
         Everything that was read before must be read again (rule P10).
         """
+        self._wait(cell, start_ts, raw, lambda: self.try_resolve(cell, start_ts, raw) or None)
+
+    def wait_below(self, cell: Cell, start_ts: int, raw: bytes, ts: int) -> bool:
+        """Return once the lock on `cell` is nothing to wait for at `ts` (figure 6, line 14).
+
+        True if it is gone: everything that was read before must be read again (rule P10). False
+        if its transaction can only commit above `ts`, which must have been drawn before this call:
+        `state_beneath` reads the cell then. Raises LockTimeoutError as `wait_out` does.
+        """
+
+        def look() -> bool | None:
+            below = self._only_above(cell, start_ts, raw, ts)
+            if below is None:
+                return True
+            return False if below >= ts else None
+
+        return self._wait(cell, start_ts, raw, look)
+
+    def settled_below(self, cell: Cell, start_ts: int, raw: bytes, ts: int) -> int:
+        """The newest timestamp up to `ts` at which this lock is nothing to wait for.
+
+        It never waits; `ts` must have been drawn before this call.
+        """
+        below = self._only_above(cell, start_ts, raw, ts)
+        return ts if below is None else below
+
+    def _only_above(self, cell: Cell, start_ts: int, raw: bytes, ts: int) -> int | None:
+        """The newest timestamp up to `ts` that the lock's transaction can only commit above.
+
+        None if the lock was settled, its transaction being decided or its owner dead.
+        """
+        lock = decode_lock(raw)
+        at = lock.primary, start_ts
+        if self._above.get(at, 0) >= ts:
+            return ts
+        # First `state`, then the primary: a commit in between is then seen.
+        below = self._begun_commit(lock.primary, start_ts, ts)
+        fate = self.fate(lock.primary, start_ts)
+        if fate is not None:
+            self.settle(cell, start_ts, lock, fate)
+            return None
+        if below > start_ts:
+            with self._guard:
+                if len(self._above) > _CACHED:
+                    self._above.clear()
+                self._above[at] = max(below, self._above.get(at, 0))
+        return below
+
+    def _begun_commit(self, primary: Cell, start_ts: int, ts: int) -> int:
+        """The newest timestamp up to `ts` above which a transaction draws its commit_ts."""
+        if primary.table != JOBS_TABLE or primary.column == JOB_STATE:
+            return start_ts - 1
+        state = Cell(JOBS_TABLE, primary.row, JOB_STATE)
+        held = self._store.entries(state, Kind.LOCK, 0, MAX_TS)
+        return min([ts, *(at for at, _ in held)])
+
+    def _wait(self, cell: Cell, start_ts: int, raw: bytes, look: Callable[[], bool | None]) -> bool:
+        """Repeat `look` until it has an answer; True once the lock is gone."""
         deadline = self._clock.monotonic() + self._wait_seconds
         attempt = 0
-        while not self.try_resolve(cell, start_ts, raw):
+        while (answer := look()) is None:
             attempt += 1
             if self._clock.monotonic() > deadline:
                 raise LockTimeoutError(
@@ -108,7 +181,8 @@ class LockResolver:
             self._clock.sleep(backoff(self._random, attempt, first=_FIRST_WAIT, most=_LONGEST_WAIT))
             held = self._store.entries(cell, Kind.LOCK, start_ts, start_ts)
             if not held:
-                return
+                return True
+        return answer
 
     def try_resolve(self, cell: Cell, start_ts: int, raw: bytes) -> bool:
         """Remove the lock if its transaction is decided or its owner dead; else return False."""

@@ -29,6 +29,7 @@ from percola.errors import (
 from percola.schema import Column, Family, R, Table, WeakColumn
 from percola.store.base import BLOCKED, CellState, Reader
 from percola.store.capabilities import reader_of
+from percola.store.walks import state_beneath
 from percola.transactions.context import TransactionContext
 from percola.transactions.own_writes import Writes
 from percola.transactions.prefetch import ROW_CELLS
@@ -177,8 +178,10 @@ class Snapshot:
         for i, cell in enumerate(cells):
             while (lock := states[i][0]) is not None:
                 # BackoffAndMaybeCleanupLock, line 14; then everything is read again (P10).
-                context.resolver.wait_out(cell, *lock)
-                states[i] = context.store.read((cell,), self.start_ts)[0]
+                if context.resolver.wait_below(cell, *lock, self.start_ts):
+                    states[i] = context.store.read((cell,), self.start_ts)[0]
+                else:
+                    states[i] = state_beneath(context.store, cell, self.start_ts)
             if self._cache is not None:
                 self._cache.keep(cell, states[i])
         return states

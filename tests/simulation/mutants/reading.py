@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from percola.cells import MAX_TS, Cell, Kind
+from percola.cells import MAX_TS, Cell, Kind, decode_lock
 from percola.store.base import CellState
 from percola.testing.simulation import SimulatedStore
 from percola.testing.simulation.faults import Call
 from percola.transactions.context import TransactionContext
+from percola.transactions.jobs import JOBS
+from percola.transactions.lock_resolver import JOB_STATE, LockResolver
 from percola.transactions.read_cache import ReadCache
 from percola.transactions.snapshot import Snapshot
 from tests.simulation.mutants.mutant import TWO_PHASE, WITH_LOCKS, Collection, Seams
@@ -17,6 +19,7 @@ from tests.simulation.mutants.workloads import MILD, Patient
 from tests.simulation.workloads.ahead import ReadingAhead
 from tests.simulation.workloads.appends import Appends
 from tests.simulation.workloads.bank import Bank
+from tests.simulation.workloads.joint import Joint
 from tests.simulation.workloads.large import Large
 from tests.simulation.workloads.register import Register
 
@@ -130,3 +133,29 @@ def cache_outlives_its_transaction(seams: Seams) -> None:
     @seams.replaces(TransactionContext, "new_cache")
     def new_cache(original: Any, self: Any) -> ReadCache:
         return kept.setdefault(id(self), original(self))
+
+@READING.mutant("committing-job-is-passed", "P9", Joint)
+def committing_job_is_passed(seams: Seams) -> None:
+    """A reader takes what is beneath a job's lock although the job may commit below it."""
+
+    @seams.replaces(LockResolver, "_begun_commit")
+    def begun_commit(original: Any, self: Any, primary: Any, start_ts: int, ts: int) -> int:
+        if primary.table != JOBS.name or primary.column == JOB_STATE:
+            return original(self, primary, start_ts, ts)
+        return ts
+
+
+@READING.mutant("job-is-decided-before-its-state-is-looked-at", "P9", Joint)
+def job_is_decided_before_its_state(seams: Seams) -> None:
+    """A reader looks at a job's primary first: a commit before it looks at `state` is missed."""
+
+    @seams.replaces(LockResolver, "_only_above")
+    def only_above(
+        original: Any, self: Any, cell: Any, start_ts: int, raw: bytes, ts: int
+    ) -> int | None:
+        lock = decode_lock(raw)
+        fate = self.fate(lock.primary, start_ts)
+        if fate is not None:
+            self.settle(cell, start_ts, lock, fate)
+            return None
+        return self._begun_commit(lock.primary, start_ts, ts)

@@ -19,6 +19,7 @@ from percola.spark.columns import Chosen, row_array, schema_of, to_arrays, value
 from percola.spark.read.family_rows import LongRows
 from percola.store.base import CellState, ColumnScan
 from percola.store.capabilities import scan_columns
+from percola.store.walks import state_beneath
 from percola.transactions.context import TransactionContext
 
 _ROWS: Final = 8192
@@ -218,13 +219,17 @@ class RangeReader:
         while lock is not None:
             start_ts, raw = lock
             if not self._fails_on_lock:
-                resolver.wait_out(cell, start_ts, raw)
-            elif not resolver.try_resolve(cell, start_ts, raw):
+                gone = resolver.wait_below(cell, start_ts, raw, self._ts)
+            elif resolver.settled_below(cell, start_ts, raw, self._ts) >= self._ts:
+                gone = False
+            else:
                 raise LockTimeoutError(
                     f"{cell} is locked by the live transaction that started at {start_ts} (owner "
                     f"{decode_lock(raw).owner}). Read with onLock=wait, or with onLock=avoid to "
                     "see the table as it was before."
                 )
+            if not gone:
+                return state_beneath(self._store, cell, self._ts)[2]
             lock, _, value = self._store.read((cell,), self._ts)[0]
         return value
 

@@ -29,8 +29,9 @@ P8      The locks carry no owner's token, for the processes of a job come and go
         refreshed, by any task of the job. A client that sees one stale for its time to live rolls
         the subtransaction back; the commit is conditional on all of their locks, so then the job
         aborts.
-P9-P10  Readers treat the locks as any others: they wait for those below their start_ts, and then
-        read again. So a reader of what a long job is writing waits for the job.
+P9-P10  A reader waits for locks below its start_ts, and then reads again, but only for as long as
+        `state` is locked by a transaction that began below its start_ts: before, the job can only
+        commit above it (`percola.transactions.lock_resolver`). So nobody waits for a long job.
 P11     One-step commits respect locks; nothing is committed in one step here but `state`'s
         "running", which is an ordinary transaction.
 P12     A job's locks keep the safe point below its start timestamps. It is checked, for the oldest

@@ -31,10 +31,10 @@ from percola.schema import Table
 from percola.store.base import Condition, Put, RowMutation
 from percola.store.walks import walk_kind
 from percola.transactions.context import TransactionContext
-from percola.transactions.lock_resolver import rollback_changes
+from percola.transactions.lock_resolver import JOB_STATE, JOBS_TABLE, rollback_changes
 
-JOBS: Final = Table("percola-jobs")
-STATE: Final = JOBS.column("state", JSON)
+JOBS: Final = Table(JOBS_TABLE)
+STATE: Final = JOBS.column(JOB_STATE.decode(), JSON)
 _PRIMARIES: Final = JOBS.family("primary", str)
 _CLAIMS: Final = JOBS.family("claim", JSON)
 TASKS: Final = JOBS.family("task", JSON)

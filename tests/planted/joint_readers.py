@@ -1,0 +1,50 @@
+"""Mistakes in what readers and followers do about the locks of a joint transaction."""
+
+from __future__ import annotations
+
+from tests.planted.planted import Planted
+
+_TESTS = "tests/paper/test_2_2_joint_readers.py::"
+_RESOLVER = "src/percola/transactions/lock_resolver.py"
+_BOTH = """\
+        below = self._begun_commit(lock.primary, start_ts, ts)
+        fate = self.fate(lock.primary, start_ts)
+"""
+
+PLANTED = [
+    Planted(
+        "committing-job-is-passed",
+        "A reader does not see a job that commits below its timestamp.",
+        file=_RESOLVER,
+        old="        return min([ts, *(at for at, _ in held)])\n",
+        new="        return ts\n",
+        tests=[_TESTS + "test_a_reader_who_begins_while_the_job_commits_waits_and_sees_it"],
+    ),
+    Planted(
+        "primary-before-state",
+        "A job that commits between the two looks is not seen.",
+        file=_RESOLVER,
+        old=_BOTH,
+        new="".join(reversed(_BOTH.splitlines(keepends=True))),
+        tests=[_TESTS + "test_a_job_that_commits_while_a_reader_looks_is_seen"],
+    ),
+    Planted(
+        "known-for-every-timestamp",
+        "What was found for one reader counts for readers who begin later.",
+        file=_RESOLVER,
+        old="        if self._above.get(at, 0) >= ts:\n",
+        new="        if at in self._above:\n",
+        tests=[_TESTS + "test_what_one_reader_has_found_does_not_count_for_a_later_one"],
+    ),
+    Planted(
+        "job-is-waited-for-once-it-commits",
+        "Readers that began before the commit wait for it.",
+        file=_RESOLVER,
+        old="        return min([ts, *(at for at, _ in held)])\n",
+        new="        return start_ts - 1 if held else ts\n",
+        tests=[
+            _TESTS + "test_a_reader_who_has_begun_before_the_job_commits_does_not_wait",
+            _TESTS + "test_a_follower_stands_below_a_job_only_from_where_it_begins_to_commit",
+        ],
+    ),
+]
