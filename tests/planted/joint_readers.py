@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.planted.planted import Planted
 
 _TESTS = "tests/paper/test_2_2_joint_readers.py::"
+_MARKED = "tests/paper/test_2_4_marked_writes.py::"
 _RESOLVER = "src/percola/transactions/lock_resolver.py"
 _BOTH = """\
         below = self._begun_commit(lock.primary, start_ts, ts)
@@ -12,6 +13,16 @@ _BOTH = """\
 """
 
 PLANTED = [
+    Planted(
+        "any-cell-of-a-job-is-a-primary",
+        "A transaction that records a finished task is passed although it commits.",
+        file=_RESOLVER,
+        old=" or not primary.column.startswith(JOB_PRIMARY):",
+        new=":",
+        tests=[
+            f"{_MARKED}test_a_commit_of_unknown_outcome_is_looked_at_before_it_is_repeated",
+        ],
+    ),
     Planted(
         "committing-job-is-passed",
         "A reader does not see a job that commits below its timestamp.",

@@ -58,8 +58,10 @@ _LONGEST_WAIT: Final = 0.05
 
 
 JOBS_TABLE: Final = "percola-jobs"
+JOB_PRIMARY: Final = b"primary:"
+"""The column family of the primaries of a joint transaction, in its row of `percola-jobs`."""
 JOB_STATE: Final = b"state"
-"""The column of its row in `percola-jobs` that a joint transaction locks last."""
+"""The column of that row which a joint transaction locks last."""
 
 
 class Fate(NamedTuple):
@@ -160,7 +162,7 @@ class LockResolver:
 
     def _begun_commit(self, primary: Cell, start_ts: int, ts: int) -> int:
         """The newest timestamp up to `ts` above which a transaction draws its commit_ts."""
-        if primary.table != JOBS_TABLE or primary.column == JOB_STATE:
+        if primary.table != JOBS_TABLE or not primary.column.startswith(JOB_PRIMARY):
             return start_ts - 1
         state = Cell(JOBS_TABLE, primary.row, JOB_STATE)
         held = self._store.entries(state, Kind.LOCK, 0, MAX_TS)

@@ -11,7 +11,7 @@ from percola.testing.simulation import SimulatedStore
 from percola.testing.simulation.faults import Call
 from percola.transactions.context import TransactionContext
 from percola.transactions.jobs import JOBS
-from percola.transactions.lock_resolver import JOB_STATE, LockResolver
+from percola.transactions.lock_resolver import JOB_PRIMARY, LockResolver
 from percola.transactions.read_cache import ReadCache
 from percola.transactions.snapshot import Snapshot
 from tests.simulation.mutants.mutant import TWO_PHASE, WITH_LOCKS, Collection, Seams
@@ -134,13 +134,14 @@ def cache_outlives_its_transaction(seams: Seams) -> None:
     def new_cache(original: Any, self: Any) -> ReadCache:
         return kept.setdefault(id(self), original(self))
 
+
 @READING.mutant("committing-job-is-passed", "P9", Joint)
 def committing_job_is_passed(seams: Seams) -> None:
     """A reader takes what is beneath a job's lock although the job may commit below it."""
 
     @seams.replaces(LockResolver, "_begun_commit")
     def begun_commit(original: Any, self: Any, primary: Any, start_ts: int, ts: int) -> int:
-        if primary.table != JOBS.name or primary.column == JOB_STATE:
+        if primary.table != JOBS.name or not primary.column.startswith(JOB_PRIMARY):
             return original(self, primary, start_ts, ts)
         return ts
 

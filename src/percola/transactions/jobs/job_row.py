@@ -31,11 +31,11 @@ from percola.schema import Table
 from percola.store.base import Condition, Put, RowMutation
 from percola.store.walks import walk_kind
 from percola.transactions.context import TransactionContext
-from percola.transactions.lock_resolver import JOB_STATE, JOBS_TABLE, rollback_changes
+from percola.transactions.lock_resolver import JOB_PRIMARY, JOB_STATE, JOBS_TABLE, rollback_changes
 
 JOBS: Final = Table(JOBS_TABLE)
 STATE: Final = JOBS.column(JOB_STATE.decode(), JSON)
-_PRIMARIES: Final = JOBS.family("primary", str)
+_PRIMARIES: Final = JOBS.family(JOB_PRIMARY[:-1].decode(), str)
 _CLAIMS: Final = JOBS.family("claim", JSON)
 TASKS: Final = JOBS.family("task", JSON)
 """For writes that are no joint transaction, but have tasks too (`percola.spark`)."""
