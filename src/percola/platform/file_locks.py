@@ -162,8 +162,11 @@ class TurnLock:
 
     def take(self) -> None:
         """Wait until no other process has the lock, without the GIL."""
-        if self._try():
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
+        except BlockingIOError:
+            pass
         until = time.perf_counter() + _SPIN_SECONDS
         while time.perf_counter() < until:
             if self._try():

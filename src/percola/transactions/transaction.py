@@ -30,7 +30,7 @@ from percola.errors import (
     ValueTooLargeError,
 )
 from percola.schema import Column, R, WeakColumn, Writable
-from percola.store.base import CellState, OneStepConflict, OneStepWrite
+from percola.store.base import CellState, OneStepConflict, OneStepStore, OneStepWrite
 from percola.transactions.context import TransactionContext
 from percola.transactions.own_writes import OwnWrites
 from percola.transactions.snapshot import Snapshot
@@ -266,8 +266,10 @@ class Transaction(Snapshot):
             StoreError: the store failed before the commit point; nothing was committed.
             TransactionUsedUpError: it has ended, or began before this process was forked.
         """
-        self._check_usable()
         context = self._context
+        # Every call that a commit makes in Python costs it about a hundredth.
+        if self._used_up is not None or self._readers is not context.readers.by_column:
+            self._check_usable()
         if not (self._writes or self._notifications or self._answers):
             self._used_up = "has committed"
             context.leases.drop(id(self))
@@ -276,33 +278,35 @@ class Transaction(Snapshot):
             return self.start_ts
         self._used_up = "has tried to commit and failed"
         try:
-            commit_ts = self._commit(context)
+            if context.one_step is not None and not self._two_phase:
+                commit_ts = self._commit_one_step(context, context.one_step)
+            else:
+                commit_ts = self._commit_two_phase(context)
         except ConflictError as error:
             for callback in self._conflict_callbacks:
                 callback(error)
             raise
         finally:
-            self._let_go()
+            context.leases.drop(id(self))
+            if self._cache is not None:
+                self._cache.end()
+        self.commit_ts = commit_ts
         self._used_up = "has committed"
         return commit_ts
 
-    def _commit(self, context: TransactionContext) -> int:
-        if context.one_step is not None and not self._two_phase:
-            self.commit_ts = self._commit_one_step()
-        else:
-            commit = TwoPhaseCommit(
-                context, self.start_ts, self._writes, self._last_changes, silent=self._silent
-            )
-            self.commit_ts = commit.run(self._notifications, self._answers)
-            self.unfinished = commit.unfinished
-        return self.commit_ts
+    def _commit_two_phase(self, context: TransactionContext) -> int:
+        commit = TwoPhaseCommit(
+            context, self.start_ts, self._writes, self._last_changes, silent=self._silent
+        )
+        commit_ts = commit.run(self._notifications, self._answers)
+        self.unfinished = commit.unfinished
+        return commit_ts
 
-    def _commit_one_step(self) -> int:
-        context = self._context
-        store = context.one_step
-        assert store is not None
+    def _commit_one_step(self, context: TransactionContext, store: OneStepStore) -> int:
         columns = self._columns
-        notified = {cell.table for cell in self._notifications}
+        notified: set[str] = set()
+        if self._notifications:
+            notified.update(cell.table for cell in self._notifications)
         writes: list[OneStepWrite] = []
         if_observed = None if self._silent else True
         for cell, (op, value) in self._writes.items():
