@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
-from stores import Ground, cell_of
+from stores import Ground, PassingStore, cell_of
 
 from percola import ConflictError, Observer, Repository, Table, Transaction, Worker, observer
-from percola.cells import Kind
+from percola.cells import Cell, Kind
 from percola.inspection import failures
+from percola.store.base import CellState, OneStepStore
 
 docs = Table("docs")
 contents = docs.column("contents", str, observed=True)
@@ -168,3 +169,49 @@ def test_a_failing_observer_runs_the_others_once_and_not_again_and_again(
     assert sorted(runs) == ["a", "b", "c"]
     assert worker.metrics.counts()["observer_runs"] == {"fine": 3}
     assert len(list(failures(repo))) == 3
+
+
+class _Reads(PassingStore):
+    """Keeps the cells that were read."""
+
+    def __init__(self, inner: OneStepStore) -> None:
+        super().__init__(inner)
+        self.cells: list[Cell] = []
+
+    def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
+        self.cells += cells
+        return self.inner.read(cells, ts)
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_an_observed_cell_is_read_once_and_a_run_sees_its_own_write_of_it(
+    ground: Ground, batch: int
+) -> None:
+    store = _Reads(ground.store)
+    repo = ground.repo(TABLES, store=store)
+    found: dict[str, list[object]] = {}
+
+    @observer(contents, batch=batch)
+    def parse(t: Transaction, row: str) -> None:
+        seen: list[object] = [t.get(contents, row), *t.get_many([(contents, row)])]
+        if row in found:
+            return  # Its own write is a change as well.
+        t.get_for_update(contents, row)
+        seen.append(t.get(contents, row))
+        t.set(contents, row, "own")
+        seen.append(t.get(contents, row))
+        t.delete(contents, row)
+        seen += [t.get(contents, row), *t.get_many([(contents, row), (contents, "other")])]
+        t.set(contents, row, "own")
+        found[row] = seen
+
+    with repo.transaction() as t:
+        t.set(contents, "other", "first")
+        t.set(contents, "page", "second")
+    store.cells.clear()
+    worker = Worker(repo, [parse], threads=1)
+    worker.run_until_idle()
+    assert found["page"][:4] == ["second", "second", "second", "own"]
+    assert found["page"][4:6] == [None, None]
+    read = [cell for cell in store.cells if cell.row == b"page" and cell.column == contents.key]
+    assert len(read) <= 2 + 1, "once for each change, and once for update"

@@ -62,7 +62,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeAlias
 
-from percola.cells import Cell, Kind, ack_column, decode_ts, encode_ts, failed_column
+from percola.cells import Cell, Kind, Op, ack_column, decode_ts, encode_ts, failed_column
 from percola.errors import ObserverError, ObserverTimeoutError
 from percola.schema import Column, R, Table, WeakColumn, check_name
 from percola.transactions.context import TransactionContext
@@ -313,7 +313,7 @@ class Observer(Generic[R]):
             for ts, _ in store.entries(failed, Kind.FAILED, 0, start_ts):
                 transaction._answer(Kind.FAILED, failed, ts)
 
-    def _has_to_run(self, transaction: Transaction, row: bytes, notified: Notified) -> bool:
+    def _has_to_run(self, transaction: ObserverTransaction, row: bytes, notified: Notified) -> bool:
         """Whether one of the row's cells has changed since the last run, or was notified weakly.
 
         If so, this run acknowledges each such cell.
@@ -334,7 +334,7 @@ class Observer(Generic[R]):
                 runs = True
         return runs
 
-    def _acknowledge(self, transaction: Transaction, cell: Cell) -> bool:
+    def _acknowledge(self, transaction: ObserverTransaction, cell: Cell) -> bool:
         """Whether the cell has changed since the last run; if so, this run acknowledges it."""
         ack = Cell(cell.table, cell.row, ack_column(self.name, cell.column))
         changed, acknowledged = transaction._observe(cell, ack)
@@ -367,9 +367,35 @@ class _GivenUp(str):
 
 
 class ObserverTransaction(Transaction):
-    """The transaction of a run or a batch of runs; another thread can give it up."""
+    """The transaction of a run or a batch of runs; another thread can give it up.
 
-    __slots__ = ()
+    It keeps the observed cells of the row that it is run for: their values are read to find out
+    whether they have changed, and most observers read them again.
+    """
+
+    __slots__ = ("_row", "_seen")
+
+    def __init__(self, context: TransactionContext) -> None:
+        self._row: bytes | None = None
+        self._seen: dict[Cell, bytes | None] = {}
+        Transaction.__init__(self, context)
+
+    def _observe(self, cell: Cell, ack: Cell) -> tuple[int, bytes | None]:
+        state, (_, _, acknowledged) = self._states((cell, ack))
+        if cell.row != self._row:
+            self._row = cell.row
+            self._seen.clear()
+        self._seen[cell] = state[2]
+        return state[1], acknowledged
+
+    def _visible(self, cell: Cell) -> bytes | None:
+        if cell in self._seen:
+            own = self._writes.get(cell)
+            return self._seen[cell] if own is None or own[0] == Op.LOCK else own[1]
+        return Transaction._visible(self, cell)
+
+    def _needs_read(self, cell: Cell) -> bool:
+        return cell not in self._seen and Transaction._needs_read(self, cell)
 
     def give_up(self, why: str) -> None:
         """Prevent further reads and the commit, and no longer hold back garbage collection.

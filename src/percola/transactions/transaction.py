@@ -349,11 +349,6 @@ class Transaction(Snapshot):
         if self._cache is not None and self._cache.ahead is not None:
             self._cache.ahead.expect(rows)
 
-    def _observe(self, cell: Cell, ack: Cell) -> tuple[int, bytes | None]:
-        """When an observed cell last changed (its newest commit_ts, or 0), and its c:ack_O."""
-        states = self._states((cell, ack))
-        return states[0][1], states[1][2]
-
     def _put(self, cell: Cell, raw: bytes) -> None:
         """Write an encoded value to a cell: Percola's own, as an acknowledgment, or Spark's.
 
