@@ -15,7 +15,8 @@ pages, one row for each captured page:
                   reports of revisits newer than the newest capture
     unresolved    how many reports newer than `capture` have no known original
     earlier       captures older than `capture`, at most 4, each of another payload, by KEY; more
-                  while revisits refer to them
+                  while revisits refer to them. With the payload of `capture`: one without a body,
+                  loaded after it, to whose date and `identical` revisits may refer
     earlier_body:KEY  their bytes, compressed with zlib
     settle        weak: reports of this page, or captures they may refer to, have changed
     offer         weak: older captures of this page were loaded that revisits may refer to

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from percola import Repository
 from webindex import tables
+from webindex.load.revisits import earlier_key
 
 State = dict[tuple[str, str], bytes]
 """A digest of each row: (table, row) → of all its cells."""
@@ -63,6 +64,12 @@ def _rows(repo: Repository) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
                     column.name: _timeless(column.name, value, names)
                     for column, value in row.items()
                 }
+                capture = row.get(tables.capture) if table is tables.pages else None
+                if capture is not None and "earlier" in cells:
+                    # An older capture of its payload is there only if it was loaded later.
+                    cells["earlier"].pop(earlier_key(capture), None)
+                    if not cells["earlier"]:
+                        del cells["earlier"]
                 # An empty list and none at all say the same of a page's links.
                 cells = {name: value for name, value in cells.items() if value != []}
                 if cells:

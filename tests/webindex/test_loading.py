@@ -71,7 +71,7 @@ def there(repo: Repository) -> dict[str, Any]:
     }
     if "body" in found:
         found["body"] = zlib.decompress(found["body"]).decode()
-    for name in ("file", "offset", "length", "loaded_ms"):
+    for name in ("file", "offset", "length", "loaded_ms", "identical"):
         found.get("capture", {}).pop(name, None)
     return found
 

@@ -547,6 +547,9 @@ def loaded_somehow(records: Sequence[Capture | Revisit], seed: int) -> dict[str,
 @example([captured(A, 1, "x"), captured(A, 2, "y")], [revisit(A, 3, "x")], 1)
 @example([captured(A, 1, "x"), captured(B, 2, "y")], [revisit(B, 3, None, (A, 1))], 1)
 @example([captured(B, 2, "x"), captured(B, 1, "x")], [revisit(A, 0, None, (B, 1))], 9)
+@example(
+    [captured(B, 1, "x", payload_digest=None), captured(B, 1, "x")], [bare(revisit(A, 1, "x"))], 0
+)
 def test_any_order_in_any_number_of_loads_ends_in_what_the_batch_computation_finds(
     captures: list[Capture], revisits: list[Revisit], seed: int
 ) -> None:

@@ -160,12 +160,10 @@ def _known(records: Iterable[Said]) -> Known:
     for one in said:
         if one.capture is not None:
             content = payload_id(one.capture["payload"]) or one.capture["digest"]
-            if content not in captures:
-                captures[content] = one.capture, one.body
-                continue
-            pair = captures[content], (one.capture, one.body)
-            (older, _), (newer, body) = sorted(pair, key=lambda each: age(each[0]))
-            captures[content] = revisits.with_identical(newer, older), body
+            found, body = captures.get(content, (None, b""))
+            if found is None or age(found) < age(one.capture):
+                body = one.body
+            captures[content] = revisits.with_identical(one.capture, found), body
     ordered = sorted(captures.values(), key=lambda one: age(one[0]), reverse=True)
     after = ordered[0][0]["date"] if ordered else ""
     kept = revisits.newest_reports(filter(_refers, reports), after)

@@ -121,8 +121,10 @@ def date_text(date: datetime) -> str:
 def age(capture: Described) -> tuple[str, ...]:
     """Sort key of a page's captures: the largest key counts. Equal captures are the same."""
     # All fields that observers read: a server may answer twice in a second, both without a body.
-    # Captures that earlier versions stored lack some of the fields.
-    return capture["date"], *(str(capture.get(name)) for name in _COMPARED)
+    # Captures that earlier versions stored lack some of the fields. Of two that differ in nothing
+    # else, one with a payload digest counts: revisits find it by that.
+    payload = str(payload_id(capture.get("payload")))
+    return capture["date"], *(str(capture.get(name)) for name in _COMPARED), payload
 
 
 def payload_id(digest: str | None) -> str | None:
@@ -232,12 +234,15 @@ def says_the_same(one: Described, other: Described) -> bool:
     return all(one.get(name) == other.get(name) for name in _COMPARED)
 
 
-def with_identical(kept: Described, older: Described) -> dict[str, Any]:
-    """A capture that also stands for an older one of the same page and payload.
+def with_identical(one: Described, other: Described | None) -> dict[str, Any]:
+    """The newer of two captures of the same page and payload, which stands for the other as well.
 
     Its field `identical` has the file of each older capture by date. Captures may be added in any
     order, each of them with what was added to it before.
     """
+    if other is None:
+        return dict(one)
+    older, kept = sorted((one, other), key=age)
     dates = {
         **(kept.get("identical") or {}),
         **(older.get("identical") or {}),
@@ -372,9 +377,13 @@ def captures_in(
     row: str, capture: Described | None, earlier: Mapping[str, Described] | None
 ) -> list[Found]:
     """As `captures_of`, from columns of a page that have been read already."""
-    found = [Found(one, row, key) for key, one in (earlier or {}).items()]
+    kept = dict(earlier or {})
+    found = []
     if capture is not None and not is_synthetic(capture):
-        found.append(Found(capture, row, None))
+        # A capture of the payload of the newest one is kept for its date only, without a body.
+        same = kept.pop(earlier_key(capture), None)
+        found.append(Found(with_identical(capture, same), row, None))
+    found += [Found(one, row, key) for key, one in kept.items()]
     return sorted(found, key=lambda one: age(one.capture), reverse=True)
 
 

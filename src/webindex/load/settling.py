@@ -35,6 +35,7 @@ from webindex.load.revisits import (
     is_synthetic,
     offered_keys,
     says_the_same,
+    with_identical,
 )
 from webindex.load.transaction import reports_in
 from webindex.page.urls import page_id, page_row, url_of_row
@@ -108,7 +109,7 @@ def _become(
     kept = dict(earlier)
     if current is not None and not is_synthetic(current):
         key = earlier_key(current)
-        kept[key] = current
+        kept[key] = with_identical(current, kept.get(key))
         t.set(tables.earlier_body[key], row, t.get(tables.body, row) or b"")
     if not is_synthetic(chosen.capture):
         assert chosen.key is not None

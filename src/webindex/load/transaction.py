@@ -197,14 +197,13 @@ class _Page:
 
     def _overtake(self, current: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
         """Keep the newest capture as an earlier one; one of the new payload only in `new`."""
-        key = earlier_key(new)
-        same = self._earlier().get(key)
+        key = earlier_key(current)
         if not is_synthetic(current):
-            if earlier_key(current) == key:
-                same = current
-            else:
-                self._keep(current, self._t.get(tables.body, self._row) or b"")
-        return new if same is None else with_identical(new, same)
+            current = with_identical(current, self._earlier().get(key))
+            if key == earlier_key(new):
+                return with_identical(new, current)
+            self._keep(current, self._t.get(tables.body, self._row) or b"")
+        return with_identical(new, self._earlier().get(earlier_key(new)))
 
     def _become(self, new: dict[str, Any], body: bytes) -> None:
         """Make a capture the page's state."""
@@ -223,27 +222,37 @@ class _Page:
             result.same += 1
             return
         result.older += 1
-        if not is_synthetic(current) and earlier_key(current) == key:
-            noted = with_identical(current, new)
-            if noted != current:
-                # `parse` offers it to the pages that wait for it.
-                t.set(tables.capture, row, noted)
-                self._current = noted
-                self._after_capture()
+        newest = not is_synthetic(current) and earlier_key(current) == key
+        if newest or (there is not None and age(there) > age(new)):
+            self._take_identical(new, there, current if newest else {})
             return
-        if there is not None and age(there) > age(new):
-            noted = with_identical(there, new)
-            if noted == there:
-                return
-            t.get_for_update(tables.capture, row)
-            self._earlier()[key] = noted
-            t.set(tables.earlier, row, self._earlier())
-        else:
-            # A revisit that is loaded concurrently must see this one, or be seen here.
-            t.get_for_update(tables.capture, row)
-            self._keep(new if there is None else with_identical(new, there), packed(body))
-            self._limit()
+        # A revisit that is loaded concurrently must see this one, or be seen here.
+        t.get_for_update(tables.capture, row)
+        self._keep(with_identical(new, there), packed(body))
+        self._limit()
         if key in self._earlier():
+            t.notify(tables.offer_due, row)
+        self._after_capture()
+
+    def _take_identical(
+        self,
+        new: dict[str, Any],
+        there: Mapping[str, Any] | None,
+        newest: Mapping[str, Any],
+    ) -> None:
+        """Keep the date of a capture whose payload a newer one of the page has.
+
+        `there` is in `earlier` at its key; `newest` is the page's capture if it has the payload.
+        """
+        t, row = self._t, self._row
+        noted = with_identical(new, there)
+        if noted == there or new["date"] in (newest.get("identical") or {}):
+            return
+        t.get_for_update(tables.capture, row)
+        self._earlier()[earlier_key(new)] = noted
+        t.set(tables.earlier, row, self._earlier())
+        # Of this loader and one of a revisit that refers to this capture, one sees the other.
+        if t.get_for_update(tables.wanted, f"at-{page_id(new['url'])}") is not None:
             t.notify(tables.offer_due, row)
         self._after_capture()
 
@@ -286,7 +295,10 @@ class _Page:
         current = self._current
         synthetic = current is not None and is_synthetic(current)
         most = MOST_EARLIER + synthetic
-        by_age = sorted(self._earlier(), key=lambda key: age(self._earlier()[key]), reverse=True)
+        kept = dict(self._earlier())
+        if current is not None and not synthetic:
+            kept.pop(earlier_key(current), None)  # For its date only: see `_take_identical`.
+        by_age = sorted(kept, key=lambda key: age(kept[key]), reverse=True)
         for key in by_age[most:]:
             if not self._is_waited_for(key):
                 self._drop(key, held=False)
