@@ -415,6 +415,7 @@ SYSTEM_MARK: Final = b"@"
 """Percola's own columns begin with this; a user's never do."""
 
 _ACK: Final = b"@ack:"
+_FAILED: Final = b"@failed:"
 
 
 def ack_column(observer: str, column: bytes) -> bytes:
@@ -431,7 +432,12 @@ def acknowledged_column(column: bytes) -> bytes | None:
 
 def failed_column(observer: str, column: bytes) -> bytes:
     """The name under which observer O's failure on a column is kept."""
-    return b"@failed:%b:%b" % (observer.encode(), column)
+    return b"%b%b:%b" % (_FAILED, observer.encode(), column)
+
+
+def failed_observer(column: bytes) -> str:
+    """The observer that a `failed_column` is about."""
+    return column[len(_FAILED) :].partition(b":")[0].decode("utf-8", "replace")
 
 
 def encode_ts(ts: int) -> bytes:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -35,12 +35,15 @@ from percola.cells import (
     failed_column,
 )
 from percola.connect.local import FORMAT
+from percola.errors import PercolaError
 from percola.paused import PausedObserver
 from percola.repository import Repository
-from percola.schema import Column, R, Table, WeakColumn
+from percola.schema import Column, R, Schema, Table, WeakColumn
 from percola.store.base import Condition, Delete, Put, RowMutation
 from percola.store.walks import walk_kind
 
+_WOKEN: Final = 1_000
+"""Workers are woken after so many retried changes."""
 _ACKS: Final = ack_column("", b"").partition(b":")[0] + b":"
 
 
@@ -158,16 +161,20 @@ class HeldLock:
 
 def locks(repo: Repository) -> Iterator[HeldLock]:
     """Every lock of the repository, in the order of tables and rows."""
-    context = repo.context
-    for cell, start_ts, raw in _entries(repo, Kind.LOCK):
-        record = decode_lock(raw)
-        yield HeldLock(
-            cell,
-            start_ts,
-            record,
-            context.coordination.is_alive(record.owner),
-            max(0, context.clock.wall_ms() - record.wall_ms) / 1000,
-        )
+    for entry in _entries(repo, Kind.LOCK):
+        yield held_lock(repo, *entry)
+
+
+def held_lock(repo: Repository, cell: Cell, start_ts: int, raw: bytes) -> HeldLock:
+    """A lock, from its entry in the store."""
+    context, record = repo.context, decode_lock(raw)
+    return HeldLock(
+        cell,
+        start_ts,
+        record,
+        context.coordination.is_alive(record.owner),
+        max(0, context.clock.wall_ms() - record.wall_ms) / 1000,
+    )
 
 
 def settle_the_dead(repo: Repository) -> int:
@@ -239,19 +246,25 @@ def failures(
     """
     key = table.encode_row(row) if table is not None and row is not None else None
     entries = _entries(repo, Kind.FAILED, table, key)
-    for cell, group in itertools.groupby(entries, key=lambda entry: entry[0]):
-        *_, (_, ts, raw) = group  # The newest; an older failure may have arrived late.
-        letter = decode_dead_letter(raw)
-        if observer in (None, letter.observer):
-            yield Failure(
-                Cell(cell.table, cell.row, letter.column.encode()),
-                ts,
-                letter.observer,
-                letter.attempts,
-                letter.at_ms,
-                letter.error,
-                letter.traceback,
-            )
+    for _, group in itertools.groupby(entries, key=lambda entry: entry[0]):
+        *_, newest = group  # An older failure may have arrived late.
+        one = failure(*newest)
+        if observer in (None, one.observer):
+            yield one
+
+
+def failure(cell: Cell, ts: int, raw: bytes) -> Failure:
+    """A dead-lettered change, from its entry in the store."""
+    letter = decode_dead_letter(raw)
+    return Failure(
+        Cell(cell.table, cell.row, letter.column.encode()),
+        ts,
+        letter.observer,
+        letter.attempts,
+        letter.at_ms,
+        letter.error,
+        letter.traceback,
+    )
 
 
 def retry_failures(
@@ -260,34 +273,48 @@ def retry_failures(
     observer: str | None = None,
     table: Table[R] | None = None,
     row: R | None = None,
+    progress: Callable[[int], None] = lambda retried: None,
 ) -> int:
     """Run observers again for dead-lettered changes: all, or those that `failures` lists.
 
     Each cell becomes dirty again, in the same row mutation that removes the failure. Returns the
-    number of changes, without those that another client has handled in the meantime.
+    number of changes, without those that another client has handled in the meantime. `progress` is
+    called with the number so far after each change; what it raises ends the retry.
     """
-    context = repo.context
     retried = 0
     tables: set[str] = set()
-    for failure in failures(repo, observer=observer, table=table, row=row):
-        cell = failure.cell
-        failed = Cell(cell.table, cell.row, failed_column(failure.observer, cell.column))
-        changes: list[Put | Delete] = [
-            Put(Kind.NOTIFY, cell.column, context.oracle.timestamp(), b"")
-        ]
-        for ts, _ in context.store.entries(failed, Kind.FAILED, 0, failure.ts):
-            changes.append(Delete(Kind.FAILED, failed.column, ts))
-        mutation = RowMutation(
-            cell.table,
-            cell.row,
-            [Condition(True, Kind.FAILED, failed.column, failure.ts, failure.ts)],
-            changes,
-        )
-        retried += context.store.mutate([mutation])[0]
-        tables.add(cell.table)
+    for one in failures(repo, observer=observer, table=table, row=row):
+        retried += _make_dirty(repo, one)
+        tables.add(one.cell.table)
+        if retried % _WOKEN == 1:  # Workers need not wait for the last one of many.
+            repo.context.changed(tables)
+        progress(retried)
     if retried:
-        context.changed(tables)
+        repo.context.changed(tables)
     return retried
+
+
+def retry_failure(repo: Repository, cell: Cell, observer: str) -> bool:
+    """Run an observer again for one change of a cell, if it is dead-lettered for it.
+
+    Returns whether it was, and no other client has handled it in the meantime.
+    """
+    entry = Cell(cell.table, cell.row, failed_column(observer, cell.column))
+    found = repo.context.store.entries(entry, Kind.FAILED, 0, MAX_TS, 1)
+    retried = bool(found) and _make_dirty(repo, failure(entry, *found[0]))
+    if retried:
+        repo.context.changed({cell.table})
+    return retried
+
+
+def _make_dirty(repo: Repository, one: Failure) -> bool:
+    context, cell = repo.context, one.cell
+    failed = Cell(cell.table, cell.row, failed_column(one.observer, cell.column))
+    changes: list[Put | Delete] = [Put(Kind.NOTIFY, cell.column, context.oracle.timestamp(), b"")]
+    for ts, _ in context.store.entries(failed, Kind.FAILED, 0, one.ts):
+        changes.append(Delete(Kind.FAILED, failed.column, ts))
+    stands = Condition(True, Kind.FAILED, failed.column, one.ts, one.ts)
+    return context.store.mutate([RowMutation(cell.table, cell.row, [stands], changes)])[0]
 
 
 # --- All of it --------------------------------------------------------------------------
@@ -301,11 +328,16 @@ class Process:
         token: its liveness token, by which locks name it.
         pid: its process id.
         observers: the names of the observers that it runs, by column (`table.column`).
+        since_ms: since when it uses the repository, by its wall clock, in milliseconds since the
+            epoch; 0 if it is of an earlier release, which does not say.
+        host: its machine; empty in a folder, where all are of one machine.
     """
 
     token: str
     pid: int
     observers: Mapping[str, list[str]]
+    since_ms: int = 0
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +381,8 @@ def processes(repo: Repository) -> list[Process]:
     for one in repo.context.coordination.processes():
         announced = one.get("observers")
         observers = announced if isinstance(announced, dict) else {}
-        found.append(Process(str(one["token"]), int(str(one["pid"])), observers))
+        since_ms, host = int(str(one.get("since_ms", 0))), str(one.get("host", ""))
+        found.append(Process(str(one["token"]), int(str(one["pid"])), observers, since_ms, host))
     return found
 
 
@@ -382,6 +415,14 @@ def durability(repo: Repository) -> str | None:
     except OSError:
         return None
     return str(description["durability"])
+
+
+def decoded_row(schema: Schema, cell: Cell) -> Any:
+    """The key of a cell's row; its bytes, if the schema cannot decode them."""
+    try:
+        return schema.table(cell.table).decode_row(cell.row)
+    except (PercolaError, ValueError):
+        return cell.row
 
 
 def column_name(cell: Cell) -> str:

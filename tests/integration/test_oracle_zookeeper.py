@@ -108,12 +108,14 @@ def refused(use: Callable[[], object]) -> str:
 def test_a_token_is_alive_as_long_as_its_process_and_gone_within_its_session(
     server: ZooKeeper, mine: ZooKeeperCoordination, wait_until: Wait
 ) -> None:
+    began_ms = int(time.time() * 1000)
     with Child(live, server.address) as child:
         token = ask(child, "token")
         assert ask(child, "token") == token != mine.token
         assert mine.is_alive(token) and ask(child, "is_alive", mine.token)
         assert not mine.is_alive("1-nobody")
         [theirs] = [one for one in mine.processes() if one["token"] == token]
+        assert began_ms <= theirs.pop("since_ms") <= time.time() * 1000
         assert theirs == {
             "token": token,
             "pid": child.pid,

@@ -86,6 +86,22 @@ def test_what_is_dead_lettered_or_handled_beside_a_paused_observer_does_not_wait
     assert survey(repo, a, b, dead).dirty == {"a": 2, "b": 1, "dead": 1}, "a newer change"
 
 
+def test_a_survey_names_the_oldest_cell_and_counts_those_that_failed(ground: Ground) -> None:
+    repo: Repository = ground.repo(TABLES)
+    a, bad = observer(contents, name="a")(nothing), observer(links, name="bad")(fails)
+    put(repo, contents, "m")
+    put(repo, contents, "a")
+    put(repo, links, "x", "y")
+    options = WorkerOptions(attempts=2, first_wait=3_600, longest_wait=3_600)
+    mine, metrics = Observers([a, bad]), WorkerMetrics()
+    runs = Runner(repo.context, mine, metrics, options, random.Random(1))
+    [dirty] = [cell for cell, _, _ in entries(repo) if cell.row == b"x"]
+    runs.work_cell(dirty, [])
+    found = survey(repo, a, bad)
+    assert (found.oldest_cells["a"].row, found.oldest_cells["bad"].column) == (b"m", b"links")
+    assert (found.dirty["bad"], found.retrying) == (2, {"bad": 1, "a": 0})
+
+
 def test_a_survey_finds_the_oldest_lock(ground: Ground) -> None:
     repo: Repository = ground.repo(TABLES)
     one = observer(contents, name="one")(nothing)

@@ -14,16 +14,16 @@ PLANTED = [
         "survey-reads-everything",
         "A survey costs as much as there are notify entries.",
         file="src/percola/observers/survey.py",
-        old="            if number >= COUNTED:\n",
-        new="            if not found.complete:\n",
+        old="        if number >= COUNTED:\n",
+        new="        if not found.complete:\n",
         tests=[_SURVEY + "test_a_survey_reads_a_bounded_part_and_says_so"],
     ),
     Planted(
         "handled-counts-as-waiting",
         "What is dead-lettered, or handled beside a paused observer, counts as waiting.",
         file="src/percola/observers/survey.py",
-        old="            if done is not None and (done == HANDLED or done.due_ms is None):\n",
-        new="            if done is not None and not done:\n",
+        old="        if done is not None and (done == HANDLED or done.due_ms is None):\n",
+        new="        if done is not None and not done:\n",
         tests=[
             _SURVEY + "test_what_is_dead_lettered_or_handled_beside_a_paused_observer_does_not_wait"
         ],
@@ -32,8 +32,8 @@ PLANTED = [
         "newest-change-passes-for-the-oldest",
         "The oldest change of a column is taken to be its newest one.",
         file="src/percola/observers/survey.py",
-        old="min(oldest, found.oldest.get(one.name, oldest))",
-        new="max(oldest, found.oldest.get(one.name, oldest))",
+        old="min(oldest, found.oldest.get(name, oldest))",
+        new="max(oldest, found.oldest.get(name, oldest))",
         tests=[_SURVEY + "test_a_survey_counts_the_cells_that_wait_and_finds_the_oldest_change"],
     ),
     Planted(

@@ -217,7 +217,9 @@ def test_an_announcement_shorter_than_the_last_leaves_a_readable_file(
     mine.announce_observers({"docs.body": ["a" * 40, "b" * 40]})
     mine.announce_observers({})
     text = (tmp_path / "live" / mine.token).read_text()
-    assert json.loads(text) == {"pid": os.getpid(), "observers": {}}
+    told = json.loads(text)
+    assert 0 < told.pop("since_ms") <= time.time() * 1000
+    assert told == {"pid": os.getpid(), "observers": {}}
 
 
 # --- Row locks --------------------------------------------------------------------------

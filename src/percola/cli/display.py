@@ -16,9 +16,19 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from percola.cells import Cell, LockRecord, Op, WriteRecord
-from percola.cli.json_output import as_json, decoded, decoded_row, members
+from percola.cli.json_output import as_json, decoded, members
 from percola.gc.time_log import CommitTimes
-from percola.inspection import Failure, HeldLock, Notification, Process, Status, Version
+from percola.inspection import (
+    Failure,
+    HeldLock,
+    Notification,
+    Process,
+    Status,
+    Version,
+    decoded_row,
+)
+from percola.platform.text import count as count
+from percola.platform.text import printable as printable
 from percola.schema import Column, Schema, WeakColumn
 from percola.transactions.row import Row
 
@@ -73,13 +83,6 @@ def progress_line(first: str) -> Iterator[Callable[[str], None]]:
     with Progress(*shown, console=out, transient=True, disable=not out.is_terminal) as bar:
         task = bar.add_task(first, total=None)
         yield show
-
-
-def printable(text: str) -> str:
-    """`text` on one line, without terminal control characters."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def preview(value: Any, width: int) -> str:
@@ -410,11 +413,6 @@ def _grid(*headings: str) -> Grid:
 
 def _key(key: Any) -> str:
     return printable(as_text(key))
-
-
-def count(number: int, noun: str) -> str:
-    """`1 lock`, `2 locks`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:

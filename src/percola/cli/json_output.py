@@ -17,9 +17,9 @@ from decimal import Decimal
 from typing import Any
 
 from percola.cells import Cell, LockRecord, Op
-from percola.errors import PercolaError, WrongTypeError
+from percola.errors import WrongTypeError
 from percola.gc.time_log import CommitTimes
-from percola.inspection import Failure, HeldLock, Status, Version
+from percola.inspection import Failure, HeldLock, Status, Version, decoded_row
 from percola.schema import Column, Family, Schema, Table, WeakColumn
 from percola.transactions.row import Row
 
@@ -53,14 +53,6 @@ def as_json(value: Any) -> Any:
             return {name: as_json(one) for name, one in value.items()}
         return [[as_json(name), as_json(one)] for name, one in value.items()]
     return value
-
-
-def decoded_row(schema: Schema, cell: Cell) -> Any:
-    """The key of a cell's row; its bytes, if the schema cannot decode them."""
-    try:
-        return schema.table(cell.table).decode_row(cell.row)
-    except (PercolaError, ValueError):
-        return cell.row
 
 
 def cell_json(cell: Cell, row: Any = None) -> dict[str, Any]:
@@ -156,7 +148,13 @@ def status_json(status: Status) -> dict[str, Any]:
             for table in status.tables
         ],
         "processes": [
-            {"token": one.token, "pid": one.pid, "observers": dict(one.observers)}
+            {
+                "token": one.token,
+                "pid": one.pid,
+                "host": one.host,
+                "since_ms": one.since_ms,
+                "observers": dict(one.observers),
+            }
             for one in status.processes
         ],
         "locks": status.locks,

@@ -21,6 +21,7 @@ from percola.errors import UsageError
 from percola.inspection import failures
 from percola.observers import loading as targets
 from percola.observers.observer import Observer
+from percola.observers.reports import EVERY
 from percola.observers.worker import Worker, WorkerOptions
 from percola.repository import Repository
 from percola.store.lmdb.environment import DURABILITIES
@@ -107,7 +108,7 @@ def worker(
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     kept = None if retention == "none" else arguments.parse_duration(retention)
     survey = None if metrics_port is None else _SURVEY_SECONDS
-    options = WorkerOptions(timeout=timeout, retention=kept, survey=survey)
+    options = WorkerOptions(timeout=timeout, retention=kept, survey=survey, report=EVERY)
     if processes > 1 and metrics_port:
         raise UsageError(
             f"{processes} processes cannot all serve metrics on port {metrics_port}: give "

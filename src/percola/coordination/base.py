@@ -65,7 +65,11 @@ class Coordination(ABC):
 
     @abstractmethod
     def processes(self) -> list[dict[str, object]]:
-        """The live processes that hold a token: `token`, `pid` and what they announced."""
+        """The live processes that hold a token: `token`, `pid` and what they announced.
+
+        Also `since_ms`, when the process took its first token or connected to take one, by its wall
+        clock; and where processes of several machines are known, `host`.
+        """
 
     @abstractmethod
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 
 from percola.coordination.base import Coordination
@@ -23,6 +24,7 @@ class MemoryCoordination(Coordination):
         self._callbacks: list[Callable[[], None]] = []
         self._observers: dict[str, list[str]] = {}
         self._held = 0
+        self._since_ms = time.time_ns() // 1_000_000
 
     @property
     def token(self) -> str:
@@ -65,7 +67,8 @@ class MemoryCoordination(Coordination):
         self._observers = observers
 
     def processes(self) -> list[dict[str, object]]:
-        return [{"token": self.token, "pid": os.getpid(), "observers": self._observers}]
+        process = {"token": self.token, "pid": os.getpid(), "since_ms": self._since_ms}
+        return [{**process, "observers": self._observers}]
 
     def close(self) -> None:
         self._callbacks.clear()

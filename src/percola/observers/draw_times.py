@@ -64,6 +64,11 @@ class DrawTimes:
         [age] = self.ages([ts])
         return age
 
+    def reaches_back_to(self, ts: int) -> bool:
+        """Whether a note is older than a timestamp: if not, its age is only a lower bound."""
+        noted = self._noted[0]
+        return bool(noted) and noted[0] < ts
+
     def ages(self, timestamps: Iterable[int]) -> list[float]:
         """The same for several."""
         noted, times = self._noted

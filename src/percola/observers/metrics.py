@@ -28,10 +28,11 @@ if TYPE_CHECKING:
     from percola.observers.survey import Surveyed
 
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0)
-_LATENCIES: Final = (
+LATENCIES: Final = (
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
     *(60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0),
 )
+"""Upper bounds of the buckets of latencies, in seconds; one more bucket has what is above."""
 
 Counted: TypeAlias = Mapping[tuple[str, str], Sequence[int]]
 """Calls to a network store, by caller and kind: number of calls, rows and cells requested."""
@@ -179,10 +180,15 @@ class _Latencies(Collector):
         with self._guard:
             counts = self._counts.get(observer)
             if counts is None:
-                counts = self._counts[observer] = [0] * (len(_LATENCIES) + 1)
+                counts = self._counts[observer] = [0] * (len(LATENCIES) + 1)
             for one in seconds:
-                counts[bisect_left(_LATENCIES, one)] += 1
+                counts[bisect_left(LATENCIES, one)] += 1
             self._sums[observer] = self._sums.get(observer, 0.0) + sum(seconds)
+
+    def counts(self, observer: str) -> list[int]:
+        """How many changes an observer answered, by bucket; empty if none."""
+        with self._guard:
+            return list(self._counts.get(observer, ()))
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
         family = HistogramMetricFamily(
@@ -195,7 +201,7 @@ class _Latencies(Collector):
                 reached = itertools.accumulate(counts)
                 buckets = [
                     ("+Inf" if bound == math.inf else repr(bound), float(count))
-                    for bound, count in zip((*_LATENCIES, math.inf), reached, strict=True)
+                    for bound, count in zip((*LATENCIES, math.inf), reached, strict=True)
                 ]
                 family.add_metric([observer], buckets, self._sums[observer])
         yield family

@@ -86,7 +86,11 @@ class WorkerOptions:
         collect: seconds between cycles of garbage collection.
         survey: seconds between surveys of what waits and is dead-lettered, for the metrics; one
             worker does it for all that have the same observers. None: no survey, and latencies
-            are not measured either. `percola worker --metrics-port` has it do so every 15 seconds.
+            are not measured either, unless it reports. `percola worker --metrics-port` has it do
+            so every 15 seconds.
+        report: seconds between reports of its numbers, for `percola serve`
+            (`percola.observers.reports`). None: it reports nothing. `percola worker` has it do so
+            every 5 seconds, and so does `run_workers` unless it is given options.
         warn_unobserved: log, when the worker starts, which columns have dirty cells and no
             observer in any worker.
     """
@@ -101,6 +105,7 @@ class WorkerOptions:
     retention: float | None = RETENTION
     collect: float = 60.0
     survey: float | None = None
+    report: float | None = None
     warn_unobserved: bool = True
 
     def check(self) -> None:
@@ -115,10 +120,12 @@ class WorkerOptions:
                 raise ConflictingOptionsError(
                     f"A worker's {name} must be more than 0 seconds, not {getattr(self, name)}."
                 )
-        if self.survey is not None and not self.survey > 0:
-            raise ConflictingOptionsError(
-                f"A worker's survey must be None or more than 0 seconds, not {self.survey}."
-            )
+        for name in ("survey", "report"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConflictingOptionsError(
+                    f"A worker's {name} must be None or more than 0 seconds, not {value}."
+                )
         if self.retention is not None and not self.retention >= 0:
             raise ConflictingOptionsError(
                 f"A worker's retention must be None or 0 seconds or more, not {self.retention}."
@@ -527,6 +534,15 @@ class Runner:
         self._alone.add(cell)
 
     # --- Watching -------------------------------------------------------------------------
+
+    def running(self) -> list[tuple[str, float]]:
+        """The runs in progress: the observer, and for how many seconds this row's run has gone on.
+
+        A batch counts from its current row on.
+        """
+        now = self._clock.monotonic()
+        with self._guard:
+            return [(one.observer.name, now - one.began) for one in self._running.values()]
 
     def give_up_late(self) -> list[tuple[threading.Thread, list[Row]]]:
         """Give up runs that exceed the time limit, and dead-letter their changes.

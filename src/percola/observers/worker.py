@@ -37,6 +37,7 @@ from percola.gc.collector import GarbageCollector
 from percola.gc.time_log import TimeLog, read_log
 from percola.observers.draw_times import DrawTimes
 from percola.observers.observer import Observer, Observers
+from percola.observers.reports import Reporter
 from percola.observers.runner import GivenUpError, Runner, WorkerOptions
 from percola.observers.scanner import Scanner
 from percola.observers.schedule import Schedule
@@ -124,6 +125,7 @@ class Worker:
         self._times = DrawTimes(self._context.clock)
         self._runs = self._new_runner()
         self._survey = Survey(self._context, self._observers)
+        self._reporter: Reporter | None = None
         self._schedule = Schedule(self._context, self._observers, self._options.sweep, self._wake)
         self._guard = threading.Lock()
         self._stopped = threading.Event()
@@ -132,8 +134,12 @@ class Worker:
         self._failure: BaseException | None = None
         self._numbers = itertools.count(1)
 
+    @property
+    def _watches_itself(self) -> bool:
+        return self._options.survey is not None or self._options.report is not None
+
     def _new_runner(self) -> Runner:
-        times = None if self._options.survey is None else self._times
+        times = self._times if self._watches_itself else None
         return Runner(self._context, self._observers, self.metrics, self._options, self._rng, times)
 
     # --- Starting and stopping ----------------------------------------------------------
@@ -152,11 +158,9 @@ class Worker:
         self._stopped.clear()
         threading.Thread(target=self._watch, name="percola-watch", daemon=True).start()
         self._begin(self._maintenance())
-        if self._options.survey is not None:
-            target, args = self._survey_regularly, (self._options.survey,)
-            self._begin(
-                threading.Thread(target=target, args=args, name="percola-survey", daemon=True)
-            )
+        if self._watches_itself:
+            target = self._watch_itself
+            self._begin(threading.Thread(target=target, name="percola-survey", daemon=True))
         for _ in range(self._options.threads):
             self._start_thread()
         if self._observers.dedicated:
@@ -387,31 +391,65 @@ class Worker:
             if mine:
                 collected = collector.collect(stopped=self._stopped.is_set)
                 self.metrics.collected(collected.safe_point, collected.removed)
+                if self._reporter is not None:
+                    self._reporter.held_back = collected.held_back
+            elif self._reporter is not None:
+                self._reporter.held_back = ""
 
-    # --- Surveys ------------------------------------------------------------------------
+    # --- Surveys and reports --------------------------------------------------------------
 
-    def _survey_regularly(self, every: float) -> None:
-        """Survey now and then, and note once a second which timestamp is the newest."""
-        clock, due, learned = self._context.clock, -math.inf, False
+    def _watch_itself(self) -> None:
+        """Survey and report now and then, and note once a second which timestamp is the newest."""
+        clock, learned = self._context.clock, False
+        reporter = self._reporter = self._new_reporter()
+        actions: dict[str, tuple[float, Callable[[], None]]] = {}
+        if self._options.survey is not None:
+            actions["the survey for the metrics"] = self._options.survey, self._survey.look
+        if reporter is not None and self._options.report is not None:
+            actions["the report for percola serve"] = self._options.report, reporter.report
+        due = dict.fromkeys(actions, -math.inf)
+        shortest = min(every for every, _ in actions.values())
         try:
             while not self._stopped.is_set():
+                doing = "reading the log of times"
                 try:
                     if not learned:
                         self._times.learn(read_log(self._context.store))
+                        if reporter is not None:
+                            reporter.forget_dead()
                         learned = True
                     self._times.note(self._context.oracle.read_timestamp())
-                    if clock.monotonic() >= due:
-                        due = clock.monotonic() + every
-                        self._survey.look()
+                    for name, (every, action) in actions.items():
+                        if clock.monotonic() >= due[name]:
+                            doing, due[name] = name, clock.monotonic() + every
+                            action()
                 except PercolaError as error:
-                    log.warning("the survey for the metrics failed and is repeated: %s", error)
-                    self._stopped.wait(every)
+                    log.warning("%s failed and is repeated: %s", doing, error)
+                    self._stopped.wait(shortest)
                 except Exception as error:
                     self._end_with(error)
                     return
-                self._stopped.wait(min(1.0, every))
+                self._stopped.wait(min(1.0, shortest))
         finally:
             self._survey.end_turn()
+            if reporter is not None:
+                with contextlib.suppress(PercolaError):  # The next worker that starts removes it.
+                    reporter.withdraw()
+
+    def _new_reporter(self) -> Reporter | None:
+        options, calls = self._options, self._context.calls
+        if options.report is None:
+            return None
+        return Reporter(
+            self._context,
+            [one.name for one in self._observers],
+            self.metrics,
+            self._runs.running,
+            None if calls is None else calls.counts,
+            every=options.report,
+            threads=options.threads,
+            retention=options.retention,
+        )
 
     def _note_time(self, times: TimeLog) -> None:
         times.newest_older(self._context.oracle.read_timestamp())

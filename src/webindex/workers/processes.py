@@ -43,6 +43,8 @@ from webindex.takedown.erasing import erase
 THREADS: Final = 1
 """Threads of a worker process. With three, each commit waits for Python's lock while it holds the
 store's: two processes then process 115 pages a second instead of 165."""
+REPORT: Final = 5.0
+"""Seconds between reports of a worker for the live view (`WorkerOptions.report`)."""
 SEARCH_VARIABLE: Final = "WEBINDEX_SEARCH"
 _RESTARTS: Final = 20
 
@@ -99,7 +101,9 @@ def work_here(address: str, *, threads: int = THREADS) -> None:
     with open_repository(address) as repo, open_index(repo, create=True) as index:
         refuse_half_built(repo)
         observers = build_observers(index, resources=keeps_resources(repo))
-        worker = Worker(repo, observers, WorkerOptions(threads=threads, warn_unobserved=False))
+        worker = Worker(
+            repo, observers, WorkerOptions(threads=threads, report=REPORT, warn_unobserved=False)
+        )
         with worker.ending_with_input():
             print("ready", flush=True)
             worker.run()
@@ -111,7 +115,7 @@ def render_here(address: str) -> None:
         refuse_half_built(repo)
         # Started at once, so that a browser that does not run is known before the first page.
         _ = browser.version
-        options = WorkerOptions(threads=1, attempts=ATTEMPTS, warn_unobserved=False)
+        options = WorkerOptions(threads=1, attempts=ATTEMPTS, report=REPORT, warn_unobserved=False)
         worker = Worker(repo, [render_with(browser)], options)
         with worker.ending_with_input():
             print("ready", flush=True)

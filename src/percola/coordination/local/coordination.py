@@ -2,7 +2,7 @@
 
     live/TOKEN     a file whose owner holds a record lock on it for as long as it runs; the
                    kernel frees the lock when the process ends, however it ends. Its text
-                   has the pid and the observers that the process runs.
+                   has the pid, the time, and the observers that the process runs.
     wake/TOKEN     a FIFO of each process that runs a worker; a byte in it wakes the process
     rows.lock      advisory row locks: a record lock on the byte at hash(row)
     leases         what each process still reads: `percola.coordination.local.active_slots`; the
@@ -58,6 +58,7 @@ class LocalCoordination(Coordination):
         self._guard = threading.RLock()
         self._token: str | None = None
         self._token_fd = -1
+        self._since_ms = 0
         self._rows_fd = -1
         self._active_slots: ActiveSlots | None = None
         self._rows: set[tuple[str, bytes]] = set()
@@ -81,6 +82,7 @@ class LocalCoordination(Coordination):
                 raise RepositoryClosedError("This repository has been closed; open it again.")
             if self._token is None:
                 token = f"{os.getpid()}-{secrets.token_hex(6)}"
+                self._since_ms = time.time_ns() // 1_000_000
                 # Locked before it is visible: without a lock it would look dead.
                 temporary = self._folder / f"live-{token}"
                 with using(temporary):
@@ -99,9 +101,13 @@ class LocalCoordination(Coordination):
             return self._token
 
     def _describe(self, fd: int, observers: dict[str, list[str]]) -> None:
-        text = json.dumps({"pid": os.getpid(), "observers": observers}).encode()
+        text = self._description(observers).encode()
         os.pwrite(fd, text, 0)
         os.ftruncate(fd, len(text))
+
+    def _description(self, observers: dict[str, list[str]]) -> str:
+        process = {"pid": os.getpid(), "since_ms": self._since_ms, "observers": observers}
+        return json.dumps(process)
 
     def is_alive(self, token: str) -> bool:
         # Opening and closing our own file would drop our lock: that is how record locks are.
@@ -133,7 +139,7 @@ class LocalCoordination(Coordination):
             if not self.is_alive(token):
                 continue
             if token == self._token:
-                text = json.dumps({"pid": os.getpid(), "observers": self._observers})
+                text = self._description(self._observers)
             else:
                 try:
                     text = path.read_text()

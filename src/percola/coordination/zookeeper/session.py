@@ -1,7 +1,8 @@
 """§2.2 liveness tokens in ZooKeeper: a process's one session, and the token tied to it.
 
     ROOT/live/TOKEN     ephemeral: deleted with its session. Its data describe the process:
-                        {"pid": 4711, "host": "b", "observers": {"docs.contents": ["cluster"]}}
+                        {"pid": 4711, "host": "b", "since_ms": 1700000000000,
+                         "observers": {"docs.contents": ["cluster"]}}
     ROOT/observers      empty; changes with every announcement, so that of two processes that
                         announce at once one sees the other
 
@@ -73,6 +74,7 @@ class Session:
         self._until = 0.0
         self._without_since = 0.0
         self._observers: dict[str, list[str]] = {}
+        self._since_ms = time.time_ns() // 1_000_000
         self._written = b""
 
     # --- For the coordination -------------------------------------------------------------
@@ -363,7 +365,12 @@ class Session:
         return next(iter(blamed or answers), None)
 
     def _described(self) -> bytes:
-        process = {"pid": os.getpid(), "host": socket.gethostname(), "observers": self._observers}
+        process = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "since_ms": self._since_ms,
+            "observers": self._observers,
+        }
         return json.dumps(process).encode()
 
 

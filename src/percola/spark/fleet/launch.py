@@ -18,6 +18,7 @@ from percola.connect.address import portable
 from percola.errors import ConflictingOptionsError, UsageError
 from percola.observers import loading as targets
 from percola.observers.observer import Observers
+from percola.observers.reports import EVERY
 from percola.observers.worker import WorkerOptions
 from percola.spark.fleet.board import clear_abandoned
 from percola.spark.fleet.driver import Fleet
@@ -59,7 +60,7 @@ def run_workers(
         timeout_seconds: a worker without a heartbeat for so long is restarted, and a worker that
             sees no heartbeat of the driver for so long ends.
         options: see `WorkerOptions`; its fields may be given by keyword instead, such as
-            `threads=2` or `timeout=60`.
+            `threads=2` or `timeout=60`. Without `options`, `report` is 5 seconds.
 
     Raises:
         UsageError: there are no such observers, or Spark cannot run them (Spark Connect).
@@ -71,7 +72,7 @@ def run_workers(
             f"Workers take their options as WorkerOptions or by keyword ({', '.join(fields)}), "
             "not both."
         )
-    options = options or WorkerOptions(**fields)
+    options = options or WorkerOptions(**{"report": EVERY, **fields})
     options.check()
     for name, number, least in (("workers", workers, 1), ("restarts", restarts, 0)):
         if number < least:
