@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import re
 import signal
@@ -11,24 +9,18 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
 
 import httpx
 import pytest
+from browsing import Browser, WaitUntil, contrast, driver, line
 from from_scratch import recrawl, sample
 from hostile_pages import OTHER, SOURCE, TARGET, TITLE, hostile
-from needs import lack, need
 from selenium import webdriver
-from selenium.common.exceptions import StaleElementReferenceException, WebDriverException
-from selenium.webdriver.chrome.options import Options
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.remote.webelement import WebElement
 from site_client import made
 
 import percola
@@ -36,23 +28,15 @@ from percola import Worker
 from webindex.load.transaction import load_captures
 from webindex.rendering.browser import Browser as Painter
 from webindex.rendering.render import render_url
-from webindex.reports import STEPS
 from webindex.sample import CHANGED_URL, CHANGED_WORDS
-from webindex.site.live import Sample, View
 from webindex.workers.processes import build_observers, open_index, open_repository, running
 
+__all__ = ["driver"]
+
 ROOT = Path(__file__).resolve().parents[2]
-WaitUntil = Callable[..., Any]
 
 HOME = "https://www.sqlite.org/"
 MOVED = "https://www.sqlite.org/moved"
-
-FLAGS = (
-    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run "
-    "--disable-background-networking --disable-component-update --disable-sync "
-    "--disable-dev-shm-usage --window-size=1200,900"
-)
-
 
 # --- A server, and a browser ----------------------------------------------------------------
 
@@ -84,87 +68,6 @@ def serving(folder: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     finally:
         process.kill()
         process.communicate()
-
-
-class Browser:
-    """Chromium, with what the tests look at."""
-
-    def __init__(self, driver: webdriver.Chrome, base: str, wait_until: WaitUntil) -> None:
-        self.driver = driver
-        self.base = base
-        self._wait_until = wait_until
-        self._departures = 0
-
-    def open(self, path: str) -> None:
-        self.driver.get(self.base + path)
-
-    def one(self, selector: str) -> WebElement:
-        return self.driver.find_element(By.CSS_SELECTOR, selector)
-
-    def follow(self, act: Callable[[], object]) -> None:
-        """Do what leads to another page, and return when that is there."""
-        # A page to which one goes back is as it was left: so each departure has its number.
-        self._departures += 1
-        number = self._departures
-        self.driver.execute_script(f"window.departure = {number}")
-        act()
-
-        def left() -> bool:
-            # Between two documents Chromium has none to ask, and says so in several ways.
-            with contextlib.suppress(WebDriverException):
-                return bool(
-                    self.ask(f"window.departure !== {number} && document.readyState === 'complete'")
-                )
-            return False
-
-        self._wait_until(left, what="the next page")
-
-    def all(self, selector: str) -> list[WebElement]:
-        return self.driver.find_elements(By.CSS_SELECTOR, selector)
-
-    def ask(self, script: str) -> Any:
-        return self.driver.execute_script(f"return {script}")
-
-    def complaints(self) -> list[dict[str, Any]]:
-        """What the console says: violations of the policy, errors of scripts, failed requests."""
-        found: list[dict[str, Any]] = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
-        return found
-
-    def window(self, width: int, height: int, scheme: str) -> None:
-        self.driver.execute_cdp_cmd(
-            "Emulation.setEmulatedMedia",
-            {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
-        )
-        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    need("browser")
-    found = subprocess.run(
-        [ROOT / "scripts" / "chromium.sh", "path"], capture_output=True, text=True, check=False
-    )
-    if found.returncode:
-        lack(
-            "browser",
-            "This test needs Chromium and its driver: scripts/chromium.sh install gets them or "
-            "says how (Debian: apt-get install chromium chromium-driver).",
-        )
-    browser, chromedriver = found.stdout.split("\n")[:2]
-    options = Options()
-    options.binary_location = browser
-    for flag in FLAGS.split():
-        options.add_argument(flag)
-    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('chromium')}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    # With both paths given Selenium looks for nothing, and so downloads nothing.
-    started = webdriver.Chrome(options=options, service=Service(chromedriver))
-    try:
-        started.set_page_load_timeout(60)
-        yield started
-    finally:
-        started.quit()
 
 
 @pytest.fixture(scope="module")
@@ -288,87 +191,35 @@ def test_a_redirect_leads_step_by_step_to_the_page_that_search_shows(browser: Br
 # --- The live view --------------------------------------------------------------------------
 
 
-def line(browser: Browser, plot: str, color: int) -> str:
-    found = browser.all(f'[data-plot="{plot}"] .line.c{color}')
-    return (found[0].get_attribute("d") or "") if found else ""
-
-
 def test_the_plots_move_while_a_page_is_loaded_and_worked_off(
     browser: Browser, folder: Path, wait_until: WaitUntil
 ) -> None:
     browser.open("/live")
 
-    def number(name: str) -> str:
-        return browser.one(f'[data-value="{name}"]').text
+    def tile(name: str) -> str:
+        return browser.text_of(f'.tile[data-key="{name}"] dd span')
 
-    wait_until(lambda: line(browser, "throughput", 1), what="the first plot")
-    quiet = line(browser, "throughput", 1)
-    before = number("last_ts")
+    wait_until(lambda: line(browser, "searchable", 2), what="the first plot")
+    quiet = line(browser, "searchable", 2)
     with open_repository(str(folder)) as repo, running(str(folder), 1) as workers:
         workers.wait_ready()
-        wait_until(lambda: number("processes") != "0", what="the worker process")
+        wait_until(lambda: tile("Workers") == "1", what="the worker process")
         for step in range(3):
             load_captures(repo, [made(f"https://new.example/{step}", f"<p>new words {step}")], "x")
-        wait_until(lambda: number("last_ts") != before, what="another timestamp")
-        wait_until(lambda: number("p95") not in ("–", ""), what="a latency")
-        wait_until(lambda: line(browser, "latency", 1), what="the latency's line")
-        moved = wait_until(lambda: line(browser, "throughput", 1), what="the plot")
-        rows = browser.all("#steps tbody tr")
-        assert len(rows) == len(STEPS)
-        wait_until(
-            lambda: {row.text.split()[-1] for row in rows} == {"0"}, what="the end of the work"
-        )
+        wait_until(lambda: tile("Load to searchable, p95") not in ("–", ""), what="a latency")
+        wait_until(lambda: line(browser, "exported", 1), what="the latency's line")
+        # What the worker tells of itself: the percentiles of its observers.
+        wait_until(lambda: line(browser, "latency", 1), what="the answers' line")
+        moved = wait_until(lambda: line(browser, "searchable", 2), what="the plot")
+        wait_until(lambda: tile("Changes waiting") == "0", what="the end of the work")
     # The processes have ended: neither the tile nor the table has any of them.
-    wait_until(lambda: number("processes") == "0", what="the end of the processes")
-    assert not browser.one("#processes").is_displayed() and not browser.all("#processes tbody tr")
+    wait_until(lambda: tile("Workers") == "0", what="the end of the processes")
+    wait_until(lambda: not browser.all("#processes"), what="the end of the table")
     assert "webindex work" in browser.one("#no-processes").text
     assert moved != quiet
     # Its curve has left the ground: of its points some are higher than others.
     heights = {point.split(",")[1] for point in re.findall(r"[\d.]+,[\d.]+", moved)}
     assert len(heights) > 1
-
-
-@pytest.mark.parametrize(
-    ("minutes", "axis"),
-    [
-        (1, ["1 min", "45 s", "30 s", "15 s", "now"]),
-        (2, ["2 min", "90 s", "1 min", "30 s", "now"]),
-        (5, ["5 min", "4 min", "3 min", "2 min", "1 min", "now"]),
-    ],
-)
-def test_the_axis_has_whole_numbers_and_every_series_its_name(
-    browser: Browser, minutes: int, axis: list[str], wait_until: WaitUntil
-) -> None:
-    samples = [
-        asdict(Sample(at + 1, 12_000 * minutes * at, at, 1, {"pages.capture": 7}, 0, 3.0))
-        for at in range(6)
-    ]
-
-    def texts(selector: str) -> list[str]:
-        # The page redraws its plots each second, which removes what was found a moment before.
-        def read() -> list[list[str]] | None:
-            try:
-                return [[one.text for one in browser.all(selector)]]
-            except StaleElementReferenceException:
-                return None
-
-        [found] = cast(list[list[str]], wait_until(read, what=f"the text of {selector}"))
-        return found
-
-    answer = json.dumps({"samples": samples, "view": asdict(View())})
-    source = f"window.fetch = async () => new Response({json.dumps(answer)})"
-    command = "Page.addScriptToEvaluateOnNewDocument"
-    added = browser.driver.execute_cdp_cmd(command, {"source": source})
-    try:
-        browser.open("/live")
-        # It is drawn last.
-        wait_until(lambda: browser.all('[data-plot="oldest"] svg text'), what="the plots")
-        for plot in ("throughput", "latency", "waiting", "oldest"):
-            assert texts(f'[data-plot="{plot}"] svg text')[-len(axis) :] == axis
-        assert texts('[data-plot="waiting"] .legend') == ["parse 7"]
-        assert texts('[data-plot="oldest"] .legend') == ["oldest 3.0 s"]
-    finally:
-        browser.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
 
 
 # --- What is hostile ------------------------------------------------------------------------
@@ -445,29 +296,6 @@ def test_every_page_fits_its_window(browser: Browser, look: str, tmp_path: Path)
     assert lightness < 60 if look == "dark" else lightness > 200
 
 
-def contrast(browser: Browser, selector: str) -> float:
-    """The ratio of WCAG 2 between an element's text and what is behind it."""
-    return float(
-        browser.driver.execute_script(
-            """return ((element) => {
-              const numbers = (color) => color.match(/[\\d.]+/g).map(Number);
-              const light = (color) => {
-                const [r, g, b] = numbers(color).slice(0, 3).map((v) => v / 255)
-                  .map((v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-                return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-              };
-              let behind = element;
-              while (numbers(getComputedStyle(behind).backgroundColor)[3] === 0)
-                behind = behind.parentElement;
-              const one = light(getComputedStyle(element).color);
-              const other = light(getComputedStyle(behind).backgroundColor);
-              return (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
-            })(document.querySelector(arguments[0]))""",
-            selector,
-        )
-    )
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_all_text_stands_out_from_its_paper(browser: Browser, scheme: str) -> None:
     browser.window(1200, 900, scheme)
@@ -476,7 +304,7 @@ def test_all_text_stands_out_from_its_paper(browser: Browser, scheme: str) -> No
                                ".filters h2", ".number", ".top nav a", ".field button", "summary"],
         "/page?url=www.sqlite.org/index.html": [".headline", ".notes", ".tag", "th", ".status"],
         f"/page?url={MOVED}": [".headline", ".way .tag", ".way .status.s2", ".way .status.s3"],
-        "/live": [".tile dt", ".note", ".zero"],
+        "/live": [".tile dt", ".tile .note", ".zero", ".verdict .wait"],
     }.items():  # fmt: skip
         browser.open(path)
         for selector in selectors:

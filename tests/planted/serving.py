@@ -6,19 +6,58 @@ from tests.planted.planted import Planted
 
 _COUNTS = "tests/webindex/test_site_counts.py"
 _MANY = f"{_COUNTS}::test_of_twenty_thousand_in_links_a_story_reads_and_lists_about_a_thousand"
-_TROUBLE = "test_site_live.py::test_a_trouble_of_the_repository_is_said_and_passes"
+_SERVE = "tests/unit/test_serve.py::"
+_RATES = "tests/unit/test_serve_rates.py::"
 _PART = "test_2_1_cells.py::test_a_family_can_be_read_in_part_however_wide_the_rows_are"
 
 PLANTED: list[Planted] = [
     Planted(
-        "live-view-forgets-in-trouble",
-        "While the repository cannot be read, the live view claims that nothing runs or failed.",
-        file="src/webindex/site/live.py",
+        "page-forgets-in-trouble",
+        "While the repository cannot be read, the page claims that nothing runs or failed.",
+        file="src/percola/serve/sampler.py",
         old="replace(self._view, trouble=str(error))",
         new="View(trouble=str(error))",
-        tests=[
-            "tests/webindex/test_site_live.py::test_a_trouble_of_the_repository_is_said_and_passes"
-        ],
+        tests=[_SERVE + "test_a_trouble_of_the_store_is_said_and_what_was_known_stays"],
+    ),
+    Planted(
+        "form-without-key",
+        "A form that another site makes a browser send has its buttons pressed.",
+        file="src/percola/serve/login.py",
+        old='return session is not None and _same(form.get("key", ""), session.key)',
+        new="return session is not None",
+        tests=[_SERVE + "test_nothing_is_done_without_the_key_of_the_session"],
+    ),
+    Planted(
+        "forms-of-other-sites",
+        "What another site has a browser send is taken for a form of this one.",
+        file="src/percola/serve/guard.py",
+        old="return origin is None or urlsplit(origin)",
+        new="return True or urlsplit(origin or headers['host'])",
+        tests=[_SERVE + "test_a_form_that_another_site_sends_does_nothing"],
+    ),
+    Planted(
+        "samples-before-login",
+        "The page's script is answered without the token.",
+        file="src/percola/serve/app.py",
+        old='            return self.message(401, "Log in first.")\n',
+        new="            pass\n",
+        tests=[_SERVE + "test_with_a_token_nothing_is_shown_before_it"],
+    ),
+    Planted(
+        "totals-pass-for-rates",
+        "What a worker did in days is taken for what it did in the last second.",
+        file="src/percola/serve/rates.py",
+        old="(last, 1.0) if len(seen) == 1 else",
+        new="(Report(0, '', 0, 0, 5.0, 1, {}), 1.0) if len(seen) == 1 else",
+        tests=[_RATES + "test_totals_that_are_seen_for_the_first_time_are_no_rate"],
+    ),
+    Planted(
+        "idle-workers-report",
+        "A worker writes a report although nothing has changed.",
+        file="src/percola/observers/reports.py",
+        old="        if row == self._row and report == self._written:\n",
+        new="        if False:\n",
+        tests=["tests/paper/test_2_4_reports.py::test_an_idle_worker_writes_no_report"],
     ),
     Planted(
         "story-counts-one-url",

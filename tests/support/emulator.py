@@ -29,6 +29,7 @@ from percola import Repository, Table
 from percola.coordination.memory import MemoryCoordination
 from percola.oracle.base import Oracle
 from percola.oracle.embedded import EmbeddedOracle
+from percola.store.base import Store
 from percola.store.bigtable.client import Place
 from percola.store.bigtable.store import BigtableStore
 from percola.store.memory import MemoryStore
@@ -216,7 +217,7 @@ class StandIn:
 
 
 def repository(
-    store: BigtableStore, tables: Iterable[Table[Any]], oracle: Oracle | None = None
+    store: Store, tables: Iterable[Table[Any]], oracle: Oracle | None = None
 ) -> Repository:
     """A repository on a store in an emulator; its timestamps come from memory."""
     oracle = oracle or EmbeddedOracle(MemoryStore())

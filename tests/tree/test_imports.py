@@ -43,7 +43,7 @@ LAYERS: Final = {
         ("repository",),
         ("transactions.jobs", "observers", "feed", "inspection", "maintenance"),
         ("percola",),
-        ("spark", "devcluster", "recipes", "testing"),
+        ("spark", "devcluster", "recipes", "testing", "serve"),
         ("cli",),
     ),
     "webindex": (
@@ -75,13 +75,14 @@ MOST_MODULES: Final = 18
 PUBLIC_PACKAGES: Final = (
     "percola.inspection",
     "percola.recipes",
+    "percola.serve",
     "percola.spark",
     "percola.testing",
 )
 
 # Everything that only an extra brings, by the name it is imported by.
 EXTRAS: Final = (
-    "can_ada fastwarc google grpc happybase jinja2 jpype kazoo matplotlib numpy opensearchpy "
+    "anyio can_ada fastwarc google grpc happybase jinja2 jpype kazoo matplotlib numpy opensearchpy "
     "pandas publicsuffixlist py4j pyarrow pycld2 pyspark resiliparse selectolax starlette "
     "tantivy uvicorn warcio xxhash"
 )

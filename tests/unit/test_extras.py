@@ -26,6 +26,11 @@ import webindex
 ROOT: Final = Path(__file__).resolve().parents[2]
 SECONDS: Final = 180
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+NAMES: Final = {"percola.testing.simulation": "percola.testing", "percola.serve": "percola serve"}
+SERVE: Final = (
+    "Error: percola serve needs the Python package anyio: install it with "
+    "pip install 'percola[serve]'.\n"
+)
 SERVERS: Final = "'percola[{},oracle,zookeeper]'"
 
 
@@ -127,6 +132,7 @@ def test_webindex_without_its_extra_says_how_to_install_it(
 @pytest.mark.parametrize(
     ("module", "package", "extra"),
     [
+        ("percola.serve", "anyio", "serve"),
         ("percola.spark", "pyspark", "spark"),
         ("percola.testing", "hypothesis", "testing"),
         ("percola.testing.simulation", "hypothesis", "testing"),
@@ -138,7 +144,7 @@ def test_a_package_without_its_extra_raises_an_import_error_that_names_it(
     status, _, said = run(bare, "python", "-c", f"import {module}")
     assert status == 1
     assert said.splitlines()[-1] == (
-        f"ImportError: {module.removesuffix('.simulation')} needs the Python package {package}: "
+        f"ImportError: {NAMES.get(module, module)} needs the Python package {package}: "
         f"install it with pip install 'percola[{extra}]'."
     )
 
@@ -169,8 +175,9 @@ def test_percola_without_extras_works_on_a_folder(bare: Path, tmp_path: Path) ->
     assert run(bare, "percola", "--repo", repo, "init", "--column", "docs.title:str")[0] == 0
     assert run(bare, "percola", "--repo", repo, "set", "row", "title", "x")[0] == 0
     assert run(bare, "percola", "--repo", repo, "get", "row", "title")[:2] == (0, "x\n")
-    for command in ("dev-cluster", "hbase-jars", "worker", "oracle"):
+    for command in ("dev-cluster", "hbase-jars", "worker", "oracle", "serve"):
         assert run(bare, "percola", command, "--help")[0] == 0
+    assert run(bare, "percola", "--repo", repo, "serve") == (1, "", SERVE)
 
 
 MODULES: Final = {
@@ -181,6 +188,7 @@ MODULES: Final = {
         "percola.oracle.client",
         "percola.oracle.server",
     ],
+    "serve": ["percola.serve"],
     "spark": ["percola.spark", "pyspark_percola"],
     "testing": ["percola.testing", "percola.testing.simulation"],
     "zookeeper": ["percola.coordination.zookeeper.coordination"],

@@ -16,12 +16,11 @@ from from_scratch import sample
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 from percola import Repository, Worker
-from webindex.cli.site import listen, make_server
+from percola.serve import Names, listen, make_server
 from webindex.crawl.warc import Capture
 from webindex.load.transaction import load_captures
 from webindex.serving import TantivyIndex
 from webindex.site.app import make_app
-from webindex.site.guard import Names
 from webindex.workers.processes import build_observers, open_index, open_repository
 
 CANONICAL, DUPLICATE = "https://www.sqlite.org/", "https://www.sqlite.org/index.html"

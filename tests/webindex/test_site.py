@@ -12,11 +12,10 @@ from from_scratch import recrawl
 from site_client import CANONICAL, DUPLICATE, Page, Served, article, empty, made, served, site
 
 from percola import RepositoryError
-from webindex.cli.site import listen
+from percola.serve import HEADERS, MAX_TARGET, Names, duration, is_loopback, listen
 from webindex.sample import CHANGED_URL, CHANGED_WORDS
 from webindex.serving.query import MAX_CHARACTERS
 from webindex.site import app, shown
-from webindex.site.guard import HEADERS, MAX_TARGET, Names, is_loopback
 from webindex.site.searching import HITS, pages
 from webindex.text_format import harmless
 
@@ -232,7 +231,7 @@ def test_head_is_answered_without_a_body(site: Served) -> None:
     "host", ["evil.example", "127.0.0.1.evil.example", "", "localhost:x", "a b", "192.168.0.1"]
 )
 def test_who_calls_the_server_by_another_name_learns_nothing(site: Served, host: str) -> None:
-    for path in ("/?q=index", "/live.json", "/static/live.js"):
+    for path in ("/?q=index", "/live.json", "/static/percola/live.js"):
         answer = site.client.get(path, headers={"Host": host})
         assert answer.status_code == 421
         assert "does not answer to the name" in answer.text and "SQLite" not in answer.text
@@ -367,4 +366,4 @@ def test_only_web_pages_are_linked() -> None:
     ],
 )
 def test_time_spans_have_one_unit(seconds: float, words: str) -> None:
-    assert shown.duration(seconds) == words
+    assert duration(seconds) == words

@@ -1,4 +1,4 @@
-"""The live view is right whoever loads and works, because it asks the repository alone."""
+"""What the web index adds to the page of `percola serve`, and that it is right whoever works."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from from_scratch import sample
-from site_client import Served, article, empty, made
+from site_client import Page, Served, article, empty, made
 
 from percola import Worker
 from tests.support.children import Child, hear
 from webindex import reports as story
 from webindex import tables
 from webindex.load.transaction import load_captures
-from webindex.observers.documents import assemble
 from webindex.page.urls import page_row
-from webindex.site import exports, live
+from webindex.site import exports
 from webindex.site.exports import ExportLog
-from webindex.site.live import Sample, Sampler, since
 from webindex.workers.processes import build_observers, open_index, open_repository
 
 __all__ = ["empty"]
@@ -35,6 +34,17 @@ def asked(site: Served, number: int = 0) -> dict[str, Any]:
     assert answer.status_code == 200
     found: dict[str, Any] = answer.json()
     return found
+
+
+def more(site: Served) -> dict[str, Any]:
+    """What the web index adds to the last sample."""
+    found: dict[str, Any] = asked(site)["samples"][-1]["more"]
+    return found
+
+
+def part(site: Served, name: str) -> Page:
+    """A part of the page, as its script gets it."""
+    return Page(asked(site)["parts"][name]["text"])
 
 
 def elsewhere(pipe: Connection, folder: Path) -> None:
@@ -54,31 +64,32 @@ def test_what_other_processes_do_is_seen_in_the_samples(
 ) -> None:
     with Child(elsewhere, Path(empty.repo.address)) as child:
         first = asked(empty)["samples"][-1]
-        assert first["documents"] == 0 and first["waiting"] == {}
+        assert first["more"]["documents"] == 0 and first["waiting"] == {}
         child.tell()
         assert child.hear() == "loaded"
         loaded = wait_until(
             lambda: [one for one in asked(empty)["samples"] if one["waiting"]], what="dirty cells"
         )[0]
-        assert loaded["waiting"] == {"pages.capture": len({c.url for c in sample()[:30]})}
+        assert loaded["waiting"] == {"parse": len({c.url for c in sample()[:30]})}
         child.tell()
         assert child.hear() == "worked"
 
         def done() -> Any:
             answer = asked(empty)
             last = answer["samples"][-1]
-            return answer if last["documents"] and not last["waiting"] else None
+            return answer if last["more"]["documents"] and not last["waiting"] else None
 
         answer = wait_until(done, what="the documents in a sample")
-        samples, view = answer["samples"], answer["view"]
-        assert samples[-1]["documents"] == empty.index.count() > 10
+        samples = answer["samples"]
+        assert samples[-1]["more"]["documents"] == empty.index.count() > 10
         assert samples[-1]["last_ts"] == empty.repo.snapshot().start_ts
         pairs = itertools.pairwise(samples)
-        commits = sum(b["commits"] * (b["at_ms"] - a["at_ms"]) / 1000 for a, b in pairs)
+        commits = sum(b["timestamps"] * (b["at_ms"] - a["at_ms"]) / 1000 for a, b in pairs)
         assert commits == pytest.approx(samples[-1]["last_ts"] - samples[0]["last_ts"], rel=0.05)
-        assert any(one["searchable"] for one in samples)
-        assert 0 < samples[-1]["p50"] <= samples[-1]["p95"] <= samples[-1]["p99"]
-        assert child.pid in [one["pid"] for one in view["processes"]]
+        assert any(one["more"]["searchable"] for one in samples)
+        shares = [samples[-1]["more"][f"export_p{share}"] for share in (50, 95, 99)]
+        assert shares[0] > 0 and shares == sorted(shares)
+        assert str(child.pid) in part(empty, "details").words("#processes")
         child.tell()
         child.hear()
 
@@ -95,21 +106,11 @@ def test_every_page_that_became_searchable_is_counted_once(
         pages = 0.0
         for one, other in itertools.pairwise(asked(empty)["samples"]):
             if other["number"] > before:
-                pages += other["searchable"] * (other["at_ms"] - one["at_ms"]) / 1000
+                pages += other["more"]["searchable"] * (other["at_ms"] - one["at_ms"]) / 1000
         return pages
 
     wait_until(lambda: made_searchable() > 5.5, what="six pages in the samples")
     assert made_searchable() == pytest.approx(6, abs=0.2)
-
-
-def test_only_the_samples_after_the_last_one_are_sent(empty: Served) -> None:
-    first = asked(empty)["samples"]
-    newest = first[-1]["number"]
-    assert all(one["number"] > newest for one in asked(empty, newest)["samples"])
-    # A page that was opened before the server was started anew gets everything.
-    assert asked(empty, newest + 1_000)["samples"][0]["number"] == 1
-    for odd in ("-1", "x", "9" * 40):
-        assert empty.client.get("/live.json", params={"since": odd}).json()["samples"]
 
 
 def test_the_live_page_has_its_numbers_without_a_script(empty: Served) -> None:
@@ -117,13 +118,15 @@ def test_the_live_page_has_its_numbers_without_a_script(empty: Served) -> None:
     page = empty.page("/live")
     numbers = dict(zip(page.all(".tile dt"), page.all(".tile dd"), strict=True))
     assert numbers["Changes waiting"] == "3" and numbers["Documents in search"] == "0"
-    waits = page.css("#steps tbody tr")
-    assert [row.attributes["data-column"] for row in waits] == list(
-        dict.fromkeys(repr(one.column) for one in build_observers(empty.index))
-    )
-    first = [cell.text() for cell in waits[0].css("td")]
-    assert first == ["parse", "to be parsed", "pages.capture", "3"]
-    assert len(page.css(".plot")) == 4 and page.css_first("noscript") is not None
+    rows = page.css("#observers tbody tr")
+    assert [row.attributes["data-key"] for row in rows] == [
+        one.name for one in build_observers(empty.index)
+    ]
+    first = [cell.text(separator="|") for cell in rows[0].css("td")]
+    assert first[0] == "parse|pages.capture|to be parsed" and first[2] == "3"
+    assert len(page.css(".plot")) == 6 and page.css_first("noscript") is not None
+    assert "No worker is running. 3 changes wait." in page.words(".verdict")
+    assert "webindex work" in page.words(".verdict")
 
 
 def test_live_pages_are_what_the_counters_of_hosts_say(
@@ -135,7 +138,7 @@ def test_live_pages_are_what_the_counters_of_hosts_say(
         made(urls[0], "", seconds=60, status=404), made("https://b.example/", "", status=404)
     )
     empty.work()
-    wait_until(lambda: asked(empty)["view"]["pages"] == 59, what="the count of live pages")
+    wait_until(lambda: more(empty)["pages"] == 59, what="the count of live pages")
     rows = list(empty.repo.snapshot().scan(tables.hosts))
     assert len(rows) < 59, "no two pages share a counter"
 
@@ -152,37 +155,12 @@ def test_a_failure_is_counted_and_listed_with_its_page(
     with empty.repo.transaction() as t:
         t.set(tables.body, page_row(url), b"this was never compressed")
     empty.work()
-    answer = wait_until(lambda: (a := asked(empty))["samples"][-1]["failed"] and a, what="it")
-    [one] = answer["view"]["failures"]
-    assert (one["observer"], one["url"], one["attempts"]) == ("parse", url, 5)
-    assert "pages.capture" in one["cell"] and "zlib.error" in one["error"]
-
-
-def test_the_oldest_change_is_as_old_as_its_capture(empty: Served, wait_until: WaitUntil) -> None:
-    empty.load(made("https://a.example/", article("Alpha")))
-    row = page_row("https://a.example/")
-    loaded = (empty.repo.snapshot().get(tables.capture, row) or {})["loaded_ms"]
-    answer = wait_until(lambda: (a := asked(empty))["samples"][-1]["waiting"] and a, what="it")
-    last = answer["samples"][-1]
-    assert last["oldest_s"] == pytest.approx((last["at_ms"] - loaded) / 1000)
-    assert answer["view"]["oldest_column"] == "pages.capture"
-    assert not answer["view"]["oldest_at_least"]
-
-
-def test_a_change_in_a_cluster_ages_from_the_sample_that_first_saw_it(
-    empty: Served, wait_until: WaitUntil
-) -> None:
-    asked(empty)
-    empty.load(made("https://a.example/", article("Alpha")))
-    before_assembling = [one for one in build_observers(empty.index)[:-1] if one is not assemble]
-    Worker(empty.repo, before_assembling, threads=1).run_until_idle()
-    answer = wait_until(
-        lambda: (a := asked(empty))["samples"][-1]["oldest_s"] >= 1 and a, what="its age"
-    )
-    assert answer["view"]["oldest_column"] == "clusters.changed"
-    first = next(one for one in answer["samples"] if one["waiting"] == {"clusters.changed": 1})
-    last = answer["samples"][-1]
-    assert last["oldest_s"] == pytest.approx((last["at_ms"] - first["at_ms"]) / 1000, abs=0.01)
+    wait_until(lambda: asked(empty)["samples"][-1]["failed"], what="it")
+    letters = part(empty, "letters")
+    [observer, cell, attempts, _, error] = letters.all("#letters tbody td")
+    assert (observer, cell, attempts) == ("parse", f"{url} pages.capture", "5")
+    assert error.startswith("zlib.error: ") and "Traceback" in error
+    assert letters.link("#letters a") == f"/page?url={quote(url, safe='')}"
 
 
 def test_a_trouble_of_the_repository_is_said_and_passes(
@@ -190,15 +168,15 @@ def test_a_trouble_of_the_repository_is_said_and_passes(
 ) -> None:
     with empty.repo.transaction() as t:
         t.set(tables.live, "new.example/00", {"pages": 3, "indexable": 3})
-    before = wait_until(lambda: (v := asked(empty)["view"])["pages"] and v, what="the pages")
+    wait_until(lambda: more(empty)["pages"] == 3, what="the pages")
     serving = Path(empty.repo.address) / "serving"
     serving.rename(serving.with_name("away"))
-    view = wait_until(lambda: (v := asked(empty)["view"])["trouble"] and v, what="the trouble")
-    assert "search index" in view["trouble"]
-    # What was known by then still stands beside it: nothing claims that nobody works here.
-    assert {**view, "trouble": ""} == before
+    trouble = wait_until(lambda: asked(empty)["trouble"], what="the trouble")
+    assert "search index" in trouble
+    # What was known by then still stands beside it: nothing claims that there are no pages.
+    assert "Live pages3" in part(empty, "index").words()
     os.rename(serving.with_name("away"), serving)
-    wait_until(lambda: not asked(empty)["view"]["trouble"], what="its end")
+    wait_until(lambda: not asked(empty)["trouble"], what="its end")
 
 
 def test_a_defect_is_said_logged_and_outlived(
@@ -211,44 +189,11 @@ def test_a_defect_is_said_logged_and_outlived(
         raise KeyError("a secret of the server")
 
     monkeypatch.setattr(ExportLog, "read", broken)
-    trouble = wait_until(lambda: asked(empty)["view"]["trouble"], what="the trouble")
+    trouble = wait_until(lambda: asked(empty)["trouble"], what="the trouble")
     assert "server's output" in trouble and "secret" not in trouble
     assert "a secret of the server" in caplog.text
     monkeypatch.undo()
-    wait_until(lambda: not asked(empty)["view"]["trouble"], what="its end")
-
-
-def test_samples_are_seldom_while_nobody_looks(
-    empty: Served, monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil
-) -> None:
-    monkeypatch.setattr(live, "_LOOKED_AT", 0.01)
-    monkeypatch.setattr(live, "_UNATTENDED", 30.0)
-    monkeypatch.setattr(live, "_ATTENTION", 0.5)
-    monkeypatch.setattr(live, "_SHARE", 0)
-    sampler = Sampler(empty.repo, empty.index)
-    sampler.start()
-    try:
-        wait_until(lambda: len(sampler.look()[0]) > 5, what="samples while somebody looks")
-        # Attention fades, and the next sample does not come.
-        held: list[int] = []
-
-        def settled() -> bool:
-            held.append(len(sampler._samples))
-            return len(held) > 200 and held[-200] == held[-1]
-
-        wait_until(settled, what="the end of the samples")
-        count = len(sampler._samples)
-        assert len(sampler.look()[0]) > count, "who looks again gets a new one at once"
-    finally:
-        sampler.stop()
-
-
-def test_the_samples_kept_are_bounded_and_found_by_number() -> None:
-    samples = [Sample(n, n, n, 0, {}, 0, 0.0) for n in range(5, 15)]
-    assert [one.number for one in since(samples, 12)] == [13, 14]
-    assert since(samples, 14) == since([], 0) == since(samples, 99) == []
-    assert len(since(samples, 0)) == 10
-    assert Sampler.__doc__ and live.KEPT <= 3_600
+    wait_until(lambda: not asked(empty)["trouble"], what="its end")
 
 
 def test_the_export_log_finds_where_its_window_begins_in_a_long_journal(

@@ -1,4 +1,4 @@
-"""`check`, `backup` and `restore`: integrity checks and backups of a repository."""
+"""`check`, `backup`, `restore` and `gc`: integrity checks, backups, garbage collection."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from percola import inspection
-from percola.cli import display
+from percola.cli import arguments, display
 from percola.cli import json_output as documents
 from percola.cli.session import Session, common
 from percola.errors import ConflictingOptionsError, PercolaError
+from percola.gc.collector import Collected
 from percola.maintenance.backup import Backup
 from percola.maintenance.backup import backup as make_backup
 from percola.maintenance.backup import restore as restore_backup
@@ -266,3 +267,68 @@ def _bytes_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, expected: bar.update(task, completed=done, total=expected)
+
+
+# --- gc ---------------------------------------------------------------------------------
+
+
+@click.command()
+@click.option(
+    "--retention",
+    default="24h",
+    show_default=True,
+    metavar="DURATION",
+    help="Keep what was superseded for so long (30s, 15m, 24h, 7d, 0).",
+)
+@common
+@click.pass_obj
+def gc(session: Session, retention: str) -> None:
+    """Remove versions that can no longer be read.
+
+    Versions that a live process still reads are kept. Workers collect garbage automatically; this
+    command does it now.
+    """
+    seconds = arguments.parse_duration(retention)
+    with session.open() as repo:
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        out = display.console(stderr=True)
+        with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bar:
+            task = bar.add_task("Collecting garbage", total=None)
+            collected = repo.collect_garbage(
+                retention=seconds,
+                progress=lambda so_far: bar.update(
+                    task,
+                    description=f"Collecting garbage: {display.count(so_far.cells, 'cell')}, "
+                    f"{sum(so_far.removed.values()):,} entries removed",
+                ),
+            )
+    session.show(dataclasses.asdict(collected), _collected_sentence(collected))
+
+
+def _collected_sentence(collected: Collected) -> str:
+    lines = []
+    if collected.cells or not collected.complete:
+        counted = [
+            (collected.versions, "superseded version"),
+            (collected.deleted, "deleted cell"),
+            (collected.records, "rollback or lock record"),
+            (collected.acknowledgments, "acknowledgment"),
+            (collected.changes, "listed change"),
+        ]
+        removed = [display.count(number, noun) for number, noun in counted if number]
+        listed = ", ".join(removed) or "nothing"
+        lines.append(f"Looked at {display.count(collected.cells, 'cell')}; removed {listed}.")
+    elif collected.safe_point:
+        lines.append("Nothing to do: there has been no later safe point since the last time.")
+    else:
+        lines.append(
+            "Nothing to remove yet: times are recorded from now on, and a version is removed once "
+            "it has been superseded for the whole retention."
+        )
+    if collected.locks:
+        lines.append(f"Resolved {display.count(collected.locks, 'lock')} of ended transactions.")
+    if collected.safe_point:
+        lines.append(f"The repository can be read from timestamp {collected.safe_point} on.")
+    if collected.held_back:
+        lines.append(f"Not later, because {collected.held_back}.")
+    return "\n".join(lines)

@@ -5,31 +5,29 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import AsyncIterator
-from dataclasses import asdict
 from typing import Any, Final
 
 import anyio.to_thread
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import PackageLoader
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Scope
 
 from percola import PercolaError, Repository
+from percola.serve import PARTS, Guard, LivePage, Names, Presence, static_files, templates
 from webindex import reports as story
 from webindex.page.urls import BadUrlError, normalise, page_row
 from webindex.rendering import tables as rendering
 from webindex.serving import ServingError, TantivyIndex
 from webindex.site import shown
-from webindex.site.guard import Guard, Names, Presence
-from webindex.site.live import Sampler, since
+from webindex.site.live import Pipeline
 from webindex.site.neighbourhood import WIDTH, draw
 from webindex.site.searching import BadQueryError, pages, search
-from webindex.text_format import count, date, harmless, moment
-from webindex.workers.processes import build_observers
+from webindex.text_format import count, date, harmless
 
 LINKS: Final = 25
 """Links on one page of a list."""
@@ -62,29 +60,26 @@ class Site:
     def __init__(self, repo: Repository, index: TantivyIndex) -> None:
         self.repo = repo
         self.index = index
-        self.sampler = Sampler(repo, index)
-        self.steps: dict[str, list[str]] = {}
-        for one in build_observers(index):
-            for column in one.columns:
-                self.steps.setdefault(repr(column), []).append(one.name)
-        self._templates = Environment(
-            loader=PackageLoader("webindex.site"),
-            autoescape=True,
-            undefined=StrictUndefined,
+        self.pipeline = Pipeline(repo, index)
+        self._templates = templates(
+            PackageLoader("webindex.site"),
             finalize=shown.finalize,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self._templates.globals.update(
             address=shown.address,
             count=count,
             crumbs=shown.crumbs,
-            duration=shown.duration,
             language=shown.language,
             rounded=shown.rounded,
             web_link=shown.web_link,
         )
-        self._templates.filters.update(date=date, moment=moment, pieces=shown.pieces)
+        self._templates.filters.update(date=date, pieces=shown.pieces)
+        self._live = LivePage(
+            self.pipeline,
+            self._templates,
+            template="live.html",
+            parts={"index": "live_index.html", **PARTS},
+            start_command="webindex work",
+            notes=self.pipeline.notes,
+        )
 
     def page(self, template: str, status: int = 200, **values: Any) -> Response:
         """A response rendered from a template."""
@@ -146,29 +141,12 @@ class Site:
         return Response(png, media_type="image/png", headers=headers)
 
     def live(self, request: Request) -> Response:
-        """`/live`: the current state of the pipeline; the plots are drawn by `live.js`."""
-        samples, view = self.sampler.look()
-        return self.page(
-            "live.html",
-            sample=samples[-1] if samples else None,
-            view=view,
-            steps=[
-                (column, ", ".join(names), story.STEPS.get(column, ""))
-                for column, names in self.steps.items()
-            ],
-            address_of=self.repo.address,
-        )
+        """`/live`: the current state of the pipeline; the plots are drawn by a script."""
+        return self._live.html()
 
     def samples(self, request: Request) -> Response:
-        """`/live.json`: the samples after the one numbered `since`, and the rest of the view."""
-        text = request.query_params.get("since", "0")
-        number = int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
-        samples, view = self.sampler.look()
-        if samples and number > samples[-1].number:
-            number = 0  # A page that was opened before this server was restarted.
-        return JSONResponse(
-            {"samples": [asdict(one) for one in since(samples, number)], "view": asdict(view)}
-        )
+        """`/live.json`: what the script of `/live` asks for."""
+        return self._live.json(request)
 
     # --- When there is nothing to show ------------------------------------------------------
 
@@ -200,11 +178,11 @@ def make_app(repo: Repository, index: TantivyIndex, names: Names) -> ASGIApp:
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
-        site.sampler.start()
+        site.pipeline.start()
         try:
             yield
         finally:
-            await anyio.to_thread.run_sync(site.sampler.stop)
+            await anyio.to_thread.run_sync(site.pipeline.stop)
 
     def refuse(scope: Scope, status: int, sentence: str) -> ASGIApp:
         return site.message(status, sentence)
@@ -216,6 +194,7 @@ def make_app(repo: Repository, index: TantivyIndex, names: Names) -> ASGIApp:
             Route("/image", site.image),
             Route("/live", site.live),
             Route("/live.json", site.samples),
+            static_files("/static/percola"),
             Mount("/static", StaticFiles(packages=[("webindex.site", "static")])),
         ],
         exception_handlers={
@@ -229,7 +208,7 @@ def make_app(repo: Repository, index: TantivyIndex, names: Names) -> ASGIApp:
         lifespan=lifespan,
     )
     # Around everything: the handler of unforeseen errors is outside of any middleware.
-    return Guard(app, names, Presence(repo.address).trouble, refuse)
+    return Guard(app, names, Presence(repo.address).trouble, refuse, command="webindex serve")
 
 
 def _counted(told: story.Story) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Formatting for browsers: template output, URLs, links, time spans."""
+"""Formatting for browsers: template output, URLs, links, languages."""
 
 from __future__ import annotations
 
@@ -78,18 +78,6 @@ def address(path: str, **parameters: str | int | None) -> str:
 def language(code: str) -> str:
     """The English name of a language, or its code if there is no name."""
     return _LANGUAGES.get(code, code)
-
-
-def duration(seconds: float) -> str:
-    """A time span in its most significant unit."""
-    if seconds < 0.9995:
-        milliseconds = seconds * 1000
-        return f"{milliseconds:.1f} ms" if milliseconds < 9.95 else f"{milliseconds:.0f} ms"
-    if seconds < 99.5:
-        return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
-    if seconds < 5_400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.0f} h" if seconds < 172_800 else f"{seconds / 86_400:,.0f} days"
 
 
 def rounded(number: float) -> str:

@@ -1,5 +1,5 @@
-// The live view: asks for new samples each second and draws what the last minutes were like.
-// Nothing here is more than text: what was crawled can stand in a failure's message.
+// The live page: asks for new samples each second, draws what the last minutes were like, and shows
+// what the server says of now. The server has made the markup of that and escaped what is not ours.
 "use strict";
 
 (() => {
@@ -8,8 +8,7 @@
   const KEPT = 900;
   const SVG = "http://www.w3.org/2000/svg";
   const samples = [];
-  const rows = [...document.querySelectorAll("#steps tbody tr")];
-  const names = Object.fromEntries(rows.map((row) => [row.dataset.column, row.dataset.observer]));
+  const source = document.querySelector("[data-live]").dataset.live;
   let pointer = null;
 
   const number = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
@@ -25,42 +24,23 @@
     return seconds < 172800 ? `${Math.round(seconds / 3600)} h` : `${whole(seconds / 86400)} days`;
   }
 
-  const age = (seconds, view) => (seconds < 1 ? "under 1 s" : `${view.oldest_at_least ? "over " : ""}${span(seconds)}`);
-  const moment = (ms) => new Date(ms).toISOString().replace("T", " ").replace(/\..*/, " UTC");
+  const WRITE = { rate, span, whole, milliseconds: (ms) => span(ms / 1000) };
 
-  // --- What is plotted: for each plot its series, and how a value is written. ---
+  // --- What is plotted: a figure names its series, and how a value is written. ---
 
-  const PLOTS = {
-    throughput: {
-      write: rate,
-      series: () => [
-        { name: "commits", color: 1, value: (s) => s.commits },
-        { name: "pages made searchable", color: 2, value: (s) => s.searchable },
-      ],
-    },
-    latency: {
-      write: (ms) => span(ms / 1000),
-      series: () => [
-        { name: "p50", color: 3, value: (s) => s.p50, area: false },
-        { name: "p95", color: 1, value: (s) => s.p95, area: false },
-        { name: "p99", color: 6, value: (s) => s.p99, area: false },
-      ],
-    },
-    waiting: {
-      write: whole,
+  function plotOf(figure) {
+    const { write, stacked, series } = figure.dataset;
+    if (stacked === undefined) {
+      const listed = JSON.parse(series);
+      return { write: WRITE[write], series: listed.map((one) => ({ ...one, value: (s) => s[one.key] ?? s.more[one.key] })) };
+    }
+    const names = [...new Set(samples.flatMap((s) => Object.keys(s[stacked])))].sort();
+    return {
+      write: WRITE[write],
       stacked: true,
-      series: () =>
-        Object.keys(names).map((column, place) => ({
-          name: names[column],
-          color: 1 + (place % 6),
-          value: (s) => s.waiting[column] || 0,
-        })),
-    },
-    oldest: {
-      write: span,
-      series: () => [{ name: "oldest", color: 2, value: (s) => s.oldest_s }],
-    },
-  };
+      series: names.map((name, place) => ({ name, color: 1 + (place % 6), value: (s) => s[stacked][name] || 0 })),
+    };
+  }
 
   // --- Drawing ---
 
@@ -78,7 +58,7 @@
   }
 
   function draw(figure, now) {
-    const plot = PLOTS[figure.dataset.plot];
+    const plot = plotOf(figure);
     const svg = figure.querySelector("svg");
     const { width, height } = svg.getBoundingClientRect();
     if (width < 60) return;
@@ -95,7 +75,7 @@
       return left + (1 - (now - s.at_ms) / SPAN) * (width - left - right);
     }
 
-    let series = plot.series();
+    let series = plot.series;
     if (plot.stacked) {
       const used = series.filter((one) => shown.some((s) => one.value(s)));
       series = used.length ? used : series.slice(0, 0);
@@ -190,89 +170,68 @@
     for (const figure of document.querySelectorAll(".plot")) draw(figure, now);
   }
 
-  // --- Numbers and tables ---
+  // --- What the server says of now ---
 
-  function say(name, words) {
-    const place = document.querySelector(`[data-value="${name}"]`);
-    if (place && place.textContent !== words) place.textContent = words;
+  // Changes what is there into what is new, node by node: so nothing closes that was opened, and a
+  // button that has the focus keeps it. Nodes with a data-key are the same wherever they stand.
+  function renew(old, fresh) {
+    if (old.nodeType !== Node.ELEMENT_NODE) {
+      if (old.data !== fresh.data) old.data = fresh.data;
+      return;
+    }
+    for (const { name } of [...old.attributes]) {
+      if (!fresh.hasAttribute(name) && name !== "open") old.removeAttribute(name);
+    }
+    for (const { name, value } of fresh.attributes) {
+      if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+    }
+    renewChildren(old, fresh);
   }
 
-  function cells(row, words) {
-    for (const text of words) {
-      const cell = document.createElement("td");
-      if (text instanceof Node) cell.append(text);
-      else cell.textContent = text;
-      row.append(cell);
+  function renewChildren(old, fresh) {
+    const key = (node) => node?.dataset?.key;
+    const known = new Map([...old.children].filter(key).map((node) => [key(node), node]));
+    let place = old.firstChild;
+    for (const node of [...fresh.childNodes]) {
+      const same = key(node) ? known.get(key(node)) : place;
+      if (!same || same.nodeName !== node.nodeName || key(same) !== key(node)) {
+        old.insertBefore(document.importNode(node, true), place);
+        continue;
+      }
+      if (same === place) place = place.nextSibling;
+      else old.insertBefore(same, place);
+      renew(same, node);
     }
-    return row;
+    while (place) {
+      const gone = place;
+      place = place.nextSibling;
+      gone.remove();
+    }
   }
 
-  function story(url) {
-    const link = document.createElement("a");
-    link.className = "url";
-    link.href = `/page?url=${encodeURIComponent(url)}`;
-    link.textContent = url;
-    return link;
+  // The server sends only parts that have changed: it is told the marks of those that are here.
+  const marks = {};
+
+  function show(parts) {
+    for (const [name, { mark, text }] of Object.entries(parts)) {
+      marks[name] = mark;
+      const fresh = new DOMParser().parseFromString(text, "text/html");
+      renewChildren(document.querySelector(`[data-part="${name}"]`), fresh.body);
+    }
   }
 
-  function tell(view) {
-    const trouble = document.querySelector("#trouble");
-    trouble.hidden = !view.trouble;
-    trouble.textContent = view.trouble;
-    const last = samples[samples.length - 1];
-    if (!last) return;
-    const waiting = Object.values(last.waiting).reduce((sum, one) => sum + one, 0);
-    say("documents", whole(last.documents));
-    say("pages", view.pages === null ? "–" : whole(view.pages));
-    say("waiting", whole(waiting));
-    say("oldest", waiting ? age(last.oldest_s, view) : "none");
-    say("searchable", last.searchable === null ? "–" : rate(last.searchable));
-    say("p95", last.p95 === null ? "–" : span(last.p95 / 1000));
-    say("failed", whole(last.failed));
-    say("processes", whole(view.processes.length));
-    say("last_ts", whole(last.last_ts));
-    say("safe_point", whole(view.safe_point));
-    say("newest_export", view.newest_export_ms === null ? "none in 15 minutes" : moment(view.newest_export_ms));
-    document.querySelector('[data-value="failed"]').closest(".tile").classList.toggle("bad", last.failed > 0);
+  // A tab in the background tells as well how much is urgent.
+  const title = document.title;
+  function entitle() {
+    const urgent = document.querySelectorAll(".verdict .bad").length;
+    const words = urgent ? `(${urgent}) ${title}` : title;
+    if (document.title !== words) document.title = words;
+  }
 
-    for (const column of Object.keys(last.waiting)) {
-      if (names[column] || !document.querySelector("#steps tbody")) continue;
-      names[column] = column;  // A step that this page did not know of.
-      const row = document.createElement("tr");
-      row.dataset.column = column;
-      document.querySelector("#steps tbody").append(cells(row, ["", "", column, ""]));
-      row.lastElementChild.className = "right";
-      rows.push(row);
-    }
-    for (const row of rows) {
-      const count = last.waiting[row.dataset.column] || 0;
-      row.lastElementChild.textContent = whole(count);
-      row.lastElementChild.classList.toggle("zero", !count);
-    }
-    document.querySelector("#no-processes").hidden = view.processes.length > 0;
-    document.querySelector("#processes").hidden = !view.processes.length;
-    document.querySelector("#processes tbody").replaceChildren(
-      ...view.processes.map((one) => {
-        const runs = Object.values(one.observers).flat().length;
-        return cells(document.createElement("tr"), [
-          String(one.pid),
-          runs ? `runs ${runs} observer${runs === 1 ? "" : "s"}` : "reads or loads",
-        ]);
-      }),
-    );
-    document.querySelector("#no-failures").hidden = view.failures.length > 0;
-    document.querySelector("#failures").hidden = !view.failures.length;
-    document.querySelector("#failures tbody").replaceChildren(
-      ...view.failures.map((one) =>
-        cells(document.createElement("tr"), [
-          one.observer,
-          one.url ? story(one.url) : one.cell,
-          String(one.attempts),
-          moment(one.at_ms),
-          one.error,
-        ]),
-      ),
-    );
+  function trouble(words) {
+    const place = document.querySelector("#trouble");
+    place.hidden = !words;
+    if (place.textContent !== words) place.textContent = words;
   }
 
   // --- Asking ---
@@ -280,18 +239,22 @@
   async function ask() {
     const newest = samples.length ? samples[samples.length - 1].number : 0;
     try {
-      const answer = await fetch(`/live.json?since=${newest}`, { signal: AbortSignal.timeout(10000) });
+      const answer = await fetch(`${source}?since=${newest}&have=${Object.values(marks).join()}`, { signal: AbortSignal.timeout(10000) });
+      if (answer.status === 401) {
+        location.reload();  // The session is over: the server asks for the token.
+        return;
+      }
       if (!answer.ok) throw new Error(`The server answered with status ${answer.status}.`);
-      const { samples: fresh, view } = await answer.json();
+      const { samples: fresh, parts, trouble: said } = await answer.json();
       if (fresh.length && fresh[0].number <= newest) samples.length = 0;
       samples.push(...fresh);
       samples.splice(0, samples.length - KEPT);
-      tell(view);
+      trouble(said);
+      show(parts);
+      entitle();
       drawAll();
     } catch (error) {
-      const trouble = document.querySelector("#trouble");
-      trouble.hidden = false;
-      trouble.textContent = `No new numbers: ${error.message || "the server does not answer."} Trying again.`;
+      trouble(`No new numbers: ${error.message || "the server does not answer."} Trying again.`);
     }
     setTimeout(ask, document.hidden ? 10 * EVERY : EVERY);
   }

@@ -2,7 +2,9 @@
 
 Any web site can make a browser on this machine request our pages. It cannot read
 the responses, unless its name resolves to this machine (DNS rebinding): so the Host header has
-to be one of our names. Nothing can be changed here, so only GET and HEAD are answered.
+to be one of our names. Nor may it have anything changed here: a POST is answered only at the paths
+that take one, and not if the browser says that another site sent it. Behind these checks stands the
+key in each form (`percola.serve.login`).
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ import ipaddress
 import os
 import re
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -23,7 +26,8 @@ HEADERS: Final = {
         "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
+    # Not no-referrer: with that, browsers send our own forms with the origin null.
+    "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
@@ -80,7 +84,7 @@ class Names:
 
 
 class Presence:
-    """Whether the repository's folder is still the one that was opened.
+    """Whether the repository's folder is still the one that was opened; always, if it has none.
 
     A removed folder stays readable to processes that have it open: without this check the site
     would go on showing it.
@@ -109,7 +113,7 @@ class Presence:
             )
         return (
             f"The repository {self._folder} has been replaced by another one since this server "
-            "started. Stop 'webindex serve' and start it again."
+            "started. Stop this server and start it again."
         )
 
 
@@ -121,6 +125,8 @@ class Guard:
         names: the names that the server answers to.
         trouble: returns an error message if nothing can be shown at the moment.
         refuse: makes the response to a refused request.
+        command: the command that started the server, for error messages.
+        posts: the paths that take a POST.
     """
 
     def __init__(
@@ -129,11 +135,16 @@ class Guard:
         names: Names,
         trouble: Callable[[], str | None],
         refuse: Callable[[Scope, int, str], ASGIApp],
+        *,
+        command: str,
+        posts: Collection[str] = (),
     ) -> None:
         self._app = app
         self._names = names
         self._trouble = trouble
         self._refuse = refuse
+        self._command = command
+        self._posts = frozenset(posts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse a request, or pass it to the application."""
@@ -142,16 +153,23 @@ class Guard:
             return
         refusal = self._judge(scope)
         app = self._app if refusal is None else self._refuse(scope, *refusal)
-        await app(scope, receive, _with_headers(send))
+        methods = "POST" if scope.get("path") in self._posts else "GET, HEAD"
+        await app(scope, receive, _with_headers(send, methods))
 
     def _judge(self, scope: Scope) -> Refusal | None:
-        if not self._names.allow(Headers(scope=scope).get("host")):
+        headers = Headers(scope=scope)
+        if not self._names.allow(headers.get("host")):
             return 421, (
                 "This server does not answer to the name that you called it by. Use the address "
-                "that 'webindex serve' printed, or start it with --name."
+                f"that '{self._command}' printed, or start it with --name."
             )
-        if scope["method"] not in ("GET", "HEAD"):
-            return 405, "This site can only be read: it answers GET and nothing else."
+        if scope["path"] in self._posts:
+            if scope["method"] != "POST":
+                return 405, "This address only takes what a form of this site sends."
+            if not _is_of_this_site(headers):
+                return 403, "Another site has sent this, so nothing was done."
+        elif scope["method"] not in ("GET", "HEAD"):
+            return 405, "This address can only be read: it answers GET and nothing else."
         if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET:
             return 414, f"The address is longer than {MAX_TARGET:,} bytes, so it was not read."
         if scope["path"].startswith("/static/"):
@@ -160,14 +178,25 @@ class Guard:
         return None if trouble is None else (503, trouble)
 
 
-def _with_headers(send: Send) -> Callable[[Message], Awaitable[None]]:
+def _is_of_this_site(headers: Headers) -> bool:
+    """Whether a request was sent by a page of this server, or not by a page at all.
+
+    Browsers say who sends a POST, in one of two headers at least.
+    """
+    if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        return False
+    origin = headers.get("origin")
+    return origin is None or urlsplit(origin).netloc.lower() == headers["host"].lower()
+
+
+def _with_headers(send: Send, methods: str) -> Callable[[Message], Awaitable[None]]:
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             for name, value in HEADERS.items():
                 headers[name] = value
             if message["status"] == 405:
-                headers["Allow"] = "GET, HEAD"
+                headers["Allow"] = methods
         await send(message)
 
     return sending

@@ -1,0 +1,110 @@
+"""The HTTP server around an application: its socket, its settings, and its end."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import ssl
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from percola.errors import UsageError
+
+
+class ServeError(UsageError):
+    """The server could not be started."""
+
+
+def make_server(
+    app: ASGIApp, *, tls_cert: str | None = None, tls_key: str | None = None
+) -> uvicorn.Server:
+    """The HTTP server around an application; `run(sockets=[…])` serves until it is told to stop.
+
+    With the files of a certificate chain and its key it speaks TLS. Raises ServeError if these
+    cannot be used.
+    """
+    if tls_cert is not None and tls_key is not None:
+        try:  # Else the server fails only when it begins to serve.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls_cert, tls_key)
+        except OSError as error:
+            raise ServeError(
+                f"The certificate {tls_cert} and the key {tls_key} cannot be used "
+                f"({error.strerror or error}): TLS takes a chain and its key, in PEM."
+            ) from error
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            ws="none",
+            timeout_graceful_shutdown=2,
+            ssl_certfile=tls_cert,
+            ssl_keyfile=tls_key,
+        )
+    )
+
+
+def address(listening: socket.socket, host: str, *, scheme: str = "http") -> str:
+    """Where a listening socket is reached, as a URL."""
+    shown = f"[{host}]" if ":" in host else host
+    return f"{scheme}://{shown}:{listening.getsockname()[1]}/"
+
+
+def run(server: uvicorn.Server, listening: socket.socket, *, level: int = logging.WARNING) -> None:
+    """Serve until SIGINT or SIGTERM, and log to standard error."""
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(message)s")
+    logging.getLogger("percola.serve").setLevel(level)
+    with _ends_quietly():
+        server.run(sockets=[listening])
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; ServeError with what to do if that is not possible."""
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        # With an explicit protocol asyncio disables Nagle's algorithm; otherwise each response on
+        # a persistent connection takes 40 ms longer.
+        listening = socket.socket(family, kind, protocol)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(where)
+            listening.listen(128)
+        except BaseException:
+            listening.close()
+            raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        hint = "name another with --port, or take any free one with --port 0"
+        if isinstance(error, socket.gaierror):
+            hint = "name an address of this machine with --host"
+        raise ServeError(f"Port {port} of {host} cannot be had ({reason}): {hint}.") from error
+    return listening
+
+
+@contextmanager
+def _ends_quietly() -> Iterator[None]:
+    """Ignore the signal that uvicorn sends itself again after its orderly end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ended(number: int, frame: FrameType | None) -> None:
+        pass
+
+    before = {one: signal.signal(one, ended) for one in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)

@@ -1,0 +1,116 @@
+"""`percola serve` on stores behind a network: what it shows there, and what it does not ask for."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from commands import command, environment
+from emulator import Emulator, repository
+from hbase import HBase
+from serve_client import served, words
+
+import percola
+from benchmarks.servers import OracleProcess
+from percola import Table, Transaction, Worker, observer
+from percola.store.counting import CountedStore, StoreCalls
+
+pages = Table("pages")
+body = pages.column("body", str, observed=True)
+size = pages.column("size", int)
+
+
+@observer(body)
+def measure(t: Transaction, row: str) -> None:
+    if row == "bad":
+        raise ValueError("it is bad")
+    t.set(size, row, len(t.get(body, row) or ""))
+
+
+def test_workers_report_calls_and_dead_letters_and_no_whole_table_is_scanned(
+    wait_until: Callable[..., Any],
+) -> None:
+    with Emulator() as emulator:
+        repo = repository(CountedStore(emulator.store(), StoreCalls()), [pages])
+        worker = Worker(repo, [measure], attempts=1, threads=1, report=0.1)
+        worker.start()
+        try:
+            with served(repo, [measure]) as page:
+                numbers = iter(range(10_000))
+
+                def told() -> Any:
+                    repo.run(lambda t: t.set(body, f"row {next(numbers)}", "text"))
+                    last = page.samples()[-1]
+                    return last["runs"] and last["p95"] and page.part("details")
+
+                details = wait_until(told, what="what the worker reports", seconds=60)
+                assert all(kind in details for kind in ("read", "mutate", "look"))
+                repo.run(lambda t: t.set(body, "bad", "text"))
+                problem = "1 change of measure is dead-lettered since the workers started"
+                wait_until(lambda: problem in page.words(), what="the dead letter", seconds=60)
+                assert "Not listed" in page.part("letters") and "Not counted" in details
+        finally:
+            worker.stop()
+
+
+PROGRAM = """
+from percola import Table, observer
+pages = Table("pages"); body = pages.column("body", str, observed=True)
+size = pages.column("size", int)
+
+@observer(body)
+def measure(t, row):
+    t.set(size, row, len(t.get(body, row) or ""))
+"""
+
+
+@pytest.mark.long
+def test_a_page_of_a_repository_on_hbase_shows_workers_of_other_processes(
+    hbase: HBase, tmp_path: Path, wait_until: Callable[..., Any]
+) -> None:
+    (tmp_path / "app.py").write_text(PROGRAM)
+    with ExitStack() as stack:
+        place = hbase.place()
+        store = f"hbase://{place.quorum}/{place.namespace}"
+        oracle = stack.enter_context(OracleProcess(store))
+        address = f"{store}?oracle={oracle.address}&zookeeper={place.quorum}"
+        repo = stack.enter_context(percola.open(address, [pages]))
+
+        def start(*words: str) -> subprocess.Popen[str]:
+            process = subprocess.Popen(
+                command("--repo", address, *words),
+                cwd=tmp_path,
+                env=environment(),
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            stack.callback(process.communicate)
+            stack.callback(process.kill)
+            return process
+
+        worker = start("worker", "app:measure")
+        server = start("serve", "--port", "0")
+        assert server.stdout is not None
+        found = re.search(r"http://\S+", server.stdout.readline())
+        assert found is not None
+        client = stack.enter_context(httpx.Client(base_url=found[0], trust_env=False, timeout=60))
+        numbers = iter(range(10_000))
+
+        def told() -> Any:
+            repo.run(lambda t: t.set(body, f"row {next(numbers)}", "text"))
+            answer = client.get("/live.json").json()
+            last = answer["samples"][-1]
+            return last["runs"] and last["p95"] and answer
+
+        answer = wait_until(told, what="what the worker reports", seconds=60)
+        assert not answer["trouble"] and answer["samples"][-1]["failed"] == 0
+        details = words(answer["parts"]["details"]["text"])
+        assert f"{worker.pid} on {os.uname().nodename}" in details and "mutate" in details
+        assert "measure pages.body in 1 process" in words(answer["parts"]["observers"]["text"])

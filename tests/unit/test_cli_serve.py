@@ -1,0 +1,146 @@
+"""`percola serve`: how it is started, and what it refuses; `test_serve.py` has the page."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from commands import Answer, command, environment, is_error, run
+
+import percola
+from percola import Table
+
+docs = Table("docs")
+contents = docs.column("contents", str, observed=True)
+
+PROGRAM = """
+from percola import Table, observer
+docs = Table("docs"); contents = docs.column("contents", str, observed=True)
+
+@observer(contents)
+def measure(t, row): pass
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "r"
+    percola.create(folder, durability="relaxed")
+    with percola.open(folder, [docs]) as repo, repo.transaction() as t:
+        t.set(contents, "a", "text")
+    (tmp_path / "app.py").write_text(PROGRAM)
+    return folder
+
+
+@contextmanager
+def serving(folder: Path, *words: object) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The command: the address that it prints, and its process."""
+    process = subprocess.Popen(
+        command("--repo", folder, "--json", "serve", "--port", 0, *words),
+        cwd=folder.parent,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, process.communicate()
+        started = json.loads(line)
+        assert started["event"] == "started" and started["pid"] == process.pid
+        yield started["address"], process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def get(address: str, **more: Any) -> httpx.Response:
+    with httpx.Client(trust_env=False, timeout=60, **more) as client:
+        return client.get(address)
+
+
+def refused(folder: Path, *words: object) -> Answer:
+    return run("--repo", folder, "serve", "--port", 0, *words, cwd=folder.parent)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_serves_until_a_signal(folder: Path, number: signal.Signals) -> None:
+    with serving(folder, "app:measure") as (address, process):
+        answer = get(address)
+        assert answer.status_code == 200 and "measure" in answer.text
+        process.send_signal(number)
+        assert process.communicate(timeout=60) == ("", "") and process.returncode == 0
+
+
+def test_beyond_loopback_it_takes_a_token(folder: Path, tmp_path: Path) -> None:
+    assert is_error(refused(folder, "--host", "0.0.0.0"), "--token-file", "openssl rand")
+    (tmp_path / "token").write_text("0123456789abcdef\n")
+    words = ("--host", "0.0.0.0", "--token-file", "token")
+    with serving(folder, *words) as (address, _):
+        port = address.rpartition(":")[2]
+        assert get(f"http://127.0.0.1:{port}").status_code == 401
+
+
+def test_it_speaks_tls(folder: Path, tmp_path: Path) -> None:
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
+    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    files = ["-keyout", "key.pem", "-out", "cert.pem"]
+    subprocess.run([*make.split(), *names, *files], cwd=tmp_path, check=True, capture_output=True)
+    words = ("--tls-cert", "cert.pem", "--tls-key", "key.pem")
+    with serving(folder, *words) as (address, _):
+        assert address.startswith("https://")
+        context = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
+        assert get(address, verify=context).status_code == 200
+    assert is_error(refused(folder, "--tls-cert", "cert.pem"), "--tls-key")
+    (tmp_path / "key.pem").write_text("no key")
+    assert is_error(refused(folder, *words), "cert.pem", "key.pem", "cannot be used")
+
+
+def test_a_taken_port_and_files_that_are_none_are_a_sentence(folder: Path, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert is_error(refused(folder, "--port", port), f"Port {port}", "--port 0")
+    assert is_error(refused(folder, "--host", "no.such.host.invalid", "--token-file", "x"), "x")
+    (tmp_path / "token").write_text("short")
+    assert is_error(refused(folder, "--token-file", "token"), "16 or more")
+    (tmp_path / "token").write_text("two lines\nof it\n")
+    assert is_error(refused(folder, "--token-file", "token"), "one line")
+    assert is_error(refused(folder, "--token-file", "nowhere"), "nowhere", "cannot be read")
+    assert is_error(refused(folder, "app:nothing"), "has no 'nothing'")
+    assert is_error(refused(tmp_path / "elsewhere"), "elsewhere")
+
+
+def test_it_says_that_it_can_be_read_only_and_what_travels_unencrypted(
+    folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text("0123456789abcdef\n")
+    for words, told in (
+        ((), "It can be read only"),
+        (("--host", "0.0.0.0", "--token-file", "token"), "travel unencrypted"),
+    ):
+        process = subprocess.Popen(
+            command("--repo", folder, "serve", "--port", 0, *words),
+            cwd=tmp_path,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("What is going on: http://")
+            assert told in process.stdout.readline()
+        finally:
+            process.kill()
+            process.communicate()
