@@ -78,13 +78,13 @@ class Served:
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[Served]:
-    """The site of a repository, which is made if it is not there."""
+def served(folder: Path, host: str = "127.0.0.1") -> Iterator[Served]:
+    """The site of a repository, which is made if it is not there, as if bound to `host`."""
     with (
         open_repository(str(folder), create=True) as repo,
         open_index(repo, create=True) as index,
     ):
-        server = make_server(make_app(repo, index, Names("127.0.0.1")))
+        server = make_server(make_app(repo, index, Names(host)))
         listening = listen("127.0.0.1", 0)
         address = f"http://127.0.0.1:{listening.getsockname()[1]}"
         thread = Thread(target=server.run, kwargs={"sockets": [listening]})

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 from from_scratch import sample
-from site_client import Page, Served, article, empty, made
+from site_client import Page, Served, article, empty, made, served
 
 from percola import Worker
 from tests.support.children import Child, hear
@@ -141,6 +141,17 @@ def test_live_pages_are_what_the_counters_of_hosts_say(
     wait_until(lambda: more(empty)["pages"] == 59, what="the count of live pages")
     rows = list(empty.repo.snapshot().scan(tables.hosts))
     assert len(rows) < 59, "no two pages share a counter"
+
+
+def test_other_machines_are_shown_no_tracebacks_processes_and_locks(tmp_path: Path) -> None:
+    for host, shown in (("127.0.0.1", True), ("0.0.0.0", False)):
+        with served(tmp_path / host, host) as site:
+            page = site.client.get("/live").text
+            parts = site.client.get("/live.json").json()["parts"]
+            assert ('data-part="details"' in page, "details" in parts) == (shown, shown)
+            assert ('data-part="letters"' in page, "letters" in parts) == (shown, shown)
+            assert ("percola serve" in page) is not shown
+            assert "summary" in parts
 
 
 def test_every_step_of_the_chain_has_words(empty: Served) -> None:

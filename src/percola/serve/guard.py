@@ -55,12 +55,14 @@ def is_loopback(host: str) -> bool:
 class Names:
     """The host names that a server accepts.
 
-    Bound to loopback: loopback's. Else also this machine's own names, every IP address (a literal
+    `is_loopback` says whether the server can be reached only from this machine. If so, the names
+    are loopback's. Else also this machine's own names, every IP address (a literal
     address involves no DNS name, so it cannot be rebound), and `more`.
     """
 
     def __init__(self, host: str, more: tuple[str, ...] = ()) -> None:
-        self._any_address = not is_loopback(host)
+        self.is_loopback = is_loopback(host)
+        self._any_address = not self.is_loopback
         self._names = {*_LOOPBACK_NAMES, host.lower(), *(name.lower() for name in more)}
         if self._any_address:
             own = socket.gethostname().lower()

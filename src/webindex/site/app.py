@@ -43,6 +43,9 @@ THREADS: Final = 8
 
 log = logging.getLogger("webindex.site")
 
+_DETAILS: Final = frozenset({"letters", "details"})
+"""The parts of the live view that only this machine is shown."""
+
 _TITLES: Final = {
     400: "That cannot be asked",
     404: "There is no such page",
@@ -57,7 +60,7 @@ _TITLES: Final = {
 class Site:
     """The request handlers and their state. Each method answers a request, in a thread."""
 
-    def __init__(self, repo: Repository, index: TantivyIndex) -> None:
+    def __init__(self, repo: Repository, index: TantivyIndex, *, shows_details: bool) -> None:
         self.repo = repo
         self.index = index
         self.pipeline = Pipeline(repo, index)
@@ -69,6 +72,7 @@ class Site:
             crumbs=shown.crumbs,
             language=shown.language,
             rounded=shown.rounded,
+            shows_details=shows_details,
             web_link=shown.web_link,
         )
         self._templates.filters.update(date=date, pieces=shown.pieces)
@@ -76,7 +80,10 @@ class Site:
             self.pipeline,
             self._templates,
             template="live.html",
-            parts={"index": "live_index.html", **PARTS},
+            parts={
+                "index": "live_index.html",
+                **{name: PARTS[name] for name in PARTS if shows_details or name not in _DETAILS},
+            },
             start_command="webindex work",
             notes=self.pipeline.notes,
         )
@@ -172,8 +179,11 @@ class Site:
 
 
 def make_app(repo: Repository, index: TantivyIndex, names: Names) -> ASGIApp:
-    """The site of an open repository and its search index; both must outlive it."""
-    site = Site(repo, index)
+    """The site of an open repository and its search index; both must outlive it.
+
+    Other machines are shown no tracebacks, processes and locks: the site has no login.
+    """
+    site = Site(repo, index, shows_details=names.is_loopback)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
