@@ -1,4 +1,4 @@
-"""`check`, `backup` and `restore`: integrity checks and backups of a repository."""
+"""`check`, `copy`, `backup` and `restore`: integrity checks and copies of a repository."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +29,18 @@ from rich.text import Text
 from percola import inspection
 from percola.cli import display
 from percola.cli import json_output as documents
-from percola.cli.session import Session, common
+from percola.cli.session import Session, at_option, common
+from percola.cli.spark import runner_of, spark_options
 from percola.errors import ConflictingOptionsError, PercolaError
 from percola.maintenance.backup import Backup
 from percola.maintenance.backup import backup as make_backup
 from percola.maintenance.backup import restore as restore_backup
 from percola.maintenance.check import Counts, Finding, Severity
 from percola.maintenance.check import check as walk
+from percola.maintenance.copy import Copied, copy_repository
 from percola.maintenance.row_rules import Columns
 from percola.repository import Repository
+from percola.store.lmdb.environment import DURABILITIES
 
 _PICTURES = 5
 """How many damaged cells are drawn in the form of figure 4, below their findings."""
@@ -53,9 +57,10 @@ _PICTURES = 5
     show_default=True,
     help="Show so many findings; all are counted.",
 )
+@spark_options
 @common
 @click.pass_obj
-def check(session: Session, limit: int) -> None:
+def check(session: Session, limit: int, master: str | None) -> None:
     """Check the repository for integrity errors.
 
     Scans the whole repository and changes nothing; programs and workers may run meanwhile. Exit
@@ -64,8 +69,9 @@ def check(session: Session, limit: int) -> None:
     counts = Counts()
     found: list[Finding] = []
     with session.open() as repo:
-        with _check_bar(repo) as progress:
-            for finding in walk(repo, counts=counts, progress=progress):
+        bar = _check_bar(repo) if master is None else contextlib.nullcontext(_ignore)
+        with runner_of(repo, master, "check") as runner, bar as progress:
+            for finding in walk(repo, counts=counts, progress=progress, runner=runner, most=limit):
                 if len(found) < limit:
                     found.append(finding)
         if session.json:
@@ -80,6 +86,10 @@ def check(session: Session, limit: int) -> None:
             _print_check(repo, counts, found)
     if counts.errors:
         click.get_current_context().exit(1)
+
+
+def _ignore(counts: Counts) -> None:
+    """Show nothing: a Spark job shows which ranges are done."""
 
 
 @contextlib.contextmanager
@@ -176,6 +186,47 @@ def _draw(repo: Repository, columns: Columns, finding: Finding) -> bool:
     if versions:
         display.print_history(cell, row, column, versions[:20], (), times)
     return bool(versions)
+
+
+# --- copy -------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("target")
+@at_option
+@click.option(
+    "--durability",
+    type=click.Choice(DURABILITIES),
+    help="Of a folder: whether its commits wait for the disk.  [default: full]",
+)
+@common
+@click.pass_obj
+def copy(session: Session, target: str, at: int | datetime | None, durability: str | None) -> None:
+    """Copy the repository to an empty TARGET.
+
+    TARGET is a new folder, or the address of a network store whose oracle is running. The copy is
+    the repository at one timestamp, with the pending work of observers; programs and workers may go
+    on using the repository meanwhile. The target can be opened once the copy is complete. If it is
+    interrupted, the same command resumes it.
+    """
+    began = time.monotonic()
+    with session.open() as repo, display.progress_line("Copying") as line:
+
+        def show(copied: Copied) -> None:
+            rows = display.count(copied.rows, "row")
+            line(f"Copying {copied.table} as of {copied.ts}: {rows}")
+
+        done = copy_repository(repo, target, at=at, durability=durability, progress=show)
+    seconds = time.monotonic() - began
+    rows = done.rows - done.resumed
+    document = {"repository": session.where(), "target": target, **dataclasses.asdict(done)}
+    del document["table"]
+    resumed = f", resumed after {done.resumed:,}" if done.resumed else ""
+    session.show(
+        document | {"seconds": round(seconds, 3)},
+        f"Copied {session.where()} to {target} as of timestamp {done.ts}: "
+        f"{display.count(done.rows, 'row')}{resumed}, {rows / max(seconds, 0.001):,.0f} a second.",
+    )
 
 
 # --- backup and restore -----------------------------------------------------------------

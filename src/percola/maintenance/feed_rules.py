@@ -50,13 +50,17 @@ class FeedRules:
                         "it: whoever follows the table has missed that.",
                     )
 
-    def judge_entries(self, upto: int) -> Iterator[Finding]:
-        """Findings for feed entries up to a timestamp that have no write record."""
+    def judge_entries(self, upto: int, start: bytes = b"", end: bytes = b"") -> Iterator[Finding]:
+        """Findings for feed entries of a range, up to a timestamp, that have no write record."""
         if self._since is None:
             return
         try:
             for commit_ts, row, columns in self._store.changes(
-                self._table, max(self._since, self._store.safe_point()), upto
+                self._table,
+                max(self._since, self._store.safe_point()),
+                upto,
+                start=start,
+                end=end,
             ):
                 for column in columns:
                     cell = Cell(self._table, row, column)
@@ -72,7 +76,7 @@ class FeedRules:
         except SnapshotTooOldError:
             # Garbage collection has removed the oldest entries: start again where the feed now
             # begins.
-            yield from self.judge_entries(upto)
+            yield from self.judge_entries(upto, start, end)
         except NoFeedError:
             yield Finding(
                 "feed-not-kept",

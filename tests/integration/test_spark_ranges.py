@@ -1,0 +1,109 @@
+"""Work on whole tables as Spark jobs finds and leaves the same as one process alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import percola
+from percola import Repository, Table
+from percola.catalog import SYSTEM_TABLE
+from percola.cells import Cell, Kind, LockRecord, Op, encode_lock, encode_write
+from percola.maintenance.check import Counts, Finding, check
+from percola.ranges import whole
+from percola.spark import OnSpark
+from percola.store.base import Delete, Put, RowMutation
+
+docs = Table("docs")
+contents = docs.column("contents", str, observed=True)
+title = docs.column("title", str)
+fed = Table("fed", feed=True)
+number = fed.column("number", int)
+late = Table("late")
+late_number = late.column("number", int)
+TABLES = [docs, fed, late]
+ROWS = 400
+RANGES = 4
+
+
+def row(at: int) -> str:
+    return f"row-{at:04d}"
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Repository:
+    repo = percola.open(tmp_path / "repo", TABLES, durability="relaxed")
+    for first in range(0, ROWS, 50):
+        with repo.transaction() as t:
+            for at in range(first, first + 50):
+                t.set(title, row(at), "long" * 100 if at % 2 else "short")
+                t.set(number, row(at), at)
+                t.set(late_number, row(at), at)
+    return repo
+
+
+def on(spark: SparkSession, repo: Repository) -> OnSpark:
+    runner = OnSpark(spark, repo, ranges=RANGES)
+    assert len(runner.cut(repo.context.store, whole(["docs"]))) == RANGES
+    return runner
+
+
+def checked(repo: Repository, runner: OnSpark | None = None) -> tuple[list[Finding], Counts]:
+    counts = Counts()
+    more = {} if runner is None else {"runner": runner}
+    return list(check(repo, counts=counts, **more)), counts
+
+
+def damage(repo: Repository) -> None:
+    """Break rules of rows, of two rows, of feeds, and leave what is only unusual."""
+    store = repo.context.store
+
+    def change(table: str, at: int, *changes: Put | Delete) -> None:
+        assert store.mutate([RowMutation(table, row(at).encode(), (), changes)]) == [True]
+
+    def written(table: str, column: str, at: int) -> int:
+        cell = Cell(table, row(at).encode(), column.encode())
+        return store.entries(cell, Kind.WRITE, 0, 2**62)[0][0]
+
+    for at in range(9, ROWS, 100):
+        ts = written("docs", "title", at)
+        cell = Cell("docs", row(at).encode(), b"title")
+        [(data, _)] = store.entries(cell, Kind.DATA, 0, 2**62)
+        change("docs", at, Delete(Kind.DATA, b"title", data))
+        change("docs", at + 1, Put(Kind.WRITE, b"title", ts + 10**6, encode_write(Op.PUT, ts, b"")))
+        change("docs", at + 2, Put(Kind.WRITE, b"title", ts - 1, b"?"))
+        # Its primary is in another range.
+        primary = Cell("docs", row((at + 150) % ROWS).encode(), b"title")
+        lock = encode_lock(LockRecord(Op.PUT, primary, "999999-0", 0, 10, False, b"1"))
+        change("docs", at + 3, Put(Kind.LOCK, b"title", repo.context.oracle.timestamp(), lock))
+        change("docs", at + 4, Put(Kind.NOTIFY, b"contents", ts, b""))
+        change("docs", at + 5, Put(Kind.WRITE, b"contents", ts, encode_write(Op.PUT, ts - 1, b"")))
+        change("fed", at, Delete(Kind.WRITE, b"number", written("fed", "number", at)))
+    # A feed that pretends to have been kept from the beginning.
+    store.keep_feed("late")
+    since = Put(Kind.DATA, b"@since:late", 1, b"")
+    store.mutate([RowMutation(SYSTEM_TABLE, b"feed", (), [since])])
+
+
+def test_a_check_finds_the_same_broken_rules_as_one_process(
+    spark: SparkSession, repo: Repository
+) -> None:
+    runner = on(spark, repo)
+    assert checked(repo, runner) == checked(repo)
+    damage(repo)
+    expected = checked(repo)
+    assert {one.rule for one in expected[0]} == {
+        "write-without-data",
+        "timestamp-from-the-future",
+        "undecodable-write",
+        "lock-without-primary",
+        "notification-without-reason",
+        "lost-notification",
+        "change-without-write",
+        "unlisted-change",
+    }
+    assert len(expected[0]) > 350
+    found = checked(repo, runner)
+    assert found == expected
