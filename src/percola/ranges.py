@@ -24,7 +24,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -87,7 +87,7 @@ class Runner(Protocol):
         *,
         title: str,
         tick: Callable[[], object] = lambda: None,
-    ) -> Iterator[tuple[int, T]]:
+    ) -> Generator[tuple[int, T]]:
         """Run the work on every range; yield what it yields with the range's number.
 
         Perhaps only the last of each range. `title` is what is done, for people, such as
@@ -112,7 +112,7 @@ class Here:
         *,
         title: str,
         tick: Callable[[], object] = lambda: None,
-    ) -> Iterator[tuple[int, T]]:
+    ) -> Generator[tuple[int, T]]:
         """See `Runner.run`: everything that the work yields."""
         for number, one in enumerate(ranges):
             with contextlib.closing(work(context, number, one)) as found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from percola.cells import Cell, Kind, LockRecord, Op, encode_lock, encode_write
 from percola.maintenance.check import Counts, Finding, check
 from percola.ranges import whole
 from percola.spark import OnSpark
-from percola.store.base import Delete, Put, RowMutation
+from percola.store.base import Delete, Put, RowMutation, Store
+from percola.store.walks import walk_kind
 
 docs = Table("docs")
 contents = docs.column("contents", str, observed=True)
@@ -48,6 +50,24 @@ def on(spark: SparkSession, repo: Repository) -> OnSpark:
     runner = OnSpark(spark, repo, ranges=RANGES)
     assert len(runner.cut(repo.context.store, whole(["docs"]))) == RANGES
     return runner
+
+
+def copies(repo: Repository, tmp_path: Path, *names: str) -> list[Repository]:
+    """The repository, closed, several times over."""
+    repo.close()
+    for name in names:
+        shutil.copytree(tmp_path / "repo", tmp_path / name)
+    return [percola.open(tmp_path / name, TABLES, durability="relaxed") for name in names]
+
+
+def everything(store: Store) -> set[tuple[Cell, Kind, int, bytes]]:
+    """All entries of all tables."""
+    return {
+        (cell, kind, ts, raw)
+        for table in TABLES
+        for kind in Kind
+        for cell, ts, raw in walk_kind(store, kind, table.name)
+    }
 
 
 def checked(repo: Repository, runner: OnSpark | None = None) -> tuple[list[Finding], Counts]:
@@ -107,3 +127,34 @@ def test_a_check_finds_the_same_broken_rules_as_one_process(
     assert len(expected[0]) > 350
     found = checked(repo, runner)
     assert found == expected
+
+
+def test_garbage_collection_leaves_the_same_cells_as_one_process(
+    spark: SparkSession, repo: Repository, tmp_path: Path
+) -> None:
+    for at in range(0, ROWS, 3):
+        with repo.transaction() as t:
+            t.set(title, row(at), f"newer {at}")
+            t.get_for_update(number, row(at))
+            if at % 2:
+                t.delete(number, row(at))
+                t.set(contents, row(at), "observed")
+    with repo.transaction() as t:
+        t.delete(contents, row(3))
+    # A dead process's transaction, which was not committed.
+    lock = encode_lock(
+        LockRecord(Op.PUT, Cell("docs", row(1).encode(), b"title"), "1-1", 0, 10, False, b"1")
+    )
+    put = Put(Kind.LOCK, b"title", repo.context.oracle.timestamp(), lock)
+    repo.context.store.mutate([RowMutation("docs", row(1).encode(), (), [put])])
+    alone, shared = copies(repo, tmp_path, "alone", "shared")
+    before = everything(alone.context.store)
+    expected = alone.collect_garbage(retention=0)
+    assert shared.collect_garbage(retention=0, runner=on(spark, shared)) == expected
+    assert min(expected.versions, expected.deleted, expected.records, expected.locks) > 0
+    assert expected.complete
+    left = everything(shared.context.store)
+    assert left == everything(alone.context.store)
+    assert len(left) < len(before)
+    again = shared.collect_garbage(retention=0, runner=on(spark, shared))
+    assert (again.complete, again.cells) == (True, 0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import click
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from percola.cli import arguments, display
 from percola.cli.session import Session, common
+from percola.cli.spark import runner_of, spark_options
 from percola.gc.collector import Collected
 
 
@@ -20,9 +20,10 @@ from percola.gc.collector import Collected
     metavar="DURATION",
     help="Keep what was superseded for so long (30s, 15m, 24h, 7d, 0).",
 )
+@spark_options
 @common
 @click.pass_obj
-def gc(session: Session, retention: str) -> None:
+def gc(session: Session, retention: str, master: str | None) -> None:
     """Remove versions that can no longer be read.
 
     Versions that a live process still reads are kept. Workers collect garbage automatically; this
@@ -30,17 +31,18 @@ def gc(session: Session, retention: str) -> None:
     """
     seconds = arguments.parse_duration(retention)
     with session.open() as repo:
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-        out = display.console(stderr=True)
-        with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bar:
-            task = bar.add_task("Collecting garbage", total=None)
+        first = "Collecting garbage"
+        with (
+            display.progress_line(first) as line,
+            runner_of(repo, master, "gc", line) as runner,
+        ):
             collected = repo.collect_garbage(
                 retention=seconds,
-                progress=lambda so_far: bar.update(
-                    task,
-                    description=f"Collecting garbage: {display.count(so_far.cells, 'cell')}, "
-                    f"{sum(so_far.removed.values()):,} entries removed",
+                progress=lambda so_far: line(
+                    f"{first}: {display.count(so_far.cells, 'cell')}, "
+                    f"{sum(so_far.removed.values()):,} entries removed"
                 ),
+                runner=runner,
             )
     session.show(dataclasses.asdict(collected), _sentence(collected))
 

@@ -39,6 +39,7 @@ from percola.maintenance.check import Counts, Finding, Severity
 from percola.maintenance.check import check as walk
 from percola.maintenance.copy import Copied, copy_repository
 from percola.maintenance.row_rules import Columns
+from percola.ranges import HERE, Runner
 from percola.repository import Repository
 from percola.store.lmdb.environment import DURABILITIES
 
@@ -69,8 +70,7 @@ def check(session: Session, limit: int, master: str | None) -> None:
     counts = Counts()
     found: list[Finding] = []
     with session.open() as repo:
-        bar = _check_bar(repo) if master is None else contextlib.nullcontext(_ignore)
-        with runner_of(repo, master, "check") as runner, bar as progress:
+        with _checking(repo, master) as (runner, progress):
             for finding in walk(repo, counts=counts, progress=progress, runner=runner, most=limit):
                 if len(found) < limit:
                     found.append(finding)
@@ -88,8 +88,20 @@ def check(session: Session, limit: int, master: str | None) -> None:
         click.get_current_context().exit(1)
 
 
-def _ignore(counts: Counts) -> None:
-    """Show nothing: a Spark job shows which ranges are done."""
+@contextlib.contextmanager
+def _checking(
+    repo: Repository, master: str | None
+) -> Iterator[tuple[Runner, Callable[[Counts], None]]]:
+    """Who checks, and what shows its progress."""
+    if master is None:
+        with _check_bar(repo) as progress:
+            yield HERE, progress
+        return
+    with (
+        display.progress_line("Checking") as line,
+        runner_of(repo, master, "check", line) as runner,
+    ):
+        yield runner, lambda counts: None
 
 
 @contextlib.contextmanager

@@ -46,22 +46,23 @@ def spark_options(command: F) -> F:
 
 
 @contextmanager
-def runner_of(repo: Repository, master: str | None, name: str) -> Iterator[Runner]:
+def runner_of(
+    repo: Repository, master: str | None, name: str, line: Callable[[str], None]
+) -> Iterator[Runner]:
     """This process; with a master a Spark session, which ends with the block if it is begun here.
 
-    A session that is there, as under `spark-submit`, is used whatever the master.
+    A session that is there, as under `spark-submit`, is used whatever the master. `line` is told
+    how many ranges are done.
     """
     if master is None:
         yield HERE
         return
-    from percola.cli.display import progress_line
     from percola.spark import OnSpark, for_tasks, spark_context
 
-    with progress_line("Starting Spark") as line:
+    def show(progress: Progress) -> None:
+        line(f"{progress.step}: {progress.done:,} of {progress.total:,} ranges")
 
-        def show(progress: Progress) -> None:
-            line(f"{progress.step}: {progress.done:,} of {progress.total:,} ranges")
-
-        config = _CONFIG | for_tasks()
-        with spark_context(master, app=f"percola {name}", config=config) as context:
-            yield OnSpark(context, repo, show=show)
+    line("Starting Spark")
+    config = _CONFIG | for_tasks()
+    with spark_context(master, app=f"percola {name}", config=config) as context:
+        yield OnSpark(context, repo, show=show)

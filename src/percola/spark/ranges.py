@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -99,7 +99,7 @@ class OnSpark:
         *,
         title: str,
         tick: Callable[[], object] = lambda: None,
-    ) -> Iterator[tuple[int, T]]:
+    ) -> Generator[tuple[int, T]]:
         """See `percola.ranges.Runner.run`: only what the work yields last for each range.
 
         Raises SparkJobError if Spark gave up on a task; KeyboardInterrupt after Ctrl-C.
