@@ -9,10 +9,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 import percola
-from percola import Repository, Table
+from percola import Repository, Table, Transaction, observer
 from percola.catalog import SYSTEM_TABLE
 from percola.cells import Cell, Kind, LockRecord, Op, encode_lock, encode_write
+from percola.maintenance import copy
 from percola.maintenance.check import Counts, Finding, check
+from percola.maintenance.copy import Copied, copy_repository
 from percola.ranges import whole
 from percola.spark import OnSpark
 from percola.store.base import Delete, Put, RowMutation, Store
@@ -28,6 +30,11 @@ late_number = late.column("number", int)
 TABLES = [docs, fed, late]
 ROWS = 400
 RANGES = 4
+
+
+@observer(contents)
+def measure(t: Transaction, row: str) -> None:
+    t.set(title, row, str(len(t.get(contents, row) or "")))
 
 
 def row(at: int) -> str:
@@ -158,3 +165,49 @@ def test_garbage_collection_leaves_the_same_cells_as_one_process(
     assert len(left) < len(before)
     again = shared.collect_garbage(retention=0, runner=on(spark, shared))
     assert (again.complete, again.cells) == (True, 0)
+
+
+def test_a_copy_that_one_process_began_is_finished_by_spark_and_is_the_same_as_alone(
+    spark: SparkSession, repo: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with repo.transaction() as t:
+        for at in range(0, ROWS, 7):
+            t.set(contents, row(at), "observed")
+            t.delete(number, row(at))
+    repo.pause_observer(measure, reason="wrong")
+    lock = encode_lock(
+        LockRecord(Op.PUT, Cell("docs", row(1).encode(), b"title"), "1-1", 0, 10, False, b"1")
+    )
+    put = Put(Kind.LOCK, b"title", repo.context.oracle.timestamp(), lock)
+    repo.context.store.mutate([RowMutation("docs", row(1).encode(), (), [put])])
+
+    def stop(copied: Copied) -> None:
+        if copied.table == "fed":
+            raise StoppedError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(copy, "_RECORDS", 64)
+        patch.setattr(copy, "_SAVED_EVERY", 0.0)
+        with pytest.raises(StoppedError):
+            copy_repository(repo, str(tmp_path / "shared"), progress=stop)
+    with repo.transaction() as t:
+        t.set(title, row(5), "newer than the copy")
+    shared = copy_repository(repo, str(tmp_path / "shared"), runner=on(spark, repo))
+    alone = copy_repository(repo, str(tmp_path / "alone"), at=shared.ts)
+    assert (shared.ts, shared.rows) == (alone.ts, alone.rows)
+    assert 0 < shared.resumed < shared.rows
+    with (
+        percola.open(tmp_path / "shared", TABLES) as found,
+        percola.open(tmp_path / "alone", TABLES) as expected,
+    ):
+        left = everything(found.context.store)
+        assert left == everything(expected.context.store)
+        assert len(left) > 2 * ROWS
+        assert found.paused_observers() == repo.paused_observers() != []
+        assert found.pending() == repo.pending() != {}
+        assert checked(found)[0] == []
+    assert repo.holds() == []
+
+
+class StoppedError(Exception):
+    """The copy ends here."""

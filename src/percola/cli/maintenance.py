@@ -211,9 +211,16 @@ def _draw(repo: Repository, columns: Columns, finding: Finding) -> bool:
     type=click.Choice(DURABILITIES),
     help="Of a folder: whether its commits wait for the disk.  [default: full]",
 )
+@spark_options
 @common
 @click.pass_obj
-def copy(session: Session, target: str, at: int | datetime | None, durability: str | None) -> None:
+def copy(
+    session: Session,
+    target: str,
+    at: int | datetime | None,
+    durability: str | None,
+    master: str | None,
+) -> None:
     """Copy the repository to an empty TARGET.
 
     TARGET is a new folder, or the address of a network store whose oracle is running. The copy is
@@ -222,13 +229,19 @@ def copy(session: Session, target: str, at: int | datetime | None, durability: s
     interrupted, the same command resumes it.
     """
     began = time.monotonic()
-    with session.open() as repo, display.progress_line("Copying") as line:
+    with (
+        session.open() as repo,
+        display.progress_line("Copying") as line,
+        runner_of(repo, master, "copy", line) as runner,
+    ):
 
         def show(copied: Copied) -> None:
             rows = display.count(copied.rows, "row")
             line(f"Copying {copied.table} as of {copied.ts}: {rows}")
 
-        done = copy_repository(repo, target, at=at, durability=durability, progress=show)
+        done = copy_repository(
+            repo, target, at=at, durability=durability, progress=show, runner=runner
+        )
     seconds = time.monotonic() - began
     rows = done.rows - done.resumed
     document = {"repository": session.where(), "target": target, **dataclasses.asdict(done)}
