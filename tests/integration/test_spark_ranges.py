@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import percola
-from percola import Repository, Table, Transaction, observer
+from percola import Repository, Rerun, Table, Transaction, Worker, observer, rerun
 from percola.catalog import SYSTEM_TABLE
 from percola.cells import Cell, Kind, LockRecord, Op, encode_lock, encode_write
 from percola.maintenance import copy
@@ -207,6 +207,35 @@ def test_a_copy_that_one_process_began_is_finished_by_spark_and_is_the_same_as_a
         assert found.pending() == repo.pending() != {}
         assert checked(found)[0] == []
     assert repo.holds() == []
+
+
+def test_a_rerun_marks_what_one_process_marks_and_goes_on_with_what_one_has_left(
+    spark: SparkSession, repo: Repository
+) -> None:
+    with repo.transaction() as t:
+        for at in range(ROWS):
+            t.set(contents, row(at), "text")
+
+    def work() -> None:
+        Worker(repo, [measure], rescan=0.01).run_until_idle()
+
+    work()
+    prefixes = ["row-01", "row-030", "row-031"]
+    assert rerun(repo, measure, prefixes=prefixes, runner=on(spark, repo)).rows == 120
+    assert repo.pending() == {"docs.contents": 120}
+    work()
+
+    def stop(so_far: Rerun) -> None:
+        raise StoppedError
+
+    with pytest.raises(StoppedError):
+        rerun(repo, measure, progress=stop)
+    done = rerun(repo, measure, runner=on(spark, repo))
+    assert 0 < done.resumed < done.rows == ROWS
+    assert repo.pending() == {"docs.contents": ROWS}
+    work()
+    assert repo.pending() == {}
+    assert checked(repo)[0] == []
 
 
 class StoppedError(Exception):
