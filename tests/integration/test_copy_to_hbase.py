@@ -85,3 +85,16 @@ def test_a_folder_is_copied_to_hbase_by_spark_although_its_driver_is_killed(
         collected = on(target, "--json", *arguments).json
         assert (collected["complete"], collected["versions"]) == (True, 1)
         assert on(target, "--json", *arguments).json["cells"] == 0
+
+        file = tmp_path / "moved.percola"
+        made = on(target, "--json", "backup", file, "--master", "local[2]")
+        assert made.code == 0, made.err
+        restored = servers.address("restored", stack)
+        answer = on(restored, "restore", file, "--master", "local[2]")
+        assert answer.code == 0, answer.err
+        assert f"as it was at timestamp {made.json['timestamp']}" in answer.out
+        rows = [on(one, "--json", "scan", "docs").lines for one in (target, restored)]
+        assert len(rows[0]) == ROWS
+        assert rows[0] == rows[1]
+        assert on(restored, "--json", "status").json["notifications"] == waiting[0]
+        assert [one.name for one in tmp_path.glob("moved.percola*")] == [file.name]

@@ -32,7 +32,7 @@ from percola.cli import json_output as documents
 from percola.cli.session import Session, at_option, common
 from percola.cli.spark import runner_of, spark_options
 from percola.errors import ConflictingOptionsError, PercolaError
-from percola.maintenance.backup import Backup
+from percola.maintenance.backup import Backup, backup_network, is_network, restore_network
 from percola.maintenance.backup import backup as make_backup
 from percola.maintenance.backup import restore as restore_backup
 from percola.maintenance.check import Counts, Finding, Severity
@@ -259,16 +259,28 @@ def copy(
 
 @click.command()
 @click.argument("file")
+@spark_options
 @common
 @click.pass_obj
-def backup(session: Session, file: str) -> None:
+def backup(session: Session, file: str, master: str | None) -> None:
     """Write a backup to FILE, or to stdout (-).
 
     The backup is a consistent snapshot; programs and workers may run meanwhile. An existing file is
-    not overwritten.
+    not overwritten. A repository on a network store is copied to a folder beside FILE first, which
+    takes a local Spark master.
     """
+    network = is_network(session.where())
+    _refuse(network, file, master)
     with session.open() as repo:
-        if file == "-":
+        if network:
+            with (
+                display.progress_line("Copying") as line,
+                runner_of(repo, master, "backup", line) as runner,
+            ):
+                made = backup_network(
+                    repo, Path(file).expanduser(), runner=runner, copying=_on(line)
+                )
+        elif file == "-":
             if sys.stdout.isatty():
                 raise ConflictingOptionsError(
                     "A backup is not text for a terminal: name a file, or put - before a pipe."
@@ -288,24 +300,59 @@ def backup(session: Session, file: str) -> None:
 
 @click.command()
 @click.argument("file")
+@spark_options
 @common
 @click.pass_obj
-def restore(session: Session, file: str) -> None:
+def restore(session: Session, file: str, master: str | None) -> None:
     """Create a repository from a backup.
 
-    FILE is the backup, - is stdin. --repo names the folder, which must be empty or not exist yet.
+    FILE is the backup, - is stdin. --repo names the folder, which must be empty or not exist yet,
+    or an empty network store whose oracle is running. For the latter the backup is restored to a
+    folder beside FILE first.
     """
+    network = is_network(session.where())
+    _refuse(network, file, master)
     address = session.where().removeprefix("lmdb:")
-    source: Any = sys.stdin.buffer if file == "-" else Path(file).expanduser()
-    with _bytes_bar("Restoring") as progress:
-        made = restore_backup(source, address, progress=progress)
+    if network:
+        with display.progress_line("Restoring") as line:
+            made = restore_network(
+                Path(file).expanduser(),
+                address,
+                runner=lambda repo: runner_of(repo, master, "restore", line),
+                copying=_on(line),
+            )
+        size = ""
+    else:
+        source: Any = sys.stdin.buffer if file == "-" else Path(file).expanduser()
+        with _bytes_bar("Restoring") as progress:
+            made = restore_backup(source, address, progress=progress)
+        size = filesize.decimal(
+            sum(p.stat().st_size for p in Path(address).expanduser().rglob("*"))
+        )
+        size = f" ({size}, durability {made.durability})"
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(made.made_ms / 1000))
-    size = filesize.decimal(sum(p.stat().st_size for p in Path(address).expanduser().rglob("*")))
     sentence = (
-        f"Restored {address} ({size}, durability {made.durability}) as it was at timestamp "
-        f"{made.timestamp}, from a backup of {at}."
+        f"Restored {address}{size} as it was at timestamp {made.timestamp}, from a backup of {at}."
     )
     _tell(session, made, {}, sentence)
+
+
+def _refuse(network: bool, file: str, master: str | None) -> None:
+    """Refuse what does not go together."""
+    if network and file == "-":
+        raise ConflictingOptionsError(
+            "The backup of a network store is a file, with a folder beside it while it is made or "
+            "restored: name a file instead of -."
+        )
+    if not network and master is not None:
+        raise ConflictingOptionsError(
+            "The backup of a folder is its file, which is copied in one piece: leave out --spark."
+        )
+
+
+def _on(line: Callable[[str], None]) -> Callable[[Copied], None]:
+    """Shows how far a copy is."""
+    return lambda copied: line(f"Copying {copied.table}: {display.count(copied.rows, 'row')}")
 
 
 @contextlib.contextmanager
