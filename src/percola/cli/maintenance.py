@@ -211,6 +211,11 @@ def _draw(repo: Repository, columns: Columns, finding: Finding) -> bool:
     type=click.Choice(DURABILITIES),
     help="Of a folder: whether its commits wait for the disk.  [default: full]",
 )
+@click.option(
+    "--history",
+    is_flag=True,
+    help="With the older versions, as far back as the repository can be read, and the feeds.",
+)
 @spark_options
 @common
 @click.pass_obj
@@ -219,6 +224,7 @@ def copy(
     target: str,
     at: int | datetime | None,
     durability: str | None,
+    history: bool,
     master: str | None,
 ) -> None:
     """Copy the repository to an empty TARGET.
@@ -240,7 +246,13 @@ def copy(
             line(f"Copying {copied.table} as of {copied.ts}: {rows}")
 
         done = copy_repository(
-            repo, target, at=at, durability=durability, progress=show, runner=runner
+            repo,
+            target,
+            at=at,
+            durability=durability,
+            history=history,
+            progress=show,
+            runner=runner,
         )
     seconds = time.monotonic() - began
     rows = done.rows - done.resumed

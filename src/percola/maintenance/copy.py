@@ -8,6 +8,10 @@ observers have done and what they have yet to do is as it was:
     dead letters       those of changes up to `ts`
     notify entries     those up to `ts`, and those that were answered between `ts` and the copy
 
+With its history, a copy also has the older versions, as far back as the source can be read, at the
+end of the copying, and the feeds list them. What it never has are the records of transactions that
+changed nothing, or nothing for good: those of locks and rollbacks.
+
 Other programs may read and write the source meanwhile. Four things make the copy that of `ts`:
 
 * A retention hold keeps the safe point where it is; it is checked after each batch that was read.
@@ -44,6 +48,7 @@ from functools import partial
 from typing import Final
 
 from percola.catalog import (
+    copy_feed,
     copy_note,
     end_copy,
     stored_schema,
@@ -96,6 +101,8 @@ _RENEWED_EVERY: Final = 600.0
 _WALK: Final = b"copy"
 """The row of the target's system table with the positions."""
 
+_CHANGED: Final = (Op.PUT, Op.DELETE)
+
 Records = Sequence[tuple[int, bytes]]
 """The write records of a cell: (commit_ts, raw), newest first."""
 
@@ -127,6 +134,7 @@ def copy_repository(
     *,
     at: int | datetime | None = None,
     durability: str | None = None,
+    history: bool = False,
     progress: Callable[[Copied], object] = lambda copied: None,
     runner: Runner = HERE,
 ) -> Copied:
@@ -137,6 +145,7 @@ def copy_repository(
         target: the address of the copy: a folder, or a network store whose oracle is running.
         at: the timestamp or time to copy; None: now. A copy that is resumed keeps its timestamp.
         durability: of a folder: "full" (the default) or "relaxed".
+        history: copy the older versions and the feeds, too.
         progress: called after each batch of rows.
         runner: who copies: this process, or the tasks of Spark (`percola.spark.OnSpark`), which
             must reach the target too.
@@ -150,7 +159,14 @@ def copy_repository(
     with _opened(target, durability) as (store, oracle):
         of_task = None if runner is HERE else partial(_opened_store, portable(target))
         return copy_store(
-            source, store, oracle, at=at, progress=progress, runner=runner, of_task=of_task
+            source,
+            store,
+            oracle,
+            at=at,
+            history=history,
+            progress=progress,
+            runner=runner,
+            of_task=of_task,
         )
 
 
@@ -202,6 +218,7 @@ def copy_store(
     oracle: Oracle,
     *,
     at: int | datetime | None = None,
+    history: bool = False,
     progress: Callable[[Copied], object] = lambda copied: None,
     runner: Runner = HERE,
     of_task: Callable[[], AbstractContextManager[Store]] | None = None,
@@ -211,11 +228,12 @@ def copy_store(
     `of_task` opens the store in another process; None if the runner works in this one.
 
     Raises NotARepositoryError if the target has tables; UsageError if it has an unfinished copy of
-    another repository or one that is too old to be resumed, or if another process copies to it as
-    well; SnapshotTooOldError if `at` is; LockTimeoutError if a live transaction that began
-    before does not end; RowTooLongError or ValueTooLargeError for what the target cannot hold.
+    another repository, one that is too old to be resumed, or one whose `history` differs, or if
+    another process copies to it as well; SnapshotTooOldError if `at` is; LockTimeoutError if a live
+    transaction that began before does not end; RowTooLongError or ValueTooLargeError for what the
+    target cannot hold.
     """
-    note = _begin(source, store, at)
+    note = _begin(source, store, at, history=history)
     context = source.context
     hold = _Hold(source, note)
     hold.renew()
@@ -223,12 +241,14 @@ def copy_store(
     schema = Schema.from_json(note.schema)
     tables = sorted(table.name for table in schema)
     store.create_tables(tables)
+    for table in tables if history else ():
+        copy_feed(context.store, store, table, note.ts)
     walk = Walk(store, context.clock, _WALK, _SAVED_EVERY)
     found = walk.unfinished() or Unfinished({}, left=whole(tables))
     ranges = runner.cut(context.store, found.left)
     if not walk.begin({}, ranges, found.counts):
         raise _overtaken()
-    work = _CopyRange(walk, note.ts, of_task or partial(_left_open, store))
+    work = _CopyRange(walk, note.ts, history, of_task or partial(_left_open, store))
     before = found.counts["rows"]
     copied = Copied(note.ts, before, before)
     parts: dict[int, Counts] = {}
@@ -246,7 +266,8 @@ def copy_store(
         raise _overtaken()
     copy_log(context.store, store, note.ts)
     copy_paused(context.store, store)
-    store.raise_safe_point(note.ts)
+    # What was there to be read when a range was copied can be read from here on at the latest.
+    store.raise_safe_point(min(context.store.safe_point(), note.ts) if history else note.ts)
     # The first `open` has the store keep the tables' feeds.
     if not end_copy(store, note.version, schema):
         raise _overtaken()
@@ -268,6 +289,7 @@ class _Note:
         ts: the timestamp of the copy.
         hold: the name of the retention hold in the source.
         schema: the source's, as JSON.
+        history: whether the older versions are copied, too.
     """
 
     version: int
@@ -275,6 +297,7 @@ class _Note:
     ts: int
     hold: str
     schema: str
+    history: bool = False
 
     def written(self, store: Store) -> _Note:
         """The same, written to the target. Raises UsageError if another process was faster."""
@@ -291,7 +314,7 @@ def _overtaken() -> UsageError:
     )
 
 
-def _begin(source: Repository, store: Store, at: int | datetime | None) -> _Note:
+def _begin(source: Repository, store: Store, at: int | datetime | None, *, history: bool) -> _Note:
     """The note of a copy that is resumed, or of a new one, which is written."""
     version, text = copy_note(store)
     name = _name_of(source.address)
@@ -304,11 +327,16 @@ def _begin(source: Repository, store: Store, at: int | datetime | None) -> _Note
                 f"The target has an unfinished copy of {note.source}, not of {name}: finish that "
                 "one, or delete the target."
             )
+        if note.history is not history:
+            raise UsageError(
+                f"The target has an unfinished copy {'with' if note.history else 'without'} the "
+                "history: finish it as it was begun, or delete the target."
+            )
         return note
     with source.snapshot(at) as snapshot:
         ts = snapshot.start_ts
     schema = stored_schema(source.context.store)
-    note = _Note(version, name, ts, f"copy/{secrets.token_hex(8)}", schema.to_json())
+    note = _Note(version, name, ts, f"copy/{secrets.token_hex(8)}", schema.to_json(), history)
     return note.written(store)
 
 
@@ -361,6 +389,7 @@ class _CopyRange:
 
     walk: Walk
     ts: int
+    history: bool
     target: Callable[[], AbstractContextManager[Store]]
 
     def __call__(
@@ -368,7 +397,7 @@ class _CopyRange:
     ) -> Generator[Counts]:
         with self.target() as store:
             walk = self.walk.on(store, context.clock)
-            yield from _Copy(context, store, walk, self.ts, one, number).run()
+            yield from _Copy(self, context, store, walk, one, number).run()
 
 
 class _Copy:
@@ -376,10 +405,10 @@ class _Copy:
 
     def __init__(
         self,
+        work: _CopyRange,
         context: TransactionContext,
         store: Store,
         walk: Walk,
-        ts: int,
         one: TableRange,
         number: int,
     ) -> None:
@@ -387,7 +416,9 @@ class _Copy:
         self._source = context.store
         self._store = store
         self._walk = walk
-        self._ts = ts
+        self._ts = work.ts
+        self._history = work.history
+        self._floor = work.ts
         self._table, _, self._end = one
         self._cursor = Cursor(walk, number, one)
         self._batch: list[RowMutation] = []
@@ -417,6 +448,9 @@ class _Copy:
     def _copy_batch(self, start: bytes) -> bytes | None:
         """Copy some rows from `start` on; the row to go on from, or None at the end."""
         table = self._table
+        if self._history:
+            # Versions that only readers below it see may be removed at any moment.
+            self._floor = min(self._source.safe_point(), self._ts)
         # In this order: see the module's text. Each read ends the batch where it ends itself.
         notified, end = self._entries(Kind.NOTIFY, table, start, self._end)
         failed, end = self._entries(Kind.FAILED, table, start, end)
@@ -471,13 +505,11 @@ class _Copy:
             pending = _upto(ts, notified.get(column, {}))
             if not pending and any(upto < commit_ts for upto in seen.get(column, ())):
                 pending = {commit_ts: b""}
-            record = decode_write(raw)
-            if record.op is Op.DELETE and not pending:
+            older = self._older(column, records, commit_ts)
+            if decode_write(raw).op is Op.DELETE and not (pending or commit_ts > self._floor):
                 continue
-            changes.append(Put(Kind.WRITE, column, commit_ts, raw))
-            if record.op is Op.PUT and record.value is None:
-                cell = Cell(table, row, column)
-                changes.append(self._value(cell, commit_ts, record.start_ts))
+            for at, version in ((commit_ts, raw), *older):
+                changes += self._version(Cell(table, row, column), at, version, records)
             changes += [_unhandled(column, *one) for one in pending.items()]
             count += 1
         for column in (notified.keys() | seen.keys()) - cells.keys():
@@ -492,11 +524,32 @@ class _Copy:
             self._cursor.counts["rows"] += 1
             self._cursor.counts["cells"] += count
 
-    def _value(self, cell: Cell, commit_ts: int, start_ts: int) -> Put:
-        """The long value of a put, which the target must take."""
+    def _older(self, column: bytes, records: Records, newest: int) -> Records:
+        """The puts and deletes before the newest one that readers from the floor on see."""
+        if newest <= self._floor or acknowledged_column(column) is not None:
+            return ()
+        changes = [
+            one for one in records if one[0] < newest and decode_write(one[1]).op in _CHANGED
+        ]
+        above = [one for one in changes if one[0] > self._floor]
+        seen_at_floor = changes[len(above) : len(above) + 1]
+        # There, a delete reads like an absent cell.
+        puts = [one for one in seen_at_floor if decode_write(one[1]).op is Op.PUT]
+        return [*above, *puts]
+
+    def _version(self, cell: Cell, commit_ts: int, raw: bytes, records: Records) -> list[Put]:
+        """The record of a put or delete, with its long value, which the target must take."""
+        record = decode_write(raw)
+        written = Put(Kind.WRITE, cell.column, commit_ts, raw)
+        if record.op is not Op.PUT or record.value is not None:
+            return [written]
+        start_ts = record.start_ts
         found = self._source.entries(cell, Kind.DATA, start_ts, start_ts)
         if not found:
             self._source.check_safe_point(self._ts)
+            safe_point = self._source.safe_point()
+            if any(commit_ts < at <= min(safe_point, self._ts) for at, _ in records):
+                return []  # It is superseded there, and was removed meanwhile.
             raise missing_data(cell, commit_ts, start_ts)
         value = found[0][1]
         if len(value) > self._store.limits.value_bytes:
@@ -504,7 +557,7 @@ class _Copy:
                 f"{cell} has a value of {len(value):,} bytes, and the target takes up to "
                 f"{self._store.limits.value_bytes:,}. Nothing of its row was copied."
             )
-        return Put(Kind.DATA, cell.column, start_ts, value)
+        return [written, Put(Kind.DATA, cell.column, start_ts, value)]
 
     # --- Writing --------------------------------------------------------------------------
 
@@ -553,7 +606,7 @@ def _unhandled(column: bytes, ts: int, raw: bytes) -> Put:
 def _newest_change(records: Records, ts: int) -> tuple[int, bytes] | None:
     """The newest put or delete up to `ts`, which no record above it needs to repeat."""
     for commit_ts, raw in records:
-        if commit_ts <= ts and decode_write(raw).op in (Op.PUT, Op.DELETE):
+        if commit_ts <= ts and decode_write(raw).op in _CHANGED:
             return commit_ts, raw
     return None
 
