@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from percola.errors import UsageError
 from percola.ranges import HERE, Runner
 from percola.repository import Repository
 
@@ -57,7 +58,10 @@ def runner_of(
     if master is None:
         yield HERE
         return
-    from percola.spark import OnSpark, for_tasks, spark_context
+    try:
+        from percola.spark import OnSpark, for_tasks, spark_context
+    except ImportError as error:
+        raise UsageError(str(error)) from error
 
     def show(progress: Progress) -> None:
         line(f"{progress.step}: {progress.done:,} of {progress.total:,} ranges")
