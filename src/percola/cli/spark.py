@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from percola.cli.display import say_note
+from percola.connect.address import network_address
 from percola.errors import UsageError
 from percola.ranges import HERE, Runner
 from percola.repository import Repository
@@ -69,4 +71,9 @@ def runner_of(
     line("Starting Spark")
     config = _CONFIG | for_tasks()
     with spark_context(master, app=f"percola {name}", config=config) as context:
+        if not str(context.master).startswith("local") and network_address(repo.address) is None:
+            say_note(
+                f"The repository {repo.address} is a folder of this machine, so Spark's executors "
+                "have to run here. On other machines, use a repository on a network store."
+            )
         yield OnSpark(context, repo, show=show)

@@ -10,7 +10,8 @@ collector raises it, and then removes what no reader at or above it can see:
                waited for: the safe point stays below it
     raise      durably; from here on reads below the safe point fail with SnapshotTooOldError, and
                so does a transaction that began below it and has not yet locked all its cells
-    forget     the entries of the feeds up to it (`percola.feed`)
+    forget     the entries of the feeds up to it (`percola.feed`); where a feed is stored in the
+               changed rows, range by range
     walk       row by row: keep each cell's newest version at or below the safe point
 
 The steps that read whole tables, resolve and walk, are work on ranges of rows (`percola.ranges`),
@@ -247,6 +248,8 @@ class GarbageCollector:
         stopped: Callable[[], bool],
         progress: Callable[[Collected], None],
     ) -> None:
+        if self._store.has_feed_in_rows:
+            return  # Who collects a range forgets its changes.
         for table in tables:
             while gone := self._store.forget_changes(table, collected.safe_point):
                 collected.changes += gone
@@ -325,7 +328,10 @@ class _ResolveRange:
 
 @dataclass(frozen=True, slots=True)
 class _CollectRange:
-    """Removes the garbage of a range, from the position that is stored of it."""
+    """Removes the garbage of a range, from the position that is stored of it.
+
+    Before that the entries of the feed, where they are stored in the rows.
+    """
 
     walk: Walk
     safe_point: int
@@ -339,6 +345,13 @@ class _CollectRange:
         store, clock = context.store, context.clock
         cursor = Cursor(self.walk.on(store, clock), number, one)
         try:
+            position = cursor.following
+            while position is not None and store.has_feed_in_rows:
+                gone = store.forget_changes(one.table, self.safe_point, start=position, end=one.end)
+                if not gone:
+                    break
+                cursor.counts["changes"] += gone
+                yield cursor.counts
             while cursor.following is not None:
                 began = clock.monotonic()
                 cells, row = scan_writes(store, one.table, cursor.following, one.end, _RECORDS)

@@ -58,7 +58,7 @@ from percola.cells import (
     decode_write,
 )
 from percola.errors import DamagedRecordError, UnknownTableError
-from percola.maintenance.feed_rules import FeedRules
+from percola.maintenance.feed_rules import FeedPart, FeedRules, feed_parts
 from percola.maintenance.row_rules import (
     Columns,
     Entries,
@@ -157,7 +157,8 @@ def check(
     counts = Counts() if counts is None else counts
     counts.last_ts = context.oracle.read_timestamp()
     ranges = runner.cut(context.store, whole(sorted(table.name for table in repo.schema)))
-    work = _CheckRange(repo.schema, counts.last_ts, most)
+    feeds = feed_parts(context.store, counts.last_ts, ranges)
+    work = _CheckRange(repo.schema, counts.last_ts, feeds, most)
     cut = Counter(one.table for one in ranges)
     parts: dict[int, _Part] = {}
     later: dict[str, list[list[Finding]]] = {}
@@ -217,6 +218,7 @@ class _CheckRange:
 
     schema: Schema
     last_ts: int
+    feeds: Sequence[FeedPart]
     most: int
 
     def __call__(
@@ -238,7 +240,7 @@ class _CheckRange:
                 yield part
         found = walk.take_damaged()
         part.of_rows += walk.counted(found)[: self.most - len(part.of_rows)]
-        for finding in feed.judge_entries(self.last_ts, start, end):
+        for finding in feed.judge_entries(self.feeds[number]):
             part.of_feed += walk.counted([finding])[: self.most - len(part.of_feed)]
             if len(part.of_feed) >= _PROGRESS:
                 yield part
