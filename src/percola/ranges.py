@@ -9,7 +9,7 @@ A walk that changes something keeps its positions in the store, so that a task t
 another process after this one was killed, goes on where it was:
 
     @percola[ROW].@walk      run → {"what", "before", "ranges"}     what is walked, in ranges
-    @percola[ROW].@range:N   1   → {"next", "counts"}               how far range N has come
+    @percola[ROW].@range:N   run → {"next", "counts"}               how far its range N has come
 
 A run is one call of the driver. A walk that is resumed is a new run, of what was left: its ranges
 replace those of the earlier run in one mutation, and positions are stored on the condition that
@@ -37,7 +37,6 @@ from percola.transactions.context import TransactionContext
 
 _WALK: Final = b"@walk"
 _RANGE: Final = b"@range:"
-_RANGE_TS: Final = 1
 _SAVED_EVERY: Final = 1.0
 _MOST_KEPT: Final = 1_000
 """An unfinished walk of more ranges than these loses its order, so that it cannot grow forever."""
@@ -231,13 +230,13 @@ class Walk:
     def position(self, number: int, start: bytes) -> tuple[bytes | None, Counts]:
         """How far this run has come in a range: the next row, None at the end; what it counted."""
         cell = Cell(SYSTEM_TABLE, self._row, _range_column(number))
-        found = self._store.entries(cell, Kind.DATA, _RANGE_TS, _RANGE_TS)
+        found = self._store.entries(cell, Kind.DATA, self.run, self.run)
         return _position(found[0][1]) if found else (start, Counter())
 
     def save(self, number: int, following: bytes | None, counts: Counts) -> bool:
         """Store how far a range has come; False if the run is no longer the last one."""
         text = {"next": None if following is None else following.hex(), "counts": counts}
-        put = Put(Kind.DATA, _range_column(number), _RANGE_TS, json.dumps(text).encode())
+        put = Put(Kind.DATA, _range_column(number), self.run, json.dumps(text).encode())
         self._saved_at = self._clock.monotonic()
         return self._store.mutate(
             [RowMutation(SYSTEM_TABLE, self._row, self._is_last(self.run), [put])]
@@ -254,8 +253,8 @@ class Walk:
     def _positions(self) -> dict[int, tuple[bytes | None, Counts]]:
         return {
             int(column.removeprefix(_RANGE)): _position(raw)
-            for column, _, raw in self._entries()
-            if column.startswith(_RANGE)
+            for column, run, raw in self._entries()
+            if column.startswith(_RANGE) and run == self.run
         }
 
     def _replace(self, changes: list[Put | Delete]) -> bool:

@@ -131,7 +131,11 @@ def test_a_run_that_was_replaced_stores_nothing_and_knows(repo: Repository) -> N
     assert not sent.is_current()
     assert not attempts[0].move(b"e")
     assert not first.end()
-    assert Cursor(second, 0, found.left[0]).following == b"c"
+    theirs = Cursor(second, 0, found.left[0])
+    assert theirs.following == b"c"
+    assert theirs.move(b"j")
+    # A task of the first run, which is run again, does not take their position for its own.
+    assert Cursor(sent, 0, ranges[0]).following == b""
     assert second.end()
     assert not second.is_current()
     assert second.unfinished() is None
