@@ -238,7 +238,7 @@ def copy(
     with (
         session.open() as repo,
         display.progress_line("Copying") as line,
-        runner_of(repo, master, "copy", line) as runner,
+        runner_of(repo, master, "copy", line, target=target) as runner,
     ):
 
         def show(copied: Copied) -> None:
@@ -287,7 +287,7 @@ def backup(session: Session, file: str, master: str | None) -> None:
         if network:
             with (
                 display.progress_line("Copying") as line,
-                runner_of(repo, master, "backup", line) as runner,
+                runner_of(repo, master, "backup", line, target=file) as runner,
             ):
                 made = backup_network(
                     repo, Path(file).expanduser(), runner=runner, copying=_on(line)

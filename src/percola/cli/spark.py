@@ -50,12 +50,17 @@ def spark_options(command: F) -> F:
 
 @contextmanager
 def runner_of(
-    repo: Repository, master: str | None, name: str, line: Callable[[str], None]
+    repo: Repository,
+    master: str | None,
+    name: str,
+    line: Callable[[str], None],
+    *,
+    target: str = "",
 ) -> Iterator[Runner]:
     """This process; with a master a Spark session, which ends with the block if it is begun here.
 
     A session that is there, as under `spark-submit`, is used whatever the master. `line` is told
-    how many ranges are done.
+    how many ranges are done; `target` is where tasks write to besides the repository.
     """
     if master is None:
         yield HERE
@@ -71,9 +76,11 @@ def runner_of(
     line("Starting Spark")
     config = _CONFIG | for_tasks()
     with spark_context(master, app=f"percola {name}", config=config) as context:
-        if not str(context.master).startswith("local") and network_address(repo.address) is None:
-            say_note(
-                f"The repository {repo.address} is a folder of this machine, so Spark's executors "
-                "have to run here. On other machines, use a repository on a network store."
-            )
+        for one in (repo.address, target):
+            local = one and network_address(one) is None
+            if local and not str(context.master).startswith("local"):
+                say_note(
+                    f"{one} is a folder of this machine, so Spark's executors have to run here. On "
+                    "other machines, use a network store."
+                )
         yield OnSpark(context, repo, show=show)

@@ -194,8 +194,12 @@ def _opened(target: str, durability: str | None) -> Iterator[tuple[Store, Oracle
 def _opened_store(target: str) -> Iterator[Store]:
     """The target's store, in a task: it is there already, and the oracle is not needed."""
     if (network := network_address(target)) is None:
-        with _opened(target, None) as (store, _):
-            yield store
+        # Not made: on a machine where the folder is not, that has to be an error.
+        local = LocalConnection.open(folder_of(target), None, create=False)
+        try:
+            yield local.store
+        finally:
+            local.release()
         return
     from percola.connect.cluster import open_store
 
