@@ -34,6 +34,7 @@ NAMES: Final = {
     "spark_read": "spark.read: rows a second of a snapshot, beside batches that are there already",
     "spark_feed": "spark.readStream: what a table's feed adds to a micro-batch, and costs writers",
     "spark_write": "df.write: rows a second into LMDB, by row, by chunk and as one transaction",
+    "maintenance": "check, copy, gc, rerun: rows a second of one process, and of Spark",
     "recipes": "derived tables: changes a second, conflicts, and latency in large groups",
     "duplicates": "the web index: near-copies found and pages folded, on labelled documentation",
     "checker": "the history checkers: transactions a second, by timestamps and by cycles",

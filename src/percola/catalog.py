@@ -146,6 +146,18 @@ def feed_since(store: Store, table: str) -> int | None:
     return found[0][0] if found else None
 
 
+def copy_feed(source: Store, target: Store, table: str, upto: int) -> None:
+    """Have the target list from now on what the source's feed of the table lists, from its start.
+
+    If the feed began by `upto`; otherwise the target begins a feed of its own when it is opened.
+    """
+    since = feed_since(source, table)
+    if since is not None and since <= upto:
+        target.keep_feed(table)
+        note = Put(Kind.DATA, _since_column(table), since, b"")
+        target.mutate([RowMutation(SYSTEM_TABLE, _FEED_ROW, (), [note])])
+
+
 def _since_column(table: str) -> bytes:
     return b"@since:" + table.encode()
 

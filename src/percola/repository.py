@@ -47,6 +47,7 @@ from percola.oracle.base import Oracle
 from percola.oracle.embedded import EmbeddedOracle
 from percola.paused import NamedObserver, PausedObserver
 from percola.platform import fork_safety as forks
+from percola.ranges import HERE, Runner
 from percola.schema import Column, R, Schema, Table
 from percola.store.base import OneStepStore, Store
 from percola.store.counting import CountedStore, StoreCalls, calling_for
@@ -389,6 +390,7 @@ class Repository:
         *,
         retention: float = RETENTION,
         progress: Callable[[Collected], None] = lambda collected: None,
+        runner: Runner = HERE,
     ) -> Collected:
         """Remove the versions that no reader can see any more; see `percola.gc.collector`.
 
@@ -398,12 +400,14 @@ class Repository:
             retention: how many seconds a version stays readable after it was superseded. Versions
                 that active snapshots of any process need are kept in any case.
             progress: called after every batch with the totals so far.
+            runner: who walks through the tables: this process, or the tasks of Spark
+                (`percola.spark.OnSpark`).
 
         Raises StoreError; ConflictingOptionsError for a negative retention.
         """
         from percola.gc.collector import GarbageCollector
 
-        collector = GarbageCollector(self.context, retention=retention)
+        collector = GarbageCollector(self.context, retention=retention, runner=runner)
         return collector.collect(progress=progress)
 
     def hold(self, ts: int, seconds: float, *, name: str | None = None) -> str:

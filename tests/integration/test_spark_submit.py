@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import percola
+import percola.cli
 import webindex
 from percola import Table
+from percola.cells import Kind
+from percola.store.base import Put, RowMutation
 
 BIN = Path(sys.executable).parent
 WEBINDEX = Path(webindex.__file__).with_name("__main__.py")
+PERCOLA = Path(percola.cli.__file__).with_name("__main__.py")
 SAMPLE = Path(webindex.__file__).with_name("sample") / "sample.warc.gz"
 SECONDS = 300
 
@@ -103,3 +109,27 @@ def test_webindex_loads_prints_its_report_and_refuses_a_mistake_in_a_sentence(
     # spark-submit prints what the program writes to standard error on standard output.
     assert "none.warc.gz" in wrong.stdout
     assert "Traceback" not in wrong.stderr + wrong.stdout
+
+
+def document_in(output: str) -> Any:
+    """The JSON in it, beside the progress, which spark-submit prints there as well."""
+    [document] = [line for line in output.splitlines() if line.startswith("{")]
+    return json.loads(document)
+
+
+def test_percola_checks_in_the_session_of_spark_submit_and_tells_errors_by_its_exit_code(
+    submit: Submit, repo: Path
+) -> None:
+    """Whatever master the command names, which does not even exist."""
+    options = ("--master", "local[2]", PERCOLA, "--repo", repo, "--json", "check")
+    done = submit(*options, "--master", "spark://nowhere:7077")
+    assert done.returncode == 0, done.stderr
+    assert document_in(done.stdout)["sound"] is True
+    with percola.open(repo) as opened:
+        opened.context.store.mutate(
+            [RowMutation("numbers", b"row", (), [Put(Kind.WRITE, b"n", 1, b"?")])]
+        )
+    done = submit(*options, "--spark")
+    assert done.returncode == 1
+    found = document_in(done.stdout)
+    assert "undecodable-write" in [one["rule"] for one in found["findings"]]

@@ -38,7 +38,7 @@ from percola.maintenance.check import Severity, check
 from percola.maintenance.copy import Copied, copy_store
 from percola.oracle.embedded import EmbeddedOracle
 from percola.paused import paused_observers
-from percola.store.base import Put, RowMutation
+from percola.store.base import ChangedRow, Put, RowMutation
 from percola.store.memory import MemoryStore
 from percola.store.walks import walk_kind
 
@@ -519,19 +519,102 @@ def test_a_copy_that_is_too_old_to_be_resumed_says_what_to_do(
         target.copy(repo)
 
 
+# --- With its history -------------------------------------------------------------------
+
+
+def listed(repo: Repository, after: int) -> list[ChangedRow]:
+    upto = repo.snapshot().start_ts
+    return list(repo.context.store.changes(docs.name, after, upto))
+
+
+@only_near("it reads at every timestamp")
+@pytest.mark.parametrize("seed", range(3))
+def test_a_copy_with_its_history_can_be_read_wherever_the_source_can(
+    repo: Repository, target: Target, small_ranges: None, seed: int
+) -> None:
+    """Beside writes, runs of observers, and garbage collection, which the copy holds back."""
+    rng = random.Random(seed)
+    write(repo, rng, 40)
+    work(repo)
+    repo.collect_garbage(retention=0)
+    floor = repo.context.store.safe_point()
+    write(repo, rng, 40)
+    work(repo)
+    write(repo, rng, 5)
+    kept: list[Repository] = []
+
+    def meanwhile(copied: Copied) -> None:
+        if not kept:
+            kept.append(frozen(repo))
+        write(repo, rng, 2)
+        repo.collect_garbage(retention=0)
+
+    done = target.copy(repo, history=True, progress=meanwhile)
+    copied, [judge] = target.repo(), kept
+    assert 0 < floor == copied.context.store.safe_point() < done.ts
+    for at in range(floor, done.ts + 1):
+        assert state(copied, at) == state(judge, at), at
+    with pytest.raises(SnapshotTooOldError):
+        copied.snapshot(floor - 1)
+    versions = [
+        [one.versions(text, row) for row in ROWS if one.snapshot().get(text, row) is not None]
+        for one in (copied, judge)
+    ]
+    assert max(map(len, versions[0])) > 1
+    assert versions[0] == versions[1]
+    assert errors(copied) == []
+    # The feed goes on where the source's was.
+    expected = [one for one in listed(judge, floor) if one.commit_ts <= done.ts]
+    assert [one for one in listed(copied, floor) if one.commit_ts < done.ts] == [
+        one for one in expected if one.commit_ts < done.ts
+    ]
+    with copied.transaction() as t:
+        t.set(body, "new", b"")
+    assert t.commit_ts is not None
+    assert t.commit_ts > done.ts
+    assert listed(copied, done.ts) == [ChangedRow(t.commit_ts, b"new", (b"body",))]
+    work(copied)
+    copied.collect_garbage(retention=0)
+    assert errors(copied) == []
+    assert state(copied, None) == state(copied, copied.snapshot().start_ts)
+
+
+def test_a_copy_is_finished_with_or_without_its_history_as_it_was_begun(
+    repo: Repository, target: Target, small_ranges: None
+) -> None:
+    write(repo, random.Random(5), 60)
+    with pytest.raises(StoppedError):
+        target.copy(repo, history=True, progress=stop_after(2))
+    with pytest.raises(UsageError, match="unfinished copy with the history"):
+        target.copy(repo)
+    assert target.copy(repo, history=True).resumed > 0
+
+
 def test_of_two_copies_into_one_target_one_ends(
     repo: Repository, target: Target, small_ranges: None
 ) -> None:
+    """What the other one has made is in use by then, and nothing of the first one gets into it."""
     write(repo, random.Random(9), 80)
-    done: list[Copied] = []
+    expected = state(repo)
+    left: list[set[Any]] = []
 
     def another(copied: Copied) -> None:
-        if not done:
-            done.append(target.copy(repo))
+        if left:
+            return
+        target.copy(repo)
+        found = target.repo()
+        assert state(found) == expected
+        with found.transaction() as t:
+            for table, row, column in expected:
+                t.delete(found.table(table).resolve(column), row)
+        work(found)
+        found.collect_garbage(retention=0)
+        left.append(set(walk_kind(target.store, Kind.WRITE, docs.name)))
+        assert not any(cell.column == text.key for cell, _, _ in left[0])
 
     with pytest.raises(UsageError, match="Another process copies to the same target"):
         target.copy(repo, progress=another)
-    assert state(target.repo()) == state(repo)
+    assert set(walk_kind(target.store, Kind.WRITE, docs.name)) == left[0]
 
 
 # --- Refused ----------------------------------------------------------------------------

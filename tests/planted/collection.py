@@ -46,8 +46,8 @@ PLANTED = [
         "collector-begins-anew",
         "A collector does not go on where the last one was stopped, and may never get further.",
         file="src/percola/gc/collector.py",
-        old="        for table, start, end in _round(list(observed), *position):",
-        new='        for table, start, end in _round(list(observed), "", b""):',
+        old="turned(walk.unfinished() or Unfinished({}), tables)",
+        new="turned(Unfinished({}), tables)",
         tests=[
             GC + "test_a_collector_that_is_stopped_is_followed_by_one_that_goes_on_where_it_was",
             GC + "test_collectors_that_are_all_stopped_after_one_look_get_everywhere_together",
@@ -57,8 +57,8 @@ PLANTED = [
         "stopped-walk-counts-as-complete",
         "A collector that is stopped says that it has been everywhere at this safe point.",
         file="src/percola/gc/collector.py",
-        old="self._save_cursor(0, table, row)\n                    return",
-        new="self._save_cursor(collected.safe_point, table, row)\n                    return",
+        old="                if stopped():\n                    return\n        done = Put",
+        new="                if stopped():\n                    break\n        done = Put",
         tests=[
             GC + "test_a_collector_that_is_stopped_is_followed_by_one_that_goes_on_where_it_was"
         ],

@@ -134,7 +134,7 @@ PLANTED = [
         "copy-forgets-pauses",
         "An observer that is paused runs in a copy of the repository.",
         file="src/percola/maintenance/copy.py",
-        old="    copy_paused(source.context.store, store)\n",
+        old="    copy_paused(context.store, store)\n",
         new="",
         tests=[_COPIES + "test_paused_observers_are_paused_in_the_copy_and_lose_nothing"],
     ),

@@ -38,6 +38,7 @@ LAYERS: Final = {
         ("catalog",),
         ("paused",),
         ("transactions",),
+        ("ranges",),
         ("gc",),
         ("connect",),
         ("repository",),

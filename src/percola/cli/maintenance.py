@@ -1,4 +1,4 @@
-"""`check`, `backup`, `restore` and `gc`: integrity checks, backups, garbage collection."""
+"""`check`, `copy`, `backup`, `restore` and `gc`: long work on a whole repository."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +29,20 @@ from rich.text import Text
 from percola import inspection
 from percola.cli import arguments, display
 from percola.cli import json_output as documents
-from percola.cli.session import Session, common
+from percola.cli.session import Session, at_option, common
+from percola.cli.spark import runner_of, spark_options
 from percola.errors import ConflictingOptionsError, PercolaError
 from percola.gc.collector import Collected
-from percola.maintenance.backup import Backup
+from percola.maintenance.backup import Backup, backup_network, is_network, restore_network
 from percola.maintenance.backup import backup as make_backup
 from percola.maintenance.backup import restore as restore_backup
 from percola.maintenance.check import Counts, Finding, Severity
 from percola.maintenance.check import check as walk
+from percola.maintenance.copy import Copied, copy_repository
 from percola.maintenance.row_rules import Columns
+from percola.ranges import HERE, Runner
 from percola.repository import Repository
+from percola.store.lmdb.environment import DURABILITIES
 
 _PICTURES = 5
 """How many damaged cells are drawn in the form of figure 4, below their findings."""
@@ -54,9 +59,10 @@ _PICTURES = 5
     show_default=True,
     help="Show so many findings; all are counted.",
 )
+@spark_options
 @common
 @click.pass_obj
-def check(session: Session, limit: int) -> None:
+def check(session: Session, limit: int, master: str | None) -> None:
     """Check the repository for integrity errors.
 
     Scans the whole repository and changes nothing; programs and workers may run meanwhile. Exit
@@ -65,8 +71,8 @@ def check(session: Session, limit: int) -> None:
     counts = Counts()
     found: list[Finding] = []
     with session.open() as repo:
-        with _check_bar(repo) as progress:
-            for finding in walk(repo, counts=counts, progress=progress):
+        with _checking(repo, master) as (runner, progress):
+            for finding in walk(repo, counts=counts, progress=progress, runner=runner, most=limit):
                 if len(found) < limit:
                     found.append(finding)
         if session.json:
@@ -81,6 +87,22 @@ def check(session: Session, limit: int) -> None:
             _print_check(repo, counts, found)
     if counts.errors:
         click.get_current_context().exit(1)
+
+
+@contextlib.contextmanager
+def _checking(
+    repo: Repository, master: str | None
+) -> Iterator[tuple[Runner, Callable[[Counts], None]]]:
+    """Who checks, and what shows its progress."""
+    if master is None:
+        with _check_bar(repo) as progress:
+            yield HERE, progress
+        return
+    with (
+        display.progress_line("Checking") as line,
+        runner_of(repo, master, "check", line) as runner,
+    ):
+        yield runner, lambda counts: None
 
 
 @contextlib.contextmanager
@@ -179,21 +201,99 @@ def _draw(repo: Repository, columns: Columns, finding: Finding) -> bool:
     return bool(versions)
 
 
+# --- copy -------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("target")
+@at_option
+@click.option(
+    "--durability",
+    type=click.Choice(DURABILITIES),
+    help="Of a folder: whether its commits wait for the disk.  [default: full]",
+)
+@click.option(
+    "--history",
+    is_flag=True,
+    help="With the older versions, as far back as the repository can be read, and the feeds.",
+)
+@spark_options
+@common
+@click.pass_obj
+def copy(
+    session: Session,
+    target: str,
+    at: int | datetime | None,
+    durability: str | None,
+    history: bool,
+    master: str | None,
+) -> None:
+    """Copy the repository to an empty TARGET.
+
+    TARGET is a new folder, or the address of a network store whose oracle is running. The copy is
+    the repository at one timestamp, with the pending work of observers; programs and workers may go
+    on using the repository meanwhile. The target can be opened once the copy is complete. If it is
+    interrupted, the same command resumes it.
+    """
+    began = time.monotonic()
+    with (
+        session.open() as repo,
+        display.progress_line("Copying") as line,
+        runner_of(repo, master, "copy", line, target=target) as runner,
+    ):
+
+        def show(copied: Copied) -> None:
+            rows = display.count(copied.rows, "row")
+            line(f"Copying {copied.table} as of {copied.ts}: {rows}")
+
+        done = copy_repository(
+            repo,
+            target,
+            at=at,
+            durability=durability,
+            history=history,
+            progress=show,
+            runner=runner,
+        )
+    seconds = time.monotonic() - began
+    rows = done.rows - done.resumed
+    document = {"repository": session.where(), "target": target, **dataclasses.asdict(done)}
+    del document["table"]
+    resumed = f", resumed after {done.resumed:,}" if done.resumed else ""
+    session.show(
+        document | {"seconds": round(seconds, 3)},
+        f"Copied {session.where()} to {target} as of timestamp {done.ts}: "
+        f"{display.count(done.rows, 'row')}{resumed}, {rows / max(seconds, 0.001):,.0f} a second.",
+    )
+
+
 # --- backup and restore -----------------------------------------------------------------
 
 
 @click.command()
 @click.argument("file")
+@spark_options
 @common
 @click.pass_obj
-def backup(session: Session, file: str) -> None:
+def backup(session: Session, file: str, master: str | None) -> None:
     """Write a backup to FILE, or to stdout (-).
 
     The backup is a consistent snapshot; programs and workers may run meanwhile. An existing file is
-    not overwritten.
+    not overwritten. A repository on a network store is copied to a folder beside FILE first, which
+    takes a local Spark master.
     """
+    network = is_network(session.where())
+    _refuse(network, file, master)
     with session.open() as repo:
-        if file == "-":
+        if network:
+            with (
+                display.progress_line("Copying") as line,
+                runner_of(repo, master, "backup", line, target=file) as runner,
+            ):
+                made = backup_network(
+                    repo, Path(file).expanduser(), runner=runner, copying=_on(line)
+                )
+        elif file == "-":
             if sys.stdout.isatty():
                 raise ConflictingOptionsError(
                     "A backup is not text for a terminal: name a file, or put - before a pipe."
@@ -213,24 +313,59 @@ def backup(session: Session, file: str) -> None:
 
 @click.command()
 @click.argument("file")
+@spark_options
 @common
 @click.pass_obj
-def restore(session: Session, file: str) -> None:
+def restore(session: Session, file: str, master: str | None) -> None:
     """Create a repository from a backup.
 
-    FILE is the backup, - is stdin. --repo names the folder, which must be empty or not exist yet.
+    FILE is the backup, - is stdin. --repo names the folder, which must be empty or not exist yet,
+    or an empty network store whose oracle is running. For the latter the backup is restored to a
+    folder beside FILE first.
     """
+    network = is_network(session.where())
+    _refuse(network, file, master)
     address = session.where().removeprefix("lmdb:")
-    source: Any = sys.stdin.buffer if file == "-" else Path(file).expanduser()
-    with _bytes_bar("Restoring") as progress:
-        made = restore_backup(source, address, progress=progress)
+    if network:
+        with display.progress_line("Restoring") as line:
+            made = restore_network(
+                Path(file).expanduser(),
+                address,
+                runner=lambda repo: runner_of(repo, master, "restore", line),
+                copying=_on(line),
+            )
+        size = ""
+    else:
+        source: Any = sys.stdin.buffer if file == "-" else Path(file).expanduser()
+        with _bytes_bar("Restoring") as progress:
+            made = restore_backup(source, address, progress=progress)
+        size = filesize.decimal(
+            sum(p.stat().st_size for p in Path(address).expanduser().rglob("*"))
+        )
+        size = f" ({size}, durability {made.durability})"
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(made.made_ms / 1000))
-    size = filesize.decimal(sum(p.stat().st_size for p in Path(address).expanduser().rglob("*")))
     sentence = (
-        f"Restored {address} ({size}, durability {made.durability}) as it was at timestamp "
-        f"{made.timestamp}, from a backup of {at}."
+        f"Restored {address}{size} as it was at timestamp {made.timestamp}, from a backup of {at}."
     )
     _tell(session, made, {}, sentence)
+
+
+def _refuse(network: bool, file: str, master: str | None) -> None:
+    """Refuse what does not go together."""
+    if network and file == "-":
+        raise ConflictingOptionsError(
+            "The backup of a network store is a file, with a folder beside it while it is made or "
+            "restored: name a file instead of -."
+        )
+    if not network and master is not None:
+        raise ConflictingOptionsError(
+            "The backup of a folder is its file, which is copied in one piece: leave out --spark."
+        )
+
+
+def _on(line: Callable[[str], None]) -> Callable[[Copied], None]:
+    """Shows how far a copy is."""
+    return lambda copied: line(f"Copying {copied.table}: {display.count(copied.rows, 'row')}")
 
 
 @contextlib.contextmanager
@@ -280,9 +415,10 @@ def _bytes_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     metavar="DURATION",
     help="Keep what was superseded for so long (30s, 15m, 24h, 7d, 0).",
 )
+@spark_options
 @common
 @click.pass_obj
-def gc(session: Session, retention: str) -> None:
+def gc(session: Session, retention: str, master: str | None) -> None:
     """Remove versions that can no longer be read.
 
     Versions that a live process still reads are kept. Workers collect garbage automatically; this
@@ -290,17 +426,18 @@ def gc(session: Session, retention: str) -> None:
     """
     seconds = arguments.parse_duration(retention)
     with session.open() as repo:
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-        out = display.console(stderr=True)
-        with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bar:
-            task = bar.add_task("Collecting garbage", total=None)
+        first = "Collecting garbage"
+        with (
+            display.progress_line(first) as line,
+            runner_of(repo, master, "gc", line) as runner,
+        ):
             collected = repo.collect_garbage(
                 retention=seconds,
-                progress=lambda so_far: bar.update(
-                    task,
-                    description=f"Collecting garbage: {display.count(so_far.cells, 'cell')}, "
-                    f"{sum(so_far.removed.values()):,} entries removed",
+                progress=lambda so_far: line(
+                    f"{first}: {display.count(so_far.cells, 'cell')}, "
+                    f"{sum(so_far.removed.values()):,} entries removed"
                 ),
+                runner=runner,
             )
     session.show(dataclasses.asdict(collected), _collected_sentence(collected))
 

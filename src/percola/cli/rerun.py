@@ -6,7 +6,7 @@ lists, pauses and resumes observers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ import click
 
 from percola.cli import arguments, display
 from percola.cli.session import ListByDefault, Session, common
+from percola.cli.spark import runner_of, spark_options
 from percola.errors import UsageError
 from percola.inspection import processes
 from percola.observers import loading as targets
@@ -37,10 +38,16 @@ from percola.repository import Repository
     help="Rows per second at most.",
 )
 @click.option("--restart", is_flag=True, help="Begin at the first row even if one was interrupted.")
+@spark_options
 @common
 @click.pass_obj
 def rerun(
-    session: Session, observer: str, prefixes: tuple[str, ...], rate: float, restart: bool
+    session: Session,
+    observer: str,
+    prefixes: tuple[str, ...],
+    rate: float,
+    restart: bool,
+    master: str | None,
 ) -> None:
     """Run an observer over rows that are there.
 
@@ -53,9 +60,20 @@ def rerun(
     with _opened(session, observer) as (repo, name, columns):
         table = columns[0].table
         rows = [arguments.parse_row(table, one) for one in prefixes]
-        with display_progress(name) as progress:
+        first = f"Marking for {name}"
+        with (
+            display.progress_line(first) as line,
+            runner_of(repo, master, "rerun", line) as runner,
+        ):
             done = rerun_named(
-                repo, name, columns, prefixes=rows, rate=rate, restart=restart, progress=progress
+                repo,
+                name,
+                columns,
+                prefixes=rows,
+                rate=rate,
+                restart=restart,
+                progress=lambda so_far: line(f"{first}: {display.count(so_far.rows, 'row')}"),
+                runner=runner,
             )
     session.show(document(done), sentence(done))
 
@@ -70,19 +88,6 @@ def sentence(done: Rerun) -> str:
     resumed = f", resumed after {done.resumed:,}" if done.resumed else ""
     marked = display.count(done.rows, "row")
     return f"Marked {marked} dirty{resumed}: workers run {done.observer} on them."
-
-
-@contextmanager
-def display_progress(name: str) -> Iterator[Callable[[Rerun], None]]:
-    """A function for `rerun` that shows its progress on standard error."""
-    with display.progress_line(f"Marking for {name}") as line:
-
-        def show(so_far: Rerun) -> None:
-            at = display.printable(so_far.position.decode("utf-8", "backslashreplace"))
-            rows = display.count(so_far.rows, "row")
-            line(f"Marking for {name}: {rows}, up to {at or 'the end'}")
-
-        yield show
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from percola.cli.session import CommandLine, Session, common
 _COMMANDS: Final = {
     "backup": ("maintenance:backup", "Write a backup to FILE, or to stdout (-)."),
     "check": ("maintenance:check", "Check the repository for integrity errors."),
-    "copy": ("copy:copy", "Copy the repository to an empty TARGET."),
+    "copy": ("maintenance:copy", "Copy the repository to an empty TARGET."),
     "delete": ("cells:delete", "Delete a cell; its older versions stay readable."),
     "dev-cluster": (
         "dev_cluster:dev_cluster",

@@ -10,8 +10,13 @@ collector raises it, and then removes what no reader at or above it can see:
                waited for: the safe point stays below it
     raise      durably; from here on reads below the safe point fail with SnapshotTooOldError, and
                so does a transaction that began below it and has not yet locked all its cells
-    forget     the entries of the feeds up to it (`percola.feed`)
+    forget     the entries of the feeds up to it (`percola.feed`); where a feed is stored in the
+               changed rows, range by range
     walk       row by row: keep each cell's newest version at or below the safe point
+
+The steps that read whole tables, resolve and walk, are work on ranges of rows (`percola.ranges`),
+in this process or by tasks of Spark. The safe point is chosen and raised in between, by the driver
+alone.
 
 Why that is safe:
 
@@ -28,17 +33,20 @@ Why that is safe:
   (`Store.latest_arrival`; 0 on an embedded store). No two clocks are compared for that. For
   the retention they are, but one clock that is ahead makes nothing older (`percola.gc.time_log`).
 
-Every step can be repeated, interrupted and run by several collectors at once. A cycle keeps a
-cursor in the system table and walks the tables from there, so a collector that is killed again and
-again still reaches every row.
+Every step can be repeated, interrupted and run by several collectors at once. A cycle keeps its
+positions in the system table, and the next one begins with what it has left, so a collector that is
+killed again and again still reaches every row:
+
+    @percola["gc/walk"]           the walk that is under way, or was given up: see `percola.ranges`
+    @percola["gc/walk"].@done     1 → the safe point of the last walk that came to its end
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import json
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,17 +56,29 @@ from percola.errors import ConflictingOptionsError
 from percola.gc.retention_holds import RETENTION, holds
 from percola.gc.rules import garbage_of_row
 from percola.gc.time_log import TimeLog
-from percola.store.base import Condition, Delete, Put, RowMutation
+from percola.ranges import (
+    HERE,
+    Counts,
+    Cursor,
+    Runner,
+    TableRange,
+    Unfinished,
+    Walk,
+    turned,
+    whole,
+)
+from percola.store.base import Condition, Delete, Put, RowMutation, Store
 from percola.store.walks import scan_writes, walk_kind
 from percola.transactions.context import TransactionContext
 
-_CURSOR: Final = Cell(SYSTEM_TABLE, b"gc", b"@cursor")
-_CURSOR_TS: Final = 1
+_WALK: Final = b"gc/walk"
+_DONE: Final = Cell(SYSTEM_TABLE, _WALK, b"@done")
+_DONE_TS: Final = 1
+_TURN: Final = Cell(SYSTEM_TABLE, b"gc", b"")
+"""Its advisory lock is that of collecting."""
 _RECORDS: Final = 1_000
 _CHANGES: Final = 10_000
 """The most changes of one row in one mutation: stores limit that, Bigtable to 100,000."""
-
-_SAVED_EVERY: Final = 1.0
 
 
 @dataclass(slots=True)
@@ -105,12 +125,18 @@ class GarbageCollector:
             computed from a log of times and timestamps that collections write, so the first cycle
             with a new retention may keep more.
         share: the fraction of the time in which it works, above 0 and up to 1.
+        runner: who works on the tables: this process, or Spark (`percola.spark.OnSpark`).
 
     Raises ConflictingOptionsError for an invalid retention or share.
     """
 
     def __init__(
-        self, context: TransactionContext, *, retention: float = RETENTION, share: float = 1.0
+        self,
+        context: TransactionContext,
+        *,
+        retention: float = RETENTION,
+        share: float = 1.0,
+        runner: Runner = HERE,
     ) -> None:
         if not retention >= 0:
             raise ConflictingOptionsError(
@@ -121,6 +147,7 @@ class GarbageCollector:
         self._context = context
         self._store = context.store
         self._share = share
+        self._runner = runner
         self._time_log = TimeLog(self._store, context.clock, retention) if retention else None
         # Safe points, and the times at which this collector first saw them.
         self._watched: list[tuple[int, float]] = []
@@ -146,15 +173,22 @@ class GarbageCollector:
             self._store.raise_safe_point(chosen)
         safe_point = collected.safe_point = self._store.safe_point()
         settled = self._settled(safe_point)
-        done, position = self._load_cursor()
-        if done >= safe_point:
+        if self._done() >= safe_point:
             collected.complete = True
             return collected
         observed: dict[str, set[bytes]] = {table: set() for table in tables}
         for (name, column), is_observed in columns_of(schema).items():
             if is_observed:
                 observed[name].add(column)
-        self._walk(observed, position, settled, collected, stopped, progress)
+        self._forget(tables, collected, stopped, progress)
+        work = _CollectRange(
+            Walk(self._store, self._context.clock, _WALK),
+            safe_point,
+            observed,
+            settled,
+            self._share,
+        )
+        self._walk(work, tables, collected, stopped, progress)
         return collected
 
     def _settled(self, safe_point: int) -> int:
@@ -170,12 +204,12 @@ class GarbageCollector:
     def turn(self) -> Iterator[bool]:
         """Take the advisory lock for collecting, to avoid duplicate work; yields success."""
         coordination = self._context.coordination
-        mine = coordination.try_lock(_CURSOR.table, _CURSOR.row)
+        mine = coordination.try_lock(_TURN.table, _TURN.row)
         try:
             yield mine
         finally:
             if mine:
-                coordination.unlock(_CURSOR.table, _CURSOR.row)
+                coordination.unlock(_TURN.table, _TURN.row)
 
     # --- Which timestamp ----------------------------------------------------------------
 
@@ -188,17 +222,18 @@ class GarbageCollector:
         for hold in holds(self._store, self._context.clock)[:1]:
             if hold.ts < chosen:
                 chosen, why = hold.ts, f"{hold.name!r} holds {hold.ts} back"
-        for table in tables:
-            for cell, start_ts, raw in walk_kind(self._store, Kind.LOCK, table):
-                if start_ts < chosen and not self._resolved(cell, start_ts, raw, collected):
-                    why = f"the transaction that started at {start_ts} is still committing"
-                    chosen = start_ts
+        ranges = self._runner.cut(self._store, whole(tables))
+        found: dict[int, _Locks] = {}
+        for number, locks in self._runner.run(
+            self._context, ranges, _ResolveRange(chosen), title="Resolving locks"
+        ):
+            found[number] = locks
+        collected.locks += sum(locks.resolved for locks in found.values())
+        left = [locks.oldest for locks in found.values() if locks.oldest is not None]
+        if left:
+            chosen = min(left)
+            why = f"the transaction that started at {chosen} is still committing"
         return chosen, why
-
-    def _resolved(self, cell: Cell, start_ts: int, raw: bytes, collected: Collected) -> bool:
-        resolved = self._context.resolver.try_resolve(cell, start_ts, raw)
-        collected.locks += resolved
-        return resolved
 
     def _retained(self, latest: int) -> tuple[int, str]:
         """The newest timestamp older than the retention, and why it is not newer."""
@@ -206,99 +241,169 @@ class GarbageCollector:
 
     # --- The walk -----------------------------------------------------------------------
 
-    def _walk(
+    def _forget(
         self,
-        observed: dict[str, set[bytes]],
-        position: tuple[str, bytes],
-        settled: int,
+        tables: list[str],
         collected: Collected,
         stopped: Callable[[], bool],
         progress: Callable[[Collected], None],
     ) -> None:
-        """Walk all tables once, from `position`, saving the cursor on the way."""
-        clock = self._context.clock
-        for table in observed:
+        if self._store.has_feed_in_rows:
+            return  # Who collects a range forgets its changes.
+        for table in tables:
             while gone := self._store.forget_changes(table, collected.safe_point):
                 collected.changes += gone
                 progress(collected)
                 if stopped():
                     return
-        saved = began = clock.monotonic()
-        for table, start, end in _round(list(observed), *position):
-            row: bytes | None = start
-            while row is not None:
-                if stopped():
-                    self._save_cursor(0, table, row)
-                    return
-                cells, row = scan_writes(self._store, table, row, end, _RECORDS)
-                self._remove(cells, observed[table], settled, collected)
+
+    def _walk(
+        self,
+        work: _CollectRange,
+        tables: list[str],
+        collected: Collected,
+        stopped: Callable[[], bool],
+        progress: Callable[[Collected], None],
+    ) -> None:
+        """Walk all tables once, beginning with what the last walk has left."""
+        if stopped():
+            return
+        walk = work.walk
+        ranges = self._runner.cut(self._store, turned(walk.unfinished() or Unfinished({}), tables))
+        # Another collector may have begun at the same moment: then its positions are the ones that
+        # are stored, and this one collects without any.
+        walk.begin({}, ranges)
+        parts: dict[int, Counts] = {}
+        running = self._runner.run(self._context, ranges, work, title="Collecting garbage")
+        with contextlib.closing(running):
+            for number, counts in running:
+                parts[number] = counts
+                for name, count in sum(parts.values(), Counter()).items():
+                    setattr(collected, name, count)
                 progress(collected)
-                now = clock.monotonic()
-                if row is not None and now - saved >= _SAVED_EVERY:
-                    self._save_cursor(0, table, row)
-                    saved = now
-                if self._share < 1:
-                    clock.sleep((now - began) * (1 - self._share) / self._share)
-                began = clock.monotonic()
-        self._save_cursor(collected.safe_point, "", b"")
+                if stopped():
+                    return
+        done = Put(Kind.DATA, _DONE.column, _DONE_TS, b"%d" % work.safe_point)
+        if not walk.end(done):
+            self._store.mutate([RowMutation(_DONE.table, _DONE.row, (), [done])])
         collected.complete = True
 
+    def _done(self) -> int:
+        """The safe point of the last walk that came to its end; 0 if there was none."""
+        found = self._store.entries(_DONE, Kind.DATA, _DONE_TS, _DONE_TS)
+        return int(found[0][1]) if found else 0
+
+
+# --- Work on a range ----------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Locks:
+    """How many locks of a range were resolved, and the oldest start_ts of those that were not."""
+
+    resolved: int = 0
+    oldest: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _ResolveRange:
+    """Resolves the locks of transactions that began before a timestamp, if they have ended."""
+
+    chosen: int
+
+    def __call__(
+        self, context: TransactionContext, number: int, one: TableRange
+    ) -> Generator[_Locks]:
+        locks = _Locks()
+        oldest = self.chosen
+        for cell, start_ts, raw in walk_kind(context.store, Kind.LOCK, *one):
+            if start_ts >= oldest:
+                continue
+            if context.resolver.try_resolve(cell, start_ts, raw):
+                locks.resolved += 1
+            else:
+                locks.oldest = oldest = start_ts
+        yield locks
+
+
+@dataclass(frozen=True, slots=True)
+class _CollectRange:
+    """Removes the garbage of a range, from the position that is stored of it.
+
+    Before that the entries of the feed, where they are stored in the rows.
+    """
+
+    walk: Walk
+    safe_point: int
+    observed: Mapping[str, Set[bytes]]
+    settled: int
+    share: float
+
+    def __call__(
+        self, context: TransactionContext, number: int, one: TableRange
+    ) -> Generator[Counts]:
+        store, clock = context.store, context.clock
+        cursor = Cursor(self.walk.on(store, clock), number, one)
+        try:
+            position = cursor.following
+            while position is not None and store.has_feed_in_rows:
+                gone = store.forget_changes(one.table, self.safe_point, start=position, end=one.end)
+                if not gone:
+                    break
+                cursor.counts["changes"] += gone
+                yield cursor.counts
+            while cursor.following is not None:
+                began = clock.monotonic()
+                cells, row = scan_writes(store, one.table, cursor.following, one.end, _RECORDS)
+                self._remove(store, cells, cursor.counts)
+                cursor.move(row)
+                if self.share < 1:
+                    clock.sleep((clock.monotonic() - began) * (1 - self.share) / self.share)
+                yield cursor.counts
+        except GeneratorExit:
+            cursor.save()
+            raise
+        yield cursor.counts
+
     def _remove(
-        self,
-        cells: list[tuple[Cell, list[tuple[int, bytes]]]],
-        observed: set[bytes],
-        settled: int,
-        collected: Collected,
+        self, store: Store, cells: list[tuple[Cell, list[tuple[int, bytes]]]], counts: Counts
     ) -> None:
         mutations = []
         for (table, row), group in itertools.groupby(cells, key=lambda one: one[0][:2]):
             columns = [(cell.column, records) for cell, records in group]
-            collected.cells += len(columns)
-            garbage = garbage_of_row(columns, collected.safe_point, observed, settled=settled)
+            counts["cells"] += len(columns)
+            garbage = garbage_of_row(
+                columns, self.safe_point, self.observed[table], settled=self.settled
+            )
             if garbage.changes:
                 *before, last = _parts(garbage.changes)
                 for part in before:  # One call each: mutations of one call have no order.
-                    self._store.mutate([RowMutation(table, row, (), part)])
+                    store.mutate([RowMutation(table, row, (), part)])
                 mutations.append(RowMutation(table, row, (), last))
-            if garbage.vanishing and self._is_answered(table, row, garbage.vanishing):
+            if garbage.vanishing and _is_answered(store, table, row, garbage.vanishing):
                 # A change since that check puts a notify entry, and then the delete stays.
                 conditions = [
                     Condition(False, Kind.NOTIFY, column, 0, MAX_TS) for column in garbage.vanishing
                 ]
                 mutations.append(RowMutation(table, row, conditions, garbage.vanishing_changes))
-                collected.deleted += len(garbage.vanishing)
+                counts["deleted"] += len(garbage.vanishing)
                 gone = {change.column for change in garbage.vanishing_changes}
-                collected.acknowledgments += len(gone - set(garbage.vanishing))
-            collected.versions += garbage.versions
-            collected.deleted += garbage.deleted
-            collected.records += garbage.records
-            collected.acknowledgments += garbage.acknowledgments
+                counts["acknowledgments"] += len(gone - set(garbage.vanishing))
+            counts["versions"] += garbage.versions
+            counts["deleted"] += garbage.deleted
+            counts["records"] += garbage.records
+            counts["acknowledgments"] += garbage.acknowledgments
         if mutations:
-            self._store.mutate(mutations)
+            store.mutate(mutations)
 
-    def _is_answered(self, table: str, row: bytes, columns: list[bytes]) -> bool:
-        """Whether no change of these columns is unanswered, and none in the row dead-lettered."""
-        # The notify entries first: dead-lettering replaces one by a `failed` entry in one mutation.
-        store = self._store
-        for column in columns:
-            if store.entries(Cell(table, row, column), Kind.NOTIFY, 0, MAX_TS):
-                return False
-        return not store.scan_kind(Kind.FAILED, table, row, row + b"\0", 1)[0]
 
-    # --- The cursor ---------------------------------------------------------------------
-
-    def _load_cursor(self) -> tuple[int, tuple[str, bytes]]:
-        """The safe point of the last cycle (0 if it is incomplete), and where to resume."""
-        found = self._store.entries(_CURSOR, Kind.DATA, _CURSOR_TS, _CURSOR_TS)
-        if not found:
-            return 0, ("", b"")
-        cursor = json.loads(found[0][1])
-        return cursor["done"], (cursor["table"], bytes.fromhex(cursor["row"]))
-
-    def _save_cursor(self, done: int, table: str, row: bytes) -> None:
-        text = json.dumps({"done": done, "table": table, "row": row.hex()}).encode()
-        put = Put(Kind.DATA, _CURSOR.column, _CURSOR_TS, text)
-        self._store.mutate([RowMutation(_CURSOR.table, _CURSOR.row, (), [put])])
+def _is_answered(store: Store, table: str, row: bytes, columns: list[bytes]) -> bool:
+    """Whether no change of these columns is unanswered, and none in the row dead-lettered."""
+    # The notify entries first: dead-lettering replaces one by a `failed` entry in one mutation.
+    for column in columns:
+        if store.entries(Cell(table, row, column), Kind.NOTIFY, 0, MAX_TS):
+            return False
+    return not store.scan_kind(Kind.FAILED, table, row, row + b"\0", 1)[0]
 
 
 def _parts(changes: list[Put | Delete]) -> Iterator[list[Put | Delete]]:
@@ -315,14 +420,3 @@ def _parts(changes: list[Put | Delete]) -> Iterator[list[Put | Delete]]:
     ordered = changes[::-1]
     ordered.sort(key=lambda one: acknowledged_column(one.column) is not None)
     yield from (ordered[at : at + _CHANGES] for at in range(0, len(ordered), _CHANGES))
-
-
-def _round(tables: list[str], table: str, row: bytes) -> Iterator[tuple[str, bytes, bytes]]:
-    """All tables as (table, start, end), from a row of one table round to just before it."""
-    if not row or table not in tables:
-        yield from ((one, b"", b"") for one in tables)
-        return
-    at = tables.index(table)
-    yield table, row, b""
-    yield from ((one, b"", b"") for one in tables[at + 1 :] + tables[:at])
-    yield table, b"", row

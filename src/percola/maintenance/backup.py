@@ -12,6 +12,12 @@ a restored repository is one whose processes have all just been killed. Readers 
 roll its transaction forward or back, workers run the pending observers, and new timestamps are
 above all those in the backup.
 
+A network store has no file to copy. Its repository is copied into a folder beside the backup, at
+one timestamp (`percola.maintenance.copy`, by this process or by Spark), and that folder is backed
+up; to restore, the backup is restored to a folder beside it, which is copied to the store. The
+folders (`….copying`, `….restored`) are removed in the end. A process that was killed leaves them,
+and the next one goes on with them.
+
 Backups and restored repositories are never visible in part: both are written under a temporary name
 (`….partial-…`, `….restoring-…`: all that a killed process leaves), synced to disk, and renamed.
 """
@@ -28,10 +34,13 @@ import shutil
 import stat
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
+from percola import repository as repositories
+from percola.connect.address import network_address
 from percola.connect.local import FORMAT, sync_folder
 from percola.errors import (
     ConflictingOptionsError,
@@ -41,7 +50,9 @@ from percola.errors import (
     StoreError,
     StoreFullError,
 )
+from percola.maintenance.copy import Copied, copy_repository
 from percola.platform.files import PRIVATE_FOLDER, is_full, make_folder, restrict
+from percola.ranges import HERE, Runner
 from percola.repository import Repository
 from percola.store.lmdb.copy import CHUNK_BYTES, SnapshotCopy
 from percola.store.lmdb.environment import DURABILITIES
@@ -160,6 +171,46 @@ def backup(
     return made
 
 
+def backup_network(
+    repo: Repository,
+    target: str | os.PathLike[str],
+    *,
+    runner: Runner = HERE,
+    copying: Callable[[Copied], object] = lambda copied: None,
+    progress: Progress = _nothing,
+) -> Backup:
+    """Write a backup of a repository on a network store; others may go on writing.
+
+    It is copied into a folder beside the file first, which takes as much space as the file. If an
+    earlier call was interrupted, this one goes on, at the same timestamp.
+
+    Args:
+        runner: who copies: this process, or tasks of Spark on this machine, as the folder is here.
+        copying, progress: called while it is copied, and while the file is written.
+
+    Raises what `percola.maintenance.copy.copy_repository` and `backup` raise.
+    """
+    path = Path(target)
+    if os.path.lexists(path):
+        raise _taken(path)
+    folder = path.with_name(f"{path.name}.copying")
+    if not _is_whole(folder):
+        copy_repository(repo, os.fspath(folder), runner=runner, progress=copying)
+    with repositories.open(folder, create=False) as copied:
+        made = backup(copied, path, progress=progress)
+    shutil.rmtree(folder, ignore_errors=True)
+    return made
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether an earlier call has copied everything, and was interrupted later."""
+    try:
+        with repositories.open(folder, create=False) as copied:
+            return bool(list(copied.schema))
+    except NotARepositoryError:
+        return False
+
+
 def _write(made: Backup, copy: SnapshotCopy, out: Any, progress: Progress) -> None:
     digest = hashlib.sha256()
     done = 0
@@ -183,11 +234,8 @@ def _write(made: Backup, copy: SnapshotCopy, out: Any, progress: Progress) -> No
 @contextlib.contextmanager
 def _new_file(path: Path) -> Iterator[IO[bytes]]:
     """A file that is renamed to `path` once complete and on disk, and removed on any error."""
-    taken = ConflictingOptionsError(
-        f"{path} is there already, and a backup overwrites nothing: name another file."
-    )
     if os.path.lexists(path):
-        raise taken
+        raise _taken(path)
     temporary = path.with_name(f"{path.name}.partial-{secrets.token_hex(4)}")
     with _refusing(f"No backup can be written to {path}"):
         file = open(temporary, "xb")  # noqa: SIM115
@@ -201,13 +249,19 @@ def _new_file(path: Path) -> Iterator[IO[bytes]]:
                 # Unlike a rename, a link does not replace a file created there meanwhile.
                 os.link(temporary, path)
             except FileExistsError:
-                raise taken from None
+                raise _taken(path) from None
             except OSError:
                 temporary.rename(path)  # A file system without links.
             sync_folder(path.parent)
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
+
+
+def _taken(path: Path) -> ConflictingOptionsError:
+    return ConflictingOptionsError(
+        f"{path} is there already, and a backup overwrites nothing: name another file."
+    )
 
 
 # --- Restoring one ----------------------------------------------------------------------
@@ -254,6 +308,45 @@ def restore(
             temporary.rename(target)
             sync_folder(target.parent)
     return found
+
+
+def restore_network(
+    source: str | os.PathLike[str],
+    address: str,
+    *,
+    runner: Callable[[Repository], AbstractContextManager[Runner]] = lambda repo: (
+        contextlib.nullcontext(HERE)
+    ),
+    copying: Callable[[Copied], object] = lambda copied: None,
+    progress: Progress = _nothing,
+) -> Backup:
+    """Create a repository on an empty network store from the file of a backup.
+
+    Its oracle has to be running. The backup is restored to a folder beside it first. If an earlier
+    call was interrupted, this one goes on.
+
+    Args:
+        runner: given that folder's repository, who copies it to the store.
+        copying, progress: called while it is copied, and while the folder is written.
+
+    Raises what `restore` and `percola.maintenance.copy.copy_repository` raise.
+    """
+    path = Path(source)
+    folder = path.with_name(f"{path.name}.restored")
+    if folder.is_dir():
+        with _refusing(f"The backup {path} cannot be read"), open(path, "rb") as stream:
+            made, _ = read_header(stream)
+    else:
+        made = restore(path, folder, progress=progress)
+    with repositories.open(folder, create=False) as restored, runner(restored) as who:
+        copy_repository(restored, address, runner=who, progress=copying)
+    shutil.rmtree(folder, ignore_errors=True)
+    return made
+
+
+def is_network(address: str) -> bool:
+    """Whether the repository of this address is on a network store, which has no file."""
+    return network_address(address) is not None
 
 
 def _fill(

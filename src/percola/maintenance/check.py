@@ -32,15 +32,18 @@ A row that changes too often to be read twice alike is counted as unsettled, and
 wrong state that ends before it has been read twice may be missed; only a second mistake could end
 it.
 
-Memory use is a few hundred entries and the largest row.
+Memory use is a few hundred entries and the largest row. Each range of rows is checked by itself
+(`percola.ranges`): what spans two rows is looked up, wherever the other one is.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import itertools
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from percola.catalog import stored_schema
@@ -55,7 +58,7 @@ from percola.cells import (
     decode_write,
 )
 from percola.errors import DamagedRecordError, UnknownTableError
-from percola.maintenance.feed_rules import FeedRules
+from percola.maintenance.feed_rules import FeedPart, FeedRules, feed_parts
 from percola.maintenance.row_rules import (
     Columns,
     Entries,
@@ -64,8 +67,11 @@ from percola.maintenance.row_rules import (
     Severity,
     judge,
 )
+from percola.ranges import HERE, Runner, TableRange, whole
 from percola.repository import Repository
+from percola.schema import Schema
 from percola.store.walks import walk_kind
+from percola.transactions.context import TransactionContext
 
 __all__ = ["Counts", "Finding", "Severity", "check"]
 
@@ -76,6 +82,9 @@ _KINDS: Final = (Kind.LOCK, Kind.NOTIFY, Kind.FAILED, Kind.WRITE, Kind.DATA)
 """In the order in which entries turn into one another: see above."""
 _LIMITS: Final = {Kind.DATA: 16}
 """Entries per call, for kinds that differ from the default: data may be large."""
+
+MOST_FINDINGS: Final = 10_000
+"""How many findings a task of Spark returns of its range, unless it is told."""
 
 _Item = tuple[bytes, Kind, bytes, int, bytes]
 """An entry of the scan: row, kind, column, timestamp, value."""
@@ -116,11 +125,18 @@ class Counts:
     last_ts: int = 0
 
 
+_SUMMED: Final = tuple(
+    one.name for one in dataclasses.fields(Counts) if one.name not in ("tables", "last_ts")
+)
+
+
 def check(
     repo: Repository,
     *,
     counts: Counts | None = None,
     progress: Callable[[Counts], None] = lambda counts: None,
+    runner: Runner = HERE,
+    most: int = MOST_FINDINGS,
 ) -> Iterator[Finding]:
     """Scan the whole repository, and report states that the protocol never leaves behind.
 
@@ -130,39 +146,118 @@ def check(
     Args:
         counts: updated during the scan.
         progress: called with the counts every few hundred rows.
+        runner: who scans: this process by default, or Spark (`percola.spark.OnSpark`), which
+            finds the same, and returns it once all is scanned.
+        most: how many findings tasks of Spark return of a range's rows, and as many of its feed;
+            all are counted.
 
     Raises StoreError if the store cannot be read.
     """
-    walk = _Walk(repo, Counts() if counts is None else counts)
-    walked = walk.counts
-    for table in sorted(table.name for table in repo.schema):
-        walked.tables += 1
-        feed = FeedRules(repo.context.store, table)
-        for row, entries in walk.rows(table):
-            for finding in walk.take_damaged():
-                yield walk.counted(finding)
+    context = repo.context
+    counts = Counts() if counts is None else counts
+    counts.last_ts = context.oracle.read_timestamp()
+    ranges = runner.cut(context.store, whole(sorted(table.name for table in repo.schema)))
+    feeds = feed_parts(context.store, counts.last_ts, ranges)
+    work = _CheckRange(repo.schema, counts.last_ts, feeds, most)
+    cut = Counter(one.table for one in ranges)
+    parts: dict[int, _Part] = {}
+    later: dict[str, list[list[Finding]]] = {}
+    told = 0
+    for number, part in runner.run(context, ranges, work, title="Checking"):
+        table = ranges[number].table
+        # The feed of a table is one, and its findings come after those of all the table's rows.
+        for before in [name for name in later if name != table]:
+            yield from _in_order(later.pop(before))
+        _count(counts, parts, number, part, ranges)
+        yield from part.of_rows
+        if part.of_feed:
+            if cut[table] == 1:
+                yield from part.of_feed
+            else:
+                later.setdefault(table, []).append(part.of_feed)
+        part.of_rows, part.of_feed = [], []
+        if counts.rows - told >= _PROGRESS:
+            told = counts.rows
+            progress(counts)
+    for lists in later.values():
+        yield from _in_order(lists)
+    progress(counts)
+
+
+@dataclass(slots=True)
+class _Part:
+    """What a range's scan has found so far; the reader takes the findings that it has seen."""
+
+    counts: Counts = field(default_factory=Counts)
+    of_rows: list[Finding] = field(default_factory=list)
+    of_feed: list[Finding] = field(default_factory=list)
+
+
+def _count(
+    counts: Counts,
+    parts: dict[int, _Part],
+    number: int,
+    part: _Part,
+    ranges: Sequence[TableRange],
+) -> None:
+    """Update the sum over all ranges, one of which is new or has gone on."""
+    parts[number] = part
+    counts.tables = len({ranges[one].table for one in parts})
+    for name in _SUMMED:
+        setattr(counts, name, sum(getattr(one.counts, name) for one in parts.values()))
+
+
+def _in_order(lists: Sequence[list[Finding]]) -> Iterator[Finding]:
+    """The findings of a feed from several ranges, as one reader of it meets them."""
+    return heapq.merge(*lists, key=lambda one: (one.ts, one.cell.row))
+
+
+@dataclass(frozen=True, slots=True)
+class _CheckRange:
+    """Scans one range."""
+
+    schema: Schema
+    last_ts: int
+    feeds: Sequence[FeedPart]
+    most: int
+
+    def __call__(
+        self, context: TransactionContext, number: int, one: TableRange
+    ) -> Generator[_Part]:
+        part = _Part()
+        walk = _Walk(context, self.schema, part.counts, self.last_ts)
+        table, start, end = one
+        feed = FeedRules(context.store, table)
+        for row, entries in walk.rows(table, start, end):
+            found = walk.take_damaged()
             walk.count(table, row, entries)
-            if walked.rows % _PROGRESS == 0:
-                progress(walked)
             if next(walk.examine(table, row, entries), None) is not None:
-                for finding in walk.confirm(table, row):
-                    yield walk.counted(finding)
-            for finding in feed.judge_row(row, entries):
-                yield walk.counted(finding)
-        for finding in itertools.chain(walk.take_damaged(), feed.judge_entries(walked.last_ts)):
-            yield walk.counted(finding)
-    progress(walked)
+                found += walk.confirm(table, row)
+            found += feed.judge_row(row, entries)
+            if found:
+                part.of_rows += walk.counted(found)[: self.most - len(part.of_rows)]
+            if found or part.counts.rows % _PROGRESS == 0:
+                yield part
+        found = walk.take_damaged()
+        part.of_rows += walk.counted(found)[: self.most - len(part.of_rows)]
+        for finding in feed.judge_entries(self.feeds[number]):
+            part.of_feed += walk.counted([finding])[: self.most - len(part.of_feed)]
+            if len(part.of_feed) >= _PROGRESS:
+                yield part
+        yield part
 
 
 class _Walk:
-    """One check: its reads, its counts, and the primaries that it has seen."""
+    """The scan of one range: its reads, its counts, and the primaries that it has seen."""
 
-    def __init__(self, repo: Repository, counts: Counts) -> None:
-        self._repo = repo
-        self._context = repo.context
-        self._store = repo.context.store
-        self._last_ts = counts.last_ts = self._context.oracle.read_timestamp()
-        self._columns = Columns(repo.schema)
+    def __init__(
+        self, context: TransactionContext, schema: Schema, counts: Counts, last_ts: int
+    ) -> None:
+        self._context = context
+        self._store = context.store
+        self._schema = schema
+        self._last_ts = last_ts
+        self._columns = Columns(schema)
         self._missing: set[tuple[str, bytes]] = set()
         self._primaries: set[tuple[Cell, int]] = set()
         self._alive: dict[str, bool] = {}
@@ -171,9 +266,11 @@ class _Walk:
 
     # --- Reading ------------------------------------------------------------------------
 
-    def rows(self, table: str) -> Iterator[tuple[bytes, RowEntries]]:
-        """Every row with all its entries, read kind by kind."""
-        streams = [self._tolerantly(table, self._entries(table, kind)) for kind in _KINDS]
+    def rows(self, table: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, RowEntries]]:
+        """Every row of a range with all its entries, read kind by kind."""
+        streams = [
+            self._tolerantly(table, self._entries(table, kind, start, end)) for kind in _KINDS
+        ]
         merged = heapq.merge(*streams, key=lambda item: item[0])
         for row, items in itertools.groupby(merged, key=lambda item: item[0]):
             yield row, _gathered(items)
@@ -305,7 +402,7 @@ class _Walk:
             column = acknowledged_column(name) or name
             if self._columns.of(table, column) is None and (table, column) not in self._missing:
                 stored = stored_schema(self._store)
-                self._columns = Columns(stored.with_codecs_of(self._repo.schema))
+                self._columns = Columns(stored.with_codecs_of(self._schema))
                 if len(self._missing) < _REMEMBERED:
                     self._missing.add((table, column))
 
@@ -327,13 +424,12 @@ class _Walk:
                 else:
                     counts.left += 1
 
-    def counted(self, finding: Finding) -> Finding:
-        """The finding, once it has been counted."""
-        if finding.severity is Severity.ERROR:
-            self.counts.errors += 1
-        else:
-            self.counts.notes += 1
-        return finding
+    def counted(self, findings: list[Finding]) -> list[Finding]:
+        """The findings, once they have been counted."""
+        errors = sum(one.severity is Severity.ERROR for one in findings)
+        self.counts.errors += errors
+        self.counts.notes += len(findings) - errors
+        return findings
 
     def _is_alive(self, raw: bytes) -> bool:
         try:

@@ -8,10 +8,14 @@ observers have done and what they have yet to do is as it was:
     dead letters       those of changes up to `ts`
     notify entries     those up to `ts`, and those that were answered between `ts` and the copy
 
+With its history, a copy also has the older versions, as far back as the source can be read, at the
+end of the copying, and the feeds list them. What it never has are the records of transactions that
+changed nothing, or nothing for good: those of locks and rollbacks.
+
 Other programs may read and write the source meanwhile. Four things make the copy that of `ts`:
 
-* A retention hold keeps the safe point where it is; it is checked after each range that was read.
-* Before anything is read, every lock of a transaction that began up to `ts` is resolved. A
+* A retention hold keeps the safe point where it is; it is checked after each batch that was read.
+* Before a range is read, every lock in it of a transaction that began up to `ts` is resolved. A
   transaction that locks a cell later draws its commit_ts later still (rule P2), and so above `ts`.
 * Notify entries have no versions, and an observer may answer one before its row is read. Its run
   then has put an acknowledgment above `ts`, or a dead letter. So each range is read kind by kind,
@@ -21,23 +25,30 @@ Other programs may read and write the source meanwhile. Four things make the cop
 * Timestamps of the target are above `ts` before the first row is written, so that whatever commits
   there is newer than all of the copy.
 
-While it is being copied, the target's schema is a note of how far the copy has come, and every
-`open` is refused; the last step replaces the note by the schema. Each update of the note is a
-compare-and-swap, so of two copies into one target one ends with an error. A copy that was killed
-is resumed from the note, at the same `ts`; rows that are written a second time are the same.
+Ranges of rows are copied by this process or by tasks of Spark (`percola.ranges`). How far each has
+come is stored in the target, so a copy that was killed is resumed, at the same `ts`. Rows may be
+written twice, by a task that is run again for instance: they are the same.
+
+While it is being copied, the target's schema is a note of the copy, and every `open` is refused;
+the last step replaces the note by the schema. Before that, the walk is ended, and a process that
+copies asks before each request to the target whether it is to go on. So of two copies into one
+target one ends with an error, and a process that others have given up writes nothing into a
+repository that is in use, but for a request that it had sent.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from percola.catalog import (
+    copy_feed,
     copy_note,
     end_copy,
     stored_schema,
@@ -56,7 +67,7 @@ from percola.cells import (
     encode_attempts,
     encode_write,
 )
-from percola.connect.address import is_memory, network_address
+from percola.connect.address import is_memory, network_address, portable
 from percola.connect.local import LocalConnection, folder_of
 from percola.errors import (
     ConflictingOptionsError,
@@ -69,10 +80,12 @@ from percola.gc.time_log import copy_log
 from percola.oracle.base import Oracle
 from percola.oracle.embedded import EmbeddedOracle
 from percola.paused import copy_paused
+from percola.ranges import HERE, Counts, Cursor, Runner, TableRange, Unfinished, Walk, whole
 from percola.repository import Repository
 from percola.schema import Schema
 from percola.store.base import Put, RowMutation, Store, missing_data
 from percola.store.walks import scan_writes, walk_kind
+from percola.transactions.context import TransactionContext
 
 __all__ = ["Copied", "copy_repository", "copy_store"]
 
@@ -85,6 +98,10 @@ _SAVED_EVERY: Final = 1.0
 _HELD: Final = 6 * 3600.0
 """Seconds for which a copy that was killed can be resumed; it holds garbage collection back."""
 _RENEWED_EVERY: Final = 600.0
+_WALK: Final = b"copy"
+"""The row of the target's system table with the positions."""
+
+_CHANGED: Final = (Op.PUT, Op.DELETE)
 
 Records = Sequence[tuple[int, bytes]]
 """The write records of a cell: (commit_ts, raw), newest first."""
@@ -101,7 +118,7 @@ class Copied:
         ts: the timestamp as of which the source is copied.
         rows: how many rows were copied, also by earlier calls: those that `resumed` counts.
         cells: how many cells this call has copied.
-        table: the table that is being copied; empty at the end.
+        table: a table that is being copied; empty at the end.
     """
 
     ts: int
@@ -117,7 +134,9 @@ def copy_repository(
     *,
     at: int | datetime | None = None,
     durability: str | None = None,
+    history: bool = False,
     progress: Callable[[Copied], object] = lambda copied: None,
+    runner: Runner = HERE,
 ) -> Copied:
     """Copy a repository, as it is now or was at some time, to an empty place.
 
@@ -126,7 +145,10 @@ def copy_repository(
         target: the address of the copy: a folder, or a network store whose oracle is running.
         at: the timestamp or time to copy; None: now. A copy that is resumed keeps its timestamp.
         durability: of a folder: "full" (the default) or "relaxed".
-        progress: called after each range of rows.
+        history: copy the older versions and the feeds, too.
+        progress: called after each batch of rows.
+        runner: who copies: this process, or the tasks of Spark (`percola.spark.OnSpark`), which
+            must reach the target too.
 
     Raises what `copy_store` and `percola.open` raise.
     """
@@ -135,7 +157,17 @@ def copy_repository(
             "A repository in memory ends with its process: name a folder or a network store."
         )
     with _opened(target, durability) as (store, oracle):
-        return copy_store(source, store, oracle, at=at, progress=progress)
+        of_task = None if runner is HERE else partial(_opened_store, portable(target))
+        return copy_store(
+            source,
+            store,
+            oracle,
+            at=at,
+            history=history,
+            progress=progress,
+            runner=runner,
+            of_task=of_task,
+        )
 
 
 @contextmanager
@@ -158,34 +190,94 @@ def _opened(target: str, durability: str | None) -> Iterator[tuple[Store, Oracle
         local.release()
 
 
+@contextmanager
+def _opened_store(target: str) -> Iterator[Store]:
+    """The target's store, in a task: it is there already, and the oracle is not needed."""
+    if (network := network_address(target)) is None:
+        # Not made: on a machine where the folder is not, that has to be an error.
+        local = LocalConnection.open(folder_of(target), None, create=False)
+        try:
+            yield local.store
+        finally:
+            local.release()
+        return
+    from percola.connect.cluster import open_store
+
+    store = open_store(network)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+@contextmanager
+def _left_open(store: Store) -> Iterator[Store]:
+    """The target's store, which is open."""
+    yield store
+
+
 def copy_store(
     source: Repository,
     store: Store,
     oracle: Oracle,
     *,
     at: int | datetime | None = None,
+    history: bool = False,
     progress: Callable[[Copied], object] = lambda copied: None,
+    runner: Runner = HERE,
+    of_task: Callable[[], AbstractContextManager[Store]] | None = None,
 ) -> Copied:
     """Copy a repository to an empty store with its oracle; see `copy_repository`.
 
+    `of_task` opens the store in another process; None if the runner works in this one.
+
     Raises NotARepositoryError if the target has tables; UsageError if it has an unfinished copy of
-    another repository or one that is too old to be resumed, or if another process copies to it as
-    well; SnapshotTooOldError if `at` is; LockTimeoutError if a live transaction that began
-    before does not end; RowTooLongError or ValueTooLargeError for what the target cannot hold.
+    another repository, one that is too old to be resumed, or one whose `history` differs, or if
+    another process copies to it as well; SnapshotTooOldError if `at` is; LockTimeoutError if a live
+    transaction that began before does not end; RowTooLongError or ValueTooLargeError for what the
+    target cannot hold.
     """
-    note = _begin(source, store, at)
-    copy = _Copy(source, store, note, progress)
-    copy.hold()
+    note = _begin(source, store, at, history=history)
+    context = source.context
+    hold = _Hold(source, note)
+    hold.renew()
     oracle.advance(note.ts)
-    copied = copy.run()
-    copy_log(source.context.store, store, note.ts)
-    copy_paused(source.context.store, store)
-    store.raise_safe_point(note.ts)
-    # The first `open` has the store keep the tables' feeds.
-    if not end_copy(store, copy.note.version, Schema.from_json(note.schema)):
+    schema = Schema.from_json(note.schema)
+    tables = sorted(table.name for table in schema)
+    store.create_tables(tables)
+    for table in tables if history else ():
+        copy_feed(context.store, store, table, note.ts)
+    walk = Walk(store, context.clock, _WALK, _SAVED_EVERY)
+    found = walk.unfinished() or Unfinished({}, left=whole(tables))
+    ranges = runner.cut(context.store, found.left)
+    if not walk.begin({}, ranges, found.counts):
         raise _overtaken()
-    release(source.context.store, note.hold)
-    return copied
+    work = _CopyRange(walk, note.ts, history, of_task or partial(_left_open, store))
+    before = found.counts["rows"]
+    copied = Copied(note.ts, before, before)
+    parts: dict[int, Counts] = {}
+    for number, counts in runner.run(context, ranges, work, title="Copying", tick=hold.tick):
+        parts[number] = counts
+        copied = replace(
+            copied,
+            rows=before + sum(one["rows"] for one in parts.values()),
+            cells=sum(one["cells"] for one in parts.values()),
+            table=ranges[number].table,
+        )
+        progress(copied)
+    # From here on nobody copies rows any more, also nobody whose process was given up.
+    if not walk.begin({}, [], Counts(rows=copied.rows)):
+        raise _overtaken()
+    copy_log(context.store, store, note.ts)
+    copy_paused(context.store, store)
+    # What was there to be read when a range was copied can be read from here on at the latest.
+    store.raise_safe_point(min(context.store.safe_point(), note.ts) if history else note.ts)
+    # The first `open` has the store keep the tables' feeds.
+    if not end_copy(store, note.version, schema):
+        raise _overtaken()
+    walk.end()
+    hold.release()
+    return replace(copied, table="")
 
 
 # --- The note in the target -------------------------------------------------------------
@@ -201,8 +293,7 @@ class _Note:
         ts: the timestamp of the copy.
         hold: the name of the retention hold in the source.
         schema: the source's, as JSON.
-        table, row: the first row that may not have been copied; the row in hexadecimal digits.
-        rows: how many were copied.
+        history: whether the older versions are copied, too.
     """
 
     version: int
@@ -210,9 +301,7 @@ class _Note:
     ts: int
     hold: str
     schema: str
-    table: str = ""
-    row: str = ""
-    rows: int = 0
+    history: bool = False
 
     def written(self, store: Store) -> _Note:
         """The same, written to the target. Raises UsageError if another process was faster."""
@@ -229,22 +318,29 @@ def _overtaken() -> UsageError:
     )
 
 
-def _begin(source: Repository, store: Store, at: int | datetime | None) -> _Note:
+def _begin(source: Repository, store: Store, at: int | datetime | None, *, history: bool) -> _Note:
     """The note of a copy that is resumed, or of a new one, which is written."""
     version, text = copy_note(store)
     name = _name_of(source.address)
     if text is not None:
-        note = _Note(version=version, **json.loads(text))
+        written = json.loads(text)
+        named = {one.name: written[one.name] for one in fields(_Note) if one.name in written}
+        note = _Note(version=version, **named)
         if note.source != name:
             raise UsageError(
                 f"The target has an unfinished copy of {note.source}, not of {name}: finish that "
                 "one, or delete the target."
             )
+        if note.history is not history:
+            raise UsageError(
+                f"The target has an unfinished copy {'with' if note.history else 'without'} the "
+                "history: finish it as it was begun, or delete the target."
+            )
         return note
     with source.snapshot(at) as snapshot:
         ts = snapshot.start_ts
     schema = stored_schema(source.context.store)
-    note = _Note(version, name, ts, f"copy/{secrets.token_hex(8)}", schema.to_json())
+    note = _Note(version, name, ts, f"copy/{secrets.token_hex(8)}", schema.to_json(), history)
     return note.written(store)
 
 
@@ -259,75 +355,125 @@ def _name_of(address: str) -> str:
 # --- Copying ----------------------------------------------------------------------------
 
 
-class _Copy:
-    """One call's part of a copy."""
+class _Hold:
+    """Has the source keep what it has, until the copy is done."""
 
-    def __init__(
-        self, source: Repository, store: Store, note: _Note, progress: Callable[[Copied], object]
-    ) -> None:
+    def __init__(self, source: Repository, note: _Note) -> None:
         self._context = source.context
-        self._source = source.context.store
-        self._store = store
-        self._progress = progress
-        self._schema = Schema.from_json(note.schema)
-        self._copied = Copied(note.ts, note.rows, note.rows)
-        self._batch: list[RowMutation] = []
-        self._changes = self._bytes = 0
-        self._held_at = self._saved_at = 0.0
-        self.note = note
+        self._note = note
+        self._renewed_at = 0.0
 
-    def hold(self) -> None:
-        """Have the source keep what it has. Raises UsageError if versions are gone already."""
-        clock, ts = self._context.clock, self.note.ts
-        self._held_at = clock.monotonic()
+    def renew(self) -> None:
+        """Raises UsageError if versions are gone already."""
+        clock, store, note = self._context.clock, self._context.store, self._note
+        self._renewed_at = clock.monotonic()
         try:
             # Not `ts`: a delete up to it could be removed once it is answered, and so before its
             # row is read.
-            hold(self._source, clock, self.note.hold, min(self._source.safe_point(), ts), _HELD)
+            hold(store, clock, note.hold, min(store.safe_point(), note.ts), _HELD)
         except SnapshotTooOldError as error:
             raise UsageError(
-                f"The copy is of timestamp {ts}, and garbage collection in {self.note.source} has "
+                f"The copy is of timestamp {note.ts}, and garbage collection in {note.source} has "
                 "gone beyond it. Delete the target and begin again."
             ) from error
 
-    def run(self) -> Copied:
-        """Copy all that has not been copied, and return what was."""
-        tables = sorted(table.name for table in self._schema)
-        self._store.create_tables(tables)
-        for table in tables:
-            for cell, start_ts, raw in walk_kind(self._source, Kind.LOCK, table):
-                if start_ts <= self.note.ts:
-                    self._context.resolver.wait_below(cell, start_ts, raw, self.note.ts)
-        self._saved_at = self._context.clock.monotonic()
-        for table in tables:
-            if table >= self.note.table:
-                start = bytes.fromhex(self.note.row) if table == self.note.table else b""
-                self._copy_table(table, start)
-        return replace(self._copied, table="")
+    def tick(self) -> None:
+        """Renew it if it is time."""
+        if self._context.clock.monotonic() - self._renewed_at >= _RENEWED_EVERY:
+            self.renew()
 
-    def _copy_table(self, table: str, start: bytes) -> None:
-        position: bytes | None = start
-        while position is not None:
-            # In this order: see the module's text. Each read ends the range where it ends itself.
-            notified, end = self._entries(Kind.NOTIFY, table, position, b"")
-            failed, end = self._entries(Kind.FAILED, table, position, end)
-            moved, end = self._entries(Kind.NOTIFY, table, position, end)
-            cells, following = scan_writes(self._source, table, position, end, _RECORDS)
-            self._source.check_safe_point(self.note.ts)
-            position = following or end or None
-            rows: dict[bytes, dict[bytes, Records]] = {}
-            for cell, records in cells:
-                rows.setdefault(cell.row, {})[cell.column] = records
-            for row, columns in moved.items():
-                for column, entries in columns.items():
-                    notified.setdefault(row, {}).setdefault(column, {}).update(entries)
-            for row in sorted(rows.keys() | notified.keys() | failed.keys()):
-                if position is None or row < position:
-                    self._copy_row(
-                        table, row, rows.get(row, {}), notified.get(row, {}), failed.get(row, {})
-                    )
-            self._copied = replace(self._copied, table=table)
-            self._look_after(table, position)
+    def release(self) -> None:
+        """End it."""
+        release(self._context.store, self._note.hold)
+
+
+@dataclass(frozen=True, slots=True)
+class _CopyRange:
+    """Copies a range, from the position that is stored of it."""
+
+    walk: Walk
+    ts: int
+    history: bool
+    target: Callable[[], AbstractContextManager[Store]]
+
+    def __call__(
+        self, context: TransactionContext, number: int, one: TableRange
+    ) -> Generator[Counts]:
+        with self.target() as store:
+            walk = self.walk.on(store, context.clock)
+            yield from _Copy(self, context, store, walk, one, number).run()
+
+
+class _Copy:
+    """The copy of one range."""
+
+    def __init__(
+        self,
+        work: _CopyRange,
+        context: TransactionContext,
+        store: Store,
+        walk: Walk,
+        one: TableRange,
+        number: int,
+    ) -> None:
+        self._context = context
+        self._source = context.store
+        self._store = store
+        self._walk = walk
+        self._ts = work.ts
+        self._history = work.history
+        self._floor = work.ts
+        self._table, _, self._end = one
+        self._cursor = Cursor(walk, number, one)
+        self._batch: list[RowMutation] = []
+        self._changes = self._bytes = 0
+
+    def run(self) -> Generator[Counts]:
+        """Copy what has not been copied; yields what was, after each batch that was read."""
+        cursor = self._cursor
+        if cursor.following is not None:
+            self._resolve_locks(cursor.following)
+        while cursor.following is not None:
+            following = self._copy_batch(cursor.following)
+            if following is None or cursor.is_due(following):
+                self._flush()
+            if not cursor.move(following):
+                raise _overtaken()
+            yield cursor.counts
+        yield cursor.counts
+
+    def _resolve_locks(self, start: bytes) -> None:
+        for cell, start_ts, raw in walk_kind(
+            self._source, Kind.LOCK, self._table, start, self._end
+        ):
+            if start_ts <= self._ts:
+                self._context.resolver.wait_below(cell, start_ts, raw, self._ts)
+
+    def _copy_batch(self, start: bytes) -> bytes | None:
+        """Copy some rows from `start` on; the row to go on from, or None at the end."""
+        table = self._table
+        if self._history:
+            # Versions that only readers below it see may be removed at any moment.
+            self._floor = min(self._source.safe_point(), self._ts)
+        # In this order: see the module's text. Each read ends the batch where it ends itself.
+        notified, end = self._entries(Kind.NOTIFY, table, start, self._end)
+        failed, end = self._entries(Kind.FAILED, table, start, end)
+        moved, end = self._entries(Kind.NOTIFY, table, start, end)
+        cells, following = scan_writes(self._source, table, start, end, _RECORDS)
+        self._source.check_safe_point(self._ts)
+        upto = following or end
+        rows: dict[bytes, dict[bytes, Records]] = {}
+        for cell, records in cells:
+            rows.setdefault(cell.row, {})[cell.column] = records
+        for row, columns in moved.items():
+            for column, entries in columns.items():
+                notified.setdefault(row, {}).setdefault(column, {}).update(entries)
+        for row in sorted(rows.keys() | notified.keys() | failed.keys()):
+            if not upto or row < upto:
+                self._copy_row(
+                    table, row, rows.get(row, {}), notified.get(row, {}), failed.get(row, {})
+                )
+        return None if upto == self._end else upto
 
     def _entries(
         self, kind: Kind, table: str, start: bytes, end: bytes
@@ -339,20 +485,6 @@ class _Copy:
             rows.setdefault(cell.row, {}).setdefault(cell.column, {})[ts] = raw
         return rows, following or end
 
-    def _look_after(self, table: str, position: bytes | None) -> None:
-        """Renew the hold and save the position, if it is time; tell the progress."""
-        now = self._context.clock.monotonic()
-        if now - self._held_at >= _RENEWED_EVERY:
-            self.hold()
-        if now - self._saved_at >= _SAVED_EVERY and position is not None:
-            self._flush()
-            moved = replace(self.note, table=table, row=position.hex(), rows=self._copied.rows)
-            self.note = moved.written(self._store)
-            self._saved_at = now
-        elif position is None:
-            self._flush()
-        self._progress(self._copied)
-
     def _copy_row(
         self,
         table: str,
@@ -362,7 +494,7 @@ class _Copy:
         failed: Mapping[bytes, Entries],
     ) -> None:
         """Write one row of the copy; nothing if it had none at `ts`."""
-        ts = self.note.ts
+        ts = self._ts
         changes: list[Put] = []
         count = 0
         seen = _seen_by_then(cells, failed, ts)
@@ -377,13 +509,11 @@ class _Copy:
             pending = _upto(ts, notified.get(column, {}))
             if not pending and any(upto < commit_ts for upto in seen.get(column, ())):
                 pending = {commit_ts: b""}
-            record = decode_write(raw)
-            if record.op is Op.DELETE and not pending:
+            older = self._older(column, records, commit_ts)
+            if decode_write(raw).op is Op.DELETE and not (pending or commit_ts > self._floor):
                 continue
-            changes.append(Put(Kind.WRITE, column, commit_ts, raw))
-            if record.op is Op.PUT and record.value is None:
-                cell = Cell(table, row, column)
-                changes.append(self._value(cell, commit_ts, record.start_ts))
+            for at, version in ((commit_ts, raw), *older):
+                changes += self._version(Cell(table, row, column), at, version, records)
             changes += [_unhandled(column, *one) for one in pending.items()]
             count += 1
         for column in (notified.keys() | seen.keys()) - cells.keys():
@@ -395,15 +525,35 @@ class _Copy:
             changes += [Put(Kind.FAILED, column, *one) for one in _upto(ts, letters).items()]
         if changes:
             self._put(table, row, changes)
-            self._copied = replace(
-                self._copied, rows=self._copied.rows + 1, cells=self._copied.cells + count
-            )
+            self._cursor.counts["rows"] += 1
+            self._cursor.counts["cells"] += count
 
-    def _value(self, cell: Cell, commit_ts: int, start_ts: int) -> Put:
-        """The long value of a put, which the target must take."""
+    def _older(self, column: bytes, records: Records, newest: int) -> Records:
+        """The puts and deletes before the newest one that readers from the floor on see."""
+        if newest <= self._floor or acknowledged_column(column) is not None:
+            return ()
+        changes = [
+            one for one in records if one[0] < newest and decode_write(one[1]).op in _CHANGED
+        ]
+        above = [one for one in changes if one[0] > self._floor]
+        seen_at_floor = changes[len(above) : len(above) + 1]
+        # There, a delete reads like an absent cell.
+        puts = [one for one in seen_at_floor if decode_write(one[1]).op is Op.PUT]
+        return [*above, *puts]
+
+    def _version(self, cell: Cell, commit_ts: int, raw: bytes, records: Records) -> list[Put]:
+        """The record of a put or delete, with its long value, which the target must take."""
+        record = decode_write(raw)
+        written = Put(Kind.WRITE, cell.column, commit_ts, raw)
+        if record.op is not Op.PUT or record.value is not None:
+            return [written]
+        start_ts = record.start_ts
         found = self._source.entries(cell, Kind.DATA, start_ts, start_ts)
         if not found:
-            self._source.check_safe_point(self.note.ts)
+            self._source.check_safe_point(self._ts)
+            safe_point = self._source.safe_point()
+            if any(commit_ts < at <= min(safe_point, self._ts) for at, _ in records):
+                return []  # It is superseded there, and was removed meanwhile.
             raise missing_data(cell, commit_ts, start_ts)
         value = found[0][1]
         if len(value) > self._store.limits.value_bytes:
@@ -411,7 +561,7 @@ class _Copy:
                 f"{cell} has a value of {len(value):,} bytes, and the target takes up to "
                 f"{self._store.limits.value_bytes:,}. Nothing of its row was copied."
             )
-        return Put(Kind.DATA, cell.column, start_ts, value)
+        return [written, Put(Kind.DATA, cell.column, start_ts, value)]
 
     # --- Writing --------------------------------------------------------------------------
 
@@ -437,6 +587,8 @@ class _Copy:
 
     def _flush(self) -> None:
         if self._batch:
+            if not self._walk.is_current():
+                raise _overtaken()
             self._store.mutate(self._batch)
         self._batch = []
         self._changes = self._bytes = 0
@@ -458,7 +610,7 @@ def _unhandled(column: bytes, ts: int, raw: bytes) -> Put:
 def _newest_change(records: Records, ts: int) -> tuple[int, bytes] | None:
     """The newest put or delete up to `ts`, which no record above it needs to repeat."""
     for commit_ts, raw in records:
-        if commit_ts <= ts and decode_write(raw).op in (Op.PUT, Op.DELETE):
+        if commit_ts <= ts and decode_write(raw).op in _CHANGED:
             return commit_ts, raw
     return None
 

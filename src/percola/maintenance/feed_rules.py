@@ -11,15 +11,48 @@ raised. So beside running writers it suffices to read one, then the other, and t
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from percola.catalog import feed_since
 from percola.cells import SYSTEM_MARK, Cell, Kind, Op, decode_write
 from percola.errors import DamagedRecordError, NoFeedError, SnapshotTooOldError
 from percola.maintenance.row_rules import Finding, RowEntries
+from percola.ranges import TableRange
 from percola.store.base import Store
 
 _CHANGES = (Op.PUT, Op.DELETE)
+
+
+class FeedPart(NamedTuple):
+    """The entries of a feed with `after` < commit_ts ≤ `upto` of the rows in [start, end)."""
+
+    after: int
+    upto: int
+    start: bytes = b""
+    end: bytes = b""
+
+
+def feed_parts(store: Store, upto: int, ranges: Sequence[TableRange]) -> list[FeedPart]:
+    """A part of its table's feed for each range, together all up to `upto`.
+
+    Where a feed is one list, a part is of all rows and of some time: nobody reads past the entries
+    of the others.
+    """
+    if store.has_feed_in_rows:
+        return [FeedPart(0, upto, start, end) for _, start, end in ranges]
+    count = Counter(one.table for one in ranges)
+    since = {table: max(feed_since(store, table) or 0, store.safe_point()) for table in count}
+    seen: Counter[str] = Counter()
+    parts = []
+    for table, _, _ in ranges:
+        low, span = since[table], max(0, upto - since[table])
+        after = low + span * seen[table] // count[table] if seen[table] else 0
+        seen[table] += 1
+        last = seen[table] == count[table]
+        parts.append(FeedPart(after, upto if last else low + span * seen[table] // count[table]))
+    return parts
 
 
 class FeedRules:
@@ -50,13 +83,17 @@ class FeedRules:
                         "it: whoever follows the table has missed that.",
                     )
 
-    def judge_entries(self, upto: int) -> Iterator[Finding]:
-        """Findings for feed entries up to a timestamp that have no write record."""
+    def judge_entries(self, part: FeedPart) -> Iterator[Finding]:
+        """Findings for feed entries of a part that have no write record."""
         if self._since is None:
             return
         try:
             for commit_ts, row, columns in self._store.changes(
-                self._table, max(self._since, self._store.safe_point()), upto
+                self._table,
+                max(self._since, self._store.safe_point(), part.after),
+                part.upto,
+                start=part.start,
+                end=part.end,
             ):
                 for column in columns:
                     cell = Cell(self._table, row, column)
@@ -72,7 +109,7 @@ class FeedRules:
         except SnapshotTooOldError:
             # Garbage collection has removed the oldest entries: start again where the feed now
             # begins.
-            yield from self.judge_entries(upto)
+            yield from self.judge_entries(part)
         except NoFeedError:
             yield Finding(
                 "feed-not-kept",

@@ -12,41 +12,40 @@ that overlap, one conflicts (rule N3): either the run comes first, and its ackno
 deleted, or it is repeated and sees that there is none. The other observers of the column find their
 acknowledgments and do nothing. Rows that are written meanwhile notify the observer themselves.
 
-The position is stored after each batch, so that a rerun whose process was killed goes on where it
-was; the batch that was being marked may be marked twice.
+It is work on ranges of rows (`percola.ranges`), by this process or by tasks of Spark. Positions are
+stored after each batch, on Spark about once a second, so that a rerun whose process was killed goes
+on where it was; what was marked since then may be marked twice.
 
-    @percola["rerun/NAME"].@cursor   version → {"columns", "prefixes", "next", "rows"}
+    @percola["rerun/NAME"]   the walk, which says which columns and prefixes it is about
 
-Each update is a new version, written on the condition that it is the next one: a second process
-that runs the same rerun ends at its first update.
+A second process that runs the same rerun takes it over, and the first one ends with an error.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Final
 
-from percola.catalog import SYSTEM_TABLE
-from percola.cells import MAX_TS, Cell, Kind, ack_column
+from percola.cells import Cell, ack_column
 from percola.clock import backoff
 from percola.errors import ConflictingOptionsError, TransientError, UsageError
 from percola.observers.observer import ObservedColumn, Observer
 from percola.platform import fork_safety as forks
+from percola.ranges import HERE, Counts, Cursor, Runner, TableRange, Unfinished, Walk
 from percola.repository import Repository
-from percola.schema import R, Table, WeakColumn
-from percola.store.base import Condition, Delete, Put, RowMutation
+from percola.schema import R, WeakColumn
+from percola.transactions.context import TransactionContext
 from percola.transactions.snapshot import after_prefix
 from percola.transactions.transaction import Transaction
 
 _BATCH: Final = 256
 """The most rows that a transaction marks."""
 
-_COLUMN: Final = b"@cursor"
+_SAVED_EVERY: Final = 1.0
 _ATTEMPTS: Final = 20
 
 
@@ -58,13 +57,11 @@ class Rerun:
         observer: the observer's name.
         rows: how many rows it has marked dirty, including those before it was interrupted.
         resumed: how many of them were marked before it was interrupted; 0 if it never was.
-        position: the row, encoded, from which it continues; empty at the end.
     """
 
     observer: str
     rows: int = 0
     resumed: int = 0
-    position: bytes = b""
 
 
 def rerun(
@@ -75,6 +72,7 @@ def rerun(
     rate: float | None = None,
     restart: bool = False,
     progress: Callable[[Rerun], object] = lambda so_far: None,
+    runner: Runner = HERE,
 ) -> Rerun:
     """Mark rows dirty so that workers run an observer on them, even if it has run there before.
 
@@ -88,10 +86,12 @@ def rerun(
         rate: rows per second at most; None: no limit.
         restart: begin at the first row even if an earlier call was interrupted.
         progress: called after every batch.
+        runner: who marks: this process, or the tasks of Spark (`percola.spark.OnSpark`), which
+            share the rate.
 
-    Raises UsageError if another process is running the same rerun, or an interrupted one has other
-    columns or prefixes; ConflictingOptionsError for a rate that is not above 0; the errors of a
-    schema without its columns; TransientError after 20 conflicts of one row, StoreError.
+    Raises UsageError if another process has taken over the same rerun, or an interrupted one has
+    other columns or prefixes; ConflictingOptionsError for a rate that is not above 0; the errors of
+    a schema without its columns; TransientError after 20 conflicts of one row, StoreError.
     """
     return rerun_named(
         repo,
@@ -101,6 +101,7 @@ def rerun(
         rate=rate,
         restart=restart,
         progress=progress,
+        runner=runner,
     )
 
 
@@ -113,6 +114,7 @@ def rerun_named(
     rate: float | None = None,
     restart: bool = False,
     progress: Callable[[Rerun], object] = lambda so_far: None,
+    runner: Runner = HERE,
 ) -> Rerun:
     """`rerun` for an observer that is known by its name and columns."""
     if rate is not None and not 0 < rate < math.inf:
@@ -120,63 +122,103 @@ def rerun_named(
     table = columns[0].table
     for column in columns:
         repo.table(table.name).resolve(column.name)
-    marker = _Marker(repo, name, columns, [table.encode_prefix(one) for one in prefixes])
-    return marker.run(rate, progress, restart=restart)
+    context = repo.context
+    asked = _shortest(table.encode_prefix(one) for one in prefixes)
+    often = 0.0 if runner.at_once == 1 else _SAVED_EVERY
+    walk = Walk(context.store, context.clock, b"rerun/" + name.encode(), often)
+    what = {"columns": sorted(one.name for one in columns), "prefixes": _digest(asked)}
+    found = walk.unfinished()
+    if found is not None and not restart and found.what != what:
+        raise UsageError(
+            f"A rerun of {name!r} was interrupted after {found.counts['rows']:,} rows, and it had "
+            "other prefixes or columns. Finish it as it was begun, or begin this one with "
+            "--restart (restart=True)."
+        )
+    if found is None or restart:
+        # An empty end is no bound.
+        every = TableRange(
+            table.name, asked[0] if asked else b"", after_prefix((asked or [b""])[-1])
+        )
+        found = Unfinished(what, left=[every])
+    ranges = runner.cut(context.store, found.left)
+    if not walk.begin(what, ranges, found.counts):
+        raise _overtaken(name)
+    before = found.counts["rows"]
+    state = Rerun(name, before, before)
+    work = _MarkRange(
+        walk,
+        name,
+        asked,
+        tuple(one.key for one in columns if isinstance(one, WeakColumn)),
+        # The acknowledgment of each column that has values.
+        {one.key: ack_column(name, one.key) for one in columns if not isinstance(one, WeakColumn)},
+        None if rate is None else rate / max(1, min(runner.at_once, len(ranges))),
+    )
+    parts_of: dict[int, Counts] = {}
+    for number, counts in runner.run(context, ranges, work, title=f"Marking for {name}"):
+        parts_of[number] = counts
+        state = replace(state, rows=before + sum(one["rows"] for one in parts_of.values()))
+        progress(state)
+    if not walk.end():
+        raise _overtaken(name)
+    return state
+
+
+def _overtaken(name: str) -> UsageError:
+    return UsageError(
+        f"Another process runs a rerun of {name!r} and has gone on with it from here: let it "
+        "finish."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _MarkRange:
+    """Marks the rows of a range, from the position that is stored of it."""
+
+    walk: Walk
+    name: str
+    prefixes: Sequence[bytes]
+    weak: Sequence[bytes]
+    acks: Mapping[bytes, bytes]
+    rate: float | None
+
+    def __call__(
+        self, context: TransactionContext, number: int, one: TableRange
+    ) -> Generator[Counts]:
+        cursor = Cursor(self.walk.on(context.store, context.clock), number, one)
+        yield from _Marker(context, self, one, cursor).run()
 
 
 class _Marker:
-    """One run of a rerun."""
+    """Marks the rows of one range."""
 
     def __init__(
-        self,
-        repo: Repository,
-        name: str,
-        columns: Sequence[ObservedColumn[Any]],
-        prefixes: Iterable[bytes],
+        self, context: TransactionContext, work: _MarkRange, one: TableRange, cursor: Cursor
     ) -> None:
-        self._repo = repo
-        self._context = repo.context
-        self._name = name
-        self._table: Table[Any] = columns[0].table
-        self._weak = [one.key for one in columns if isinstance(one, WeakColumn)]
-        # The acknowledgment of each column that has values.
-        self._acks = {
-            one.key: ack_column(name, one.key) for one in columns if not isinstance(one, WeakColumn)
-        }
-        self._prefixes = _shortest(prefixes)
-        self._cursor = _Cursor(repo, name, [one.name for one in columns], self._prefixes)
+        self._context = context
+        self._work = work
+        self._range = one
+        self._cursor = cursor
         self._rng = forks.new_random()
 
-    def run(
-        self, rate: float | None, progress: Callable[[Rerun], object], *, restart: bool
-    ) -> Rerun:
-        clock = self._context.clock
-        start, before = self._cursor.begin(restart=restart)
-        state = Rerun(self._name, before, before, start)
+    def run(self) -> Generator[Counts]:
+        """Mark what has not been marked; yields how much was, after each batch."""
+        clock, cursor, rate = self._context.clock, self._cursor, self._work.rate
+        before = cursor.counts["rows"]
         began = clock.monotonic()
         most = _BATCH if rate is None else max(1, min(_BATCH, math.ceil(rate)))
-        size, position = most, start
-        following: bytes | None = start
-        while following is not None:
-            size, following, marked = self._mark(position, min(most, 2 * size))
-            position = following or b""
-            state = replace(state, rows=state.rows + marked, position=position)
-            if following is not None:
-                self._cursor.move(following, state.rows)
-            progress(state)
+        size = most
+        while cursor.following is not None:
+            size, following, marked = self._mark(cursor.following, min(most, 2 * size))
+            cursor.counts["rows"] += marked
+            if not cursor.move(following):
+                raise _overtaken(self._work.name)
+            yield cursor.counts
             if rate is not None:
-                early = began + (state.rows - before) / rate - clock.monotonic()
+                early = began + (cursor.counts["rows"] - before) / rate - clock.monotonic()
                 if early > 0:
                     clock.sleep(early)
-        self._cursor.end()
-        return state
-
-    def _ranges(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The ranges of rows from `start` on, as [low, high); an empty high is no bound."""
-        for low in self._prefixes or [b""]:
-            high = after_prefix(low)
-            if not high or start < high:
-                yield max(low, start), high
+        yield cursor.counts
 
     def _mark(self, start: bytes, size: int) -> tuple[int, bytes | None, int]:
         """Mark up to `size` rows; return the size used, where to go on, and how many were marked.
@@ -185,7 +227,7 @@ class _Marker:
         """
         for attempt in itertools.count(1):
             try:
-                with self._repo.transaction() as t:
+                with Transaction(self._context) as t:
                     following, marked = self._mark_rows(t, start, size)
             except TransientError:
                 if attempt >= _ATTEMPTS:
@@ -198,12 +240,12 @@ class _Marker:
         raise AssertionError("unreachable")
 
     def _mark_rows(self, t: Transaction, start: bytes, size: int) -> tuple[bytes | None, int]:
-        name, acks = self._table.name, self._acks
+        name, acks, weak = self._range.table, self._work.acks, self._work.weak
         wanted = [(one, False) for one in (*acks, *acks.values())] if acks else None
         marked = 0
-        for low, high in self._ranges(start):
+        for low, high in self._spans(start):
             for row, values in t._scan(name, low, high, wanted):
-                columns = [column for column in acks if column in values] if acks else self._weak
+                columns = [column for column in acks if column in values] if acks else weak
                 for column in columns:
                     t._mark_dirty(Cell(name, row, column))
                     if column in acks and acks[column] in values:
@@ -214,57 +256,15 @@ class _Marker:
                     return row + b"\0", marked
         return None, marked
 
-
-class _Cursor:
-    """The stored position of a rerun."""
-
-    def __init__(
-        self, repo: Repository, name: str, columns: Sequence[str], prefixes: Sequence[bytes]
-    ) -> None:
-        self._store = repo.context.store
-        self._name = name
-        self._cell = Cell(SYSTEM_TABLE, b"rerun/" + name.encode(), _COLUMN)
-        self._what = {"columns": sorted(columns), "prefixes": _digest(prefixes)}
-        self._version = 0
-
-    def begin(self, *, restart: bool) -> tuple[bytes, int]:
-        """Where to begin, and how many rows were marked before that."""
-        found = self._store.entries(self._cell, Kind.DATA, 0, MAX_TS, 1)
-        if found:
-            self._version = found[0][0]
-            state = json.loads(found[0][1])
-            if not restart:
-                if any(state[key] != self._what[key] for key in self._what):
-                    raise UsageError(
-                        f"A rerun of {self._name!r} was interrupted after {state['rows']:,} rows, "
-                        "and it had other prefixes or columns. Finish it as it was begun, or begin "
-                        "this one with --restart (restart=True)."
-                    )
-                return bytes.fromhex(state["next"]), state["rows"]
-        self.move(b"", 0)
-        return b"", 0
-
-    def move(self, following: bytes, rows: int) -> None:
-        """Store the position; UsageError if another process has moved it."""
-        state = {**self._what, "next": following.hex(), "rows": rows}
-        self._write(Put(Kind.DATA, _COLUMN, self._version + 1, json.dumps(state).encode()))
-        self._version += 1
-
-    def end(self) -> None:
-        """Remove it."""
-        self._write(None)
-
-    def _write(self, put: Put | None) -> None:
-        changes: list[Put | Delete] = [put] if put is not None else []
-        conditions = [Condition(False, Kind.DATA, _COLUMN, self._version + 1, MAX_TS)]
-        if self._version:
-            changes.append(Delete(Kind.DATA, _COLUMN, self._version))
-            conditions.append(Condition(True, Kind.DATA, _COLUMN, self._version, self._version))
-        table, row, _ = self._cell
-        if not self._store.mutate([RowMutation(table, row, conditions, changes)])[0]:
-            raise UsageError(
-                f"Another process runs a rerun of {self._name!r} at the same time: let it finish."
-            )
+    def _spans(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The rows of the range from `start` on that have a prefix, as [low, high)."""
+        end = self._range.end
+        for low in self._work.prefixes or [b""]:
+            high = after_prefix(low)
+            high = min(high, end) if high and end else high or end
+            low = max(low, start)
+            if not high or low < high:
+                yield low, high
 
 
 def _digest(prefixes: Sequence[bytes]) -> str:

@@ -14,6 +14,16 @@ try:
     from percola.spark.fleet.driver import Fleet, FleetError
     from percola.spark.fleet.launch import run_workers
     from percola.spark.fleet.status import WorkerStatus
+    from percola.spark.jobs import (
+        Job,
+        Progress,
+        Show,
+        SparkJobError,
+        context_of,
+        for_tasks,
+        started_job,
+    )
+    from percola.spark.ranges import OnSpark
     from percola.spark.session import (
         JavaMissingError,
         SparkStartError,
@@ -29,14 +39,22 @@ __all__ = [
     "Fleet",
     "FleetError",
     "JavaMissingError",
+    "Job",
+    "OnSpark",
+    "Progress",
+    "Show",
+    "SparkJobError",
     "SparkStartError",
     "WorkerStatus",
     "catalog_jar",
     "catalog_settings",
     "configure",
+    "context_of",
+    "for_tasks",
     "in_transactions",
     "interrupts_held",
     "run_workers",
     "spark_context",
     "spark_session",
+    "started_job",
 ]

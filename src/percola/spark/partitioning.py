@@ -49,15 +49,22 @@ def default_partitions() -> int:
 
 
 def row_ranges(
-    store: Store, table: str, start: bytes, end: bytes, wanted: int | None = None
+    store: Store,
+    table: str,
+    start: bytes,
+    end: bytes,
+    wanted: int | None = None,
+    *,
+    most: int | None = None,
 ) -> list[tuple[bytes, bytes]]:
     """The rows from `start` up to but not including `end` (empty: no end) as ranges, in order.
 
     Args:
         wanted: how many, if there are enough rows; None: one per `LEAST_ROWS` records, up to
-            `default_partitions`.
+            `most`.
+        most: by default `default_partitions`.
     """
-    most = wanted or default_partitions()
+    most = wanted or most or default_partitions()
     pieces = _clipped(store, table, start, end)
     # The last piece may have no end, and then no middle to cut at.
     last = last_row(store, table, pieces[-1].start, end) if pieces else None

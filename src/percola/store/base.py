@@ -179,6 +179,10 @@ class Store(ABC):
     and a mutation that also has other changes is applied in steps:
     `percola.store.remote.notify_table` lists them, and why that is safe."""
 
+    has_feed_in_rows: bool = False
+    """Whether a table's feed is stored in the changed rows, so that what concerns a range of rows
+    costs no more than that range. Otherwise it is one list, in the order of commit_ts."""
+
     latest_arrival: float = 0.0
     """How long, in seconds, a call may still take effect after its caller has given up or died.
     0 where no call outlives its caller, as in an embedded store."""
@@ -318,11 +322,13 @@ class Store(ABC):
         """Whether the feed lists the cell as changed at `commit_ts`; False without a feed."""
 
     @abstractmethod
-    def forget_changes(self, table: str, upto: int, limit: int = 4096) -> int:
-        """Remove feed entries at or below `upto`, which the safe point has reached.
+    def forget_changes(
+        self, table: str, upto: int, limit: int = 4096, *, start: bytes = b"", end: bytes = b""
+    ) -> int:
+        """Remove feed entries of rows in [start, end) at or below `upto`; no `end`: no bound.
 
-        Removes at most about `limit` entries, one per changed cell, and returns how many were
-        removed: 0 once none are left, or if there is no feed.
+        The safe point has reached `upto`. Removes at most about `limit` entries, one per changed
+        cell, and returns how many were removed: 0 once none are left, or if there is no feed.
         """
 
     @abstractmethod

@@ -180,9 +180,11 @@ class CountedStore(ForwardingStore):
         self.calls.note(OTHER, 1, 1)
         return self.inner.lists_change(cell, commit_ts)
 
-    def forget_changes(self, table: str, upto: int, limit: int = 4096) -> int:
+    def forget_changes(
+        self, table: str, upto: int, limit: int = 4096, *, start: bytes = b"", end: bytes = b""
+    ) -> int:
         self.calls.note(OTHER, 0, 0)
-        return self.inner.forget_changes(table, upto, limit)
+        return self.inner.forget_changes(table, upto, limit, start=start, end=end)
 
     def tablets(self, table: str) -> list[Tablet]:
         self.calls.note(OTHER, 0, 0)

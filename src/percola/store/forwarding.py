@@ -30,6 +30,7 @@ class ForwardingStore(Store):
         self.limits = inner.limits
         self.latest_arrival = inner.latest_arrival
         self.has_notify_table = inner.has_notify_table
+        self.has_feed_in_rows = inner.has_feed_in_rows
 
     def create_tables(self, names: Iterable[str]) -> None:
         self.inner.create_tables(names)
@@ -96,8 +97,10 @@ class ForwardingStore(Store):
     def lists_change(self, cell: Cell, commit_ts: int) -> bool:
         return self.inner.lists_change(cell, commit_ts)
 
-    def forget_changes(self, table: str, upto: int, limit: int = 4096) -> int:
-        return self.inner.forget_changes(table, upto, limit)
+    def forget_changes(
+        self, table: str, upto: int, limit: int = 4096, *, start: bytes = b"", end: bytes = b""
+    ) -> int:
+        return self.inner.forget_changes(table, upto, limit, start=start, end=end)
 
     def tablets(self, table: str) -> list[Tablet]:
         return self.inner.tablets(table)

@@ -332,11 +332,15 @@ class MemoryStore(OneStepStore):
             self._rows(cell.table)
             return (commit_ts, cell.row, cell.column) in self._feeds.get(cell.table, ())
 
-    def forget_changes(self, table: str, upto: int, limit: int = 4096) -> int:
+    def forget_changes(
+        self, table: str, upto: int, limit: int = 4096, *, start: bytes = b"", end: bytes = b""
+    ) -> int:
         with self._lock:
             self._rows(table)
             feed = self._feeds.get(table, SortedDict())
-            gone = list(itertools.islice(feed.irange(None, (upto + 1, b"", b"")), limit))
+            listed = feed.irange(None, (upto + 1, b"", b""))
+            inside = (one for one in listed if start <= one[1] and (not end or one[1] < end))
+            gone = list(itertools.islice(inside, limit))
             for entry in gone:
                 del feed[entry]
             return len(gone)

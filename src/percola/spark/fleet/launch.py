@@ -10,12 +10,11 @@ import uuid
 from typing import Any
 
 from pyspark import SparkContext
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from percola import repository as repositories
 from percola.connect.address import portable
-from percola.errors import ConflictingOptionsError, UsageError
+from percola.errors import ConflictingOptionsError
 from percola.observers import loading as targets
 from percola.observers.observer import Observers
 from percola.observers.reports import EVERY
@@ -23,6 +22,7 @@ from percola.observers.worker import WorkerOptions
 from percola.spark.fleet.board import clear_abandoned
 from percola.spark.fleet.driver import Fleet
 from percola.spark.fleet.task import Task
+from percola.spark.jobs import context_of
 
 
 def run_workers(
@@ -83,7 +83,7 @@ def run_workers(
         raise ConflictingOptionsError(
             f"A fleet's timeout_seconds must be more than 0 seconds, not {timeout_seconds}."
         )
-    context = _context_of(spark)
+    context = context_of(spark)
     slots = _local_slots(context)
     if slots is not None and workers > slots:
         raise ConflictingOptionsError(
@@ -106,18 +106,6 @@ def run_workers(
     except BaseException:
         repo.close()
         raise
-
-
-def _context_of(spark: SparkSession | SparkContext) -> SparkContext:
-    if isinstance(spark, SparkContext):
-        return spark
-    try:
-        return spark.sparkContext
-    except PySparkException as error:
-        raise UsageError(
-            "A Spark Connect session cannot run workers, which are plain tasks: use a session "
-            "on the cluster itself."
-        ) from error
 
 
 def _local_slots(context: SparkContext) -> int | None:

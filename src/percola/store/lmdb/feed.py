@@ -108,31 +108,37 @@ class Feeds:
     def _put(self, txn: Txn, key: bytes, commit_ts: int) -> None:
         txn.put(_entry(key, commit_ts), b"", db=self._environment.databases[self._database])
 
-    def forget(self, table: str, upto: int, limit: int) -> int:
-        """Remove up to `limit` entries at or below a timestamp; return how many were removed."""
+    def forget(self, table: str, upto: int, limit: int, start: bytes, end: bytes) -> int:
+        """Remove up to `limit` entries of a range of rows at or below a timestamp; return how many.
+
+        For a part of the rows, it reads past the entries of the others.
+        """
         prefix = self._keys.prefix(table)
-        end = _bound(prefix, upto)
+        last = _bound(prefix, upto)
 
         def remove(txn: Txn) -> int:
-            gone = self._first(txn, prefix, end, limit)
+            gone = self._first(txn, prefix, last, limit, start, end)
             for key in gone:
                 txn.delete(key, db=self._environment.databases[self._database])
             return len(gone)
 
         # Read first: there is usually nothing to remove, and a write waits for its turn.
         with self._environment.reading() as txn:
-            if not self._first(txn, prefix, end, 1):
+            if not self._first(txn, prefix, last, 1, start, end):
                 return 0
         return self._environment.write(remove)
 
-    def _first(self, txn: Txn, prefix: bytes, end: bytes, limit: int) -> list[bytes]:
+    def _first(
+        self, txn: Txn, prefix: bytes, last: bytes, limit: int, start: bytes, end: bytes
+    ) -> list[bytes]:
         found: list[bytes] = []
         cursor = txn.cursor(self._environment.databases[self._database])
         if cursor.set_range(prefix):
             for key, _ in cursor:
-                if key >= end or len(found) >= limit:
+                if key >= last or len(found) >= limit:
                     break
-                found.append(key)
+                if not (start or end) or _is_within(key, start, end):
+                    found.append(key)
         return found
 
     # --- Reading ------------------------------------------------------------------------
@@ -200,6 +206,11 @@ def _entry(key: bytes, commit_ts: int) -> bytes:
 def _bound(prefix: bytes, ts: int) -> bytes:
     """The upper bound of entries up to a timestamp: no later entry sorts before it."""
     return prefix + (ts + 1).to_bytes(8, "big")
+
+
+def _is_within(key: bytes, start: bytes, end: bytes) -> bool:
+    row = _changed(key[: key.index(b"\0\1", _ROW) + 2], []).row
+    return start <= row and (not end or row < end)
 
 
 def _changed(part: bytes, columns: list[bytes]) -> ChangedRow:

@@ -497,8 +497,10 @@ class LmdbStore(OneStepStore):
     def lists_change(self, cell: Cell, commit_ts: int) -> bool:
         return self._feeds.lists_change(cell, commit_ts)
 
-    def forget_changes(self, table: str, upto: int, limit: int = 4096) -> int:
-        return self._feeds.forget(table, upto, limit)
+    def forget_changes(
+        self, table: str, upto: int, limit: int = 4096, *, start: bytes = b"", end: bytes = b""
+    ) -> int:
+        return self._feeds.forget(table, upto, limit, start, end)
 
     def tablets(self, table: str) -> list[Tablet]:
         """Ranges split at keys spread evenly between the first and the last row."""

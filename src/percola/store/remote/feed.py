@@ -87,13 +87,13 @@ class Feed:
             return False
         return bool(reading.look(reading.changes, {cell: (commit_ts, commit_ts)}, 1)[cell])
 
-    def forget(self, table: str, upto: int, limit: int) -> int:
+    def forget(self, table: str, upto: int, limit: int, start: bytes, end: bytes) -> int:
         """See `Store.forget_changes`."""
         if table not in self._shared.view(elapsed()).feeds:
             return 0
         gone: dict[bytes, list[tuple[bytes, int]]] = {}
         count = 0
-        with closing(self._rows(table, 0, upto, limit=limit)) as rows:
+        with closing(self._rows(table, 0, upto, start, end, limit)) as rows:
             for key, row in rows:
                 every = [(name, ts) for (_, name), entries in row.items() for ts, _ in entries]
                 gone[key] = every[: limit - count]

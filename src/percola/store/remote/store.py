@@ -44,6 +44,7 @@ class RemoteStore(Store):
         apply: `mutate` without its checks; the second argument is the tables that keep a feed.
     """
 
+    has_feed_in_rows = True
     database: ClassVar[str]
     row_change_bytes: ClassVar[int]
     row_changes: ClassVar[int | None] = None
@@ -232,9 +233,11 @@ class RemoteStore(Store):
         self._check_table(cell.table)
         return self._feed.lists(cell, commit_ts)
 
-    def forget_changes(self, table: str, upto: int, limit: int = 4096) -> int:
+    def forget_changes(
+        self, table: str, upto: int, limit: int = 4096, *, start: bytes = b"", end: bytes = b""
+    ) -> int:
         self._check_table(table)
-        return self._feed.forget(table, upto, limit)
+        return self._feed.forget(table, upto, limit, start, end)
 
     # --- The end ------------------------------------------------------------------------
 

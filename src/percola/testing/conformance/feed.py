@@ -160,6 +160,22 @@ class FeedClaims(Ground):
         assert [one.commit_ts for one in self.listed(store, feed)] == [6, 7]
         assert [one.commit_ts for one in self.listed(store, table)] == list(range(1, 8))
 
+    def test_what_is_forgotten_of_a_range_of_rows_leaves_the_others(
+        self, store: Store, feed: str
+    ) -> None:
+        rows = [b"a", b"b", b"b\0", b"b\0\1", b"c"]
+        for ts, row in enumerate(rows, start=1):
+            self.put(store, feed, row, *written(COLUMN, ts, b"v"), *written(b"d", ts, b"v"))
+        assert store.forget_changes(feed, 9, start=b"b\0", end=b"c") == 4
+        assert [one.row for one in self.listed(store, feed)] == [b"a", b"b", b"c"]
+        assert store.forget_changes(feed, 9, start=b"b\0", end=b"c") == 0
+        assert store.forget_changes(feed, 9, 1, start=b"c") == 1
+        assert store.forget_changes(feed, 1, end=b"b") == 2
+        assert [(one.row, len(one.columns)) for one in self.listed(store, feed)] == [
+            (b"b", 2),
+            (b"c", 1),
+        ]
+
     def test_a_table_without_a_feed_has_nothing_to_forget(self, store: Store, table: str) -> None:
         self.put(store, table, b"r", *written(COLUMN, 5, b"v"))
         assert store.forget_changes(table, 9) == 0

@@ -282,9 +282,11 @@ class SimulatedStore(OneStepStore):
         self._process.call(Call.READ)
         return self._inner.lists_change(cell, commit_ts)
 
-    def forget_changes(self, table: str, upto: int, limit: int = 4096) -> int:
+    def forget_changes(
+        self, table: str, upto: int, limit: int = 4096, *, start: bytes = b"", end: bytes = b""
+    ) -> int:
         self._process.call(Call.READ)
-        return self._inner.forget_changes(table, upto, limit)
+        return self._inner.forget_changes(table, upto, limit, start=start, end=end)
 
     def tablets(self, table: str) -> list[Tablet]:
         self._process.call(Call.READ)
