@@ -137,6 +137,8 @@ class Attempt:
 
     Attributes:
         done: set if another attempt has written the partition already: nothing is left to do.
+        conflicts: how many rows were not locked at once, because others had locked or written them.
+        waited: how many seconds that took.
     """
 
     def __init__(
@@ -168,6 +170,8 @@ class Attempt:
         self._silent = silent
         self._read_at = read_at
         self._rows = 0
+        self.conflicts = 0
+        self.waited = 0.0
         self.done: Part | None = None
         while True:
             self.done = self._make_room()
@@ -294,7 +298,10 @@ class Attempt:
             self._check_alive()
             if waiting:
                 tried += 1
+                self.conflicts += len(waiting) if tried == 1 else 0
+                begun = self._context.clock.monotonic()
                 self._clear_the_way(waiting, tried)
+                self.waited += self._context.clock.monotonic() - begun
 
     def _prewrite(self, rows: Sequence[_Pending]) -> list[_Pending]:
         """Send the prewrites of rows; those that were refused, or whose reply was lost."""

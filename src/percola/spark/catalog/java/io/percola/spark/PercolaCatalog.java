@@ -8,6 +8,7 @@ import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.OptionalLong;
 import java.util.TreeMap;
 
 import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
@@ -19,6 +20,7 @@ import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.connector.catalog.TableChange;
 import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.types.Metadata;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
@@ -138,7 +140,17 @@ public final class PercolaCatalog implements TableCatalog, SupportsNamespaces {
       snapshots.pin(address, snapshot);
     }
     String full = name + "." + String.join(".", ident.namespace().length == 0 ? defaultNamespace() : ident.namespace());
-    return new PercolaTable(full + "." + ident.name(), (StructType) table.dataType(), base, snapshot);
+    return new PercolaTable(
+        full + "." + ident.name(),
+        (StructType) table.dataType(),
+        base,
+        snapshot,
+        known(table.metadata(), "rows"),
+        known(table.metadata(), "bytes"));
+  }
+
+  private static OptionalLong known(Metadata answer, String name) {
+    return answer.contains(name) ? OptionalLong.of(answer.getLong(name)) : OptionalLong.empty();
   }
 
   private String addressOf(String[] namespace) {

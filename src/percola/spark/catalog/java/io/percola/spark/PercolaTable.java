@@ -7,6 +7,7 @@ import java.util.HashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.OptionalLong;
 import java.util.Set;
 
 import org.apache.spark.sql.connector.catalog.SupportsRead;
@@ -17,18 +18,22 @@ import org.apache.spark.sql.connector.metric.CustomMetric;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.connector.read.Statistics;
 import org.apache.spark.sql.connector.read.SupportsPushDownFilters;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
+import org.apache.spark.sql.connector.read.SupportsReportStatistics;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.RowLevelOperationBuilder;
 import org.apache.spark.sql.connector.write.RowLevelOperationInfo;
+import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonScanBuilder;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.sources.Filter;
+import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
@@ -39,12 +44,23 @@ final class PercolaTable implements SupportsRead, SupportsWrite, SupportsRowLeve
   private final StructType schema;
   private final Map<String, String> base;
   private final String snapshot;
+  private final OptionalLong rows;
+  private final OptionalLong bytes;
 
-  PercolaTable(String name, StructType schema, Map<String, String> base, String snapshot) {
+  /** `rows` and `bytes` are what is known of the table's size: see catalog/statistics.py. */
+  PercolaTable(
+      String name,
+      StructType schema,
+      Map<String, String> base,
+      String snapshot,
+      OptionalLong rows,
+      OptionalLong bytes) {
     this.name = name;
     this.schema = schema;
     this.base = base;
     this.snapshot = snapshot;
+    this.rows = rows;
+    this.bytes = bytes;
   }
 
   @Override
@@ -103,7 +119,7 @@ final class PercolaTable implements SupportsRead, SupportsWrite, SupportsRowLeve
     Map<String, String> all = new HashMap<>(new CaseInsensitiveStringMap(merged(info.options())));
     more.forEach((name, value) -> all.put(name.toLowerCase(), value));
     CaseInsensitiveStringMap options = new CaseInsensitiveStringMap(all);
-    return new PythonTable(Source.fresh(), Source.NAME, rows)
+    WriteBuilder python = new PythonTable(Source.fresh(), Source.NAME, rows)
         .newWriteBuilder(
             new LogicalWriteInfo() {
               @Override
@@ -121,6 +137,12 @@ final class PercolaTable implements SupportsRead, SupportsWrite, SupportsRowLeve
                 return rows;
               }
             });
+    return new WriteBuilder() {
+      @Override
+      public Write build() {
+        return new MeasuredWrite(python.build());
+      }
+    };
   }
 
   private Map<String, String> merged(CaseInsensitiveStringMap options) {
@@ -191,11 +213,32 @@ final class PercolaTable implements SupportsRead, SupportsWrite, SupportsRowLeve
     }
 
     Scan batchScan() {
-      PythonScanBuilder builder = batch(required);
+      PythonScanBuilder builder = batch(required.asNullable().add(Totals.COLUMN, DataTypes.BinaryType));
       if (offered.length > 0) {
         push(builder, offered);
       }
       return builder.build();
+    }
+
+    /** The table's size, of which the columns that are read have a share by their types. */
+    Statistics statistics() {
+      OptionalLong share = bytes;
+      if (bytes.isPresent()) {
+        double part = (double) required.defaultSize() / schema.defaultSize();
+        share = OptionalLong.of(Math.max(1, Math.round(bytes.getAsLong() * part)));
+      }
+      OptionalLong size = share;
+      return new Statistics() {
+        @Override
+        public OptionalLong sizeInBytes() {
+          return size;
+        }
+
+        @Override
+        public OptionalLong numRows() {
+          return rows;
+        }
+      };
     }
 
     Scan streamScan() {
@@ -225,7 +268,7 @@ final class PercolaTable implements SupportsRead, SupportsWrite, SupportsRowLeve
     }
   }
 
-  private static final class TableScan implements Scan {
+  private static final class TableScan implements SupportsReportStatistics {
     private final Builder builder;
     private Scan batch;
 
@@ -252,7 +295,7 @@ final class PercolaTable implements SupportsRead, SupportsWrite, SupportsRowLeve
 
     @Override
     public Batch toBatch() {
-      return python().toBatch();
+      return new MeasuredRead(python().toBatch(), builder.required.size());
     }
 
     @Override
@@ -262,7 +305,12 @@ final class PercolaTable implements SupportsRead, SupportsWrite, SupportsRowLeve
 
     @Override
     public CustomMetric[] supportedCustomMetrics() {
-      return python().supportedCustomMetrics();
+      return Totals.ofReads(python().supportedCustomMetrics());
+    }
+
+    @Override
+    public Statistics estimateStatistics() {
+      return builder.statistics();
     }
 
     private Scan python() {
