@@ -127,6 +127,40 @@ def test_a_delete_removes_whole_rows_some_or_all(sql: Sql, repo: Repository) -> 
     assert_sound(repo)
 
 
+def test_truncate_removes_all_rows_at_one_commit_and_observers_see_it(
+    sql: Sql, repo: Repository
+) -> None:
+    with repo.transaction(notify=False) as t:
+        t.set(labels["colour"], "p011", "blue")
+    sql("TRUNCATE TABLE $")
+    assert rows(repo) == {}
+    assert len(set(committed(repo).values())) == 1
+    # Of the observed columns, and only where rows had them.
+    assert notified(repo) == [f"p{n:03}.{one}" for n in range(10) for one in ("name", "price")]
+    assert_sound(repo)
+    sql("TRUNCATE TABLE $")
+
+
+def test_truncate_fails_in_a_sentence_and_leaves_all_rows(
+    spark: SparkSession, repo: Repository
+) -> None:
+    catalog = new_catalog(spark, repo.address)
+    spark.conf.set(f"spark.sql.catalog.{catalog}.option.lockWaitSeconds", "0.2")
+    with percola.open(repo.address, [JOBS]) as other:
+        # Begun before, so the statement also waits for as long as the lock of a dead job lasts.
+        job = JointTransaction(other, "blocking", new_run(other), ["products"], ttl_seconds=2)
+        begun = job.attempt(0, 0)
+        assert begun is not None
+        begun.write([RowWrites("products", b"p005", {price.key: b"0.0"})])
+        with begun.kept_alive(), pytest.raises(PySparkException) as caught:
+            spark.sql(f"TRUNCATE TABLE {catalog}.products")
+        assert "products['p005'].price has been locked for " in str(caught.value)
+        assert "Traceback" not in str(caught.value)
+        assert job.abort()
+    assert len(rows(repo)) == 10
+    assert_sound(repo)
+
+
 def test_a_merge_is_what_spark_computes_itself_and_one_commit(
     spark: SparkSession, sql: Sql, repo: Repository
 ) -> None:

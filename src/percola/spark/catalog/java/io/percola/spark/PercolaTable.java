@@ -9,11 +9,14 @@ import java.util.List;
 import java.util.Map;
 import java.util.OptionalLong;
 import java.util.Set;
+import java.util.stream.Collectors;
 
+import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.SupportsRowLevelOperations;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.catalog.TruncatableTable;
 import org.apache.spark.sql.connector.metric.CustomMetric;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.Scan;
@@ -39,8 +42,8 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** A table of a repository at one timestamp; it reads and writes through the Python data source. */
-final class PercolaTable implements SupportsRead, SupportsWrite, SupportsRowLevelOperations {
-  private final String name;
+class PercolaTable implements SupportsRead, SupportsWrite, SupportsRowLevelOperations {
+  private final List<String> name;
   private final StructType schema;
   private final Map<String, String> base;
   private final String snapshot;
@@ -49,7 +52,7 @@ final class PercolaTable implements SupportsRead, SupportsWrite, SupportsRowLeve
 
   /** `rows` and `bytes` are what is known of the table's size: see catalog/statistics.py. */
   PercolaTable(
-      String name,
+      List<String> name,
       StructType schema,
       Map<String, String> base,
       String snapshot,
@@ -65,7 +68,7 @@ final class PercolaTable implements SupportsRead, SupportsWrite, SupportsRowLeve
 
   @Override
   public String name() {
-    return name;
+    return String.join(".", name);
   }
 
   @Override
@@ -143,6 +146,32 @@ final class PercolaTable implements SupportsRead, SupportsWrite, SupportsRowLeve
         return new MeasuredWrite(python.build());
       }
     };
+  }
+
+  /** This table for TRUNCATE TABLE. */
+  PercolaTable truncatable() {
+    return new Truncatable(this);
+  }
+
+  /**
+   * TRUNCATE TABLE is DELETE without a condition: one transaction, which observers see.
+   *
+   * <p>Not every table is one of these, since Spark would truncate them for such a DELETE.
+   */
+  private static final class Truncatable extends PercolaTable implements TruncatableTable {
+    Truncatable(PercolaTable of) {
+      super(of.name, of.schema, of.base, of.snapshot, of.rows, of.bytes);
+    }
+
+    @Override
+    public boolean truncateTable() {
+      String quoted =
+          super.name.stream()
+              .map(part -> "`" + part.replace("`", "``") + "`")
+              .collect(Collectors.joining("."));
+      SparkSession.active().sql("DELETE FROM " + quoted);
+      return true;
+    }
   }
 
   private Map<String, String> merged(CaseInsensitiveStringMap options) {
