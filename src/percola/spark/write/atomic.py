@@ -114,6 +114,7 @@ class JobWriter(DataSourceArrowWriter):
             commit_parts(self._plan, repo, messages)
             forget_old(repo)
 
+    @errors_are_sentences
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Roll back; a transaction that has already committed stays committed."""
         with closing(self._plan.open()) as repo:

@@ -158,10 +158,12 @@ class MarkedWriter(DataSourceArrowWriter):
             metrics.conflicts, metrics.waited = partition.conflicts, partition.waited
             return Written(metrics.packed(repo.context.calls))
 
+    @errors_are_sentences
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All partitions have been written."""
         self._end(committed=True)
 
+    @errors_are_sentences
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Some partition could not be written; rows that were committed stay."""
         self._end(committed=False)
