@@ -240,7 +240,8 @@ class RangeReader:
                 gone = False
             else:
                 raise LockTimeoutError(
-                    f"{cell} is locked by the live transaction that started at {start_ts} (owner "
+                    f"{self._context.shown(cell)} "
+                    f"is locked by the live transaction that started at {start_ts} (owner "
                     f"{decode_lock(raw).owner}). Read with onLock=wait, or with onLock=avoid to "
                     "see the table as it was before."
                 )

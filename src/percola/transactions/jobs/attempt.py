@@ -390,7 +390,8 @@ class Attempt:
                     if lock_ts in self._subtransactions:
                         if self._read_at is not None and not one.unsure:
                             raise RowWrittenTwiceError(
-                                f"Two rows to write have the key of {cell}, and which of the two "
+                                f"Two rows to write have the key of {self._context.shown(cell)}, "
+                                "and which of the two "
                                 f"should win is not defined. Nothing of the joint transaction "
                                 f"{self._job.job!r} is written: keep one of the two rows."
                             )
@@ -408,7 +409,8 @@ class Attempt:
                 waiting[0].writes.table, waiting[0].writes.row, next(iter(waiting[0].cells))
             )
             raise RowLockedError(
-                f"{cell} is written by others all the time: the joint transaction "
+                f"{self._context.shown(cell)} "
+                "is written by others all the time: the joint transaction "
                 f"{self._job.job!r} could not lock it in {_MOST_TRIES} attempts."
             )
         if tried > 1:
@@ -428,7 +430,8 @@ class Attempt:
         for commit_ts, raw in reversed(entries):
             if decode_write(raw).op is not Op.ROLLBACK:
                 raise RowChangedError(
-                    f"{cell} was changed at {commit_ts}, after it had been read at {read_at}. "
+                    f"{self._context.shown(cell)} "
+                    f"was changed at {commit_ts}, after it had been read at {read_at}. "
                     f"Nothing of the joint transaction {self._job.job!r} is written: run it again."
                 )
             rolled_back.append(commit_ts)
@@ -458,7 +461,8 @@ class Attempt:
                 self._overtake(one)
             else:
                 raise RowInTwoPartitionsError(
-                    f"{cell} is written by the partitions {min(partition, self._partition)} and "
+                    f"{self._context.shown(cell)} "
+                    f"is written by the partitions {min(partition, self._partition)} and "
                     f"{max(partition, self._partition)} of the joint transaction "
                     f"{self._job.job!r}, and which of the two should win is not defined. Keep one "
                     "of the two rows, or repartition by the row's key."
@@ -482,7 +486,8 @@ class Attempt:
             tried += 1
             if clock.monotonic() > deadline:
                 raise RowLockedError(
-                    f"{cell} has been locked for {timeout:.0f} s by the joint transaction "
+                    f"{self._context.shown(cell)} "
+                    f"has been locked for {timeout:.0f} s by the joint transaction "
                     f"{lock.primary.row.decode(errors='replace')!r}, which is under way. Run this "
                     "one again when that one has ended."
                 )
