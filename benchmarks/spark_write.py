@@ -1,11 +1,14 @@
-"""`df.write`: rows a second into LMDB, row by row, in chunks and as one transaction, on two cores.
+"""`df.write` and SQL: rows a second into LMDB, row by row, in chunks and as one transaction.
 
-The rows are made and cached beforehand, so what is measured is from Spark's rows to cells that are
-committed, including planning, opening, and ending the write. A small write, of one row in two
-partitions, shows the cost of these alone.
+The rows are made and cached beforehand, so what is measured, on two cores, is from Spark's rows to
+cells that are committed, including planning, opening, and ending the write. A small write, of one
+row in two partitions, shows the cost of these alone.
 
 Both durabilities: full waits for the disk with every commit, relaxed does not. Micro-batches of a
 stream are measured by their own durations, as Spark reports them.
+
+Statements of SQL go through the catalog. INSERT writes row by row. UPDATE and MERGE are one
+transaction each, which reads the table, and checks that each row is as it was read.
 """
 
 from __future__ import annotations
@@ -27,12 +30,20 @@ from benchmarks.measure import (
     temporary_folder,
     write_json,
 )
-from percola import Table
-from percola.spark import spark_session
+from percola import PercolaError, Table
+from percola.spark import configure, spark_session
 from percola.spark.source import PercolaDataSource
 
 AIMS: Final = {"row": 15_000, "chunk": 40_000}
 PARTITIONS: Final = 4
+STATEMENTS: Final = {
+    "INSERT": "INSERT INTO {table} SELECT * FROM incoming WHERE size < {rows}",
+    "UPDATE": "UPDATE {table} SET size = size + 1",
+    "MERGE": "MERGE INTO {table} t USING incoming s ON t.row = s.row AND s.size >= {rows} / 2 "
+    "WHEN MATCHED THEN UPDATE SET size = s.size "
+    "WHEN NOT MATCHED AND s.size >= {rows} THEN INSERT *",
+}
+"""Each changes the same number of rows: MERGE updates half of them and inserts as many."""
 
 _docs = Table("docs")
 _docs.column("title", str)
@@ -73,9 +84,16 @@ def run(console: Console, *, quick: bool) -> None:
                     f"{aim:,}" if aim else "",
                     f"{floor:,.0f}",
                 )
+        changes = Grid("statement", "durability", "rows/s")
+        for durability in ("full", "relaxed"):
+            for name, seconds in _statements(spark, folder, rows // 4, repeats, durability).items():
+                rate = rows / 4 / statistics.median(seconds)
+                figures[f"{name}, {durability}"] = {"rows_per_second": rate, "seconds": seconds}
+                changes.add_row(name, durability, f"{rate:,.0f}")
         batches = _stream(spark, folder, 5 if quick else 20)
         figures["stream_batch_ms"] = batches
     console.print(grid)
+    console.print(changes)
     console.print(
         f"writeStream: a batch of 500 rows in {statistics.median(batches):,.0f} ms "
         f"(the median of {len(batches)}; full durability)"
@@ -109,6 +127,28 @@ def _write(frame: DataFrame, target: Path, atomicity: str) -> float:
         "atomicity", atomicity
     ).save(str(target))
     return time.perf_counter() - begun
+
+
+def _statements(
+    spark: SparkSession, folder: Path, rows: int, repeats: int, durability: str
+) -> dict[str, list[float]]:
+    """The seconds that each statement takes, one after the other on new repositories."""
+    incoming = _frame(spark, rows + rows // 2)
+    incoming.createOrReplaceTempView("incoming")
+    found: dict[str, list[float]] = {name: [] for name in STATEMENTS}
+    for number in range(repeats):
+        catalog = f"{durability}{number}"
+        target = _repository(folder, f"sql-{catalog}", durability)
+        configure(spark, catalogs={catalog: str(target)})
+        for name, text in STATEMENTS.items():
+            begun = time.perf_counter()
+            spark.sql(text.format(table=f"{catalog}.docs", rows=rows))
+            found[name].append(time.perf_counter() - begun)
+        expected = rows + rows // 2
+        if spark.table(f"{catalog}.docs").count() != expected:
+            raise PercolaError(f"The statements should have left {expected:,} rows.")
+    incoming.unpersist()
+    return found
 
 
 def _stream(spark: SparkSession, folder: Path, batches: int) -> list[float]:

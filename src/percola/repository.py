@@ -119,7 +119,12 @@ class Repository:
             oracle=oracle,
             coordination=coordination,
             resolver=LockResolver(
-                store, coordination, self._clock, self._random, wait_seconds=lock_wait_seconds
+                store,
+                coordination,
+                self._clock,
+                self._random,
+                wait_seconds=lock_wait_seconds,
+                shown=self.schema.shown,
             ),
             clock=self._clock,
             columns=columns_of(self.schema),
@@ -129,6 +134,7 @@ class Repository:
             caches_reads=caches_reads or prefetches,
             prefetch=Prefetch() if prefetches else None,
             calls=store.calls if isinstance(store, CountedStore) else None,
+            shown=self.schema.shown,
         )
 
     def __repr__(self) -> str:

@@ -32,6 +32,7 @@ from typing import (
     overload,
 )
 
+from percola.cells import Cell
 from percola.codecs import Codec, OrderedCodec, UnfitValueError, V, codec_named, codec_of
 from percola.errors import (
     DamagedRecordError,
@@ -362,6 +363,14 @@ class Table(Generic[R]):
             )
         return self.encode_row(prefix)
 
+    def shown_row(self, key: bytes) -> str:
+        """An encoded row as messages name it: text and bytes as literals, other types as text."""
+        try:
+            row = self.decode_row(key)
+        except WrongTypeError:
+            return repr(key)
+        return str(row) if self._row_codec is not None else repr(row)
+
     def _decode_row(self, key: bytes) -> R:
         assert self._row_codec is not None
         try:
@@ -411,6 +420,14 @@ class Schema:
             raise UnknownTableError(
                 f"The repository has no table {name!r}. It has: {known}."
             ) from None
+
+    def shown(self, cell: Cell) -> str:
+        """A cell as messages name it: where rows have a type, by the row's value."""
+        table = self._tables.get(cell.table)
+        if table is None or not isinstance(table.rows, Codec):
+            return str(cell)
+        column = cell.column.decode("utf-8", "backslashreplace")
+        return f"{cell.table}[{table.shown_row(cell.row)}].{column}"
 
     def to_json(self) -> str:
         """The schema as the repository stores it."""

@@ -284,6 +284,7 @@ def test_a_table_is_followed_as_a_stream_into_another(
         ("SELECT * FROM $.sales TIMESTAMP AS OF '2026-01-01'", "has no log of times yet"),
         ("CREATE TABLE $.x (a INT)", "are declared in Python"),
         ("DROP TABLE $.sales", "are declared in Python"),
+        ("TRUNCATE TABLE $.sales PARTITION (row = 's1')", "does not support partition management"),
         ("CREATE NAMESPACE $.more", "are repositories"),
         ("INSERT INTO $.sales SELECT row, name FROM $.products", "amount"),
     ],

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from datetime import date
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 from catalogs import new_catalog
 from children import Child, say, wait_in_child
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from spark_processes import (
@@ -23,7 +25,7 @@ from spark_processes import (
 from stores import in_thread
 
 import percola
-from percola import Repository, Table
+from percola import DATE, INT64, Repository, Table
 from percola.cells import Kind, Op, decode_write
 from percola.maintenance.check import check
 from percola.spark import catalog_settings, spark_session
@@ -38,6 +40,9 @@ labels = shop.family("labels", str)
 
 blobs = Table("blobs", rows=bytes)
 length = blobs.column("length", int)
+
+days = Table("days", rows=DATE)
+turnover = days.column("turnover", INT64)
 
 Wait = Callable[..., object]
 Rows = dict[str, tuple[str | None, float | None]]
@@ -124,6 +129,40 @@ def test_a_delete_removes_whole_rows_some_or_all(sql: Sql, repo: Repository) -> 
     assert rows(repo) == {f"p00{n}": (f"name {n}", float(n)) for n in range(3)}
     sql("DELETE FROM $")
     assert rows(repo) == {}
+    assert_sound(repo)
+
+
+def test_truncate_removes_all_rows_at_one_commit_and_observers_see_it(
+    sql: Sql, repo: Repository
+) -> None:
+    with repo.transaction(notify=False) as t:
+        t.set(labels["colour"], "p011", "blue")
+    sql("TRUNCATE TABLE $")
+    assert rows(repo) == {}
+    assert len(set(committed(repo).values())) == 1
+    # Of the observed columns, and only where rows had them.
+    assert notified(repo) == [f"p{n:03}.{one}" for n in range(10) for one in ("name", "price")]
+    assert_sound(repo)
+    sql("TRUNCATE TABLE $")
+
+
+def test_truncate_fails_in_a_sentence_and_leaves_all_rows(
+    spark: SparkSession, repo: Repository
+) -> None:
+    catalog = new_catalog(spark, repo.address)
+    spark.conf.set(f"spark.sql.catalog.{catalog}.option.lockWaitSeconds", "0.2")
+    with percola.open(repo.address, [JOBS]) as other:
+        # Begun before, so the statement also waits for as long as the lock of a dead job lasts.
+        job = JointTransaction(other, "blocking", new_run(other), ["products"], ttl_seconds=2)
+        begun = job.attempt(0, 0)
+        assert begun is not None
+        begun.write([RowWrites("products", b"p005", {price.key: b"0.0"})])
+        with begun.kept_alive(), pytest.raises(PySparkException) as caught:
+            spark.sql(f"TRUNCATE TABLE {catalog}.products")
+        assert "products['p005'].price has been locked for " in str(caught.value)
+        assert "Traceback" not in str(caught.value)
+        assert job.abort()
+    assert len(rows(repo)) == 10
     assert_sound(repo)
 
 
@@ -242,6 +281,32 @@ def test_a_row_that_somebody_changes_while_the_statement_runs_fails_it(
     assert_sound(repo)
 
 
+def test_rows_of_a_type_are_named_by_their_value(spark: SparkSession, tmp_path: Path) -> None:
+    address = str(tmp_path / "days")
+
+    def fill_day(repository: Repository, one: date) -> None:
+        repository.run(lambda t: t.set(turnover, one, 1))
+
+    with percola.open(address, [days]) as repository:
+        fill_day(repository, date(2010, 10, 4))
+        fill_day(repository, date(2010, 10, 5))
+    catalog = new_catalog(spark, address)
+
+    def touched(_: int | None) -> int:
+        with percola.open(address, [days]) as other, other.transaction() as t:
+            t.set(turnover, date(2010, 10, 5), 7)
+        return 2
+
+    spark.udf.register("touched_day", touched, "bigint")
+    for statement, sentence in (
+        ("row = DATE '2010-10-05' WHERE row = DATE '2010-10-04'", "The row 2010-10-05 of 'days' "),
+        ("turnover = touched_day(turnover)", "days[2010-10-05].turnover was changed at "),
+    ):
+        with pytest.raises(PySparkException) as caught:
+            spark.sql(f"UPDATE {catalog}.days SET {statement}")
+        assert sentence in str(caught.value)
+
+
 # --- Who is killed ----------------------------------------------------------------------
 
 MERGE = (
@@ -257,11 +322,11 @@ MERGED = {
 
 
 def merge_and_kill(
-    spark: SparkSession, address: str, victims: Callable[[], list[int]], wait: Wait
+    spark: SparkSession, address: str, folder: Path, victims: Callable[[], list[int]], wait: Wait
 ) -> None:
     """Run the MERGE while a lock stops it in the middle; kill the victims, and let it go on."""
     catalog = new_catalog(spark, address)
-    reached, go = Path(address + ".reached"), Path(address + ".go")
+    reached, go = folder / "reached", folder / "go"
 
     def gate(number: int) -> int:
         reached.touch()
@@ -311,9 +376,9 @@ def locks(repo: Repository) -> list[object]:
 
 
 def test_a_merge_whose_python_workers_are_killed_is_there_once(
-    spark: SparkSession, repo: Repository, wait_until: Wait
+    spark: SparkSession, repo: Repository, tmp_path: Path, wait_until: Wait
 ) -> None:
-    merge_and_kill(spark, repo.address, lambda: python_workers(spark), wait_until)
+    merge_and_kill(spark, repo.address, tmp_path, lambda: python_workers(spark), wait_until)
 
 
 def on_a_cluster(pipe: Connection, address: str) -> None:
@@ -322,7 +387,9 @@ def on_a_cluster(pipe: Connection, address: str) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     config = QUICK_EXECUTORS | EXACT_STATUS | catalog_settings({})
     with spark_session("local-cluster[2,1,1024]", app="kills", config=config) as spark:
-        merge_and_kill(spark, address, lambda: executors(spark), wait_in_child)
+        merge_and_kill(
+            spark, address, Path(address).parent, lambda: executors(spark), wait_in_child
+        )
     say(pipe, "merged")
 
 
@@ -334,3 +401,73 @@ def test_a_merge_whose_executors_are_killed_is_there_once(
     with Child(on_a_cluster, repo.address) as child:
         assert child.speaks_within(600)
         assert child.hear() == "merged"
+
+
+# --- What ends a statement that waits for a lock ----------------------------------------
+
+
+@pytest.fixture
+def small_batches(spark: SparkSession) -> Iterator[None]:
+    """Spark hands a writer its first rows before it has the last ones."""
+    name = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = spark.conf.get(name, "10000") or ""
+    spark.conf.set(name, "10")
+    yield
+    spark.conf.set(name, before)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["cancelled", "failed"])
+def test_a_task_that_waits_for_a_lock_ends_with_its_statement(
+    spark: SparkSession,
+    small_batches: None,
+    repo: Repository,
+    tmp_path: Path,
+    wait_until: Wait,
+    how: str,
+) -> None:
+    """The lock is one of a job that goes on; the task would wait for it for a minute."""
+    reached, go, late, fail = (tmp_path / one for one in ("reached", "go", "late", "fail"))
+
+    def gate(row: str) -> str:
+        reached.touch()
+        wait_in_child(go.exists)
+        if row == "p250":
+            late.touch()
+            wait_in_child(fail.exists)
+            raise ValueError("no such note")
+        return "x" * 100_000
+
+    def running() -> int:
+        infos = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
+        return sum(one.numRunningTasks() for one in infos)
+
+    spark.udf.register("gate", gate)
+    catalog = new_catalog(spark, repo.address)
+    update = f"UPDATE {catalog}.products SET note = gate(row)"
+    with percola.open(repo.address, [shop, JOBS]) as other:
+        fill(other, 300)
+        updating = in_thread(lambda: spark.sql(update))
+        wait_until(lambda: updating.done() or reached.exists(), seconds=60, what="the tasks")
+        blocking = JointTransaction(other, "blocking", new_run(other), ["products"])
+        begun = blocking.attempt(0, 0)
+        assert begun is not None
+        begun.write([RowWrites("products", b"p001", {price.key: b"0.0"})])
+        with begun.kept_alive():
+            go.touch()
+            wait_until(lambda: updating.done() or late.exists(), seconds=60, what="row 250")
+            # The writer has locked all other rows of its first chunk, of 8 MB.
+            wait_until(lambda: updating.done() or len(locks(repo)) > 80, seconds=60, what="locks")
+            assert not updating.done()
+            if how == "cancelled":
+                spark.sparkContext.cancelAllJobs()
+            else:
+                fail.touch()
+            wait_until(lambda: not running(), seconds=10, what="the end of the task")
+            assert not updating.done() or locks(repo), "nobody holds the lock any more"
+        assert blocking.abort()
+    with pytest.raises((PySparkException, Py4JJavaError)) as caught:
+        updating.result(60)
+    assert ("no such note" if how == "failed" else "cancelled") in str(caught.value)
+    assert {one[1] for one in rows(repo).values()} == {float(n) for n in range(300)}
+    assert_sound(repo)

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from children import Child, hear, say
+from children import Child, hear, say, wait_in_child
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
 from spark_processes import QUICK_EXECUTORS, children, kill_all, python_workers
 from spark_writes import (
     ROWS,
@@ -36,8 +37,10 @@ from stores import in_thread
 
 import percola
 from percola import Repository
+from percola.cells import Cell, Kind, decode_lock
 from percola.spark import spark_session
 from percola.spark.source import PercolaDataSource
+from percola.store.walks import walk_kind
 from percola.transactions.jobs import JOBS
 from percola.transactions.jobs.job_row import STATE
 
@@ -276,3 +279,53 @@ def test_what_cannot_be_written_ends_the_query_and_leaves_nothing(
         return False
 
     wait_until(is_settled, seconds=60, what="the locks to be settled")
+
+
+@pytest.mark.long
+def test_a_batch_that_cannot_be_committed_is_told_in_a_sentence(
+    spark: SparkSession, repo: Repository, folder: Path, work: Path, wait_until: Wait
+) -> None:
+    """One partition is rolled back when it is done, while the other is still to be written."""
+    go = work / "go"
+
+    def gate(row: str) -> str:
+        if row == "row/000001":
+            wait_in_child(go.exists)
+        return "title"
+
+    put_file(work, "a", 0, 2)
+    percola.open(str(folder), [JOBS]).close()
+    in_session(spark)
+    spark.dataSource.register(PercolaDataSource)
+    rows = spark.readStream.schema("row string, size bigint").json(str(work / "in"))
+    query = (
+        rows.repartition(2)
+        .withColumn("title", udf(gate, "string")("row"))
+        .writeStream.format("percola")
+        .option("table", "docs")
+        .option("checkpointLocation", str(work / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(folder))
+    )
+
+    def claims() -> list[tuple[int, Cell]]:
+        """The start_ts and the primary of partitions that are done."""
+        return [
+            (start_ts, decode_lock(raw).primary)
+            for cell, start_ts, raw in walk_kind(repo.context.store, Kind.LOCK, JOBS.name)
+            if cell.column.startswith(b"claim:")
+        ]
+
+    try:
+        wait_until(lambda: claims() or query.exception(), seconds=60, what="a partition")
+        [(start_ts, primary)] = claims()
+        repo.context.resolver.fate(primary, start_ts, force=True)
+        go.touch()
+        with pytest.raises(StreamingQueryException) as caught:
+            query.awaitTermination()
+    finally:
+        go.touch()
+        query.stop()
+    assert "Nothing of the job has been committed" in str(caught.value).splitlines()[0]
+    assert "Traceback" not in str(caught.value) and 'File "' not in str(caught.value)
+    assert visible(repo) == {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from percola.cells import Cell
 from percola.clock import Clock
 from percola.coordination.base import Coordination
 from percola.oracle.base import Oracle
@@ -37,6 +38,7 @@ class TransactionContext:
         change_counts: the tables in which this process's commits have put notify entries.
         leases: the active snapshots, for which garbage collection waits.
         readers: the store's readers of single columns.
+        shown: how messages name a cell.
     """
 
     store: Store
@@ -54,6 +56,7 @@ class TransactionContext:
     change_counts: ChangeCounts = field(default_factory=ChangeCounts)
     leases: ActiveSnapshots = field(default_factory=ActiveSnapshots)
     readers: Readers = field(default_factory=Readers)
+    shown: Callable[[Cell], str] = str
 
     def changed(self, tables: Iterable[str]) -> None:
         """Note, after a commit, that it put notify entries in these tables, and wake workers."""

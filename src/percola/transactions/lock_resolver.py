@@ -78,6 +78,7 @@ class LockResolver:
 
     Args:
         wait_seconds: how long a reader waits for a live transaction's lock in total.
+        shown: how messages name a cell.
     """
 
     def __init__(
@@ -88,8 +89,10 @@ class LockResolver:
         random_: random.Random,
         *,
         wait_seconds: float = 60.0,
+        shown: Callable[[Cell], str] = str,
     ) -> None:
         self._store = store
+        self._shown = shown
         self._coordination = coordination
         self._clock = clock
         self._random = random_
@@ -176,7 +179,8 @@ class LockResolver:
             attempt += 1
             if self._clock.monotonic() > deadline:
                 raise LockTimeoutError(
-                    f"{cell} has been locked for {self._wait_seconds:.0f} s by the live "
+                    f"{self._shown(cell)} "
+                    f"has been locked for {self._wait_seconds:.0f} s by the live "
                     f"transaction that started at {start_ts} (owner {decode_lock(raw).owner}). "
                     "Try again, or end that process."
                 )

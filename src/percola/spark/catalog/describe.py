@@ -4,8 +4,9 @@ Without a job, a Python data source can return only one thing to the JVM: the sc
 So the answer is encoded as a schema, which `io.percola.spark.Source` decodes:
 
     describe=repository   a field for each table
-    describe=table        one field: its type is the table's schema, its metadata has the snapshot;
-                          none if the repository has no such table
+    describe=table        one field: its type is the table's schema, its metadata has the snapshot,
+                          and rows and bytes where they are known (`catalog.statistics`); none if
+                          the repository has no such table
     an error              one field whose metadata has the error message
 """
 
@@ -17,6 +18,7 @@ from typing import Final
 from pyspark.sql.types import NullType, StructField, StructType
 
 from percola.errors import PercolaError, UnknownTableError
+from percola.spark.catalog.statistics import estimate
 from percola.spark.options import READ, Options
 from percola.spark.read.snapshot import HOLD_SECONDS, frame_schema, snapshot_timestamp
 from percola.transactions.jobs.job_row import JOBS
@@ -57,6 +59,8 @@ def _table(options: Options) -> StructType:
         # Named by what it holds, so that queries of an unchanged repository share one.
         seconds = options.seconds("holdSeconds", HOLD_SECONDS)
         found, ts = frame_schema(options, ts, f"query-{ts}-{seconds:g}")
+        size = estimate(repository.context.store, options.table_name, ts)
     row, *columns = found.fields
     schema = StructType([StructField(row.name, row.dataType, nullable=False), *columns])
-    return StructType([StructField("table", schema, metadata={"snapshot": ts})])
+    known = {name: value for name, value in size._asdict().items() if value is not None}
+    return StructType([StructField("table", schema, metadata={"snapshot": ts, **known})])

@@ -16,6 +16,7 @@ import pyarrow as pa
 from percola import LockTimeoutError
 from percola.cells import Cell, decode_lock
 from percola.spark.columns import Chosen, row_array, schema_of, to_arrays, value_array
+from percola.spark.metrics import TaskMetrics
 from percola.spark.read.family_rows import LongRows
 from percola.store.base import CellState, ColumnScan
 from percola.store.capabilities import scan_columns
@@ -49,6 +50,9 @@ class RangeReader:
         table: the table's name.
         ts: the timestamp; the caller protects it from garbage collection meanwhile.
         fails_on_lock: raise LockTimeoutError at once for the lock of a live transaction.
+
+    Attributes:
+        metrics: what has been read so far.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class RangeReader:
         self._store = context.store
         self._table, self._ts = table, ts
         self._fails_on_lock = fails_on_lock
+        self.metrics = TaskMetrics()
 
     def batches(
         self,
@@ -97,6 +102,7 @@ class RangeReader:
         found: dict[bytes, dict[bytes, bytes]] = {}
         while missing:
             stored = self._store.scan_rows(self._table, missing, self._ts, limit=_CELLS)
+            self.metrics.calls += 1
             for row, cells in stored.items():
                 found[row] = self._values(cells)
             missing = [row for row in missing if row not in found]
@@ -130,6 +136,9 @@ class RangeReader:
             keys, values = found.rows, found.values
             if found.blocked:
                 keys, values = self._unblocked(found, names)
+            self.metrics.calls += 1
+            self.metrics.rows += len(keys)
+            self.metrics.size += keys.nbytes + sum(one.nbytes for one in values)
             arrays: dict[int, pa.Array] = {}
             for at, test in sieves:
                 # An array decoded for an earlier sieve is filtered with the others.
@@ -199,6 +208,7 @@ class RangeReader:
             cells, position = self._store.scan(
                 self._table, position, end, self._ts, columns=wanted, limit=limit
             )
+            self.metrics.calls += 1
             rows = []
             size = 0
             for row, group in itertools.groupby(cells, key=_row_of):
@@ -206,6 +216,9 @@ class RangeReader:
                 size += sum(map(len, values.values()))
                 if values:
                     rows.append((row, values))
+                    self.metrics.size += len(row)
+            self.metrics.rows += len(rows)
+            self.metrics.size += size
             limit = max(16, min(_CELLS, limit * 4, limit * _BYTES // max(1, size)))
             if rows:
                 yield rows
@@ -214,9 +227,12 @@ class RangeReader:
 
     def _settled(self, cell: Cell, lock: tuple[int, bytes] | None) -> bytes | None:
         """The cell's value once its lock is resolved."""
-        resolver = self._context.resolver
+        resolver, clock = self._context.resolver, self._context.clock
         value: bytes | None = None
+        begun = clock.monotonic()
         while lock is not None:
+            self.metrics.conflicts += 1
+            self.metrics.calls += 1
             start_ts, raw = lock
             if not self._fails_on_lock:
                 gone = resolver.wait_below(cell, start_ts, raw, self._ts)
@@ -224,13 +240,16 @@ class RangeReader:
                 gone = False
             else:
                 raise LockTimeoutError(
-                    f"{cell} is locked by the live transaction that started at {start_ts} (owner "
+                    f"{self._context.shown(cell)} "
+                    f"is locked by the live transaction that started at {start_ts} (owner "
                     f"{decode_lock(raw).owner}). Read with onLock=wait, or with onLock=avoid to "
                     "see the table as it was before."
                 )
             if not gone:
-                return state_beneath(self._store, cell, self._ts)[2]
+                value = state_beneath(self._store, cell, self._ts)[2]
+                break
             lock, _, value = self._store.read((cell,), self._ts)[0]
+        self.metrics.waited += clock.monotonic() - begun
         return value
 
 

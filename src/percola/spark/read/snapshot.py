@@ -21,12 +21,14 @@ from percola import ConflictingOptionsError, Family, Repository, Table, WrongTyp
 from percola.codecs import Codec, UnfitValueError, parse_text
 from percola.feed import settled
 from percola.spark.columns import Chosen, chosen
+from percola.spark.metrics import METRICS, measured
 from percola.spark.options import Options
 from percola.spark.partitioning import row_ranges
 from percola.spark.read.family_rows import LongRows, long_fields, long_rows
 from percola.spark.read.scan import RangeReader, Sieve, merged
 from percola.spark.sentences import errors_are_sentences
 from percola.spark.types import row_codec
+from percola.spark.versions import arrow_schema
 from percola.transactions.snapshot import after_prefix
 
 HOLD_SECONDS: Final = 3600.0
@@ -170,7 +172,9 @@ class TableReader(DataSourceReader):
     """Reads a table at a timestamp; it is pickled, and opens the repository where it runs."""
 
     def __init__(self, options: Options, schema: StructType, ts: int, frame: str) -> None:
-        self._options, self._schema = options, schema
+        self._options = options
+        self._measured = METRICS.name in schema.names
+        self._schema = StructType([field for field in schema if field.name != METRICS.name])
         self._ts, self._frame = ts, frame
         with options.open() as repository:
             table = options.table(repository)
@@ -221,6 +225,7 @@ class TableReader(DataSourceReader):
             every = None
             if options.flag("allRows"):
                 every = chosen(table, row_name=options.row_column)
+            batches: Iterator[Any]
             if isinstance(columns, LongRows):
                 batches = (
                     batch
@@ -234,7 +239,12 @@ class TableReader(DataSourceReader):
                     for start, end in partition.ranges
                     for batch in reader.batches(columns, start, end, sieves, every)
                 )
-            yield from batches if len(partition.ranges) == 1 else merged(batches)
+            batches = batches if len(partition.ranges) == 1 else merged(batches)
+            if self._measured:
+                whole = arrow_schema(StructType([*self._schema, METRICS]))
+                counted = repository.context.calls
+                batches = measured(batches, whole, lambda: reader.metrics.packed(counted))
+            yield from batches
 
 
 def reader(options: Options, schema: StructType, ts: int, frame: str) -> DataSourceReader:

@@ -57,6 +57,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             raise UsageError("Spark does not say which batch of which query this task writes.")
         return write_part(self._plan, _job(query, int(batch)), iterator)
 
+    @errors_are_sentences
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Make the batch visible, if it is not yet."""
         with closing(self._plan.open()) as repo:
@@ -64,6 +65,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             if job and batchId >= BATCHES_KEPT:
                 forget(repo, [_job(job.rpartition("/")[0], batchId - BATCHES_KEPT)])
 
+    @errors_are_sentences
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Roll back what the messages report; a restart of the query rolls back the rest."""
         known = [one for one in messages if isinstance(one, PartWritten)]

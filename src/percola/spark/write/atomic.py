@@ -16,8 +16,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from percola import Repository
 from percola.spark.chunks import CHUNK_BYTES
+from percola.spark.metrics import TaskMetrics
 from percola.spark.sentences import errors_are_sentences
-from percola.spark.write.plan import Plan, chunks, forget_old, this_task
+from percola.spark.write.plan import Plan, chunks, forget_old, note_written, this_task
 from percola.transactions.jobs import JointTransaction, Part
 
 if TYPE_CHECKING:
@@ -35,11 +36,13 @@ class PartWritten(WriterCommitMessage):
         job: the joint transaction; for a stream's batch, only the tasks know its name.
         run: its run.
         part: what was written; None if the job had committed before the task began.
+        metrics: for Spark's UI (`TaskMetrics.packed`).
     """
 
     job: str
     run: int
     part: Part | None
+    metrics: bytes = b""
 
 
 def joint_of(made: Plan, repo: Repository, job: str, run: int) -> JointTransaction:
@@ -66,16 +69,19 @@ def write_part(made: Plan, job: str, iterator: Iterator[pa.RecordBatch]) -> Part
             return PartWritten(job, made.run, None)
         if attempt.done is not None:
             return PartWritten(job, made.run, attempt.done)
-        encoder = made.encoder(repo)
+        encoder, metrics = made.encoder(repo), TaskMetrics()
         with attempt.kept_alive():
             try:
                 for chunk in chunks(map(encoder.encode, iterator), _ROWS, CHUNK_BYTES):
                     attempt.write(chunk)
-                return PartWritten(job, made.run, attempt.finish())
+                    note_written(metrics, chunk)
+                part = attempt.finish()
             except BaseException:
                 # Release this attempt's locks, so that they block no other transaction.
                 attempt.abandon()
                 raise
+        metrics.conflicts, metrics.waited = attempt.conflicts, attempt.waited
+        return PartWritten(job, made.run, part, metrics.packed(repo.context.calls))
 
 
 def commit_parts(
@@ -108,6 +114,7 @@ class JobWriter(DataSourceArrowWriter):
             commit_parts(self._plan, repo, messages)
             forget_old(repo)
 
+    @errors_are_sentences
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Roll back; a transaction that has already committed stays committed."""
         with closing(self._plan.open()) as repo:

@@ -17,7 +17,7 @@ by somebody else fails the job.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.types import StructType
 
@@ -75,11 +75,10 @@ class ChangeEncoder:
         after: Mapping[bytes, bytes | None],
     ) -> RowWrites:
         if kind == "insert" and before:
-            table: Any = self._table
             raise UsageError(
-                f"The row {table.decode_row(row)!r} of {table.name!r} is there already, so it "
-                "cannot be inserted by MERGE, or by an UPDATE that changes row keys. Match rows by "
-                "their key, or remove the row first."
+                f"The row {self._table.shown_row(row)} of {self._table.name!r} is there already, "
+                "so it cannot be inserted by MERGE, or by an UPDATE that changes row keys. Match "
+                "rows by their key, or remove the row first."
             )
         cells: dict[bytes, bytes | None] = {}
         for column in before:

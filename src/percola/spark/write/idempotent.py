@@ -59,6 +59,7 @@ class MarkedPartition:
         done: whether an earlier attempt has written the whole partition.
         rows: how many rows have been written.
         conflicts: how many commits were refused on the way.
+        waited: how many seconds rows were held up by that.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class MarkedPartition:
         self._columns: dict[bytes, Column[Any, Any]] = {}
         self.rows = 0
         self.conflicts = 0
+        self.waited = 0.0
         before = repo.run(self._begin)
         self._since: int = before["since"]
         self._again: bool = before["attempt"] != attempt
@@ -130,20 +132,25 @@ class MarkedPartition:
         for row in rows:
             if len(row.row) > _SURELY_SHORT:
                 self._context.store.check_row(row.table, row.row)
-        deadline = self._context.clock.monotonic() + self._timeout
-        waiting, tried = list(rows), 0
+        clock = self._context.clock
+        deadline = clock.monotonic() + self._timeout
+        waiting, tried, refused = list(rows), 0, 0.0
         while waiting:
+            if tried == 1:
+                refused = clock.monotonic()
             if tried > 1:
                 wait = backoff(self._rng, tried, first=_FIRST_WAIT, most=_LONGEST_WAIT)
-                self._context.clock.sleep(wait)
+                clock.sleep(wait)
             tried += 1
             held_up: list[RowWrites] = []
             why = self._commit_most(waiting, held_up)
             waiting = held_up
-            if waiting and self._context.clock.monotonic() > deadline:
+            if waiting and clock.monotonic() > deadline:
                 raise RowLockedError(
                     f"{len(waiting):,} rows could not be written in {self._timeout:.0f} s. {why}"
                 ) from why
+        if tried > 1:
+            self.waited += clock.monotonic() - refused
         self.rows += len(rows)
 
     def _commit_most(

@@ -17,9 +17,9 @@ the repository itself.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
@@ -30,6 +30,7 @@ import percola
 from percola import Repository, Table, UsageError
 from percola.spark.chunks import chunked
 from percola.spark.encoding import Encoder
+from percola.spark.metrics import TaskMetrics
 from percola.spark.options import Options
 from percola.spark.sentences import errors_are_sentences
 from percola.spark.write.changes import ChangeEncoder
@@ -115,13 +116,10 @@ class Written(WriterCommitMessage):
     """What a task reports.
 
     Attributes:
-        rows: how many rows it has written.
-        conflicts: how many commits were refused on the way.
+        metrics: for Spark's UI (`TaskMetrics.packed`).
     """
 
-    rows: int = 0
-    conflicts: int = 0
-    more: Any = field(default=None)
+    metrics: bytes
 
 
 class MarkedWriter(DataSourceArrowWriter):
@@ -151,16 +149,21 @@ class MarkedWriter(DataSourceArrowWriter):
                 timeout=made.options.seconds("lockWaitSeconds"),
                 notify=made.options.flag("notify"),
             )
+            metrics = TaskMetrics()
             if not partition.done:
                 for chunk in chunks(map(encoder.encode, iterator), rows, most):
                     partition.write(chunk)
+                    note_written(metrics, chunk)
                 partition.finish()
-            return Written(partition.rows, partition.conflicts)
+            metrics.conflicts, metrics.waited = partition.conflicts, partition.waited
+            return Written(metrics.packed(repo.context.calls))
 
+    @errors_are_sentences
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All partitions have been written."""
         self._end(committed=True)
 
+    @errors_are_sentences
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Some partition could not be written; rows that were committed stay."""
         self._end(committed=False)
@@ -183,6 +186,13 @@ def chunks(
 ) -> Iterator[list[RowWrites]]:
     """Cut rows into chunks, regardless of the boundaries of Spark's batches."""
     return chunked(itertools.chain.from_iterable(batches), most_rows, most_bytes, _bytes_of)
+
+
+def note_written(metrics: TaskMetrics, chunk: Sequence[RowWrites]) -> None:
+    """Count a chunk that has been written."""
+    metrics.calls += 1
+    metrics.rows += len(chunk)
+    metrics.size += sum(map(_bytes_of, chunk))
 
 
 def _bytes_of(row: RowWrites) -> int:

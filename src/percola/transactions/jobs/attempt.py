@@ -137,6 +137,8 @@ class Attempt:
 
     Attributes:
         done: set if another attempt has written the partition already: nothing is left to do.
+        conflicts: how many rows were not locked at once, because others had locked or written them.
+        waited: how many seconds that took.
     """
 
     def __init__(
@@ -168,6 +170,8 @@ class Attempt:
         self._silent = silent
         self._read_at = read_at
         self._rows = 0
+        self.conflicts = 0
+        self.waited = 0.0
         self.done: Part | None = None
         while True:
             self.done = self._make_room()
@@ -294,7 +298,10 @@ class Attempt:
             self._check_alive()
             if waiting:
                 tried += 1
+                self.conflicts += len(waiting) if tried == 1 else 0
+                begun = self._context.clock.monotonic()
                 self._clear_the_way(waiting, tried)
+                self.waited += self._context.clock.monotonic() - begun
 
     def _prewrite(self, rows: Sequence[_Pending]) -> list[_Pending]:
         """Send the prewrites of rows; those that were refused, or whose reply was lost."""
@@ -383,7 +390,8 @@ class Attempt:
                     if lock_ts in self._subtransactions:
                         if self._read_at is not None and not one.unsure:
                             raise RowWrittenTwiceError(
-                                f"Two rows to write have the key of {cell}, and which of the two "
+                                f"Two rows to write have the key of {self._context.shown(cell)}, "
+                                "and which of the two "
                                 f"should win is not defined. Nothing of the joint transaction "
                                 f"{self._job.job!r} is written: keep one of the two rows."
                             )
@@ -401,7 +409,8 @@ class Attempt:
                 waiting[0].writes.table, waiting[0].writes.row, next(iter(waiting[0].cells))
             )
             raise RowLockedError(
-                f"{cell} is written by others all the time: the joint transaction "
+                f"{self._context.shown(cell)} "
+                "is written by others all the time: the joint transaction "
                 f"{self._job.job!r} could not lock it in {_MOST_TRIES} attempts."
             )
         if tried > 1:
@@ -421,7 +430,8 @@ class Attempt:
         for commit_ts, raw in reversed(entries):
             if decode_write(raw).op is not Op.ROLLBACK:
                 raise RowChangedError(
-                    f"{cell} was changed at {commit_ts}, after it had been read at {read_at}. "
+                    f"{self._context.shown(cell)} "
+                    f"was changed at {commit_ts}, after it had been read at {read_at}. "
                     f"Nothing of the joint transaction {self._job.job!r} is written: run it again."
                 )
             rolled_back.append(commit_ts)
@@ -451,7 +461,8 @@ class Attempt:
                 self._overtake(one)
             else:
                 raise RowInTwoPartitionsError(
-                    f"{cell} is written by the partitions {min(partition, self._partition)} and "
+                    f"{self._context.shown(cell)} "
+                    f"is written by the partitions {min(partition, self._partition)} and "
                     f"{max(partition, self._partition)} of the joint transaction "
                     f"{self._job.job!r}, and which of the two should win is not defined. Keep one "
                     "of the two rows, or repartition by the row's key."
@@ -475,7 +486,8 @@ class Attempt:
             tried += 1
             if clock.monotonic() > deadline:
                 raise RowLockedError(
-                    f"{cell} has been locked for {timeout:.0f} s by the joint transaction "
+                    f"{self._context.shown(cell)} "
+                    f"has been locked for {timeout:.0f} s by the joint transaction "
                     f"{lock.primary.row.decode(errors='replace')!r}, which is under way. Run this "
                     "one again when that one has ended."
                 )

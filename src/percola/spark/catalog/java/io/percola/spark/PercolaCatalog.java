@@ -8,6 +8,8 @@ import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.OptionalLong;
+import java.util.Set;
 import java.util.TreeMap;
 
 import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
@@ -18,7 +20,9 @@ import org.apache.spark.sql.connector.catalog.SupportsNamespaces;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.connector.catalog.TableChange;
+import org.apache.spark.sql.connector.catalog.TableWritePrivilege;
 import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.types.Metadata;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
@@ -96,8 +100,20 @@ public final class PercolaCatalog implements TableCatalog, SupportsNamespaces {
     return found.toArray(new Identifier[0]);
   }
 
+  /** For reading, and for TRUNCATE TABLE, which Spark does not ask for by a privilege. */
   @Override
   public Table loadTable(Identifier ident) throws NoSuchTableException {
+    return now(ident).truncatable();
+  }
+
+  /** For INSERT, UPDATE, DELETE and MERGE. */
+  @Override
+  public Table loadTable(Identifier ident, Set<TableWritePrivilege> privileges)
+      throws NoSuchTableException {
+    return now(ident);
+  }
+
+  private PercolaTable now(Identifier ident) throws NoSuchTableException {
     String address = addressOf(ident.namespace());
     return load(ident, address, "snapshot", address == null ? null : snapshots.of(address));
   }
@@ -116,7 +132,7 @@ public final class PercolaCatalog implements TableCatalog, SupportsNamespaces {
   }
 
   /** The table at what an option says: `snapshot` or `timestampAsOf`; null: at the newest timestamp. */
-  private Table load(Identifier ident, String address, String option, String version) throws NoSuchTableException {
+  private PercolaTable load(Identifier ident, String address, String option, String version) throws NoSuchTableException {
     if (address == null) {
       throw new NoSuchTableException(ident);
     }
@@ -137,8 +153,20 @@ public final class PercolaCatalog implements TableCatalog, SupportsNamespaces {
     if (version == null) {
       snapshots.pin(address, snapshot);
     }
-    String full = name + "." + String.join(".", ident.namespace().length == 0 ? defaultNamespace() : ident.namespace());
-    return new PercolaTable(full + "." + ident.name(), (StructType) table.dataType(), base, snapshot);
+    List<String> full = new ArrayList<>(List.of(name));
+    full.addAll(List.of(ident.namespace().length == 0 ? defaultNamespace() : ident.namespace()));
+    full.add(ident.name());
+    return new PercolaTable(
+        full,
+        (StructType) table.dataType(),
+        base,
+        snapshot,
+        known(table.metadata(), "rows"),
+        known(table.metadata(), "bytes"));
+  }
+
+  private static OptionalLong known(Metadata answer, String name) {
+    return answer.contains(name) ? OptionalLong.of(answer.getLong(name)) : OptionalLong.empty();
   }
 
   private String addressOf(String[] namespace) {

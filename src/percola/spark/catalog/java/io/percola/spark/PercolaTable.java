@@ -7,49 +7,68 @@ import java.util.HashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.OptionalLong;
 import java.util.Set;
+import java.util.stream.Collectors;
 
+import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.SupportsRowLevelOperations;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.catalog.TruncatableTable;
 import org.apache.spark.sql.connector.metric.CustomMetric;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.connector.read.Statistics;
 import org.apache.spark.sql.connector.read.SupportsPushDownFilters;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
+import org.apache.spark.sql.connector.read.SupportsReportStatistics;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.RowLevelOperationBuilder;
 import org.apache.spark.sql.connector.write.RowLevelOperationInfo;
+import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonScanBuilder;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.sources.Filter;
+import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** A table of a repository at one timestamp; it reads and writes through the Python data source. */
-final class PercolaTable implements SupportsRead, SupportsWrite, SupportsRowLevelOperations {
-  private final String name;
+class PercolaTable implements SupportsRead, SupportsWrite, SupportsRowLevelOperations {
+  private final List<String> name;
   private final StructType schema;
   private final Map<String, String> base;
   private final String snapshot;
+  private final OptionalLong rows;
+  private final OptionalLong bytes;
 
-  PercolaTable(String name, StructType schema, Map<String, String> base, String snapshot) {
+  /** `rows` and `bytes` are what is known of the table's size: see catalog/statistics.py. */
+  PercolaTable(
+      List<String> name,
+      StructType schema,
+      Map<String, String> base,
+      String snapshot,
+      OptionalLong rows,
+      OptionalLong bytes) {
     this.name = name;
     this.schema = schema;
     this.base = base;
     this.snapshot = snapshot;
+    this.rows = rows;
+    this.bytes = bytes;
   }
 
   @Override
   public String name() {
-    return name;
+    return String.join(".", name);
   }
 
   @Override
@@ -103,7 +122,7 @@ final class PercolaTable implements SupportsRead, SupportsWrite, SupportsRowLeve
     Map<String, String> all = new HashMap<>(new CaseInsensitiveStringMap(merged(info.options())));
     more.forEach((name, value) -> all.put(name.toLowerCase(), value));
     CaseInsensitiveStringMap options = new CaseInsensitiveStringMap(all);
-    return new PythonTable(Source.fresh(), Source.NAME, rows)
+    WriteBuilder python = new PythonTable(Source.fresh(), Source.NAME, rows)
         .newWriteBuilder(
             new LogicalWriteInfo() {
               @Override
@@ -121,6 +140,38 @@ final class PercolaTable implements SupportsRead, SupportsWrite, SupportsRowLeve
                 return rows;
               }
             });
+    return new WriteBuilder() {
+      @Override
+      public Write build() {
+        return new MeasuredWrite(python.build());
+      }
+    };
+  }
+
+  /** This table for TRUNCATE TABLE. */
+  PercolaTable truncatable() {
+    return new Truncatable(this);
+  }
+
+  /**
+   * TRUNCATE TABLE is DELETE without a condition: one transaction, which observers see.
+   *
+   * <p>Not every table is one of these, since Spark would truncate them for such a DELETE.
+   */
+  private static final class Truncatable extends PercolaTable implements TruncatableTable {
+    Truncatable(PercolaTable of) {
+      super(of.name, of.schema, of.base, of.snapshot, of.rows, of.bytes);
+    }
+
+    @Override
+    public boolean truncateTable() {
+      String quoted =
+          super.name.stream()
+              .map(part -> "`" + part.replace("`", "``") + "`")
+              .collect(Collectors.joining("."));
+      SparkSession.active().sql("DELETE FROM " + quoted);
+      return true;
+    }
   }
 
   private Map<String, String> merged(CaseInsensitiveStringMap options) {
@@ -191,11 +242,32 @@ final class PercolaTable implements SupportsRead, SupportsWrite, SupportsRowLeve
     }
 
     Scan batchScan() {
-      PythonScanBuilder builder = batch(required);
+      PythonScanBuilder builder = batch(required.asNullable().add(Totals.COLUMN, DataTypes.BinaryType));
       if (offered.length > 0) {
         push(builder, offered);
       }
       return builder.build();
+    }
+
+    /** The table's size, of which the columns that are read have a share by their types. */
+    Statistics statistics() {
+      OptionalLong share = bytes;
+      if (bytes.isPresent()) {
+        double part = (double) required.defaultSize() / schema.defaultSize();
+        share = OptionalLong.of(Math.max(1, Math.round(bytes.getAsLong() * part)));
+      }
+      OptionalLong size = share;
+      return new Statistics() {
+        @Override
+        public OptionalLong sizeInBytes() {
+          return size;
+        }
+
+        @Override
+        public OptionalLong numRows() {
+          return rows;
+        }
+      };
     }
 
     Scan streamScan() {
@@ -225,7 +297,7 @@ final class PercolaTable implements SupportsRead, SupportsWrite, SupportsRowLeve
     }
   }
 
-  private static final class TableScan implements Scan {
+  private static final class TableScan implements SupportsReportStatistics {
     private final Builder builder;
     private Scan batch;
 
@@ -252,7 +324,7 @@ final class PercolaTable implements SupportsRead, SupportsWrite, SupportsRowLeve
 
     @Override
     public Batch toBatch() {
-      return python().toBatch();
+      return new MeasuredRead(python().toBatch(), builder.required.size());
     }
 
     @Override
@@ -262,7 +334,12 @@ final class PercolaTable implements SupportsRead, SupportsWrite, SupportsRowLeve
 
     @Override
     public CustomMetric[] supportedCustomMetrics() {
-      return python().supportedCustomMetrics();
+      return Totals.ofReads(python().supportedCustomMetrics());
+    }
+
+    @Override
+    public Statistics estimateStatistics() {
+      return builder.statistics();
     }
 
     private Scan python() {

@@ -37,6 +37,7 @@ final class RowChangeWriter implements DeltaWriter<InternalRow> {
   private final DataType[] types;
   private final BlockingQueue<InternalRow> queue = new ArrayBlockingQueue<>(QUEUED);
   private final InternalRow end = new GenericInternalRow(0);
+  private final TaskContext task = TaskContext.get();
   private final Thread thread;
   private volatile Throwable failure;
   private volatile boolean aborted;
@@ -48,8 +49,7 @@ final class RowChangeWriter implements DeltaWriter<InternalRow> {
     for (int at = 0; at < fields.length; at++) {
       types[at] = fields[at].dataType();
     }
-    TaskContext task = TaskContext.get();
-    thread = new Thread(() -> writeAll(task), "percola-row-changes");
+    thread = new Thread(this::writeAll, "percola-row-changes");
     thread.setDaemon(true);
     thread.setContextClassLoader(Thread.currentThread().getContextClassLoader());
     thread.start();
@@ -57,7 +57,7 @@ final class RowChangeWriter implements DeltaWriter<InternalRow> {
 
   // --- The writer's thread ----------------------------------------------------------------
 
-  private void writeAll(TaskContext task) {
+  private void writeAll() {
     TaskContext$.MODULE$.setTaskContext(task);
     try {
       writer.writeAll(new Rows());
@@ -167,9 +167,14 @@ final class RowChangeWriter implements DeltaWriter<InternalRow> {
     return writer.commit();
   }
 
+  /**
+   * Python looks for more rows, and sees that there are none, unless it waits for a lock. Spark ends
+   * the Python worker of an interrupted task within seconds, so the task is one from now on.
+   */
   @Override
   public void abort() throws IOException {
     aborted = true;
+    task.markInterrupted("the task's rows cannot be written");
     join();
     writer.abort();
   }

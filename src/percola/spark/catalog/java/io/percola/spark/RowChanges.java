@@ -4,6 +4,8 @@ import java.util.Map;
 
 import org.apache.spark.sql.connector.expressions.Expressions;
 import org.apache.spark.sql.connector.expressions.NamedReference;
+import org.apache.spark.sql.connector.metric.CustomMetric;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.write.BatchWrite;
 import org.apache.spark.sql.connector.write.DeltaBatchWrite;
@@ -15,6 +17,7 @@ import org.apache.spark.sql.connector.write.DataWriterFactory;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.PhysicalWriteInfo;
 import org.apache.spark.sql.connector.write.SupportsDelta;
+import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.types.DataTypes;
@@ -69,7 +72,7 @@ final class RowChanges implements SupportsDelta {
         StructType rows = columns.asNullable().add(CHANGE, DataTypes.StringType);
         Map<String, String> options =
             Map.of("atomicity", "job", "changesAt", table.snapshot());
-        BatchWrite write = table.writer(info, rows, options).build().toBatch();
+        Write write = table.writer(info, rows, options).build();
         return new DeltaWrite() {
           @Override
           public String description() {
@@ -78,7 +81,17 @@ final class RowChanges implements SupportsDelta {
 
           @Override
           public DeltaBatchWrite toBatch() {
-            return new Changes(write, columns);
+            return new Changes(write.toBatch(), columns);
+          }
+
+          @Override
+          public CustomMetric[] supportedCustomMetrics() {
+            return write.supportedCustomMetrics();
+          }
+
+          @Override
+          public CustomTaskMetric[] reportDriverMetrics() {
+            return write.reportDriverMetrics();
           }
         };
       }
@@ -103,6 +116,11 @@ final class RowChanges implements SupportsDelta {
     @Override
     public boolean useCommitCoordinator() {
       return write.useCommitCoordinator();
+    }
+
+    @Override
+    public void onDataWriterCommit(WriterCommitMessage message) {
+      write.onDataWriterCommit(message);
     }
 
     @Override
