@@ -32,6 +32,7 @@ pages, one row for each captured page:
     resolved      the live page at the end of the pointer's chain: {kind, url, hops, plain}
     rank          PageRank, 1 being the mean of all pages: {value, run}, the run being the
                   timestamp of the snapshot that it was computed from
+    recrawl       the row in `recrawls` of a live page or redirect
     joined        the cluster of a live page, and the keys that put it there:
                   {cluster, content, target}
     resolve       weak: the pointer, or a page along its chain, has changed
@@ -62,8 +63,9 @@ aliases, one row for each page that another page points to, captured or not, nam
 
 inlinks, one row for each page that is linked to, captured or not, named as in `pages`:
     source:ID     a page that links here: its URL, its anchors and the rel of the link
-    tally         totals of the links that vouch for the page, if it is live or a redirect:
-                  {links, anchors: {text: count}}, with the `MOST_TEXTS` most frequent texts
+    tally         totals of the links that vouch for the page, if it is live, a redirect, or was
+                  never captured: {links, anchors: {text: count}}, with the `MOST_TEXTS` most
+                  frequent texts
     large         there are so many in-links that changes are added to `tally`: 1; 2 if their texts
                   are in `anchors`; see `webindex.observers.inlinks`
     delta:N       changes that are not in `tally` yet: {links, anchors: {text: count}}
@@ -75,6 +77,14 @@ rows are named as in `pages`:
     texts:HH      {text: count} of the texts whose hash begins with HH
     best          {HH: [-count, text]}: the most frequent text of `texts:HH` that is not in the
                   tally; see `webindex.observers.texts`
+
+frontier, rows `LEVEL/DIGIT/REST`: URLs with a tally and without a capture, those with most links
+first; see `webindex.observers.frontier`.
+    url           the URL
+
+recrawls, rows `LEVEL/DATE/ID`: pages by rank and by when they are due for another crawl; see
+`webindex.load.recrawls`.
+    url           the page
 
 keys, what live pages have in common (§3.1), one row for each value:
     near/HEADING/HASH
@@ -143,6 +153,7 @@ pointer: Final = pages.column("pointer", JSON)
 resolved: Final = pages.column("resolved", JSON)
 rank: Final = pages.column("rank", JSON)
 joined: Final = pages.column("joined", JSON)
+recrawl: Final = pages.column("recrawl", str)
 resolve_due: Final = pages.weak_column("resolve")
 join_due: Final = pages.weak_column("join")
 
@@ -178,6 +189,12 @@ MOST_TEXTS: Final = 64
 anchors: Final = Table("anchors")
 texts: Final = anchors.family("texts", JSON)
 best: Final = anchors.column("best", JSON)
+
+frontier: Final = Table("frontier")
+uncaptured: Final = frontier.column("url", str)
+
+recrawls: Final = Table("recrawls")
+recrawl_url: Final = recrawls.column("url", str)
 
 keys: Final = Table("keys")
 owner: Final = keys.column("owner", JSON)
@@ -220,6 +237,8 @@ SCHEMA: Final = [
     aliases,
     inlinks,
     anchors,
+    frontier,
+    recrawls,
     keys,
     clusters,
     hosts,
@@ -231,7 +250,8 @@ SCHEMA: Final = [
 ]
 
 ADDED: Final = frozenset(
-    {"payloads", "waiting", "anchors", "removals"} | {one.name for one in RENDERING}
+    {"payloads", "waiting", "anchors", "frontier", "recrawls", "removals"}
+    | {one.name for one in RENDERING}
 )
 """Tables that repositories of earlier versions lack; opening a repository adds them."""
 

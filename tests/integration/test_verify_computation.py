@@ -207,7 +207,11 @@ def test_an_index_of_a_few_pages_is_what_one_can_work_out_by_hand(spark: SparkSe
     assert cells["keys", b, "sketch"] == sketch_of(200).pack()
 
     assert ("inlinks", rows["/never"], f"source:{ids['/a']}") in cells
-    assert ("inlinks", rows["/never"], "tally") not in cells
+    assert cells["inlinks", rows["/never"], "tally"] == {"links": 1, "anchors": {"/never": 1}}
+    entry = f"99/{rows['/never'][0]}/{rows['/never'][3:]}"
+    assert {(row, value) for (table, row, _), value in cells.items() if table == "frontier"} == {
+        (entry, f"{SITE}/never")
+    }
     assert cells["inlinks", rows["/old"], "tally"] == {"links": 1, "anchors": {"/old": 1}}
     assert cells["inlinks", rows["/c"], "tally"] == {"links": 2, "anchors": {"/c": 2}}
     assert ("inlinks", rows["/c"], f"source:{ids['/b2']}") in cells

@@ -34,6 +34,7 @@ from webindex.batch.verdict import Verdict
 from webindex.batch.verify import verify
 from webindex.cli.verify import verify_command
 from webindex.crawl.warc import NotAWarcError
+from webindex.load.recrawls import plan, rank_moved
 from webindex.observers import inlinks
 from webindex.observers.documents import tell
 from webindex.observers.texts import part_of, plant
@@ -82,7 +83,9 @@ def worked_off(tmp_path_factory: pytest.TempPathFactory, crawled: Path) -> Path:
 
         def ranks(t: Transaction) -> None:
             for path in ("/p1-copy", "/p2"):
-                t.set(tables.rank, page_row(SITE + path), {"value": 3.0, "run": t.start_ts})
+                rank = {"value": 3.0, "run": t.start_ts}
+                t.set(tables.rank, page_row(SITE + path), rank)
+                rank_moved(t, page_row(SITE + path), rank)
                 tell(t, page_row(SITE + path))
 
         repo.run(ranks)
@@ -245,6 +248,13 @@ def test_each_seeded_bug_is_caught_by_its_invariant_and_no_other(
     bugs.seed(10, tables.document, cluster("/p4"), but("title", "Wrong"), "title", told_of=name)
     # The newest capture of /p5, as if an older one had won.
     bugs.seed(12, tables.capture, row("/p5"), but("date", "2001-01-01T00:00:00.000000Z"), "date")
+    repo.run(lambda t: plan(t, row("/p5")))
+    entry = next(repo.snapshot().scan(tables.frontier)).key
+    bugs.seed(13, tables.uncaptured, entry, lambda _: None)
+    bugs.seed(13, tables.uncaptured, "99/0/com,nowhere)/", lambda _: "https://nowhere.com/")
+    listed = next(repo.snapshot().scan(tables.recrawls)).key
+    bugs.seed(14, tables.recrawl_url, listed, lambda _: None)
+    bugs.seed(14, tables.recrawl, row("/p4"), lambda _: "50/2025-01-01T00:00:00Z/0")
     with open_index(repo) as index:
         epochs = dict(index.clusters())
         lost, kept = cluster("/p5"), cluster("/foreign")
@@ -265,7 +275,7 @@ def test_each_seeded_bug_is_caught_by_its_invariant_and_no_other(
 
     verdict = verify(repo.address, spark=spark, quiet=True)
     assert broken(verdict) == bugs.expected
-    assert verdict.broken == list(range(1, 13))
+    assert verdict.broken == list(range(1, 15))
     assert not verdict.holds
     assert verdict.unfinished == ["1 document waits to be exported."]
     said = "\n".join(verdict.sentences())

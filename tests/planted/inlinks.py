@@ -60,8 +60,8 @@ PLANTED = [
         "count-without-guard",
         "A count that finds the tally right does not conflict with a slower one that does not.",
         file=_FILE,
-        old="before = t.get_for_update(tables.tally, row)\n    if before is None:",
-        new="before = t.get(tables.tally, row)\n    if before is None:",
+        old="before = t.get_for_update(tables.tally, row)\n    if before is None and",
+        new="before = t.get(tables.tally, row)\n    if before is None and",
         tests=[
             f"{_TESTS}::test_a_slow_count_cannot_restore_links_that_a_faster_one_found_unchanged"
         ],

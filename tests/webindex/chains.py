@@ -6,7 +6,7 @@ The fixtures are `empty`, and `chain` with the sample in it, worked off.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -48,8 +48,8 @@ class Chain:
         runs = worker.metrics.counts().get("observer_runs", {})
         return {name: int(count) for name, count in runs.items() if count}
 
-    def check(self, *, dead_lettered: int = 0) -> None:
-        check(self.repo, self.index, self.loaded, dead_lettered=dead_lettered)
+    def check(self, *, dead_lettered: int = 0, ranks: Mapping[str, float] | None = None) -> None:
+        check(self.repo, self.index, self.loaded, dead_lettered=dead_lettered, ranks=ranks)
 
     def document(self, url: str) -> dict[str, object] | None:
         now = self.repo.snapshot()

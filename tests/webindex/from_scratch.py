@@ -19,7 +19,9 @@ from typing import Any
 from percola import Repository, inspection
 from webindex import tables
 from webindex.crawl.warc import Capture, read_captures
+from webindex.load.revisits import earlier_key, is_report_of
 from webindex.load.transaction import describe
+from webindex.page.changes import history_of
 from webindex.page.pages import Page
 from webindex.page.pages import parse as parse_page
 from webindex.page.pointers import MAX_HOPS, pointer_of_capture
@@ -121,6 +123,7 @@ def compute(captures: Iterable[Capture], ranks: Mapping[str, float] | None = Non
             **shown(page),
             "hash": page.text_hash,
             "heading": page.heading,
+            **{name: True for name in ("noarchive", "nosnippet") if getattr(page, name)},
         }
         if page.sketch is not None:
             cells["pages", row, "sketch"] = page.sketch.pack()
@@ -151,10 +154,14 @@ def compute(captures: Iterable[Capture], ranks: Mapping[str, float] | None = Non
 
     tallies = _tallies(pages)
     redirecting = {url for url, pointer in pointers.items() if pointer["kind"] == "redirect"}
-    for url in tallies.keys() & (pages.keys() | redirecting):
+    for url in tallies.keys() - (newest.keys() - pages.keys() - redirecting):
         count, anchors = tallies[url]
         of_links = {text: anchors[text] for text in _most_frequent(anchors)}
         cells["inlinks", page_row(url), "tally"] = {"links": count, "anchors": of_links}
+        if url not in newest:
+            level = sum(count >= least for power in range(20) for least in _levels(power))
+            row = page_row(url)
+            cells["frontier", f"{99 - level:02}/{row[0]}/{row[3:]}", "url"] = url
 
     documents = {}
     owners: dict[str, dict[str, Any]] = {}
@@ -281,6 +288,11 @@ def _tallies(pages: Mapping[str, Page]) -> dict[str, tuple[int, Counter[str]]]:
     return found
 
 
+def _levels(power: int) -> set[int]:
+    """From which numbers of links on levels of the frontier begin, of those below 2^(power+1)."""
+    return {2**power, 3 * 2**power // 2} - {1}
+
+
 def _most_frequent(texts: Mapping[str, int]) -> list[str]:
     """The texts that count of those of one page."""
     return sorted(texts, key=lambda text: (-texts[text], text))[: tables.MOST_TEXTS]
@@ -369,13 +381,15 @@ def held(repo: Repository) -> Cells:
     found: Cells = {}
     left_out = (
         *(tables.journal, tables.ranks, tables.payloads, tables.waiting),
-        tables.removals,
+        *(tables.removals, tables.recrawls),  # see `_recrawls`
     )
     for table in (t for t in tables.SCHEMA if t not in left_out):
         for row in now.scan(table):
             key = names[row.key] if table is tables.clusters else row.key
             for column, value in row.items():
-                if column is tables.revisited or column.name.startswith("earlier"):
+                if column in (tables.revisited, tables.recrawl) or column.name.startswith(
+                    "earlier"
+                ):
                     continue  # What a page was: see test_revisits.py.
                 if column in (tables.joined, tables.owner):
                     value = {**value, "cluster": names.get(value["cluster"])}
@@ -383,6 +397,40 @@ def held(repo: Repository) -> Cells:
                     value = _timeless(column.name, value)
                 found[table.name, key, column.name] = value
     return found
+
+
+def check_recrawls(repo: Repository) -> None:
+    """Fail unless each live page and redirect is due when its past and its rank say."""
+    expected: dict[str, str] = {}
+    with repo.snapshot() as now:
+        for row in now.scan(tables.pages, columns=[tables.capture]):
+            page = now.get_row(tables.pages, row.key)
+            redirects = (page.get(tables.pointer) or {}).get("kind") == "redirect"
+            entry = None
+            if tables.fingerprint in page or redirects:
+                capture = page[tables.capture]
+                rank = (page.get(tables.rank) or {"value": 0.0})["value"]
+                level = 99
+                if rank:
+                    level = next(n for n in range(99) if rank >= 2 ** ((49 - n) / 2) or n == 98)
+                due = _due(capture, page.get(tables.earlier), page.get(tables.revisited))
+                entry = f"{level:02}/{due}/{page_id(capture['url'])}"
+                expected[entry] = capture["url"]
+            assert page.get(tables.recrawl) == entry, row.key
+        entries = {one.key: one[tables.recrawl_url] for one in now.scan(tables.recrawls)}
+    assert entries == expected
+
+
+def _due(capture: Any, earlier: Any, revisited: Any) -> str:
+    seen = {}
+    for one in [*(earlier or {}).values(), capture]:
+        content = earlier_key(one)
+        seen |= dict.fromkeys([*(one.get("identical") or {}), one["date"]], content)
+    if revisited:
+        dates = [one["date"] for one in revisited["reports"] if is_report_of(one, capture)]
+        dates += [revisited["seen"]] if revisited["seen"] else []
+        seen |= {date: earlier_key(capture) for date in dates if date > capture["date"]}
+    return history_of(seen.items()).due
 
 
 def _timeless(column: str, value: Any) -> Any:
@@ -417,6 +465,7 @@ def check(
         if found.get(cell) != expected.cells.get(cell)
     ]
     assert not wrong, f"{len(wrong)} cells differ:\n" + "\n".join(wrong[:12])
+    check_recrawls(repo)
     check_serving(repo, index, expected)
     return expected
 

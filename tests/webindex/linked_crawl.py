@@ -22,6 +22,10 @@ LONG = 4000
 Anchors = Sequence[tuple[str, str]]
 
 
+_NEXT: Anchors = [(f"/next-{number}", f"next {number}") for number in range(8)]
+"""Links to pages that were never captured."""
+
+
 def words(seed: int, count: int = 400) -> list[str]:
     """Words of a text that is like no other one's."""
     return random.Random(seed).choices(_VOCABULARY, k=count)
@@ -83,12 +87,12 @@ def crawl() -> Crawl:
     # Canonical pages: one that counts, through a redirect, a chain, a foreign and a dead one.
     page("/print", html("Print", words(60), head=canonical("/p3")))
     page("/by-redirect", html("By redirect", words(61), head=canonical("/older")))
-    page("/chain", html("Chain", words(62), head=canonical("/print")))
+    page("/chain", html("Chain", words(62), _NEXT[:2], canonical("/print")))
     page("/foreign", html("Foreign", words(63), head=canonical(f"{ELSEWHERE}/p1")))
     page("/dead", html("Dead", words(64), head=canonical("/gone")))
     # Pages that are not shown, and links that do not vouch.
     noindex = '<meta name="robots" content="noindex">'
-    page("/hidden", html("Hidden", words(70), [("/p5", "from a hidden page")], noindex))
+    page("/hidden", html("Hidden", words(70), [("/p5", "from a hidden page"), *_NEXT], noindex))
     page("/p5-hidden", html("Page 5", words(5), _links(5), noindex))
     page(
         "/paid",
@@ -97,7 +101,7 @@ def crawl() -> Crawl:
         + b"</body></html>",
     )
     alternate = '<link rel="alternate" hreflang="de" href="/p0">'
-    page("/translated", html("Translated", words(72), head=alternate))
+    page("/translated", html("Translated", words(72), _NEXT[:1], alternate))
     # Captures that come and go.
     page("/gone", html("Gone", words(80), [("/p0", "before it went")]))
     made.add(f"{SITE}/gone", b"", status="404 Not Found", WARC_Date="2024-02-02T03:04:05Z")

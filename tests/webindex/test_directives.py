@@ -62,6 +62,30 @@ def test_robots_directives_for_another_robot_are_not_ours() -> None:
     assert not page.noindex and not page.nofollow
 
 
+@pytest.mark.parametrize(
+    ("asked", "noarchive", "nosnippet"),
+    [
+        ("noarchive", True, False),
+        ("NoSnippet, noarchive", True, True),
+        ("max-snippet: 0", False, True),
+        ("max-snippet:0,nofollow", False, True),
+        ("max-snippet:50", False, False),
+        ("none", False, False),
+        ("index, archive", False, False),
+    ],
+)
+def test_a_page_asks_for_no_copy_and_no_snippet_by_markup_and_header(
+    asked: str, noarchive: bool, nosnippet: bool
+) -> None:
+    markup = f'<head><meta name="robots" content="{asked}"></head>words'
+    for page in (
+        parse(markup.encode(), URL, "text/html"),
+        parse(b"words", URL, "text/html", asked),
+        parse(b"words", URL, "text/plain", f"*: {asked}\nother: noarchive, nosnippet"),
+    ):
+        assert (page.noarchive, page.nosnippet) == (noarchive, nosnippet)
+
+
 def test_what_visitors_wrote_into_the_body_directs_nothing() -> None:
     page = read(
         body="<p>comment<meta name=robots content=noindex><link rel=canonical href=/evil>"

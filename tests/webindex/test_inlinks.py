@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,14 @@ import percola
 from percola import ConflictError, Repository, Transaction, Worker
 from webindex import tables
 from webindex.crawl.warc import Capture
+from webindex.load.removals import put, scope_of
+from webindex.load.transaction import load_captures
 from webindex.observers import inlinks, texts
+from webindex.observers.frontier import entry_row
 from webindex.observers.inlinks import add_links, count, invert
+from webindex.observers.parse import parse
 from webindex.page.urls import page_id, page_row
+from webindex.takedown.erasing import erase
 
 __all__ = ["empty"]
 
@@ -48,17 +54,25 @@ class Links:
     def __init__(self, repo: Repository) -> None:
         self.repo = repo
         self.links: dict[str, list[Any]] = {}
+        self._seconds = 0.0
         self._open: list[tuple[Transaction, Callable[[Transaction], None]]] = []
         self.live(True)
 
     def live(self, live: bool) -> None:
-        """Make the target a live page, or none, as `parse` does."""
-        with self.repo.transaction() as t:
-            if live:
-                t.set(tables.fingerprint, ROW, {"url": TARGET})
-            else:
-                t.delete(tables.fingerprint, ROW)
-            t.notify(tables.inlinks_changed, ROW)
+        """Capture the target as a live page, or as one that is gone, and parse it."""
+        self.capture(live)
+        self.repo.run(lambda t: parse(t, ROW))
+
+    def capture(self, live: bool) -> None:
+        self._seconds += 60
+        one = page(TARGET, "<p>Here", self._seconds)
+        load_captures(self.repo, [one if live else replace(one, status=404)], "crawl.warc.gz")
+
+    def forbid(self) -> None:
+        """Refuse all captures of the target so far, as a takedown does before it erases them."""
+        found = self.repo.snapshot().get(tables.capture, ROW)
+        if found is not None:
+            self.repo.run(lambda t: put(t, scope_of("url", TARGET), found["date"], 0))
 
     def change(self, url: str, *texts: str, rel: str = "follow") -> str:
         """Let a page link to the target with these texts; without texts, no longer."""
@@ -92,19 +106,25 @@ class Links:
         """Commit what is under way, and work until nothing is left."""
         while self._open:
             self.commit(0)
-        observers = [invert, count, add_links]
+        observers = [erase, invert, count, add_links]
         Worker(self.repo, observers, threads=1, warn_unobserved=False).run_until_idle()
 
-    def check(self, *, live: bool = True) -> None:
-        """Fail unless the target has the tally of its links, and all else that goes with it."""
+    def check(self, *, live: bool | None = True) -> None:
+        """Fail unless the target has the tally of its links, and all else that goes with it.
+
+        `live` is None if the target has no capture.
+        """
         now = self.repo.snapshot()
         found = [one for [one] in self.links.values() if one[2] == "follow"]
         numbers = Counter(text for _, anchors, _ in found for text in anchors)
         first = sorted(numbers, key=lambda text: (-numbers[text], text))[: tables.MOST_TEXTS]
         shown = {text: numbers[text] for text in first}
         row = now.get_row(tables.inlinks, ROW)
-        tally = {"links": len(found), "anchors": shown} if found and live else None
+        tally = {"links": len(found), "anchors": shown} if found and live is not False else None
         assert row.get(tables.tally) == tally
+        entries = {one.key: one[tables.uncaptured] for one in now.scan(tables.frontier)}
+        listed = found and live is None
+        assert entries == ({entry_row(ROW, len(found)): TARGET} if listed else {})
         assert not row.family(tables.delta)
         sources = {page_id(url) for url in self.links}
         assert row.family(tables.source).keys() == sources
@@ -131,13 +151,13 @@ def check_texts(row: Any, numbers: dict[str, int], shown: dict[str, int]) -> Non
 # --- Interleavings ------------------------------------------------------------------------
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_links_are_counted_once_whatever_runs_between_the_steps(seed: int) -> None:
     rng = random.Random(seed)
     pages = [f"https://s{number}.example/" for number in range(rng.choice([3, 8, 16]))]
     words = [f"t{number}" for number in range(rng.choice([2, 5, 12]))]
-    live = True
+    live: bool | None = True
     with bounds(large=4, shown=3), percola.open("memory:", schema=tables.SCHEMA) as repo:
         links = Links(repo)
         for _ in range(rng.choice([20, 60])):
@@ -153,9 +173,14 @@ def test_links_are_counted_once_whatever_runs_between_the_steps(seed: int) -> No
                     links.begin(lambda t: add_links(t, ROW))
                 case 6 | 7 | 8:
                     links.commit(rng.randrange(10))
-                case 9 if rng.random() < 0.3:
-                    live = not live
-                    links.live(live)
+                case 9 if rng.random() < 0.6:
+                    live = rng.choice([True, False, None])
+                    if live is None:
+                        links.forbid()
+                        links.begin(lambda t: erase(t, ROW))
+                    else:
+                        links.capture(live)
+                        links.begin(lambda t: parse(t, ROW))
                 case _:
                     links.work()
                     links.check(live=live)
@@ -265,6 +290,23 @@ def test_a_slow_count_cannot_leave_a_tally_on_a_page_that_has_gone() -> None:
             slow.commit()
         links.work()
         links.check(live=False)
+
+
+def test_a_slow_count_leaves_no_entry_in_the_frontier_of_a_page_captured_meanwhile() -> None:
+    with bounds(large=4, shown=3), percola.open("memory:", schema=tables.SCHEMA) as repo:
+        links = Links(repo)
+        links.forbid()
+        repo.run(lambda t: erase(t, ROW))
+        links.work()
+        row = links.change("https://s.example/", "Home")
+        repo.run(lambda t: invert(t, row))
+        slow = repo.transaction()
+        count(slow, ROW)
+        links.live(True)
+        with pytest.raises(ConflictError):
+            slow.commit()
+        links.work()
+        links.check()
 
 
 def test_a_slow_count_cannot_restore_links_that_a_faster_one_found_unchanged(links: Links) -> None:

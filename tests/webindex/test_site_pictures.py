@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from rendered_site import SITE, load_site, png
 from rich.console import Console
 from site_client import Served, article, empty
 
 from percola import Worker
 from webindex.cli.explain import print_story
+from webindex.cli.main import cli
 from webindex.rendering.browser import Answer, Rendered
 from webindex.rendering.render import render_with
 from webindex.reports import tell
@@ -131,3 +133,27 @@ def test_a_page_that_is_gone_has_no_image(painted: Served, tmp_path: Path) -> No
     paint(painted, tmp_path, {"fields": None}, day=2)
     assert painted.story(PAGE).css(".picture") == []
     painted.page("/image", status=404, url=PAGE)
+
+
+def test_a_page_that_asks_for_it_is_shown_without_image_and_snippet(
+    painted: Served, tmp_path: Path
+) -> None:
+    assert painted.page("/", q="golden fields").css(".hit .snippet")
+    asking = article("Golden fields", "A violet hedgehog").replace(
+        "<title>", '<meta name="robots" content="noarchive, nosnippet"><title>'
+    )
+    paint(painted, tmp_path, {"fields": asking}, day=2)
+    found = painted.page("/", q="golden fields")
+    assert len(found.css(".hit")) == 1
+    assert found.css(".hit img") == []
+    assert found.css(".hit .snippet") == []
+    told = tell(painted.repo, painted.index, PAGE)
+    assert told.asks == ["noarchive", "nosnippet"]
+    assert told.picture is None and told.excerpt == ""
+    for small in ({}, {"small": "1"}):
+        answer = painted.client.get("/image", params={"url": PAGE, **small})
+        assert answer.status_code == 404 and "noarchive" in answer.text
+    # The terminal, and programs.
+    for words in (["golden"], ["--json", "golden"]):
+        answer = CliRunner().invoke(cli, ["search", "--repo", painted.repo.address, *words])
+        assert "Golden fields" in answer.output and "hedgehog" not in answer.output

@@ -12,7 +12,7 @@ rebuild`), as the index that Caffeine took over was made by MapReduces.
     expected     all of it: every cell of the index, from captures alone
     actual       what the repository and the search index contain
 
-    invariants   which cells show which of the twelve invariants
+    invariants   which cells show which of the fourteen invariants
     compare      actual cells compared with expected cells
     verify       the job of `webindex verify`, and its `verdict`
     rebuild      the job of `webindex rebuild`, and how it writes (`write`)

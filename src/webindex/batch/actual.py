@@ -31,6 +31,8 @@ def plain_rows(moment: Moment, parts: int) -> RDD[Row]:
             moment.rows("aliases", parts),
             moment.rows("inlinks", parts),
             moment.rows("anchors", parts),
+            moment.rows("frontier", parts),
+            moment.rows("recrawls", parts),
             moment.rows("near", parts),
             moment.rows("hosts", 1),
         ]

@@ -108,7 +108,7 @@ def whole_index(facts: RDD[Facts], parts: int) -> Whole:
         led.map(lambda one: Row("pages", page_row(one.url), {"resolved": one.value})),
         entered.map(_led_here),
         placed.map(_joined),
-        linked.map(inverting.row_of),
+        linked.flatMap(inverting.rows_of),
         _owners(placed, parts),
         _contents(placed, parts),
     ]

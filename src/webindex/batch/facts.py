@@ -30,6 +30,7 @@ class Facts(NamedTuple):
         heading: of its title; None for such a page.
         sketch: for near-duplicate detection, as it is stored; None for such a page.
         title, language, indexable: what a document shows.
+        withheld: of "noarchive" and "nosnippet" what the page asks for.
         links: its outgoing links.
         pointer: (kind, URL) of the page that it names as its replacement.
         rank: the value of PageRank that the repository has, or None.
@@ -55,6 +56,7 @@ class Facts(NamedTuple):
     loaded_ms: int
     digest: str
     captured: str
+    withheld: tuple[str, ...] = ()
 
     @property
     def content(self) -> str:
@@ -109,6 +111,7 @@ def facts_of(
         title=page.title,
         language=page.language,
         indexable=not page.noindex,
+        withheld=tuple(name for name in ("noarchive", "nosnippet") if getattr(page, name)),
         links=[[link.url, list(link.anchors), link.rel] for link in page.links],
     )
 
@@ -123,4 +126,5 @@ def fingerprint_of(page: Facts) -> dict[str, Any]:
         "language": page.language,
         "indexable": page.indexable,
         "loaded_ms": page.loaded_ms,
+        **dict.fromkeys(page.withheld, True),
     }

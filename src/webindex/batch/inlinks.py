@@ -51,12 +51,14 @@ class Target(NamedTuple):
     Attributes:
         url: the page.
         links: all links to it.
-        counted: whether they may count at all: it is live, or a redirect.
+        captured: whether there is a capture of it.
+        counted: whether they may count at all: it is live, a redirect, or not captured.
         cluster: the cluster that it represents, if there is one.
     """
 
     url: str
     links: list[Sent]
+    captured: bool
     counted: bool
     cluster: str | None
 
@@ -69,7 +71,7 @@ def targets(
     `clusters` has the cluster of each live page, by URL; `redirects` that of each redirect to one.
     """
     standing: RDD[tuple[str, str | None]] = facts.context.union(
-        [facts.flatMap(_counted), clusters, redirects]
+        [facts.flatMap(_captured), clusters, redirects]
     )
     linking: RDD[tuple[str, list[Any]]] = facts.filter(lambda page: bool(page.links)).map(
         lambda page: (page.name, page.links)
@@ -84,9 +86,14 @@ def _send(page: tuple[str, tuple[list[Any], str]]) -> Iterator[tuple[str, Sent]]
         yield target, Sent(url, cluster, anchors, rel)
 
 
-def _counted(page: Facts) -> Iterator[tuple[str, str | None]]:
-    if page.live or (page.pointer is not None and page.pointer[0] == "redirect"):
-        yield page.name, None
+_GONE: Final = ""
+"""In place of a cluster: the page has a capture, and is neither live nor a redirect."""
+
+
+def _captured(page: Facts) -> Iterator[tuple[str, str | None]]:
+    if page.url is not None:
+        redirects = page.pointer is not None and page.pointer[0] == "redirect"
+        yield page.url, None if page.live or redirects else _GONE
 
 
 def _receive(
@@ -95,12 +102,12 @@ def _receive(
     url, (sent, standing) = target
     links, known = list(sent), list(standing)
     if links:
-        cluster = next((one for one in known if one is not None), None)
-        yield Target(url, links, bool(known), cluster)
+        cluster = next((one for one in known if one), None)
+        yield Target(url, links, bool(known), _GONE not in known, cluster)
 
 
-def row_of(target: Target) -> Row:
-    """The row of `inlinks` of a page that is linked to."""
+def rows_of(target: Target) -> Iterator[Row]:
+    """The row of `inlinks` of a page that is linked to, and that of `frontier`."""
     values: dict[str, Any] = {}
     for one in target.links:
         values[f"source:{page_id(one.source)}"] = {
@@ -111,7 +118,20 @@ def row_of(target: Target) -> Row:
     count, anchors = _total(one for one in target.links if one.rel == "follow")
     if count and target.counted:
         values["tally"] = {"links": count, "anchors": dict(_most_frequent(anchors))}
-    return Row("inlinks", page_row(target.url), values)
+        if not target.captured:
+            yield Row("frontier", _entry_row(target.url, count), {"url": target.url})
+    yield Row("inlinks", page_row(target.url), values)
+
+
+def _entry_row(url: str, links: int) -> str:
+    """The row in `frontier`: levels begin at 1, 2, 3, 4, 6, 8, 12, 16, 24, … links."""
+    level, least, step = 0, 2, 1
+    while links >= least:
+        level += 1
+        least += step
+        step = least // 3 if least % 3 == 0 else least // 2
+    row = page_row(url)
+    return f"{99 - level:02}/{row[0]}/{row[3:]}"
 
 
 def share_of(target: Target) -> Iterator[tuple[str, Total]]:

@@ -1,4 +1,4 @@
-"""The twelve invariants of the index, and which cells show each of them.
+"""The fourteen invariants of the index, and which cells show each of them.
 
     1   live set = newest capture per URL   pages: capture, earlier, revisited, unresolved,
         without what was removed            body, text, fingerprint, sketch; `removed`: a record
@@ -21,6 +21,8 @@
         page that may be indexed            the search index, epochs included
     11  at rest nothing is left             outbox, locks, notifications, dead-lettered changes
     12  loading again changes nothing       the WARC files against pages: capture (date)
+    13  frontier = linked, not captured     frontier: url
+    14  recrawls = by rank and past         pages: recrawl · recrawls: url
 
 A cell whose fields belong to several invariants is compared field by field. 1 without `text` and
 `fingerprint`, and 12, use the WARC files themselves; 11 concerns the present. All others
@@ -48,6 +50,8 @@ NAMES: Final = {
     10: "search shows each cluster that may be shown",
     11: "at rest, nothing is left to do",
     12: "loading the same crawl again changes nothing",
+    13: "the frontier is what is linked and was not captured",
+    14: "pages are due by how often they changed",
 }
 
 _INVARIANT_OF: Final = {
@@ -90,6 +94,9 @@ _INVARIANT_OF: Final = {
     ("hosts", "live"): 9,
     ("clusters", "document"): 10,
     ("search", "document"): 10,
+    ("frontier", "url"): 13,
+    ("pages", "recrawl"): 14,
+    ("recrawls", "url"): 14,
 }
 
 _BY_FIELD: Final = frozenset({"capture", "joined", "owner", "document"})

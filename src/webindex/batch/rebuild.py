@@ -31,6 +31,7 @@ from webindex.batch.crawl import Newest, newest
 from webindex.batch.expected import whole_index
 from webindex.batch.facts import Facts, facts_of
 from webindex.batch.inlinks import Row
+from webindex.batch.recrawls import recrawls_of
 from webindex.batch.write import acknowledge, writes
 from webindex.crawl.warc import MAX_BODY
 from webindex.errors import WebindexError
@@ -235,8 +236,10 @@ class _Build:
         whole = self._job.run(
             Progress("Finding the clusters"), lambda: whole_index(facts, self._parts)
         )
+        cells = captured.flatMap(_captured).filter(lambda row: row.table == "pages")
         rows: RDD[Row] = self._context.union(
             [
+                recrawls_of(facts, cells.map(lambda row: (row.row, row.values)), self._parts),
                 captured.flatMap(_captured),
                 captured.flatMap(_wanted).distinct().map(_marked),
                 whole.rows,

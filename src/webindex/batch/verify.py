@@ -38,6 +38,7 @@ from webindex.batch.idle import judge_rest
 from webindex.batch.inlinks import Row
 from webindex.batch.invariants import NAMES
 from webindex.batch.read import Found, Moment
+from webindex.batch.recrawls import recrawls_of
 from webindex.batch.verdict import Judged, Verdict
 from webindex.crawl.warc import MAX_BODY
 from webindex.incomplete import REBUILD_ROW
@@ -159,6 +160,7 @@ class _Comparison:
             facts.flatMap(found.given_parts),
             large.map(keyed),
         ]
+        wanted.append(recrawls_of(facts, captured.map(_cells), self._parts).map(keyed))
         self._add_named(repo, naming, whole, there, wanted)
         self._add_crawl(repo, captured, list(files), there, wanted)
         tally = self._job.run(
@@ -259,6 +261,10 @@ def _page_bytes(repo: Repository) -> int:
         reports += [row[tables.report] for row in now.scan(tables.journal, prefix="load/")]
     given = [one["max_page_bytes"] for one in reports if one and "max_page_bytes" in one]
     return int(given[-1]) if given else MAX_BODY
+
+
+def _cells(found: Found) -> tuple[str, dict[str, Any]]:
+    return found.row, found.values
 
 
 def _is_cluster(row: Row) -> bool:

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from types import FrameType
 from typing import Any, Final
@@ -24,6 +24,7 @@ from rich.text import Text
 from percola import Observer, PercolaError, Repository
 from webindex.cli.crawl_docs import crawl_docs
 from webindex.cli.explain import LISTED, print_story, story_json
+from webindex.cli.frontier import frontier_command
 from webindex.cli.options import (
     console,
     grid,
@@ -45,7 +46,7 @@ from webindex.errors import WebindexError
 from webindex.incomplete import refuse_half_built
 from webindex.load.resources import keeps_resources
 from webindex.page.urls import BadUrlError
-from webindex.reports import tell
+from webindex.reports import tell, without_snippets
 from webindex.reports.summary import summarise
 from webindex.serving.base import Runner, SearchResults, ServingError
 from webindex.text_format import count, harmless
@@ -361,6 +362,8 @@ def search(
     query = " ".join(words)
     with open_repository(repo) as opened, open_index(opened, create=True) as index:
         results = index.search(query, limit=limit, host=host, language=language, partly=True)
+        with opened.snapshot() as now:
+            results = replace(results, hits=without_snippets(now, results.hits))
         lost = None if results.total else nothing_exported(opened, index)
     if lost:
         click.echo(lost, err=True)
@@ -396,7 +399,8 @@ def print_results(query: str, results: SearchResults) -> None:
         console.print(
             Text.assemble("     ", (harmless(hit.url), "green"), ("  " + " · ".join(notes), "dim"))
         )
-        console.print(Padding(marked(hit.snippet), (0, 0, 0, 5)), soft_wrap=False)
+        if hit.snippet:
+            console.print(Padding(marked(hit.snippet), (0, 0, 0, 5)), soft_wrap=False)
         for other in hit.duplicates[:3]:
             console.print(Text(f"     = {harmless(other)}", style="dim"))
 
@@ -486,6 +490,7 @@ def serve_command(repo: str, host: str, port: int, names: tuple[str, ...]) -> No
 
 
 cli.command("crawl-docs")(crawl_docs)
+cli.add_command(frontier_command)
 cli.add_command(rank_command)
 cli.add_command(render_command)
 cli.add_command(verify_command)

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from percola import Snapshot, Transaction, observer
+from percola import Column, Snapshot, Transaction, observer
 from webindex import tables
 from webindex.load.removals import rules_for
 from webindex.load.revisits import (
@@ -41,6 +41,12 @@ from webindex.load.transaction import reports_in
 from webindex.page.urls import page_id, page_row, url_of_row
 
 __all__ = ["offer", "offer_captures", "read_ahead", "settle", "wake"]
+
+_PARSED: Final[list[Column[str, Any]]] = [
+    *(tables.capture, tables.earlier, tables.revisited, tables.fingerprint, tables.pointer),
+    *(tables.rank, tables.recrawl, tables.tally),
+]
+"""Columns of a page that `parse` reads."""
 
 WAKE_STEP: Final = 500
 """Pages that one run of `wake` notifies: any number of pages may share a payload."""
@@ -149,8 +155,9 @@ def _is_first(t: Transaction, key: str, url: str) -> bool:
 
 
 def read_ahead(t: Snapshot, rows: Sequence[str]) -> None:
-    """Prefetch what `offer_captures` reads for each of these pages."""
-    found = [one for one in t.get_many((tables.capture, row) for row in rows) if one is not None]
+    """Prefetch what `parse` reads for each of these pages, `offer_captures` and `plan` included."""
+    t.get_many((column, row) for row in rows for column in _PARSED)
+    found = [one for row in rows if (one := t.get(tables.capture, row)) is not None]
     rules_for(t, (one["url"] for one in found))
     t.get_many(
         (tables.wanted, key)

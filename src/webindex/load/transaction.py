@@ -21,6 +21,7 @@ from typing import Any
 from percola import Repository, Transaction
 from webindex import tables
 from webindex.crawl.warc import Capture, Resource, Revisit
+from webindex.load.recrawls import plan
 from webindex.load.removals import rules_for
 from webindex.load.resources import LoadedResources, load_resources
 from webindex.load.revisits import (
@@ -152,6 +153,8 @@ def load_from(
         else:
             result.cut += one.cut is not None
             page.take(describe(one, url, file), one.body, result)
+    for page in pages.values():
+        page.replan()
     return result
 
 
@@ -170,6 +173,13 @@ class _Page:
         self._current = capture
         self._seen, self._reports = reports_in(revisited)
         self._kept: dict[str, dict[str, Any]] | None = None
+        self._is_new = False
+        self._has_other_past = False
+
+    def replan(self) -> None:
+        """Note when the page is due for a crawl, if its past has changed; `parse` does it else."""
+        if self._has_other_past and not self._is_new:
+            plan(self._t, self._row)
 
     # --- Captures ---------------------------------------------------------------------------
 
@@ -211,6 +221,7 @@ class _Page:
         self._t.set(tables.body, self._row, packed(body))
         self._hold(new)
         self._current = new
+        self._is_new = True
 
     def _take_earlier(self, new: dict[str, Any], body: bytes, result: Loaded) -> None:
         """Keep a capture older than the page's state, as far as revisits can refer to it."""
@@ -251,6 +262,7 @@ class _Page:
         t.get_for_update(tables.capture, row)
         self._earlier()[earlier_key(new)] = noted
         t.set(tables.earlier, row, self._earlier())
+        self._has_other_past = True
         # Of this loader and one of a revisit that refers to this capture, one sees the other.
         if t.get_for_update(tables.wanted, f"at-{page_id(new['url'])}") is not None:
             t.notify(tables.offer_due, row)
@@ -273,12 +285,14 @@ class _Page:
 
     def _keep(self, capture: dict[str, Any], compressed: bytes) -> None:
         key = earlier_key(capture)
+        self._has_other_past = True
         self._earlier()[key] = capture
         self._t.set(tables.earlier, self._row, self._earlier())
         self._t.set(tables.earlier_body[key], self._row, compressed)
         self._hold(capture)
 
     def _drop(self, key: str, *, held: bool) -> None:
+        self._has_other_past = True
         capture = self._earlier().pop(key)
         tables.set_or_delete(self._t, tables.earlier, self._row, self._earlier())
         self._t.delete(tables.earlier_body[key], self._row)
@@ -381,6 +395,7 @@ class _Page:
         self._write()
 
     def _write(self) -> None:
+        self._has_other_past = True
         if self._seen is None and not self._reports:
             self._t.delete(tables.revisited, self._row)
             return

@@ -5,8 +5,9 @@
 
 `invert` writes each link of a page into the row of its target, in a cell of its own, so pages that
 link to one target do not conflict. `count` reads all links to a page and tallies them. A document
-needs only the tally. Links to a page that is neither live nor a redirect are not counted before it
-becomes one: most links of a crawl that has just started lead to such pages.
+needs only the tally. Links to a URL that was never captured are counted as well, and enter it in
+the frontier (`webindex.observers.frontier`). Links to a page that is gone, which has a capture and
+is neither live nor a redirect, are not counted before it is one again.
 
 A page with more than `LARGE` links becomes *large*: to read them all for each new one would cost
 in proportion to their number. From then on `invert`, which knows what a page linked to before,
@@ -36,10 +37,11 @@ from typing import Any, Final
 from percola import Column, Snapshot, Transaction, observer
 from percola.recipes import shard_of
 from webindex import tables
+from webindex.observers import frontier
 from webindex.observers.documents import tell
 from webindex.observers.redirects import is_counted
 from webindex.observers.texts import Texts, first, part_of, plant
-from webindex.page.urls import page_id, page_row
+from webindex.page.urls import page_id, page_row, url_of_row
 
 __all__ = ["ADD_SECONDS", "COUNT_SECONDS", "LARGE", "add_links", "count", "invert"]
 
@@ -147,6 +149,8 @@ def _read_ahead(t: Snapshot, rows: Sequence[str]) -> None:
     own = (tables.fingerprint, tables.pointer, tables.tally)
     t.get_many((column, row) for row in rows for column in own)
     counted = [row for row in rows if is_counted(t, row)]
+    others = sorted(set(rows).difference(counted))
+    t.get_many((tables.capture, row) for row in others)
     t.get_many((column, row) for row in counted for column in (tables.joined, tables.resolved))
     ends = [t.get(tables.resolved, row) for row in counted if t.get(tables.joined, row) is None]
     t.get_many((tables.joined, page_row(end["url"])) for end in ends if end is not None)
@@ -155,11 +159,12 @@ def _read_ahead(t: Snapshot, rows: Sequence[str]) -> None:
 @observer(tables.inlinks_changed, batch=tables.BATCH, defer=COUNT_SECONDS, ahead=_read_ahead)
 def count(t: Transaction, row: str) -> None:
     """Count all links that vouch for a page, and their anchor texts."""
-    counted = is_counted(t, row)
+    captured = is_captured(t, row)
+    counted = not captured or is_counted(t, row)
     if not counted and t.get(tables.tally, row) is None:
         return
     before = t.get_for_update(tables.tally, row)
-    if before is None:
+    if before is None and captured:
         # A slow run must not leave a tally on a page that has gone meanwhile.
         live = t.get(tables.fingerprint, row) is not None
         t.get_for_update(tables.fingerprint if live else tables.pointer, row)
@@ -185,7 +190,13 @@ def count(t: Transaction, row: str) -> None:
             t.delete(tables.large, row)
     if tables.IN_ANCHORS in (large, now_large):
         plant(t, row, anchors if now_large == tables.IN_ANCHORS else {})
-    _put_tally(t, row, before, links, first(anchors))
+    after = _totals(links, first(anchors)) if links else None
+    _put_tally(t, row, before, after, captured=captured)
+    if not captured:
+        _enter_frontier(t, row, before, after, sources.values())
+    elif before is not None and not counted:
+        # If it is not parsed yet, `parse` would not find the entry without a tally.
+        frontier.leave(t, row, before, check=True)
 
 
 def _read_ahead_deltas(t: Snapshot, rows: Sequence[str]) -> None:
@@ -211,7 +222,8 @@ def add_links(t: Transaction, row: str) -> None:
     for shard in deltas:
         t.delete(tables.delta[shard], row)
     large = found.get(tables.large)
-    if large is None or before is None or not is_counted(t, row):
+    captured = is_captured(t, row)
+    if large is None or before is None or (captured and not is_counted(t, row)):
         t.notify(tables.inlinks_changed, row)
         return
     links = before["links"] + sum(one["links"] for one in deltas.values())
@@ -233,17 +245,54 @@ def add_links(t: Transaction, row: str) -> None:
     if len(anchors) > tables.MOST_TEXTS:
         t.set(tables.large, row, tables.IN_ANCHORS)
         plant(t, row, anchors)
-    _put_tally(t, row, before, links, first(anchors))
+    after = _totals(links, first(anchors))
+    _put_tally(t, row, before, after, captured=captured)
+    if not captured:
+        _enter_frontier(t, row, before, after)
 
 
-def _put_tally(
-    t: Transaction, row: str, before: Any, links: int, anchors: Mapping[str, int]
-) -> None:
-    """Write a page's tally, and notify its cluster, if it has changed."""
-    after = _totals(links, anchors) if links else None
+def is_captured(t: Snapshot, row: str) -> bool:
+    """Whether a page has a capture, parsed or not."""
+    return (
+        t.get(tables.fingerprint, row) is not None
+        or t.get(tables.pointer, row) is not None
+        or t.get(tables.capture, row) is not None
+    )
+
+
+def _put_tally(t: Transaction, row: str, before: Any, after: Any, *, captured: bool) -> None:
+    """Write a page's tally, and notify the cluster of a captured page, if it has changed."""
     if after != before:
         tables.set_or_delete(t, tables.tally, row, after)
-        tell(t, row)
+        if captured:
+            tell(t, row)
+
+
+def _enter_frontier(
+    t: Transaction, row: str, before: Any, after: Any, sources: Iterable[Mapping[str, Any]] = ()
+) -> None:
+    """Move the entry of a URL that was never captured to the level of its new tally."""
+    if before is not None and after is not None:
+        moves = frontier.entry_row(row, before["links"]) != frontier.entry_row(row, after["links"])
+        if not moves:
+            return
+    url = _url(t, row, before, sources) if after is not None else None
+    if before is not None:
+        frontier.leave(t, row, before)
+    if after is not None and url is not None:
+        frontier.enter(t, row, url, after)
+
+
+def _url(t: Transaction, row: str, before: Any, sources: Iterable[Mapping[str, Any]]) -> str | None:
+    """The URL of a row; a long one, which is cut in it, from its entry or from a page's links."""
+    url = url_of_row(row)
+    if url is None and before is not None:
+        url = t.get(tables.uncaptured, frontier.entry_row(row, before["links"]))
+    if url is None:
+        linking = (t.get(tables.inverted, page_row(one["url"])) for one in sources)
+        named = (to for links in linking for to, *_ in links or ())
+        url = next((to for to in named if page_row(to) == row), None)
+    return url
 
 
 def _totals(links: int, anchors: Mapping[str, int]) -> dict[str, Any]:

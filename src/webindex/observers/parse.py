@@ -26,6 +26,7 @@ import zlib
 
 from percola import Transaction, observer
 from webindex import tables
+from webindex.load.recrawls import plan
 from webindex.load.removals import rules_for
 from webindex.load.revisits import is_synthetic
 from webindex.load.settling import offer_captures, read_ahead
@@ -62,6 +63,7 @@ def parse(t: Transaction, row: str) -> None:
     if page is None or not live:
         if was_live:
             _withdraw(t, row)
+        plan(t, row)
         return
     known = {
         "url": page.url,
@@ -70,6 +72,9 @@ def parse(t: Transaction, row: str) -> None:
         "title": page.title,
         "language": page.language,
         "indexable": not page.noindex,
+        # Only where they are there: fingerprints of earlier versions have none of these.
+        **({"noarchive": True} if page.noarchive else {}),
+        **({"nosnippet": True} if page.nosnippet else {}),
     }
     # Short pages are compared by their bytes, which another charset decodes to another text.
     if (
@@ -87,6 +92,7 @@ def parse(t: Transaction, row: str) -> None:
     links = [[one.url, list(one.anchors), one.rel] for one in page.links]
     if links != (t.get(tables.links, row) or []):
         tables.set_or_delete(t, tables.links, row, links)
+    plan(t, row)
 
 
 def withdraw(t: Transaction, row: str, url: str) -> None:

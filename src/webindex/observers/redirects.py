@@ -23,6 +23,7 @@ from typing import Any
 
 from percola import Snapshot, Transaction, observer
 from webindex import tables
+from webindex.observers import frontier
 from webindex.observers.documents import tell
 from webindex.page.pointers import MAX_HOPS
 from webindex.page.urls import page_id, page_row, registrable_domain
@@ -37,7 +38,8 @@ def point(
 ) -> None:
     """Register what a page points to now, and notify the pages that point to it of its state.
 
-    Called by `parse`: `live` is the page's new state.
+    Called by `parse`: `live` is the page's new state. A page that was not captured before leaves
+    the frontier.
     """
     before = t.get(tables.pointer, row)
     if before != after:
@@ -53,7 +55,15 @@ def point(
         t.notify(tables.resolve_due, row)
     if before != after or was_live != live:
         t.notify(tables.aliases_changed, row)
-    if (was_live or _redirects(before)) != (live or _redirects(after)):
+    was_counted = was_live or _redirects(before)
+    if not was_counted:
+        # For update: a count that has found no capture would not notify the page's cluster.
+        tally = t.get_for_update(tables.tally, row)
+        if tally is not None:
+            # It was counted as a URL without a capture.
+            frontier.leave(t, row, tally)
+            was_counted = True
+    if was_counted != (live or _redirects(after)):
         t.notify(tables.inlinks_changed, row)
 
 

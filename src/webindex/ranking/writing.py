@@ -23,6 +23,7 @@ from typing import Final
 
 from percola import PercolaError, Repository, Snapshot, Transaction
 from webindex import tables
+from webindex.load.recrawls import rank_moved
 from webindex.observers.documents import tell
 from webindex.ranking.graph import SHARDS
 
@@ -135,6 +136,8 @@ class _Batch:
                 done.gone += 1
                 continue
             done.written += 1
-            t.set(tables.rank, row, {"value": value, "run": self.run})
+            rank = {"value": value, "run": self.run}
+            t.set(tables.rank, row, rank)
+            rank_moved(t, row, rank)
             tell(t, row)
         return done

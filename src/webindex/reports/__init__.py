@@ -8,6 +8,8 @@
     picture         its image, and why it was rendered
     pending         pending work of observers for it, and dead-lettered changes
     summary         totals of the whole index
+    withheld        what a page asks not to be shown of it
+    to_crawl        what to crawl next: URLs that were never captured, pages that are due
 
 The web page (`webindex.site`) and the command line (`webindex explain`) show the same report. To
 add to it, add a field to `Story` in `page`; both find it there.
@@ -22,7 +24,9 @@ from webindex.reports.page import HEADLINES, UNKNOWN, Rank, Story, places, tell
 from webindex.reports.pending import STEPS, Trouble
 from webindex.reports.picture import Picture, thumbnails_of
 from webindex.reports.redirect_paths import PointsHere, Step, Way
+from webindex.reports.to_crawl import Due, Uncaptured, due, frontier
 from webindex.reports.versions import Version
+from webindex.reports.withheld import asks, without_snippets
 
 __all__ = [
     "HEADLINES",
@@ -31,6 +35,7 @@ __all__ = [
     "STEPS",
     "UNKNOWN",
     "Counted",
+    "Due",
     "Link",
     "Member",
     "Picture",
@@ -39,10 +44,15 @@ __all__ = [
     "Step",
     "Story",
     "Trouble",
+    "Uncaptured",
     "Version",
     "Way",
+    "asks",
+    "due",
+    "frontier",
     "kinds",
     "places",
     "tell",
     "thumbnails_of",
+    "without_snippets",
 ]

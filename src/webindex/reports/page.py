@@ -18,7 +18,9 @@ from webindex.reports.links import Counted, Link, counted, in_links, out_links
 from webindex.reports.pending import Trouble, troubles, unparsed, waiting
 from webindex.reports.picture import Picture, picture_of
 from webindex.reports.redirect_paths import PointsHere, Way, points_here, way_of
+from webindex.reports.to_crawl import links_in_frontier
 from webindex.reports.versions import Version, versions_of
+from webindex.reports.withheld import asks
 from webindex.serving.base import ServingIndex
 from webindex.text_format import count
 
@@ -64,7 +66,8 @@ class Story:
     Attributes:
         standing: one of the keys of `HEADLINES`; `reasons` are sentences that explain it.
         waiting: pending work for it, as sentences.
-        asks: the directives of a live page: of noindex and nofollow, those that it has.
+        asks: the directives of a live page: of noindex, nofollow, noarchive and nosnippet, those
+            that it has. With nosnippet there is no `excerpt`, with noarchive no `picture`.
         unchanged: when a crawler last found it unchanged, without a new capture.
         unresolved: how many newer revisits refer to captures that were not loaded.
         way: where it points; None if it points nowhere.
@@ -78,6 +81,7 @@ class Story:
         inside: links between pages of its document, which are subtracted.
         aliases: redirects that lead to a page of its document.
         picture: its image; None if it was not rendered.
+        frontier: if it was never captured and is in the frontier, how many links vouch for it.
         in_links: the links to this URL; `in_links_more` says that there are others, not read.
     """
 
@@ -109,6 +113,7 @@ class Story:
     counted: list[Counted] = field(default_factory=list)
     inside: int = 0
     picture: Picture | None = None
+    frontier: int = 0
     in_links: list[Link] = field(default_factory=list)
     in_links_more: bool = False
     out_links: list[Link] = field(default_factory=list)
@@ -158,10 +163,14 @@ def tell(repo: Repository, index: ServingIndex, url: str) -> Story:
             story.way = way_of(now, capture, page.get(tables.pointer), read)
         if known is not None:
             story.title, story.language = known["title"], known["language"]
-            story.excerpt = page.get(tables.text, "")[:EXCERPT]
+            if not asks(known, "nosnippet"):
+                story.excerpt = page.get(tables.text, "")[:EXCERPT]
         story.rank = _rank(now, page.get(tables.rank))
         story.pointing = points_here(now, row)
-        story.picture = picture_of(now, row)
+        if not asks(known, "noarchive"):
+            story.picture = picture_of(now, row)
+        if capture is None:
+            story.frontier = links_in_frontier(now, url)
 
         joined = page.get(tables.joined)
         story.cluster = joined["cluster"] if joined is not None else None
@@ -186,6 +195,9 @@ def tell(repo: Repository, index: ServingIndex, url: str) -> Story:
         story.anchors = [(words, number) for words, number in shown.document["anchors"]]
     if capture is None:
         story.reasons = [_never_captured(story)]
+        if story.frontier:
+            vouch = count(story.frontier, "link vouches", "links vouch")
+            story.reasons.append(f"It is in the frontier, to be crawled: {vouch} for it.")
     elif known is not None:
         _stand_as_page(story, shown, index)
     else:
@@ -226,9 +238,8 @@ def _read(page: RowOf[str]) -> Page | None:
 def _asks(read: Page | None) -> list[str]:
     if read is None:
         return []
-    return [
-        name for name, asked in (("noindex", read.noindex), ("nofollow", read.nofollow)) if asked
-    ]
+    names = ("noindex", "nofollow", "noarchive", "nosnippet")
+    return [name for name in names if getattr(read, name)]
 
 
 def _rank(now: Snapshot, rank: Mapping[str, Any] | None) -> Rank | None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from percola import Snapshot
 from webindex.page.urls import page_row
 from webindex.rendering import tables as rendering
+from webindex.reports.withheld import asking
 from webindex.text_format import date, moment
 
 __all__ = ["Picture", "picture_of", "thumbnails_of"]
@@ -58,8 +59,10 @@ def picture_of(now: Snapshot, row: str) -> Picture | None:
 
 
 def thumbnails_of(now: Snapshot, urls: Iterable[str]) -> set[str]:
-    """Those of some normalised URLs of pages that have an image."""
-    wanted = list(urls)
+    """Those of some normalised URLs of pages that have an image which may be shown."""
+    asked = list(urls)
+    hidden = asking(now, asked, "noarchive")
+    wanted = [url for url in asked if url not in hidden]
     found = now.get_many((rendering.about, page_row(url)) for url in wanted)
     return {url for url, about in zip(wanted, found, strict=True) if about is not None}
 

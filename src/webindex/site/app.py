@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Scope
 from percola import PercolaError, Repository
 from percola.serve import PARTS, Guard, LivePage, Names, Presence, static_files, templates
 from webindex import reports as story
+from webindex import tables
 from webindex.page.urls import BadUrlError, normalise, page_row
 from webindex.rendering import tables as rendering
 from webindex.serving import ServingError, TantivyIndex
@@ -104,6 +105,7 @@ class Site:
         found = search(self.index, request.query_params)
         documents = self.index.count() if not found.query else None
         with self.repo.snapshot() as now:
+            found.hits = story.without_snippets(now, found.hits)
             pictured = story.thumbnails_of(now, (hit.url for hit in found.hits))
         return self.page("search.html", search=found, documents=documents, pictured=pictured)
 
@@ -139,6 +141,8 @@ class Site:
         row = page_row(normalise(request.query_params.get("url", "")))
         with self.repo.snapshot() as now:
             about, png = now.get_many(((rendering.about, row), (column, row)))
+            if story.asks(now.get(tables.fingerprint, row), "noarchive"):
+                return self.message(404, "This page asks that no copy is shown (noarchive).")
         if about is None or png is None:
             return self.message(404, "This page has no image: 'webindex work --render' makes it.")
         # The same inputs give the same bytes, so a browser that has them need not load them again.

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from percola import Column, Snapshot, Transaction, observer
 from webindex import tables
+from webindex.load.recrawls import forget, plan
 from webindex.load.removals import Rules, rules_for
 from webindex.load.resources import keeps_resources, let_go
 from webindex.load.revisits import (
@@ -29,6 +30,7 @@ from webindex.load.revisits import (
     waits_at,
 )
 from webindex.load.transaction import reports_in
+from webindex.observers import frontier
 from webindex.observers.clustering import join
 from webindex.observers.inlinks import invert
 from webindex.observers.parse import withdraw
@@ -162,10 +164,17 @@ def _erase_page(t: Transaction, row: str, stored: Stored, rules: Rules) -> None:
         resolve(t, row)
         invert(t, row)
         join(t, row)
+    forget(t, row)
     for column in _CELLS:
         t.delete(column, row)
     for key in stored.earlier:
         t.delete(tables.earlier_body[key], row)
+    if stored.current is not None:
+        tally = t.get_for_update(tables.tally, row)
+        if tally is not None:
+            frontier.enter(t, row, url, tally)
+        else:
+            t.notify(tables.inlinks_changed, row)
     if kept or seen is not None:
         t.set(tables.revisited, row, {"seen": seen, "reports": kept})
         t.notify(tables.settle_due, row)
@@ -202,6 +211,7 @@ def _drop_earlier(t: Transaction, row: str, stored: Stored, rules: Rules) -> Non
         t.delete(tables.earlier_body[key], row)
     # As loaders of the page do.
     t.get_for_update(tables.capture, row)
+    plan(t, row)
     if stored.reports:
         t.notify(tables.settle_due, row)
 
