@@ -1,0 +1,209 @@
+"""A rolling upgrade: this release and the one before it work on one repository side by side.
+
+The release before is taken from the history of the project. Its programs, workers and oracles run
+in the environment of this one, from their own source.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from commands import environment, run
+from emulator import Emulator
+from servers import Oracle
+from zookeeper import ZooKeeper
+
+import percola
+
+WaitUntil = Callable[..., Any]
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+
+PREVIOUS: Final = "bd39d483666b77c4de1cd1896ccd566a237cf830"
+"""The last commit of release 0.1."""
+
+ROOT: Final = Path(__file__).parents[2]
+PROGRAM: Final = "upgraded"
+SECONDS: Final = 120
+
+
+class Release:
+    """The programs of one release, by its source."""
+
+    def __init__(self, source: Path, folder: Path) -> None:
+        self._variables = {"PYTHONPATH": f"{source}:{folder}"}
+        self._program = folder / f"{PROGRAM}.py"
+        self.is_this = source == Path(percola.__file__).parents[1]
+
+    def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+        """Start a Python process."""
+        return subprocess.Popen(
+            [sys.executable, *arguments],
+            env=environment(**self._variables, **variables),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments: str) -> str:
+        """Run the application to its end; what it printed."""
+        process = self.start(str(self._program), *arguments)
+        out, err = process.communicate(timeout=SECONDS)
+        assert (process.returncode, err) == (0, ""), err
+        return out
+
+    def load(self, address: str, who: str, first: int, last: int) -> None:
+        """Load words."""
+        self.run(address, "load", who, str(first), str(last))
+
+    def answers(self, address: str) -> tuple[dict[str, int], dict[str, int]]:
+        """The length of each word, and how many words have it."""
+        lengths, counts = json.loads(self.run(address, "lengths"))
+        return lengths, counts
+
+    def worker(self, address: str) -> subprocess.Popen[str]:
+        """Start a worker."""
+        return self.start(
+            *("-m", "percola.cli", "--repo", address, "worker", f"{PROGRAM}:observers")
+        )
+
+    def oracle(self, store: str, *, listen: str = "127.0.0.1:0") -> Oracle:
+        """Start an oracle."""
+        return Oracle(store, listen, **self._variables)
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source of the release before."""
+    made = subprocess.run(
+        ["git", "archive", PREVIOUS, "src"], cwd=ROOT, capture_output=True, check=False
+    )
+    if made.returncode:
+        pytest.skip(f"this is no clone with its history: {made.stderr.decode().strip()}")
+    folder = tmp_path_factory.mktemp("previous")
+    with tarfile.open(fileobj=BytesIO(made.stdout)) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / "src"
+
+
+@pytest.fixture
+def releases(sources: Path, tmp_path: Path) -> tuple[Release, Release]:
+    """The release before, and this one."""
+    shutil.copy(Path(__file__).parent / "programs" / f"{PROGRAM}.py", tmp_path)
+    return Release(sources, tmp_path), Release(Path(percola.__file__).parents[1], tmp_path)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as held:
+        yield held
+
+
+def ended(process: subprocess.Popen[str], number: int) -> None:
+    """End a worker."""
+    process.send_signal(number)
+    _, err = process.communicate(timeout=SECONDS)
+    assert "Traceback" not in err, err
+
+
+def assert_answered(release: Release, address: str, wait_until: WaitUntil, **loaded: int) -> None:
+    """All words are measured, each counted once."""
+    expected = {f"{who}-{n:04}": n % 5 + 1 for who, most in loaded.items() for n in range(most)}
+    counts = {str(size): list(expected.values()).count(size) for size in range(1, 6)}
+    wait_until(
+        lambda: release.answers(address) == (expected, counts),
+        what="workers to answer every change",
+        seconds=60,
+    )
+
+
+def test_workers_and_loaders_of_two_releases_share_a_folder(
+    releases: tuple[Release, Release], tmp_path: Path, stack: ExitStack, wait_until: WaitUntil
+) -> None:
+    before, this = releases
+    assert this.is_this and not before.is_this
+    address = str(tmp_path / "repo")
+    before.load(address, "old", 0, 40)
+    old_worker = before.worker(address)
+    stack.callback(old_worker.kill)
+    assert_answered(before, address, wait_until, old=40)
+    new_worker = this.worker(address)
+    stack.callback(new_worker.kill)
+    loads = [
+        release.start(str(tmp_path / f"{PROGRAM}.py"), address, "load", who, first, last)
+        for release, who, first, last in (
+            (before, "old", "40", "140"),
+            (this, "new", "0", "100"),
+        )
+    ]
+    for one in loads:
+        _, err = one.communicate(timeout=SECONDS)
+        assert one.returncode == 0, err
+    for release in (before, this):
+        assert_answered(release, address, wait_until, old=140, new=100)
+    # The old worker dies; what it had begun is done by the new one.
+    before.load(address, "old", 140, 180)
+    ended(old_worker, signal.SIGKILL)
+    assert_answered(this, address, wait_until, old=180, new=100)
+    ended(new_worker, signal.SIGTERM)
+    checked = run("--repo", address, "check")
+    assert checked.code == 0, checked.out + checked.err
+    # Back again: nothing that this release has written is in the way of the one before.
+    this.load(address, "new", 100, 120)
+    old_worker = before.worker(address)
+    stack.callback(old_worker.kill)
+    assert_answered(before, address, wait_until, old=180, new=120)
+    ended(old_worker, signal.SIGTERM)
+
+
+def test_oracles_and_workers_of_two_releases_take_over_from_each_other_on_servers(
+    releases: tuple[Release, Release],
+    tmp_path: Path,
+    java_home: Path,
+    stack: ExitStack,
+    wait_until: WaitUntil,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before, this = releases
+    emulator = stack.enter_context(Emulator())
+    monkeypatch.setenv("BIGTABLE_EMULATOR_HOST", emulator.address)
+    zookeeper = stack.enter_context(ZooKeeper(tmp_path / "zookeeper", java_home))
+    store = "bigtable://project/upgrade"
+    old_oracle = stack.enter_context(before.oracle(store))
+    new_oracle = stack.enter_context(this.oracle(store))
+    address = (
+        f"{store}?oracle={old_oracle.address},{new_oracle.address}&zookeeper={zookeeper.address}"
+    )
+    before.load(address, "old", 0, 20)
+    workers = [release.worker(address) for release in releases]
+    for worker in workers:
+        stack.callback(worker.kill)
+    this.load(address, "new", 0, 20)
+    assert_answered(before, address, wait_until, old=20, new=20)
+    # The new oracle takes over, for clients of both releases.
+    old_oracle.end(signal.SIGTERM)
+    before.load(address, "old", 20, 40)
+    this.load(address, "new", 20, 40)
+    assert_answered(this, address, wait_until, old=40, new=40)
+    # And an old one from a new one that is killed: half of a fleet may still be old.
+    stack.enter_context(before.oracle(store, listen=old_oracle.address))
+    new_oracle.end(signal.SIGKILL)
+    this.load(address, "new", 40, 60)
+    ended(workers[0], signal.SIGKILL)
+    before.load(address, "old", 40, 60)
+    assert_answered(this, address, wait_until, old=60, new=60)
+    ended(workers[1], signal.SIGTERM)
+    checked = run("--repo", address, "check")
+    assert checked.code == 0, checked.out + checked.err
