@@ -72,6 +72,7 @@ class Change(Generic[R]):
         commit_ts: the transaction's commit timestamp.
         changed: the names of the columns that it put or deleted.
         image: the row as it was at `commit_ts`, with all requested columns.
+        before: the row as it was just before, if that was requested; empty if there was none.
         committed_by: the time from which the commit counts, in UTC, by the log of times as it was
             at the first change; None if it is newer than the log (`Repository.commit_times`).
     """
@@ -81,19 +82,21 @@ class Change(Generic[R]):
     changed: tuple[str, ...]
     image: Row[R]
     committed_by: datetime | None = None
+    before: Row[R] | None = None
 
 
 class RowImage(NamedTuple):
     """A row at a timestamp as the store has it: encoded columns and values.
 
     `changed` has the columns that were put or deleted at `commit_ts`; in an initial read, all
-    columns that exist.
+    columns that exist. `before` has the values at `commit_ts` - 1, if they were requested.
     """
 
     row: bytes
     commit_ts: int
     changed: tuple[bytes, ...]
     values: dict[bytes, bytes]
+    before: dict[bytes, bytes] | None = None
 
 
 # --- Up to where ------------------------------------------------------------------------
@@ -194,6 +197,7 @@ def changes(
     upto: int | None = None,
     *,
     columns: Iterable[Column[R, Any] | Family[R, Any]] | None = None,
+    before: bool = False,
 ) -> Iterator[Change[R]]:
     """Every change of a table at `after` < commit_ts ≤ `upto`, in the order of commit_ts.
 
@@ -206,6 +210,8 @@ def changes(
             now. Transactions that may still commit at or below it are waited for.
         columns: the columns and families of the images; None: all of the table's. Changes of
             other columns are reported all the same.
+        before: whether to read the rows as they were before each change, too, which costs a second
+            read for each.
 
     Raises:
         NoFeedError: the table keeps no feed, or has only since after `after`.
@@ -222,7 +228,7 @@ def changes(
     except BaseException:
         snapshot.close()
         raise
-    return _changes(repo, table, snapshot, end, wanted)
+    return _changes(repo, table, snapshot, end, wanted, before)
 
 
 def _all_named(table: Table[Any]) -> Wanted:
@@ -233,17 +239,21 @@ def _all_named(table: Table[Any]) -> Wanted:
 
 
 def _changes(
-    repo: Repository, table: Table[R], held: Snapshot, upto: int, wanted: Wanted
+    repo: Repository, table: Table[R], held: Snapshot, upto: int, wanted: Wanted, before: bool
 ) -> Iterator[Change[R]]:
     times: CommitTimes | None = None
     with held:
-        found = read_changes(repo.context.store, table.name, held.start_ts, upto, wanted=wanted)
+        found = read_changes(
+            repo.context.store, table.name, held.start_ts, upto, wanted=wanted, before=before
+        )
         for one in found:
             key = table.decode_row(one.row)
             names = tuple(name.decode() for name in one.changed)
             times = times or repo.commit_times()
             _, by = times.of(one.commit_ts)
-            yield Change(key, one.commit_ts, names, Row(table, key, one.values), by)
+            image = Row(table, key, one.values)
+            was = None if one.before is None else Row(table, key, one.before)
+            yield Change(key, one.commit_ts, names, image, by, was)
 
 
 def read_changes(
@@ -255,17 +265,24 @@ def read_changes(
     start: bytes = b"",
     end: bytes = b"",
     wanted: Wanted = None,
+    before: bool = False,
 ) -> Iterator[RowImage]:
     """The changes of a range of rows as the store has them; never waits.
 
-    `upto` must be settled. Raises SnapshotTooOldError, NoFeedError.
+    `upto` must be settled. With `before`, also the values that the rows had before. Raises
+    SnapshotTooOldError, NoFeedError.
     """
     listed = store.changes(table, after, upto, start=start, end=end)
     for commit_ts, group in itertools.groupby(listed, key=lambda one: one[0]):
         while some := list(itertools.islice(group, _CHUNK)):
-            images = _images(store, table, [one[1] for one in some], commit_ts, wanted)
-            for (_, row, columns), values in zip(some, images, strict=True):
-                yield RowImage(row, commit_ts, columns, values)
+            rows = [one[1] for one in some]
+            images = _images(store, table, rows, commit_ts, wanted)
+            # Not below the safe point: `after` is not, and `commit_ts` is above it.
+            past: Iterator[dict[bytes, bytes] | None] = itertools.repeat(None, len(some))
+            if before:
+                past = iter(list(_images(store, table, rows, commit_ts - 1, wanted)))
+            for (_, row, columns), values, was in zip(some, images, past, strict=True):
+                yield RowImage(row, commit_ts, columns, values, was)
 
 
 def _images(

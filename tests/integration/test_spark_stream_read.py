@@ -157,6 +157,37 @@ def test_columns_may_be_chosen_by_an_option_or_a_schema(repo: Repository, stream
     assert row["changed"] == ["size"]
 
 
+def test_rows_come_with_what_they_were_before(repo: Repository, streams: Streams) -> None:
+    got: list[Any] = []
+
+    def run(schema: str | None = None, **options: str) -> list[Any]:
+        got.clear()
+        reader = streams.spark.readStream.format("percola").option("table", "docs")
+        reader = reader.options(startingTimestamp="earliest", beforeImages="true", **options)
+        frame = (reader if schema is None else reader.schema(schema)).load(str(streams.folder))
+        writer = frame.writeStream.foreachBatch(lambda batch, _: got.extend(batch.collect()))
+        assert writer.trigger(availableNow=True).start().awaitTermination(100)
+        return sorted(got, key=lambda row: row["commit_ts"])
+
+    with repo.transaction() as t:
+        t.set(title, "a", "A")
+        t.set(links["x"], "a", "y")
+    put(repo, "a", 7)
+    with repo.transaction() as t:
+        for column in (title, size, links["x"]):
+            t.delete(column, "a")
+    first, second, third = run()
+    assert (first["title"], first["before"]) == ("A", None)
+    assert second["before"].asDict() == {"title": "A", "size": None, "link": {"x": "y"}}
+    assert third["before"].asDict() == {"title": "title 7", "size": 7, "link": {"x": "y"}}
+    assert (third["title"], third["size"]) == (None, None)
+    _, second, _ = run("row string, commit_ts bigint, before struct<row string, size bigint>")
+    assert second["before"] is None, "the row had no size"
+    assert run(columns="size")[2]["before"].asDict() == {"size": 7}
+    with pytest.raises(PySparkException, match="'before' is a struct of the table's columns"):
+        run("row string, before string")
+
+
 # --- What is in flight ------------------------------------------------------------------
 
 

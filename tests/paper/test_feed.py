@@ -84,6 +84,14 @@ def test_a_change_says_row_timestamp_changed_columns_and_the_row_as_it_was_then(
         {},
     ]
     assert follower.poll() == []
+    assert {one.before for one in follower.seen} == {None}
+    found = feed.changes(repo, bank, 0, before=True)
+    assert [{c.name: v for c, v in (one.before or {}).items()} for one in found] == [
+        {},
+        {},
+        {"bal": 1, "note": "long" * INLINE_BYTES},
+        {"bal": 2},
+    ]
     sound(repo)
 
 

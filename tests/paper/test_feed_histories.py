@@ -165,7 +165,7 @@ class History:
         store = self.repo.context.store
         try:
             feed.check_start(self.repo, docs.name, self.after)
-            found = list(feed.read_changes(store, docs.name, self.after, upto))
+            found = list(feed.read_changes(store, docs.name, self.after, upto, before=True))
         except SnapshotTooOldError:
             event("the follower came too late")
             self.after = feed.since(self.repo, docs)
@@ -173,8 +173,10 @@ class History:
         for one in found:
             row = docs.decode_row(one.row)
             names = tuple(name.decode() for name in one.changed)
-            image = {name.decode(): int(raw) for name, raw in one.values.items()}
-            self.seen.append(feed.Change(row, one.commit_ts, names, image))  # type: ignore[arg-type]
+            image: Any = {name.decode(): int(raw) for name, raw in one.values.items()}
+            assert one.before is not None
+            before: Any = {name.decode(): int(raw) for name, raw in one.before.items()}
+            self.seen.append(feed.Change(row, one.commit_ts, names, image, None, before))
         self.covered.append((self.after, upto))
         self.after = upto
 
@@ -216,14 +218,16 @@ class History:
         ]
         assert [(one.commit_ts, one.row, one.changed) for one in self.seen] == expected
         state: dict[str, dict[str, int]] = {row: {} for row in ROWS}
-        images = {}
+        images, before = {}, {}
         for (ts, row), columns in written:
+            before[ts, row] = state[row]
             state[row] = {**state[row], **columns}  # type: ignore[dict-item]
             state[row] = {name: value for name, value in state[row].items() if value is not None}
             images[ts, row] = state[row]
         for one in self.seen:
             image: Any = one.image
             assert image == images[one.commit_ts, one.row], (one.commit_ts, one.row)
+            assert one.before == before[one.commit_ts, one.row], (one.commit_ts, one.row)
         assert [finding.message for finding in check(self.repo)] == []
 
 

@@ -133,6 +133,7 @@ OPTIONS: Final = (
     Option("holdSeconds", _seconds, None, _READS),
     # Spark does not tell a data source's schema() whether it is for a table or for its feed.
     Option("feedColumns", _flag, False, (READ_STREAM,)),
+    Option("beforeImages", _flag, False, (READ_STREAM,)),
     Option("startingTimestamp", _moment("latest", "earliest"), None, (READ_STREAM,)),
     Option("maxRowsPerTrigger", _count, None, (READ_STREAM,)),
     Option("atomicity", _one_of("row", "chunk", "job"), "row", (WRITE,)),

@@ -72,7 +72,7 @@ class PercolaDataSource(DataSource):
         """
         if self.answer is not None:
             return self.answer
-        if self.parsed.flag("feedColumns"):
+        if self.parsed.flag("feedColumns") or self.parsed.flag("beforeImages"):
             from percola.spark.stream.source import feed_schema
 
             return feed_schema(self.parsed)

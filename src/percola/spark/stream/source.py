@@ -1,6 +1,7 @@
 """§2.4 `spark.readStream`: the change feed of a table, micro-batch by micro-batch.
 
     row  commit_ts  changed  then the table's columns, as they were at commit_ts
+                             and, with beforeImages, `before`: the same before that
 
 An offset is a timestamp up to which every change has been read (`percola.feed.settled`):
 transactions still in flight commit above it. A stream without a checkpoint first reads the table's
@@ -22,7 +23,7 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -50,6 +51,7 @@ from percola.spark.versions import READ_LIMITS, arrow_schema
 
 COMMIT_TS: Final = "commit_ts"
 CHANGED: Final = "changed"
+BEFORE: Final = "before"
 _FEEDS_OWN: Final[dict[str, DataType]] = {COMMIT_TS: LongType(), CHANGED: ArrayType(StringType())}
 
 HOLD_SECONDS: Final = 86_400.0
@@ -85,7 +87,12 @@ def feed_schema(options: Options) -> StructType:
         for one in others:
             _check_name(table, one.name)
         own = [StructField(name, kind) for name, kind in _FEEDS_OWN.items()]
-        return StructType([first.field, *own, *(one.field for one in others)])
+        fields = [one.field for one in others]
+        if options.flag("beforeImages"):
+            for one in others:
+                _check_name(table, one.name, (BEFORE,))
+            return StructType([first.field, *own, *fields, StructField(BEFORE, StructType(fields))])
+        return StructType([first.field, *own, *fields])
 
 
 def check_feed(options: Options) -> None:
@@ -94,8 +101,8 @@ def check_feed(options: Options) -> None:
         since(repository, options.table(repository))
 
 
-def _check_name(table: Table[Any], name: str) -> None:
-    if name.casefold() in _FEEDS_OWN:
+def _check_name(table: Table[Any], name: str, taken: Collection[str] = _FEEDS_OWN) -> None:
+    if name.casefold() in taken:
         raise SchemaError(
             f"The table {table.name!r} has a column named {name!r}, which in a feed is the name of "
             "something else. Leave it out with the option columns."
@@ -214,15 +221,31 @@ def stream_reader(options: Options, schema: StructType) -> DataSourceStreamReade
         table = options.table(repository)
         since(repository, table)
         owned = _owned(table, schema, options)
-        others = [field for field in schema if field.name not in owned]
+        name, past = _past(schema, options)
+        others = [field for field in schema if field.name not in {*owned, name}]
         columns = chosen(table, StructType(others), None, options.row_column) if others else []
+        before = chosen(table, past, None, options.row_column) if past is not None else []
     if READ_LIMITS:
         from percola.spark.stream.limited import LimitedFeedReader
 
-        return LimitedFeedReader(options, schema, columns)
+        return LimitedFeedReader(options, schema, columns, before)
     from percola.spark.stream.unlimited import UnlimitedFeedReader
 
-    return UnlimitedFeedReader(options, schema, columns)
+    return UnlimitedFeedReader(options, schema, columns, before)
+
+
+def _past(schema: StructType, options: Options) -> tuple[str, StructType | None]:
+    """The field for the row as it was before, and its type; WrongTypeError if that is no struct."""
+    if options.flag("beforeImages"):
+        for field in schema:
+            if field.name.casefold() == BEFORE:
+                if isinstance(field.dataType, StructType):
+                    return field.name, field.dataType
+                raise WrongTypeError(
+                    f"{field.name!r} is a struct of the table's columns in a feed with "
+                    f"beforeImages, not {field.dataType.simpleString()}."
+                )
+    return "", None
 
 
 class FeedReader(DataSourceStreamReader):
@@ -231,10 +254,17 @@ class FeedReader(DataSourceStreamReader):
     `latestOffset` is for the classes of `stream/limited.py` and `stream/unlimited.py`.
     """
 
-    def __init__(self, options: Options, schema: StructType, columns: Sequence[Chosen]) -> None:
+    def __init__(
+        self,
+        options: Options,
+        schema: StructType,
+        columns: Sequence[Chosen],
+        before: Sequence[Chosen] = (),
+    ) -> None:
         self._options = options
         self._schema = schema
         self._columns = list(columns)
+        self._before = list(before)
         self._opened: Repository | None = None
         self._target: int | None = None
         self._settled = 0
@@ -379,7 +409,9 @@ class FeedReader(DataSourceStreamReader):
         assert isinstance(partition, FeedPartition)
         with self._options.open() as repository:
             table = self._options.table(repository)
-            yield from _batches(repository, table, self._schema, self._columns, partition)
+            yield from _batches(
+                repository, table, self._schema, self._columns, self._before, partition
+            )
 
     def commit(self, end: dict[str, Any]) -> None:
         """Record that Spark will not request anything before `end` again."""
@@ -445,24 +477,34 @@ def _batches(
     table: Table[Any],
     schema: StructType,
     columns: Sequence[Chosen],
+    before: Sequence[Chosen],
     partition: FeedPartition,
 ) -> Iterator[pa.RecordBatch]:
     """The contents of a partition as Arrow batches of the schema."""
-    store, wanted = repository.context.store, _wanted(columns)
+    store, wanted = repository.context.store, list(dict.fromkeys(_wanted([*columns, *before])))
     start, end = partition.start, partition.end
     after, upto = partition.after, partition.upto
-    convert = _converter(schema, columns)
+    convert = _converter(schema, columns, before)
     # The snapshot protects the range from garbage collection even if the hold has expired.
     with repository.snapshot(at=upto if after is None else after):
         if after is None:
             rows = read_rows(store, table.name, upto, start=start, end=end, wanted=wanted or None)
         else:
-            rows = read_changes(store, table.name, after, upto, start=start, end=end, wanted=wanted)
+            rows = read_changes(
+                store,
+                table.name,
+                after,
+                upto,
+                start=start,
+                end=end,
+                wanted=wanted,
+                before=bool(before),
+            )
         gathered: list[RowImage] = []
         size = 0
         for one in rows:
             gathered.append(one)
-            size += sum(map(len, one.values.values()))
+            size += sum(map(len, one.values.values())) + sum(map(len, (one.before or {}).values()))
             if len(gathered) >= _BATCH_ROWS or size >= _BATCH_BYTES:
                 yield convert(gathered)
                 gathered, size = [], 0
@@ -476,7 +518,7 @@ def _wanted(columns: Sequence[Chosen]) -> list[tuple[bytes, bool]]:
 
 
 def _converter(
-    schema: StructType, columns: Sequence[Chosen]
+    schema: StructType, columns: Sequence[Chosen], before: Sequence[Chosen]
 ) -> Callable[[list[RowImage]], pa.RecordBatch]:
     arrow = arrow_schema(schema)
     by_name = {one.name: one for one in columns}
@@ -490,12 +532,25 @@ def _converter(
                 arrays += to_arrays([column], read, pa.schema([field]))
             elif field.name.casefold() == COMMIT_TS:
                 arrays.append(pa.array([one.commit_ts for one in rows], field.type))
+            elif before and field.name.casefold() == BEFORE:
+                arrays.append(_past_array(rows, before, field.type))
             else:
                 names = [[name.decode() for name in one.changed] for one in rows]
                 arrays.append(pa.array(names, field.type))
         return pa.RecordBatch.from_arrays(arrays, schema=arrow)
 
     return convert
+
+
+def _past_array(
+    rows: Sequence[RowImage], columns: Sequence[Chosen], kind: pa.StructType
+) -> pa.Array:
+    """The rows as they were before; null where there was none, and in a table's first reading."""
+    fields = list(kind)
+    read = [(one.row, one.before or {}) for one in rows]
+    absent = pa.array([not one.before for one in rows], pa.bool_())
+    members = to_arrays(columns, read, pa.schema(fields))
+    return pa.StructArray.from_arrays(members, fields=fields, mask=absent)
 
 
 def _next(row: bytes) -> bytes:
