@@ -98,6 +98,12 @@ class RowImage(NamedTuple):
     values: dict[bytes, bytes]
     before: dict[bytes, bytes] | None = None
 
+    @property
+    def size(self) -> int:
+        """The bytes of the key and of all values."""
+        values = itertools.chain(self.values.values(), (self.before or {}).values())
+        return len(self.row) + sum(map(len, values))
+
 
 # --- Up to where ------------------------------------------------------------------------
 

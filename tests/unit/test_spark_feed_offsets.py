@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import StructType
 
 import percola
-from percola import Repository, Table, UsageError, feed
+from percola import ConflictingOptionsError, Repository, Table, UsageError, feed
 from percola.spark.options import Options
 from percola.spark.partitioning import row_ranges
+from percola.spark.stream import limited
 from percola.spark.stream import ranges as feed_ranges
 from percola.spark.stream import source as stream_reading
 from percola.spark.stream.source import FeedReader, feed_schema, stream_reader
@@ -22,6 +23,8 @@ from percola.store.lmdb.store import LmdbStore
 
 docs = Table("docs", feed=True)
 size = docs.column("size", int)
+texts = Table("texts", feed=True)
+title = texts.column("title", str)
 other = Table("other")
 other_size = other.column("size", int)
 ALL = ReadAllAvailable()
@@ -29,7 +32,7 @@ ALL = ReadAllAvailable()
 
 @pytest.fixture
 def repo(tmp_path: Path) -> Iterator[Repository]:
-    with percola.open(tmp_path, [docs, other], durability="relaxed") as opened:
+    with percola.open(tmp_path, [docs, texts, other], durability="relaxed") as opened:
         yield opened
 
 
@@ -47,6 +50,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(stream_reading, "time", clock)
+    monkeypatch.setattr(limited, "time", clock)
     return clock
 
 
@@ -78,12 +82,14 @@ class Query:
     def latest(self, start: dict[str, Any], limit: Any = ALL) -> dict[str, Any]:
         return _through_json(self.reader.latestOffset(start, limit))
 
+    def read(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[Any]:
+        for partition in self.reader.partitions(start, end):
+            yield from self.reader.read(partition)
+
     def batch(self, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[str, int]]:
         found = []
-        for partition in self.reader.partitions(start, end):
-            for batch in self.reader.read(partition):
-                rows = batch.to_pylist()
-                found += [(row["row"], row["size"]) for row in rows]
+        for batch in self.read(start, end):
+            found += [(row["row"], row["size"]) for row in batch.to_pylist()]
         return found
 
 
@@ -285,3 +291,49 @@ def test_the_schema_is_as_the_reader_gives_it(repo: Repository) -> None:
     [batch] = query.reader.read(partition)
     assert batch.to_pylist() == [{"row": "a", "commit_ts": 1, "changed": ["size"], "size": 1}]
     assert isinstance(query.schema, StructType)
+
+
+def test_a_limit_in_bytes_counts_as_many_changes_as_have_that_size(
+    repo: Repository, clock: Clock
+) -> None:
+    for number in range(10):
+        with repo.transaction() as t:
+            t.set(title, f"r{number}", "x" * 998)
+    query = Query(repo, startingTimestamp="earliest", table="texts", maxBytesPerTrigger="3500")
+    limit = query.reader.getDefaultReadLimit()
+    assert limit == ReadMaxBytes(3500)
+    at = query.latest(query.initial(), limit)
+    counts = []
+    while (following := query.latest(at, limit)) != at:
+        counts.append(sum(batch.num_rows for batch in query.read(at, following)))
+        at = following
+    assert counts == [3, 3, 3, 1]
+    # Smaller changes make larger batches, once they have been looked at.
+    for number in range(100):
+        with repo.transaction() as t:
+            t.set(title, f"r{number}", "")
+    assert sum(batch.num_rows for batch in query.read(at, query.latest(at, limit))) == 3
+    clock.now += 61
+    assert sum(batch.num_rows for batch in query.read(at, query.latest(at, limit))) == 100
+
+
+def test_a_first_reading_keeps_to_a_limit_in_bytes_and_a_batch_has_a_row_at_least(
+    repo: Repository,
+) -> None:
+    with repo.transaction() as t:
+        for number in range(4):
+            t.set(title, f"r{number}", "x" * 998)
+    query = Query(repo, table="texts", maxBytesPerTrigger="10")
+    limit = query.reader.getDefaultReadLimit()
+    at = query.initial()
+    rows = []
+    for _ in range(4):
+        following = query.latest(at, limit)
+        rows += [row for batch in query.read(at, following) for row in batch["row"].to_pylist()]
+        at = following
+    assert rows == ["r0", "r1", "r2", "r3"]
+
+
+def test_rows_and_bytes_are_not_both_limits(repo: Repository) -> None:
+    with pytest.raises(ConflictingOptionsError, match="both limit a micro-batch"):
+        Query(repo, maxRowsPerTrigger="1", maxBytesPerTrigger="1")

@@ -136,6 +136,7 @@ OPTIONS: Final = (
     Option("beforeImages", _flag, False, (READ_STREAM,)),
     Option("startingTimestamp", _moment("latest", "earliest"), None, (READ_STREAM,)),
     Option("maxRowsPerTrigger", _count, None, (READ_STREAM,)),
+    Option("maxBytesPerTrigger", _count, None, (READ_STREAM,)),
     Option("atomicity", _one_of("row", "chunk", "job"), "row", (WRITE,)),
     Option("chunkRows", _count, CHUNK_ROWS, (WRITE,)),
     Option("chunkBytes", _count, CHUNK_BYTES, (WRITE,)),
@@ -181,9 +182,14 @@ class Options:
                 raise ConflictingOptionsError(
                     f"The option {option.name} {error}: {text!r}."
                 ) from None
-        if "maxRowsPerTrigger" in self:
+        limits = [name for name in ("maxRowsPerTrigger", "maxBytesPerTrigger") if name in self]
+        if len(limits) > 1:
+            raise ConflictingOptionsError(
+                f"{' and '.join(limits)} both limit a micro-batch: leave one of the two out."
+            )
+        for name in limits:
             check_read_limits(
-                "The option maxRowsPerTrigger",
+                f"The option {name}",
                 "leave it out, and each micro-batch takes all changes that there are; with a "
                 "shorter trigger(processingTime=…) these are fewer.",
             )

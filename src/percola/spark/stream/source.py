@@ -357,6 +357,21 @@ class FeedReader(DataSourceStreamReader):
         # Without the last timestamp, unless that is all.
         return whole if whole > after else last
 
+    def _following(self, position: Position) -> Iterator[RowImage]:
+        """The rows or changes after a position, up to what is settled."""
+        store, wanted = self._repository().context.store, self._wanted()
+        if position.after is not None:
+            start = _next(position.after)
+            return read_rows(store, self._table_name, position.ts, start=start, wanted=wanted)
+        return read_changes(
+            store,
+            self._table_name,
+            position.ts,
+            self._find_settled(),
+            wanted=wanted,
+            before=bool(self._before),
+        )
+
     def _find_settled(self) -> int:
         """The newest settled timestamp; a recent one if the scan for locks is slow.
 
@@ -440,7 +455,7 @@ class FeedReader(DataSourceStreamReader):
         return self._options.table_name
 
     def _wanted(self) -> list[tuple[bytes, bool]] | None:
-        return _wanted(self._columns) or None
+        return _wanted([*self._columns, *self._before]) or None
 
     @property
     def _hold_seconds(self) -> float:
@@ -504,7 +519,7 @@ def _batches(
         size = 0
         for one in rows:
             gathered.append(one)
-            size += sum(map(len, one.values.values())) + sum(map(len, (one.before or {}).values()))
+            size += one.size
             if len(gathered) >= _BATCH_ROWS or size >= _BATCH_BYTES:
                 yield convert(gathered)
                 gathered, size = [], 0
