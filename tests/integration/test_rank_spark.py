@@ -21,6 +21,7 @@ from spark_processes import children, kill_all, python_workers
 
 import percola
 from percola import Repository
+from percola.spark import jobs as spark_jobs
 from webindex import tables
 from webindex.cli.rank import rank_command
 from webindex.page.urls import page_row
@@ -28,7 +29,6 @@ from webindex.ranking import distributed
 from webindex.ranking.job import RankError, rank
 from webindex.ranking.report import RankReport
 from webindex.ranking.writing import begin
-from webindex.spark import jobs as spark_jobs
 from webindex.spark.jobs import Progress
 
 Wait = Callable[..., object]
