@@ -24,6 +24,9 @@ LOADED: Final = frozenset(
 )
 """What a loader's transactions write."""
 
+PLANNED: Final = frozenset({"pages.recrawl", "recrawls.url"})
+"""When a page is due for the next crawl: the parser notes it, or the loader of a page's past."""
+
 _ACK: Final = ack_column("", b"").decode().removesuffix(":")
 
 
@@ -56,18 +59,20 @@ class Trace:
     @property
     def loading(self) -> int:
         """Transactions that load captures."""
-        return sum(1 for one in self.transactions.values() if one.keys() <= LOADED)
+        return sum(1 for one in self.transactions.values() if one.keys() <= LOADED | PLANNED)
 
     @property
     def downstream(self) -> dict[int, Counter[str]]:
         """Those after the parsing of a page that showed something new: all other work.
 
-        Without reports of jobs; a run of the parser that wrote nothing ends the chain.
+        Without reports of jobs; a run of the parser that only notes when the page is due for the
+        next crawl ends the chain.
         """
+        ends = LOADED, {"ack parse"}, {"journal.report"}
         return {
             ts: one
             for ts, one in self.transactions.items()
-            if not one.keys() <= LOADED and one.keys() not in ({"ack parse"}, {"journal.report"})
+            if not any(one.keys() - PLANNED <= end for end in ends)
         }
 
     @property
