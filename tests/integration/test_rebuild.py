@@ -135,6 +135,7 @@ def test_no_worker_runs_while_an_index_is_rebuilt(
         refuse_half_built(repo)
 
 
+@pytest.mark.long
 def test_a_rebuild_that_ended_early_leaves_what_nobody_uses(
     spark: SparkSession, tmp_path: Path, crawled: Path
 ) -> None:

@@ -53,10 +53,12 @@ def test_after_bulk_load(stage: Stage) -> None:
     assert (outcome.captures, outcome.verdict.said["live"]) == (206, 204)
 
 
+@pytest.mark.long
 def test_after_same_crawl_again(stage: Stage) -> None:
     assert "0 transactions downstream, 0 exports" in played(stage, scenarios.same_crawl_again).said
 
 
+@pytest.mark.long
 def test_after_incremental_load(stage: Stage) -> None:
     assert played(stage, scenarios.incremental_load).captures == 206
 

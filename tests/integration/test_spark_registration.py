@@ -13,7 +13,8 @@ from spark_programs import check_pipeline, check_sessions, repository
 HERE = Path(sys.executable)
 
 
-@pytest.mark.parametrize("how", [pytest.param("master", marks=pytest.mark.long), "remote"])
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["master", "remote"])
 def test_a_session_of_the_users_own_reads_writes_and_follows_classic_and_through_connect(
     tmp_path: Path, java_home: Path, how: str
 ) -> None:

@@ -117,6 +117,7 @@ def document_in(output: str) -> Any:
     return json.loads(document)
 
 
+@pytest.mark.long
 def test_percola_checks_in_the_session_of_spark_submit_and_tells_errors_by_its_exit_code(
     submit: Submit, repo: Path
 ) -> None:

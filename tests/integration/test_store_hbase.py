@@ -28,6 +28,15 @@ WaitUntil = Callable[..., object]
 class TestHBaseStore(InHBase, StoreConformance):
     namespace = f"conformance_{os.getpid()}"
 
+    # Columns are read by scans here: what those find is checked by the tests of scans.
+    @pytest.mark.parametrize(
+        "seed", [0, *(pytest.param(one, marks=pytest.mark.long) for one in range(1, 12))]
+    )
+    def test_columns_of_rows_that_differ_are_what_a_scan_finds(
+        self, store: Store, table: str, seed: int
+    ) -> None:
+        super().test_columns_of_rows_that_differ_are_what_a_scan_finds(store, table, seed)
+
     def test_several_cells_of_a_row_may_each_need_a_second_look(
         self, store: Store, table: str
     ) -> None:
