@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html import unescape
-from threading import Thread
 from typing import Any
 
 import httpx
+from http_served import running
 
 from percola import Observer, Repository
-from percola.serve import Names, listen, make_server
+from percola.serve import Names
 from percola.serve.app import make_app
 from percola.serve.login import Login
 
@@ -75,16 +75,6 @@ def served(
 ) -> Iterator[Served]:
     """The page of a repository, on a port of its own."""
     login = Login(token, repo.context.clock)
-    server = make_server(make_app(repo, observers, Names("127.0.0.1"), login))
-    listening = listen("127.0.0.1", 0)
-    address = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    thread = Thread(target=server.run, kwargs={"sockets": [listening]})
-    thread.start()
-    try:
-        # A kept connection may be closed by the server, idle for 5 s, while a request goes out.
-        fresh = httpx.Limits(max_keepalive_connections=0)
-        with httpx.Client(base_url=address, timeout=60, trust_env=False, limits=fresh) as client:
-            yield Served(repo, client, {"Origin": address, "Sec-Fetch-Site": "same-origin"})
-    finally:
-        server.should_exit = True
-        thread.join()
+    with running(make_app(repo, observers, Names("127.0.0.1"), login)) as client:
+        address = str(client.base_url).rstrip("/")
+        yield Served(repo, client, {"Origin": address, "Sec-Fetch-Site": "same-origin"})

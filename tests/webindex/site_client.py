@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from threading import Thread
 
 import httpx
 import pytest
 from from_scratch import sample
+from http_served import running
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 from percola import Repository, Worker
-from percola.serve import Names, listen, make_server
+from percola.serve import Names
 from webindex.crawl.warc import Capture
 from webindex.load.transaction import load_captures
 from webindex.serving import TantivyIndex
@@ -83,22 +83,9 @@ def served(folder: Path, host: str = "127.0.0.1") -> Iterator[Served]:
     with (
         open_repository(str(folder), create=True) as repo,
         open_index(repo, create=True) as index,
+        running(make_app(repo, index, Names(host))) as client,
     ):
-        server = make_server(make_app(repo, index, Names(host)))
-        listening = listen("127.0.0.1", 0)
-        address = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        thread = Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        try:
-            # A kept connection may be closed by the server, idle for 5 s, while a request goes out.
-            fresh = httpx.Limits(max_keepalive_connections=0)
-            with httpx.Client(
-                base_url=address, timeout=60, trust_env=False, limits=fresh
-            ) as client:
-                yield Served(repo, index, client)
-        finally:
-            server.should_exit = True
-            thread.join()
+        yield Served(repo, index, client)
 
 
 def made(url: str, html: str, *, seconds: float = 0, status: int = 200, **headers: str) -> Capture:
