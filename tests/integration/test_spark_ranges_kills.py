@@ -3,9 +3,7 @@ doubled or left over."""
 
 from __future__ import annotations
 
-import os
 import shutil
-import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -15,8 +13,7 @@ import pytest
 from children import Child, say, wait_in_child
 from pyspark.sql import SparkSession
 from spark_processes import (
-    EXACT_STATUS,
-    QUICK_EXECUTORS,
+    cluster_to_kill,
     cmdline,
     executors,
     kill_all,
@@ -33,7 +30,7 @@ from percola.gc.collector import GarbageCollector
 from percola.maintenance.check import check
 from percola.maintenance.copy import copy_repository
 from percola.ranges import Walk
-from percola.spark import OnSpark, spark_session
+from percola.spark import OnSpark
 from percola.store.base import Store
 from percola.store.walks import walk_kind
 
@@ -139,11 +136,7 @@ def test_python_workers_are_killed(folder: Path, spark: SparkSession) -> None:
 
 def on_a_cluster(pipe: Connection, folder: str) -> None:
     """In another process, which has a Spark of its own: one with executors to kill."""
-    # A cluster's executors take these from here.
-    os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    config = QUICK_EXECUTORS | EXACT_STATUS
-    with spark_session("local-cluster[2,1,1024]", app="kills", config=config) as spark:
+    with cluster_to_kill() as spark:
         collect_and_copy(spark, Path(folder), executors)
         say(pipe, "done")
 

@@ -6,9 +6,7 @@ committed afterwards, above the frame's timestamp. Meanwhile others write all th
 
 from __future__ import annotations
 
-import os
 import random
-import sys
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -17,8 +15,7 @@ import pytest
 from children import Child, hear, say, wait_in_child
 from pyspark.sql import DataFrame, SparkSession
 from spark_processes import (
-    EXACT_STATUS,
-    QUICK_EXECUTORS,
+    cluster_to_kill,
     cmdline,
     executors,
     kill_all,
@@ -29,7 +26,6 @@ from stores import in_thread
 import percola
 from percola import Repository, Table
 from percola.cells import Kind
-from percola.spark import spark_session
 from percola.store.base import RowMutation
 
 bank = Table("bank")
@@ -147,11 +143,7 @@ def test_a_python_worker_is_killed(folder: Path, spark: SparkSession) -> None:
 
 def on_a_cluster(pipe: Connection, folder: str) -> None:
     """In another process, which has a Spark of its own: one with executors to kill."""
-    # A cluster's executors take these from here.
-    os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    config = QUICK_EXECUTORS | EXACT_STATUS
-    with spark_session("local-cluster[2,1,1024]", app="kills", config=config) as spark:
+    with cluster_to_kill() as spark:
         ts, rows = kill_while_it_is_read(spark, Path(folder), lambda: executors(spark))
         say(pipe, (ts, rows))
 

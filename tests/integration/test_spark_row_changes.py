@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterator
 from datetime import date
 from multiprocessing.connection import Connection
@@ -16,8 +14,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from spark_processes import (
-    EXACT_STATUS,
-    QUICK_EXECUTORS,
+    cluster_to_kill,
     executors,
     kill_all,
     python_workers,
@@ -28,7 +25,7 @@ import percola
 from percola import DATE, INT64, Repository, Table
 from percola.cells import Kind, Op, decode_write
 from percola.maintenance.check import check
-from percola.spark import catalog_settings, spark_session
+from percola.spark import catalog_settings
 from percola.store.walks import scan_writes, walk_kind
 from percola.transactions.jobs import JOBS, JointTransaction, RowWrites, new_run
 
@@ -383,10 +380,7 @@ def test_a_merge_whose_python_workers_are_killed_is_there_once(
 
 def on_a_cluster(pipe: Connection, address: str) -> None:
     """In another process, which has a Spark of its own: one with executors to kill."""
-    os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    config = QUICK_EXECUTORS | EXACT_STATUS | catalog_settings({})
-    with spark_session("local-cluster[2,1,1024]", app="kills", config=config) as spark:
+    with cluster_to_kill(**catalog_settings({})) as spark:
         merge_and_kill(
             spark, address, Path(address).parent, lambda: executors(spark), wait_in_child
         )

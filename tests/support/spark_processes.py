@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterable
-from contextlib import suppress
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
+
+from percola.spark import spark_session
 
 QUICK_EXECUTORS: Final = {
     "spark.executor.extraJavaOptions": os.environ.get("SPARK_SUBMIT_OPTS", "")
@@ -20,6 +23,17 @@ QUICK_EXECUTORS: Final = {
 EXACT_STATUS: Final = {"spark.ui.liveUpdate.period": "0"}
 """The status tracker's counts are of now: otherwise an event within 100 ms of another waits in
 memory for the next event, and the last of a stage may have none."""
+
+
+@contextmanager
+def cluster_to_kill(**config: str) -> Iterator[SparkSession]:
+    """A session with two executors of their own; for a process that has no other session."""
+    # A cluster's executors take these from here.
+    os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    settings = QUICK_EXECUTORS | EXACT_STATUS | config
+    with spark_session("local-cluster[2,1,1024]", app="kills", config=settings) as spark:
+        yield spark
 
 
 def children(pid: int) -> list[int]:
