@@ -284,9 +284,9 @@ def read_changes(
             rows = [one[1] for one in some]
             images = _images(store, table, rows, commit_ts, wanted)
             # Not below the safe point: `after` is not, and `commit_ts` is above it.
-            past: Iterator[dict[bytes, bytes] | None] = itertools.repeat(None, len(some))
+            past: Iterable[dict[bytes, bytes] | None] = itertools.repeat(None, len(some))
             if before:
-                past = iter(list(_images(store, table, rows, commit_ts - 1, wanted)))
+                past = _images(store, table, rows, commit_ts - 1, wanted)
             for (_, row, columns), values, was in zip(some, images, past, strict=True):
                 yield RowImage(row, commit_ts, columns, values, was)
 

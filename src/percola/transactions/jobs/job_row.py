@@ -140,7 +140,8 @@ class JobRow:
 
     def primary_cell(self, run: int, partition: int, attempt: int, number: int) -> Cell:
         """The primary of a subtransaction."""
-        return Cell(JOBS.name, self.key, b"primary:%d/%d/%d/%d" % (run, partition, attempt, number))
+        column = b"%b%d/%d/%d/%d" % (JOB_PRIMARY, run, partition, attempt, number)
+        return Cell(JOBS.name, self.key, column)
 
     def claim_cell(self, run: int, partition: int) -> Cell:
         """The cell of the claim on a partition."""
