@@ -174,7 +174,7 @@ def test_an_operator_logs_in_reads_a_traceback_corrects_the_cause_and_retries(
         number = tile(browser, "Oldest change"), browser.text_of("#observers tbody")
         wait_until(
             lambda: (tile(browser, "Oldest change"), browser.text_of("#observers tbody")) != number,
-            what="news",
+            what="a change",
         )
         assert browser.one("#letters pre").is_displayed()
 
@@ -206,7 +206,7 @@ def test_an_observer_is_paused_from_a_form_that_stays_open_and_resumed(
         field.send_keys("it harms ")
         put(repo, contents, "a")
         changed = browser.text_of("#observers tbody")
-        wait_until(lambda: browser.text_of("#observers tbody") != changed, what="news")
+        wait_until(lambda: browser.text_of("#observers tbody") != changed, what="a change")
         field.send_keys("others")
         browser.follow(browser.one(f"{row} .pause button").click)
         [paused] = repo.paused_observers()
@@ -302,7 +302,7 @@ WINDOWS = {"light": (1200, 900), "dark": (1200, 900), "narrow": (400, 844)}
 def test_everything_fits_its_window_and_stands_out_from_its_paper(
     folder: Path, repo: Repository, browsing: Browsing, wait_until: WaitUntil, tmp_path: Path
 ) -> None:
-    """The screenshots are kept for whoever wants to look."""
+    """The screenshots are kept to be looked at."""
     put(repo, contents, HOSTILE, "x" * 300, text="fail")
     with working(folder) as worker, serving(folder, "--token-file", "token") as (address, _):
         wait_until(lambda: len(list(inspection.failures(repo))) == 2, what="them", seconds=60)

@@ -78,7 +78,7 @@ def test_a_reader_sees_what_is_beneath_the_locks(
     assert_sound(repo, ground)
 
 
-def test_whoever_writes_what_the_job_has_locked_loses_although_it_can_read_it(
+def test_a_writer_of_what_the_job_has_locked_conflicts_although_it_can_read_it(
     repo: Repository, ground: Ground, old: int
 ) -> None:
     one = joint(repo)

@@ -3,7 +3,7 @@
     @percola["worker/TOKEN/N"].@report   1 → {"pid": 4711, "observers": {…}, …}
 
 Throughput, conflicts, latencies and store calls are counted in the worker's memory. Every few
-seconds it writes the totals into a row of its own in the system table, so that whoever can read the
+seconds it writes the totals into a row of its own in the system table, so that all who can read the
 repository can see them, whatever the store is, and from whichever machine: nothing has to reach the
 worker's ports. It writes only what has changed, so an idle worker writes nothing. It is one
 unconditional put in a thread of its own: no commit waits for it, and no timestamp is drawn.
@@ -200,7 +200,7 @@ class Reporter:
                 for name in self._observers
             },
             calls=None if self._calls is None else _by_kind(self._calls()),
-            # To the second, so that a run that goes on is no news.
+            # To the second, so that a run that goes on does not change the report.
             running=tuple(
                 LongRun(name, round((now_ms - seconds * 1000) / 1000) * 1000)
                 for name, seconds in long

@@ -104,7 +104,7 @@ class Rates:
         is_there: bool,
     ) -> None:
         (_, first), (at, last) = seen[0], seen[-1]
-        # Without news although the worker has looked again, nothing has happened since.
+        # The worker has looked again and reported nothing: nothing has happened since.
         quiet = now - at > 1.5 * last.every + 1
         found.known |= len(seen) > 1 or quiet
         before, seconds = (last, 1.0) if len(seen) == 1 else _since(seen[-2][1], last)

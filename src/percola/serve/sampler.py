@@ -7,7 +7,7 @@ did from their reports (`percola.observers.reports`), who lives from the coordin
 A sample reads a bounded part of each table, and costs the same however large the repository is. The
 next one waits for at least twenty times as long as it took. Samples are taken each second while
 somebody looks, else every ten seconds; that nobody looks costs next to nothing, and the plots of
-the last minutes are there for whoever comes.
+the last minutes are there when somebody opens the page.
 """
 
 from __future__ import annotations

@@ -235,7 +235,7 @@ def says_the_same(one: Described, other: Described) -> bool:
 
 
 def with_identical(one: Described, other: Described | None) -> dict[str, Any]:
-    """The newer of two captures of the same page and payload, which stands for the other as well.
+    """The newer of two captures of the same page and payload, which represents the other as well.
 
     Its field `identical` has the file of each older capture by date. Captures may be added in any
     order, each of them with what was added to it before.
