@@ -88,6 +88,7 @@ def test_the_ranks_are_those_of_the_equations_and_the_report_says_how_it_went(
     assert "Not converged" not in rows
 
 
+@pytest.mark.long
 def test_a_second_run_writes_nothing_and_blocks_in_tasks_come_to_the_very_same(
     repo: Repository, rank_here: Callable[..., RankReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +155,7 @@ def test_what_changes_while_it_runs_is_not_in_it_even_if_garbage_is_collected(
 # --- What it survives ---------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_run_that_is_overtaken_before_it_writes_says_so_and_leaves_the_newer_ranks(
     repo: Repository, rank_here: Callable[..., RankReport]
 ) -> None:

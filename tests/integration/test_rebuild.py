@@ -56,6 +56,7 @@ def documents(repo: Repository) -> dict[str, dict[str, Any]]:
     return {one["url"]: {**one, "epoch": 0, "seen": sorted(one["seen"])} for one in found}
 
 
+@pytest.mark.long
 def test_a_rebuilt_index_is_that_of_the_observers_who_carry_on_from_it(
     spark: SparkSession, tmp_path: Path, crawled: Path
 ) -> None:

@@ -48,6 +48,7 @@ def test_every_scenario_is_played_here() -> None:
     assert {name.replace("-", "_") for name in SCENARIOS} == here
 
 
+@pytest.mark.long
 def test_after_bulk_load(stage: Stage) -> None:
     outcome = played(stage, scenarios.bulk_load)
     assert (outcome.captures, outcome.verdict.said["live"]) == (206, 204)
@@ -67,6 +68,7 @@ def test_after_recrawl(stage: Stage) -> None:
     assert played(stage, scenarios.recrawl).captures == 206
 
 
+@pytest.mark.long
 def test_after_removals(stage: Stage) -> None:
     assert played(stage, scenarios.removals).captures == 20
 

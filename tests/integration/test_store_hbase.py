@@ -128,6 +128,7 @@ class TestHBaseStore(InHBase, StoreConformance):
             servers = [server for _, server in admin.regions(name)]
             assert len(servers) == len({*servers}) == REGION_SERVERS, name
 
+    @pytest.mark.long
     def test_the_tables_of_these_tests_are_flushed_and_compacted_meanwhile(
         self, store: HBaseStore, table: str, upkeep: Upkeep
     ) -> None:
@@ -153,7 +154,11 @@ class TestHBaseStore(InHBase, StoreConformance):
                         assert done == [present is inside], condition
 
     @pytest.mark.parametrize(
-        "settle", ["memory", pytest.param("flushed", marks=pytest.mark.long), "compacted"]
+        "settle",
+        [
+            "memory",
+            *(pytest.param(one, marks=pytest.mark.long) for one in ("flushed", "compacted")),
+        ],
     )
     def test_what_is_put_again_where_it_was_deleted_is_there(
         self, store: HBaseStore, table: str, wait_until: WaitUntil, settle: str

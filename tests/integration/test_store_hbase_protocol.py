@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
+import pytest
 from borrowed import protocol
 from hbase import REGION_SERVERS, check_upkeep, fixtures_in
 from hbase_admin import Admin
@@ -36,6 +37,7 @@ def test_rows_of_the_tables_of_these_tests_stand_on_three_servers(
         assert len({admin.server(name, row) for row in (b"a", b"b", b"x")}) == REGION_SERVERS, name
 
 
+@pytest.mark.long
 def test_the_tables_of_these_tests_are_flushed_and_compacted_meanwhile(
     ground: Ground, upkeep: Upkeep
 ) -> None:

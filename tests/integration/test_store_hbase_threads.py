@@ -31,6 +31,7 @@ balance = accounts.column("balance", int)
 # --- Threads, processes -----------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_threads_that_come_and_go_leave_nothing_behind_in_java(hbase: HBase) -> None:
     store = hbase.store()
     store.create_tables(["t"])
@@ -121,6 +122,7 @@ def test_a_fork_before_the_first_use_is_fine_and_one_after_it_is_an_error_at_onc
     assert (done.returncode, done.stdout.split()) == (0, ["0", "0"]), done.stderr
 
 
+@pytest.mark.long
 def test_whoever_is_at_work_when_the_store_is_closed_gets_an_error_of_ours(
     hbase: HBase, wait_until: WaitUntil
 ) -> None:

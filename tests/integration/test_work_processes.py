@@ -103,7 +103,13 @@ def is_alive(pid: int) -> bool:
 # --- Killed -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("restarted", [True, False], ids=["restarted", "not-restarted"])
+@pytest.mark.parametrize(
+    "restarted",
+    [
+        pytest.param(True, id="restarted"),
+        pytest.param(False, id="not-restarted", marks=pytest.mark.long),
+    ],
+)
 def test_a_worker_killed_in_the_middle_of_a_load_loses_nothing(
     repo: Repository, index: TantivyIndex, wait_until: Wait, restarted: bool
 ) -> None:
@@ -397,9 +403,8 @@ def test_tasks_end_when_their_driver_is_killed(
     check(repo, index, sample()[:40])
 
 
-@pytest.mark.parametrize(
-    "how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_spark_starts_ends_work_without_a_word(
     repo: Repository, wait_until: Wait, java_home: Path, how: signal.Signals
 ) -> None:

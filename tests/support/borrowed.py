@@ -64,16 +64,12 @@ MORE: Final = (
 
 SMOKE: Final = frozenset(
     {
-        "anomalies.test_dirty_write",
         "anomalies.test_lost_update",
         "anomalies.test_read_skew",
-        "paper.test_2_2_locks",
         "paper.test_2_2_lost_replies",
         "paper.test_2_2_transactions",
-        "paper.test_2_4_dedicated",
         "paper.test_2_4_notifications",
         "paper.test_2_4_observers",
-        "paper.test_feed",
     }
 )
 """What `make test` runs of the protocol on each store; `make test-all` runs the rest."""

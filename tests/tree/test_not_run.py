@@ -77,7 +77,11 @@ def test_short():
 """
 
 BOTH: Final = pytest.mark.parametrize(
-    "options", [(), ("-n", "1")], ids=["one process", "several processes"]
+    "options",
+    [
+        pytest.param((), id="one process"),
+        pytest.param(("-n", "1"), id="several processes", marks=pytest.mark.long),
+    ],
 )
 
 
