@@ -210,6 +210,13 @@ def notifications(repo: Repository, *, table: Table[Any] | None = None) -> Itera
         yield Notification(cell, tuple(sorted(ts for _, ts, _ in group)))
 
 
+def is_dirty(repo: Repository, column: Column[R, Any] | WeakColumn[R], row: R) -> bool:
+    """Whether a cell is dirty: whether it has changed, or was notified, and was not answered."""
+    key = column.table.encode_row(row)
+    entries = _entries(repo, Kind.NOTIFY, column.table, key)
+    return any(cell.column == column.name.encode() for cell, _, _ in entries)
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A change that was dead-lettered for an observer that failed too often.

@@ -10,9 +10,10 @@ rebuild`), as the index that Caffeine took over was made by MapReduces.
     components   which pages belong together: connected components
     inlinks      links grouped by their targets
     expected     all of it: every cell of the index, from captures alone
+    renders      what documents use, and what their images would show
     actual       what the repository and the search index contain
 
-    invariants   which cells show which of the fourteen invariants
+    invariants   which cells show which of the sixteen invariants
     compare      actual cells compared with expected cells
     verify       the job of `webindex verify`, and its `verdict`
     rebuild      the job of `webindex rebuild`, and how it writes (`write`)

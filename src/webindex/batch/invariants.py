@@ -1,4 +1,4 @@
-"""The fourteen invariants of the index, and which cells show each of them.
+"""The sixteen invariants of the index, and which cells show each of them.
 
     1   live set = newest capture per URL   pages: capture, earlier, revisited, unresolved,
         without what was removed            body, text, fingerprint, sketch; `removed`: a record
@@ -23,6 +23,9 @@
     12  loading again changes nothing       the WARC files against pages: capture (date)
     13  frontier = linked, not captured     frontier: url
     14  recrawls = by rank and past         pages: recrawl · recrawls: url
+    15  uses = what documents ask for,      resources: entered · uses: by · bodies: data, holder
+        bodies = newest captures
+    16  images = what they would show now   renders: about (inputs), unless they are due
 
 A cell whose fields belong to several invariants is compared field by field. 1 without `text` and
 `fingerprint`, and 12, use the WARC files themselves; 11 concerns the present. All others
@@ -52,6 +55,8 @@ NAMES: Final = {
     12: "loading the same crawl again changes nothing",
     13: "the frontier is what is linked and was not captured",
     14: "pages are due by how often they changed",
+    15: "resources are kept for what documents ask for",
+    16: "images show what was captured",
 }
 
 _INVARIANT_OF: Final = {
@@ -97,6 +102,11 @@ _INVARIANT_OF: Final = {
     ("frontier", "url"): 13,
     ("pages", "recrawl"): 14,
     ("recrawls", "url"): 14,
+    ("resources", "entered"): 15,
+    ("uses", "by"): 15,
+    ("bodies", "data"): 15,
+    ("bodies", "holder"): 15,
+    ("renders", "image"): 16,
 }
 
 _BY_FIELD: Final = frozenset({"capture", "joined", "owner", "document"})

@@ -19,6 +19,7 @@ from percola import JSON, Column, Family
 from webindex import tables
 from webindex.batch.digest import brief
 from webindex.batch.facts import Facts, facts_of
+from webindex.rendering import tables as rendering
 from webindex.spark.tables import table_at
 
 Columns = list[Column[str, Any] | Family[str, Any]]
@@ -46,6 +47,11 @@ SELECTIONS: Final[dict[str, Columns]] = {
     "owner": [tables.owner],
     "clusters": [tables.member, tables.document],
     "hosts": [tables.live],
+    "documents": [tables.capture, tables.body],
+    "resources": [rendering.capture, rendering.entered],
+    "bodies": [rendering.data, rendering.holder],
+    "uses": [rendering.used_by],
+    "renders": [rendering.about],
 }
 """Columns of a table that are read together, by the name of their set."""
 

@@ -26,7 +26,6 @@ from pyspark.sql import SparkSession
 from percola import PercolaError, Repository, Transaction, Worker, inspection
 from webindex import tables
 from webindex.batch.actual import as_stored
-from webindex.batch.cached import freed
 from webindex.batch.crawl import Newest, newest
 from webindex.batch.expected import whole_index
 from webindex.batch.facts import Facts, facts_of
@@ -48,6 +47,7 @@ from webindex.load.revisits import MOST_EARLIER, earlier_key, is_synthetic, key_
 from webindex.observers.export import export_to
 from webindex.page.urls import page_id
 from webindex.serving import ServingError
+from webindex.spark.cached import freed
 from webindex.spark.jobs import (
     Job,
     Progress,

@@ -37,7 +37,7 @@ class Verdict:
         at: the timestamp that was compared.
         pages, live, clusters: the numbers of captured pages, live pages and their clusters.
         seconds: how long it took, Spark's start (`starting_seconds`) included.
-        judged: the fourteen invariants, in order.
+        judged: the sixteen invariants, in order.
         unfinished: why the repository is not at rest, in sentences; empty if it is. If it is not,
             there may be any number of differences that the workers will resolve.
     """

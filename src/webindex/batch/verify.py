@@ -22,11 +22,11 @@ from pyspark.sql import SparkSession
 from percola import Repository
 from webindex import tables
 from webindex.batch import actual as found
-from webindex.batch.cached import freed
 from webindex.batch.compare import (
     Keyed,
     Tally,
     compare,
+    differing_rows,
     keyed,
     pair_names,
     renamed,
@@ -39,6 +39,7 @@ from webindex.batch.inlinks import Row
 from webindex.batch.invariants import NAMES
 from webindex.batch.read import Found, Moment
 from webindex.batch.recrawls import recrawls_of
+from webindex.batch.renders import rendered
 from webindex.batch.verdict import Judged, Verdict
 from webindex.crawl.warc import MAX_BODY
 from webindex.incomplete import REBUILD_ROW
@@ -46,6 +47,8 @@ from webindex.load.job import warc_files
 from webindex.load.removals import Rules, rules_in
 from webindex.load.transaction import reports_in
 from webindex.page.urls import url_of_row
+from webindex.rendering import tables as rendering
+from webindex.spark.cached import freed
 from webindex.spark.jobs import (
     Job,
     Progress,
@@ -163,6 +166,7 @@ class _Comparison:
         wanted.append(recrawls_of(facts, captured.map(_cells), self._parts).map(keyed))
         self._add_named(repo, naming, whole, there, wanted)
         self._add_crawl(repo, captured, list(files), there, wanted)
+        images = self._add_renders(repo, reads, there, wanted)
         tally = self._job.run(
             Progress("Comparing every row", 0, 0),
             lambda: compare(self._context.union(there), self._context.union(wanted), self._parts),
@@ -174,6 +178,7 @@ class _Comparison:
                 whole.placed.map(lambda page: page.cluster).distinct(self._parts).count(),
             ),
         )
+        tally.add(images)
         self._fill_in(tally)
 
     def _add_named(
@@ -240,6 +245,39 @@ class _Comparison:
         )
         there.append(pages.map(partial(_captured, given)))
         wanted.append(crawled.mapValues(_columns).map(partial(_captured, given)))
+
+    def _add_renders(
+        self, repo: Repository, reads: int, there: list[RDD[Keyed]], wanted: list[RDD[Keyed]]
+    ) -> Tally:
+        """Compare resources and their uses; return how images differ."""
+        uses, images = self._verdict[15], self._verdict[16]
+        with repo.snapshot(at=self._verdict.at) as then:
+            kept = then.get(rendering.kept, rendering.SETTINGS)
+        if kept is None:
+            for judged in (uses, images):
+                judged.checked, judged.note = False, "this repository keeps no resources"
+            return Tally()
+        found = self._job.run(
+            Progress("Following resources", 0, 0),
+            lambda: rendered(self._moment, kept.get("since_ms", 0), self._parts, reads),
+        )
+        there.append(found.there.map(keyed))
+        wanted.append(found.wanted.map(keyed))
+        if found.unfollowed:
+            uses.note = (
+                f"without {found.unfollowed:,} pages that were loaded before it kept resources: "
+                "webindex rerun ask_page"
+            )
+        if not self._now:
+            images.checked = False
+            images.note = "not checked: which pages are due has no past"
+            return Tally()
+        if found.waiting:
+            wait = "waits" if found.waiting == 1 else "wait"
+            images.note = f"{found.waiting:,} {wait} to be rendered"
+        tally = differing_rows(found.images)
+        tally.compared[16] = found.compared
+        return tally
 
     def _fill_in(self, tally: Tally) -> None:
         for judged in self._verdict.judged:

@@ -73,7 +73,11 @@ def keep_resources(repo: Repository) -> None:
 
     def note(t: Transaction) -> None:
         if t.get(rendering.kept, rendering.SETTINGS) is None:
-            t.set(rendering.kept, rendering.SETTINGS, {"since": t.start_ts})
+            t.set(
+                rendering.kept,
+                rendering.SETTINGS,
+                {"since": t.start_ts, "since_ms": time.time_ns() // 1_000_000},
+            )
 
     repo.run(note)
 

@@ -19,7 +19,7 @@ follows it; and `reach` and `spread` run in snapshots that follow the change.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -33,6 +33,7 @@ from webindex.rendering import tables as rendering
 from webindex.rendering.references import references_of_page, references_of_style
 
 __all__ = [
+    "SEEN",
     "SPREAD_STEP",
     "Current",
     "ask_page",
@@ -43,9 +44,12 @@ __all__ = [
     "dependency_observers",
     "enter",
     "enter_seen",
+    "entered_of",
+    "newer",
     "reach",
     "spread",
     "spread_from",
+    "use_rows",
 ]
 
 SPREAD_STEP: Final = 500
@@ -56,7 +60,8 @@ MOST_PARTS: Final = 10_000
 
 _PAGE: Final = "page"
 _PART: Final = "part"
-_SEEN: Final = "seen"
+SEEN: Final = "seen"
+"""How a page uses what the browser has asked for."""
 
 
 class Current(NamedTuple):
@@ -71,6 +76,11 @@ class Current(NamedTuple):
         return not self.resource and 200 <= self.capture["status"] < 300
 
     @property
+    def is_style(self) -> bool:
+        """Whether it is a stylesheet, which may ask for others."""
+        return self.resource and self.capture["kind"] == "style"
+
+    @property
     def location(self) -> str | None:
         """The URL that a redirect leads to."""
         if self.resource or not 300 <= self.capture["status"] < 400:
@@ -83,10 +93,21 @@ class Current(NamedTuple):
         """What tells this answer from any other: of its bytes, or of where it leads."""
         return str(self.location or self.capture["digest"])
 
+    @property
+    def answer(self) -> str | None:
+        """The digest of what a browser gets; None if there is nothing to get, as for a 404."""
+        if self.resource or self.is_page or self.location is not None:
+            return self.digest
+        return None
+
 
 def current(t: Snapshot, row: str) -> Current | None:
     """What the URL of this row is."""
-    page, resource = t.get_many([(tables.capture, row), (rendering.capture, row)])
+    return newer(*t.get_many([(tables.capture, row), (rendering.capture, row)]))
+
+
+def newer(page: Mapping[str, Any] | None, resource: Mapping[str, Any] | None) -> Current | None:
+    """What a URL with these captures is; as a page and as a resource, it may lack either."""
     if resource is not None and (page is None or page["date"] <= resource["date"]):
         return Current(resource, True)
     return None if page is None else Current(page, False)
@@ -101,16 +122,20 @@ def body_of(t: Snapshot, row: str, found: Current) -> bytes:
     return zlib.decompress(compressed) if compressed else b""
 
 
-def asked_by(t: Snapshot, row: str, found: Current) -> tuple[str, list[str]]:
+def asked_by(found: Current, body: Callable[[], bytes]) -> tuple[str, list[str]]:
     """How a document uses what it asks for, as a page or as a part of pages, and its URLs."""
     if found.is_page:
-        return _PAGE, references_of_page(found.capture, body_of(t, row, found))
+        return _PAGE, references_of_page(found.capture, body())
     if found.location is not None:
         return _PART, [found.location]
-    if found.resource and found.capture["kind"] == "style":
-        url, kind = found.capture["url"], found.capture["type"]
-        return _PART, references_of_style(url, kind, body_of(t, row, found))
+    if found.is_style:
+        return _PART, references_of_style(found.capture["url"], found.capture["type"], body())
     return _PART, []
+
+
+def entered_of(kind: str, urls: list[str]) -> dict[str, Any] | None:
+    """The value of `resources.entered` for a document that asks for these; None for none."""
+    return {"as": kind, "urls": urls} if urls else None
 
 
 # --- What a document asks for -----------------------------------------------------------------
@@ -137,7 +162,7 @@ def _ask(t: Transaction, row: str) -> None:
     if found is None:
         return
     url = found.capture["url"]
-    enter(t, row, url, *asked_by(t, row, found))
+    enter(t, row, url, *asked_by(found, lambda: body_of(t, row, found)))
     if found.is_page or t.get(rendering.about, row) is not None:
         t.notify(rendering.render_due, row)
     spread_from(t, url)
@@ -154,19 +179,19 @@ def spread_from(t: Transaction, url: str) -> None:
 def enter(t: Transaction, row: str, url: str, kind: str, urls: list[str]) -> None:
     """Make the uses of a document, by its markup, these."""
     before = t.get(rendering.entered, row)
-    after = {"as": kind, "urls": urls} if urls else None
+    after = entered_of(kind, urls)
     if before == after:
         return
     me = page_id(url)
-    old = _rows(me, before["as"], before["urls"]) if before is not None else set()
-    _replace(t, url, old, _rows(me, kind, urls))
+    old = use_rows(me, before["as"], before["urls"]) if before is not None else set()
+    _replace(t, url, old, use_rows(me, kind, urls))
     tables.set_or_delete(t, rendering.entered, row, after)
 
 
 def enter_seen(t: Transaction, url: str, before: Iterable[str], after: Iterable[str]) -> None:
     """Replace the uses of a page that a browser has asked for."""
     me = page_id(url)
-    _replace(t, url, _rows(me, _SEEN, before), _rows(me, _SEEN, after))
+    _replace(t, url, use_rows(me, SEEN, before), use_rows(me, SEEN, after))
 
 
 def _replace(t: Transaction, url: str, old: set[str], new: set[str]) -> None:
@@ -177,7 +202,8 @@ def _replace(t: Transaction, url: str, old: set[str], new: set[str]) -> None:
         t.set(rendering.used_by, use, url)
 
 
-def _rows(me: str, kind: str, urls: Iterable[str]) -> set[str]:
+def use_rows(me: str, kind: str, urls: Iterable[str]) -> set[str]:
+    """The rows of `uses` of a document that asks for these URLs."""
     return {f"{page_id(url)}/{kind}/{me}" for url in urls}
 
 

@@ -113,7 +113,7 @@ def answers_at(t: Snapshot) -> Callable[[str], tuple[str | None, Answer | None]]
             return None, None
         row = page_row(url)
         found = current(t, row)
-        digest = None if found is None else _digest(found)
+        digest = None if found is None else found.answer
         if found is None or digest is None:
             return url, None
         capture = found.capture
@@ -124,13 +124,6 @@ def answers_at(t: Snapshot) -> Callable[[str], tuple[str | None, Answer | None]]
         return url, Answer(200, headers, body_of(t, row, found), digest)
 
     return answer
-
-
-def _digest(found: Current) -> str | None:
-    """What tells an answer from others; None if there is nothing to answer with, as for a 404."""
-    if found.resource or found.is_page or found.location is not None:
-        return found.digest
-    return None
 
 
 def _causes(
@@ -144,7 +137,7 @@ def _causes(
         causes.append({"url": page.capture["url"], "date": page.capture["date"]})
     for url, digest in before["asked"].items():
         found = current(t, page_row(url))
-        if (None if found is None else _digest(found)) != digest:
+        if (None if found is None else found.answer) != digest:
             date = None if found is None else found.capture["date"]
             causes.append({"url": url, "date": date})
     return causes[:_MOST_CAUSES]

@@ -31,7 +31,8 @@ renders, one row for each page that was rendered or is to be, named as in `pages
                   its inputs, and each answer that the browser got (`asked`: URL, digest or None)
     image         the page as a PNG
     thumbnail     its beginning, small, as a PNG
-    kept          on the row `settings`: this repository keeps resources, since when
+    kept          on the row `settings`: this repository keeps resources, since which timestamp
+                  (`since`) and time (`since_ms`)
 """
 
 from __future__ import annotations
