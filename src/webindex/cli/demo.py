@@ -27,12 +27,14 @@ from rich.text import Text
 from percola import PercolaError, Repository
 from percola.spark import spark_context
 from webindex import tables
+from webindex.cli.demo_render import restyle
 from webindex.cli.main import errors, print_results
 from webindex.cli.options import console, grid
 from webindex.crawl.warc import NotAWarcError, Rejection
-from webindex.errors import WebindexError
+from webindex.errors import NoBrowserError, WebindexError
 from webindex.load.job import load
 from webindex.page.urls import page_row
+from webindex.rendering.browser import find_browser
 from webindex.reports import tell
 from webindex.reports.summary import summarise
 from webindex.sample import (
@@ -41,6 +43,8 @@ from webindex.sample import (
     NEW_LINK,
     OLDER_URL,
     OLDER_WORDS,
+    STYLED,
+    UNSTYLED,
     recrawl_path,
     sample_path,
 )
@@ -147,6 +151,7 @@ class Demo:
             self._search(index)
             self._explain(repo, index)
             self._recrawl(repo, index, workers, spark)
+            self._render()
             self._say("The summary", "The sample was loaded all at once: its pages had to queue.")
             console.print(grid(summarise(repo).rows()))
 
@@ -276,6 +281,38 @@ class Demo:
             "the older capture is kept beside, and changes nothing that is shown",
             (report.loaded.older, changed, index.search(OLDER_WORDS).total),
             (1, [], 0),
+        )
+
+    def _render(self) -> None:
+        self._say(
+            "Render pages",
+            f"A headless browser makes images of {len(STYLED) + len(UNSTYLED)} pages, in a "
+            "repository of their own that keeps the stylesheet of the sample. It sees nothing but "
+            "the repository. Then a new capture of that stylesheet is loaded.",
+        )
+        try:
+            find_browser()
+            with (
+                console.status("Rendering …"),
+                tempfile.TemporaryDirectory(prefix="webindex-demo-") as folder,
+            ):
+                found = restyle(Path(folder) / "index", SECONDS)
+        except NoBrowserError as error:
+            console.print(Text(f"Left out: {error}", style="yellow"))
+            return
+        self.checks.equal("each page has an image", found.pages, sorted([*STYLED, *UNSTYLED]))
+        self.checks.equal(
+            f"exactly the {len(STYLED)} pages that use the stylesheet were rendered again",
+            found.again,
+            sorted(STYLED),
+        )
+        console.print(
+            Text.assemble(
+                ("  From the stylesheet's commit to the first image: ", "bold"),
+                (f"{found.first_seconds:.1f} s", "bold yellow"),
+                (", to the last: ", "bold"),
+                (f"{found.seconds:.1f} s", "bold yellow"),
+            )
         )
 
     def _tell_latency(self, repo: Repository, at: int, found_ms: float | None) -> None:

@@ -52,6 +52,7 @@ from webindex.serving.base import Runner, SearchResults, ServingError
 from webindex.text_format import count, harmless
 from webindex.workers.processes import (
     THREADS,
+    Together,
     Watched,
     build_observers,
     idle_but_for_renders,
@@ -263,19 +264,8 @@ def work(
         click.get_current_context().exit(DEAD_LETTERED)
 
 
-class _Beside:
-    """Workers and a renderer, which are watched together."""
-
-    def __init__(self, *watched: Watched) -> None:
-        self._watched = watched
-
-    def check(self) -> None:
-        for one in self._watched:
-            one.check()
-
-
 def _beside(renderer: Watched, run: Callable[[Watched], None], workers: Watched) -> None:
-    run(_Beside(workers, renderer))
+    run(Together(workers, renderer))
 
 
 def observers(repo: Repository) -> list[Observer[Any]]:

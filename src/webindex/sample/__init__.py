@@ -16,6 +16,8 @@ __all__ = [
     "NEW_LINK",
     "OLDER_URL",
     "OLDER_WORDS",
+    "STYLED",
+    "UNSTYLED",
     "recrawl_path",
     "sample_path",
 ]
@@ -31,6 +33,13 @@ OLDER_URL = "https://www.sqlite.org/features.html"
 """The page of which `recrawl_path` has an earlier capture than the sample: it changes nothing."""
 OLDER_WORDS = "A marzipan barometer was mentioned here in an edition that is long superseded."
 """The sentence that only its earlier capture has."""
+
+STYLED = [f"https://www.sqlite.org/{name}.html" for name in ("about", "features", "crew")]
+"""Some of the pages that use the stylesheet of the sample."""
+UNSTYLED = [
+    f"https://www.postgresql.org/docs/15/{name}.html" for name in ("server-start", "tutorial-start")
+]
+"""Some that do not use it."""
 
 
 def sample_path() -> Path:

@@ -154,7 +154,8 @@ class Workers:
         """Return once every process runs its observers."""
         for process in self.processes:
             assert process.stdout is not None
-            process.stdout.readline()
+            if not process.stdout.readline():
+                process.wait()  # Its output has ended: it is about to.
         self.check()
 
     def check(self) -> None:
@@ -206,6 +207,18 @@ class Watched(Protocol):
         """Raise an error with a helpful message if they cannot go on."""
 
 
+class Together:
+    """Workers and a renderer, which are watched together."""
+
+    def __init__(self, *watched: Watched) -> None:
+        self._watched = watched
+
+    def check(self) -> None:
+        """Check each of them."""
+        for one in self._watched:
+            one.check()
+
+
 def supervise(
     repo: Repository,
     workers: Watched,
@@ -248,7 +261,7 @@ def is_at_rest(repo: Repository) -> bool:
     return repo.is_idle() and not any(locks(repo)) and repo.is_idle()
 
 
-def wait_until_idle(repo: Repository, workers: Workers, seconds: float) -> None:
+def wait_until_idle(repo: Repository, workers: Watched, seconds: float) -> None:
     """Return when nothing is dirty; WorkingError if that takes longer than `seconds`."""
     deadline = time.monotonic() + seconds
     while not repo.is_idle():
