@@ -73,12 +73,21 @@ def about(repo: Repository, name: str) -> dict[str, Any]:
     return found
 
 
+def small_image(repo: Repository, name: str) -> bytes | None:
+    return repo.snapshot().get(rendering.thumbnail, page_row(SITE + name))
+
+
+def earlier_images(repo: Repository, name: str) -> dict[str, bytes]:
+    row = repo.snapshot().get_row(rendering.renders, page_row(SITE + name), [rendering.earlier])
+    return dict(row.family(rendering.earlier))
+
+
 def test_exactly_the_pages_are_rendered_again_whose_resources_changed(
     repo: Repository, tmp_path: Path, browser: Browser
 ) -> None:
     load_site(repo, tmp_path, FILES)
     work(repo, browser)
-    first = made(repo)
+    first, thumbnail = made(repo), small_image(repo, "styled")
     assert set(first) == {"styled", "framed", "plain"}
     assert about(repo, "plain")["asked"] == {SITE + "missing.png": None}
     assert SITE + "base.css" in about(repo, "framed")["asked"]
@@ -88,7 +97,9 @@ def test_exactly_the_pages_are_rendered_again_whose_resources_changed(
     assert again(first, second) == {"styled", "framed"}
     told = about(repo, "styled")
     assert [one["url"] for one in told["because"]] == [SITE + "base.css"]
-    assert len(told["history"]) == 1
+    [past] = told["history"]
+    assert earlier_images(repo, "styled") == {str(past["at_ms"]): thumbnail}
+    assert small_image(repo, "styled") != thumbnail
     load_site(repo, tmp_path, {"missing.png": png(255, 0, 0)}, day=3)
     work(repo, browser)
     third = made(repo)
@@ -100,6 +111,7 @@ def test_exactly_the_pages_are_rendered_again_whose_resources_changed(
     load_site(repo, tmp_path, {"styled": None}, day=5)
     work(repo, browser)
     assert set(made(repo)) == {"framed", "plain"}
+    assert small_image(repo, "styled") is None and earlier_images(repo, "styled") == {}
 
 
 def test_a_page_that_cannot_be_rendered_is_dead_lettered_with_the_reason(

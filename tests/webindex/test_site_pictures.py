@@ -85,7 +85,11 @@ def test_the_report_shows_the_image_and_what_it_was_made_of(painted: Served) -> 
 
 def test_the_report_says_why_a_page_was_rendered_again(painted: Served, tmp_path: Path) -> None:
     paint(painted, tmp_path, {"main.css": "body { color: #fff }"}, day=2)
-    first, second = painted.story(PAGE).all(".picture .list li")
+    page = painted.story(PAGE)
+    first, second = page.all(".picture .list li")
+    # Beside the sentence of the earlier image is its thumbnail.
+    [image] = page.css(".picture .list li img")
+    assert painted.client.get(str(image.attributes["src"])).content == SMALL
     assert first.startswith("Rendered again at ")
     assert f"because {STYLE} changed with its capture of 2024-01-02" in first
     assert second.startswith("Rendered first at ")

@@ -537,9 +537,10 @@ def test_resources_of_a_removed_host_go_with_their_bodies_unless_shared(
     work_with_resources(empty)
     with empty.repo.transaction() as t:
         # As the renderer, which needs a browser.
-        t.set(
-            rendering.about, page_row(URL), {"url": URL, "asked": {f"https://{HOST}/red.png": "1"}}
-        )
+        asked = {f"https://{HOST}/red.png": "1"}
+        about = {"url": URL, "asked": asked, "history": [{"at_ms": 5}]}
+        t.set(rendering.about, page_row(URL), about)
+        t.set(rendering.earlier["5"], page_row(URL), b"thumbnail of an earlier image")
         t.set(rendering.image, page_row(URL), b"image")
         t.set(rendering.thumbnail, page_row(URL), b"thumbnail")
         use = f"{page_id(f'https://{HOST}/red.png')}/seen/{page_id(URL)}"
@@ -552,6 +553,8 @@ def test_resources_of_a_removed_host_go_with_their_bodies_unless_shared(
         left = [row.family(rendering.holder) for row in now.scan(rendering.bodies)]
         assert [set(one.values()) for one in left] == [{"https://other.example/blue.png"}]
         assert [row[rendering.used_by] for row in now.scan(rendering.uses)] == [ELSEWHERE]
+        of_images = [rendering.about, rendering.image, rendering.thumbnail, rendering.earlier]
+        assert list(now.scan(rendering.renders, columns=of_images)) == []
     load_site(empty.repo, tmp_path, files)
     work_with_resources(empty)
     assert not mentions(empty.repo, HOST)

@@ -90,7 +90,10 @@ def _picture(console: Console, picture: Picture | None) -> None:
         return
     longer = ", the page is longer" if picture.cut else ""
     size = f"{picture.width:,} x {picture.height:,} pixels{longer}"
-    lines = [f"{size}, with {count(picture.resources, 'resource')}", *picture.made]
+    lines = [
+        f"{size}, with {count(picture.resources, 'resource')}",
+        *(one.sentence for one in picture.made),
+    ]
     lines += [f"not captured: {url}" for url in picture.missing[:LISTED]]
     _section(console, "Image", lines)
     _more(console, len(picture.missing) - LISTED, "--json has them")

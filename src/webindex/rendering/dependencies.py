@@ -45,6 +45,7 @@ __all__ = [
     "enter",
     "enter_seen",
     "entered_of",
+    "forget_image",
     "newer",
     "reach",
     "spread",
@@ -192,6 +193,20 @@ def enter_seen(t: Transaction, url: str, before: Iterable[str], after: Iterable[
     """Replace the uses of a page that a browser has asked for."""
     me = page_id(url)
     _replace(t, url, use_rows(me, SEEN, before), use_rows(me, SEEN, after))
+
+
+def forget_image(t: Transaction, row: str) -> None:
+    """Delete a page's image with the earlier ones, and the uses that a browser has told.
+
+    A transaction that makes its image meanwhile conflicts with this, also if it is the first one.
+    """
+    about = t.get(rendering.about, row)
+    if about is not None:
+        enter_seen(t, about["url"], about["asked"], ())
+        for one in about["history"]:
+            t.delete(rendering.earlier[str(one["at_ms"])], row)
+    for column in (rendering.about, rendering.image, rendering.thumbnail):
+        t.delete(column, row)
 
 
 def _replace(t: Transaction, url: str, old: set[str], new: set[str]) -> None:

@@ -7,7 +7,7 @@ browser is another. Missing resources are kept as such, and count in the same wa
 
 The observer has a process of its own (`render_here`), with one browser: no other observer waits for
 it, and what a page does to the browser harms no other work. A page that cannot be rendered is tried
-twice, and is dead-lettered with the reason; its earlier image stays.
+twice, and is dead-lettered with the reason; its last image stays.
 """
 
 from __future__ import annotations
@@ -22,7 +22,13 @@ from webindex.errors import RenderError
 from webindex.page.urls import BadUrlError, normalise, page_row
 from webindex.rendering import tables as rendering
 from webindex.rendering.browser import Answer, Browser
-from webindex.rendering.dependencies import Current, body_of, current, enter_seen
+from webindex.rendering.dependencies import (
+    Current,
+    body_of,
+    current,
+    enter_seen,
+    forget_image,
+)
 
 __all__ = [
     "ATTEMPTS",
@@ -38,7 +44,7 @@ ATTEMPTS: Final = 2
 """How often a page may fail before it is dead-lettered: most causes lie in the page."""
 
 MOST_HISTORY: Final = 10
-"""Earlier images of a page of which it is kept why they were made."""
+"""Earlier images of a page of which the thumbnail is kept, and why they were made."""
 
 _MOST_CAUSES: Final = 20
 
@@ -62,9 +68,7 @@ def render_page(t: Transaction, row: str, browser: Browser) -> bool:
     before = t.get(rendering.about, row)
     if page is None or not page.is_page:
         if before is not None:
-            enter_seen(t, before["url"], before["asked"], ())
-            for column in (rendering.about, rendering.image, rendering.thumbnail):
-                t.delete(column, row)
+            forget_image(t, row)
         return False
     version, causes = browser.version, None
     if before is not None:
@@ -90,6 +94,8 @@ def render_page(t: Transaction, row: str, browser: Browser) -> bool:
         "seconds": round(time.monotonic() - began, 3),
         "history": _history(before),
     }
+    if before is not None:
+        _keep_thumbnail(t, row, before)
     t.set(rendering.about, row, about)
     t.set(rendering.image, row, done.image)
     t.set(rendering.thumbnail, row, done.thumbnail)
@@ -149,6 +155,15 @@ def _history(before: Mapping[str, Any] | None) -> list[dict[str, Any]]:
         return []
     last = {name: before[name] for name in ("at_ms", "date", "because")}
     return [last, *before["history"]][:MOST_HISTORY]
+
+
+def _keep_thumbnail(t: Transaction, row: str, before: Mapping[str, Any]) -> None:
+    """Keep the thumbnail of an image that is about to be replaced, as long as its history."""
+    kept = t.get(rendering.thumbnail, row)
+    if kept is not None:
+        t.set(rendering.earlier[str(before["at_ms"])], row, kept)
+    for one in before["history"][MOST_HISTORY - 1 :]:
+        t.delete(rendering.earlier[str(one["at_ms"])], row)
 
 
 def render_url(t: Transaction, url: str, browser: Browser) -> tuple[dict[str, Any], bytes, bytes]:

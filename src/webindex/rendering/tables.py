@@ -31,6 +31,7 @@ renders, one row for each page that was rendered or is to be, named as in `pages
                   its inputs, and each answer that the browser got (`asked`: URL, digest or None)
     image         the page as a PNG
     thumbnail     its beginning, small, as a PNG
+    earlier:MS    the thumbnail of an earlier image, by the time at which it was made (`at_ms`)
     kept          on the row `settings`: this repository keeps resources, since which timestamp
                   (`since`) and time (`since_ms`)
 """
@@ -61,6 +62,7 @@ render_due: Final = renders.weak_column("due")
 about: Final = renders.column("about", JSON)
 image: Final = renders.column("image", bytes)
 thumbnail: Final = renders.column("thumbnail", bytes)
+earlier: Final = renders.family("earlier", bytes)
 kept: Final = renders.column("kept", JSON)
 
 TABLES: Final = [resources, bodies, uses, renders]

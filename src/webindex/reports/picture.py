@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from percola import Snapshot
 from webindex.page.urls import page_row
@@ -12,10 +12,21 @@ from webindex.rendering import tables as rendering
 from webindex.reports.withheld import asking
 from webindex.text_format import date, moment
 
-__all__ = ["Picture", "picture_of", "thumbnails_of"]
+__all__ = ["Made", "Picture", "picture_of", "thumbnails_of"]
 
 _NAMED: Final = 3
 """Causes of a rendering that are named; of the others, the number."""
+
+
+class Made(NamedTuple):
+    """An image of a page: why it was made, as a sentence.
+
+    `thumbnail` is the name of its thumbnail in `renders.earlier`, if it is an earlier image of
+    which one is kept.
+    """
+
+    sentence: str
+    thumbnail: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +39,7 @@ class Picture:
         width, height: in pixels.
         cut: whether the page is longer than the image.
         resources: how many URLs the browser asked for; `missing` are those without a capture.
-        made: why this and earlier images were made, as sentences, the newest first.
+        made: this image and the earlier ones, the newest first.
     """
 
     captured: str
@@ -38,7 +49,7 @@ class Picture:
     cut: bool
     resources: int
     missing: list[str]
-    made: list[str]
+    made: list[Made]
 
 
 def picture_of(now: Snapshot, row: str) -> Picture | None:
@@ -46,6 +57,7 @@ def picture_of(now: Snapshot, row: str) -> Picture | None:
     about = now.get(rendering.about, row)
     if about is None:
         return None
+    kept = now.get_row(rendering.renders, row, [rendering.earlier]).family(rendering.earlier)
     return Picture(
         captured=about["date"],
         made_ms=about["at_ms"],
@@ -54,7 +66,7 @@ def picture_of(now: Snapshot, row: str) -> Picture | None:
         cut=about["cut"],
         resources=len(about["asked"]),
         missing=sorted(url for url, digest in about["asked"].items() if digest is None),
-        made=[_made(one, about["url"]) for one in (about, *about["history"])],
+        made=[_made(one, about["url"], kept) for one in (about, *about["history"])],
     )
 
 
@@ -67,7 +79,12 @@ def thumbnails_of(now: Snapshot, urls: Iterable[str]) -> set[str]:
     return {url for url, about in zip(wanted, found, strict=True) if about is not None}
 
 
-def _made(one: Mapping[str, Any], page: str) -> str:
+def _made(one: Mapping[str, Any], page: str, kept: Collection[str]) -> Made:
+    name = str(one["at_ms"])
+    return Made(_sentence(one, page), name if name in kept else None)
+
+
+def _sentence(one: Mapping[str, Any], page: str) -> str:
     """When and why an image was made."""
     when = moment(one["at_ms"])
     causes = [_cause(each, page) for each in one["because"]]

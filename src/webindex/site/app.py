@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
@@ -136,8 +137,15 @@ class Site:
         )
 
     def image(self, request: Request) -> Response:
-        """`/image`: the image of a page as a PNG, or with `small` its thumbnail."""
+        """`/image`: the image of a page as a PNG, or with `small` its thumbnail.
+
+        With `made`, the thumbnail of the earlier image that was made at that time.
+        """
         column = rendering.thumbnail if "small" in request.query_params else rendering.image
+        earlier = re.fullmatch(r"[0-9]{1,20}", request.query_params.get("made", ""))
+        made = earlier[0] if earlier else ""
+        if made:
+            column = rendering.earlier[made]
         row = page_row(normalise(request.query_params.get("url", "")))
         with self.repo.snapshot() as now:
             about, png = now.get_many(((rendering.about, row), (column, row)))
@@ -146,7 +154,7 @@ class Site:
         if about is None or png is None:
             return self.message(404, "This page has no image: 'webindex work --render' makes it.")
         # The same inputs give the same bytes, so a browser that has them need not load them again.
-        headers = {"ETag": f'"{about["inputs"]}"', "Cache-Control": "private, no-cache"}
+        headers = {"ETag": f'"{about["inputs"]}{made}"', "Cache-Control": "private, no-cache"}
         if request.headers.get("if-none-match") == headers["ETag"]:
             return Response(status_code=304, headers=headers)
         return Response(png, media_type="image/png", headers=headers)

@@ -37,14 +37,13 @@ from webindex.observers.parse import withdraw
 from webindex.observers.redirects import resolve
 from webindex.page.urls import page_id, page_row, url_of_row
 from webindex.rendering import tables as rendering
-from webindex.rendering.dependencies import enter, enter_seen, spread_from
+from webindex.rendering.dependencies import enter, forget_image, spread_from
 
 __all__ = ["Stored", "erase", "erase_refused", "stored_at"]
 
 _CELLS: Final[list[Column[str, Any]]] = [
     one for one in tables.pages.members if isinstance(one, Column)
 ]
-_IMAGE: Final = (rendering.about, rendering.image, rendering.thumbnail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +182,7 @@ def _erase_page(t: Transaction, row: str, stored: Stored, rules: Rules) -> None:
 
 
 def _erase_image(t: Transaction, row: str, url: str) -> None:
-    about = t.get(rendering.about, row)
-    if about is not None:
-        enter_seen(t, url, about["asked"], ())
-    for column in _IMAGE:
-        t.delete(column, row)
+    forget_image(t, row)
     _forget_uses(t, row, url)
 
 
