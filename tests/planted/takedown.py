@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.planted.planted import Planted
 
 TESTS = "tests/webindex/test_takedown.py::"
+DEPENDENCIES = "src/webindex/rendering/dependencies.py"
 ERASING = "src/webindex/takedown/erasing.py"
 REMOVING = "src/webindex/takedown/removing.py"
 REMOVALS = "src/webindex/load/removals.py"
@@ -174,17 +175,25 @@ PLANTED = [
     Planted(
         "image-of-removed-page",
         "The image of a removed page stays.",
-        file=ERASING,
-        old="    for column in _IMAGE:",
-        new="    for column in _IMAGE[:1]:",
+        file=DEPENDENCIES,
+        old="    for column in (rendering.about, rendering.image, rendering.thumbnail):",
+        new="    for column in (rendering.about,):",
+        tests=[RESOURCES],
+    ),
+    Planted(
+        "earlier-images-of-removed-page",
+        "The thumbnails of earlier images of a removed page stay.",
+        file=DEPENDENCIES,
+        old='        for one in about["history"]:',
+        new='        for one in about["history"][1:]:',
         tests=[RESOURCES],
     ),
     Planted(
         "uses-of-removed-page",
         "What a browser asked for to show a removed page is still entered as used.",
-        file=ERASING,
-        old='enter_seen(t, url, about["asked"], ())',
-        new="enter_seen(t, url, (), ())",
+        file=DEPENDENCIES,
+        old='enter_seen(t, about["url"], about["asked"], ())',
+        new='enter_seen(t, about["url"], (), ())',
         tests=[RESOURCES],
     ),
     Planted(
