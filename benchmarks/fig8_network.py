@@ -7,8 +7,9 @@ ZooKeeper, the store on servers. Raw and Percola's blocks take turns in one proc
 to the oracle).
 
 The paper's figure is of a tablet server at its limit: of clients there were enough. Here they share
-the servers' cores and are at theirs first. So for each block of sixteen threads the processor time
-of the store's servers is noted: operations for each second of it are what a server could do.
+the servers' cores and are at theirs first. So for each block the processor time of the client, the
+store's servers and the oracle is noted, each apart: operations for each second of the servers' are
+what a server could do. `benchmarks/scale.py` takes its service times from these.
 
 Where the time of one goes is measured apart, with a clock around each call that Percola makes.
 """
@@ -21,7 +22,7 @@ import os
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -90,12 +91,14 @@ class Found:
     Attributes:
         lines: operations a second.
         capacity: operations for each second that the store's servers compute.
+        processors: milliseconds of processor time an operation, by part, median of the blocks.
         calls: where a call's time goes, in seconds.
     """
 
     store: str
     lines: list[Line] = field(default_factory=list)
     capacity: list[Line] = field(default_factory=list)
+    processors: list[dict[str, Any]] = field(default_factory=list)
     calls: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
 
 
@@ -296,27 +299,29 @@ def _steps(calls: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def servers(store: str, folder: Path) -> Iterator[tuple[str, Processors]]:
-    """The servers of a repository on a store of this name: its address, what the store computes."""
+def servers(store: str, folder: Path) -> Iterator[tuple[str, dict[str, Processors]]]:
+    """The servers of a repository on a store of this name: its address, what each part computes."""
     if store == "HBase":
         jars.install_all()
         with Cluster.small(folder) as cluster:
-            computing = Processors()
+            computing = {"servers": Processors(descendants(os.getpid()))}
             with OracleProcess(cluster.address) as oracle:
+                computing["oracle"] = Processors([oracle.process.pid])
                 yield f"{cluster.address}?oracle={oracle.address}", computing
         return
     bare = "bigtable://project/percola"
     with emulator(), zookeeper(folder) as quorum:
-        computing = Processors()
+        computing = {"servers": Processors(descendants(os.getpid()))}
         with OracleProcess(bare) as oracle:
+            computing["oracle"] = Processors([oracle.process.pid])
             yield f"{bare}?oracle={oracle.address}&zookeeper={quorum}", computing
 
 
 class Processors:
-    """The processor time of the processes that this one has started by now, in seconds."""
+    """The processor time of some processes, in seconds."""
 
-    def __init__(self) -> None:
-        self._files = [Path(f"/proc/{pid}/stat") for pid in descendants(os.getpid())]
+    def __init__(self, pids: Iterable[int]) -> None:
+        self._files = [Path(f"/proc/{pid}/stat") for pid in pids]
 
     def spent(self) -> float:
         """What they have computed since they began; OSError if one has ended."""
@@ -335,6 +340,7 @@ def measure(store: str, folder: Path, console: Console, *, quick: bool) -> Found
         servers(store, folder / "servers") as (address, computing),
         Lockstep(1, open_player, store, address, str(notes)) as players,
     ):
+        computing["client"] = Processors(players.pids)
         for threads in THREADS:
             for name, operation in OPERATIONS.items():
                 together = "1 thread" if threads == 1 else f"{threads} threads"
@@ -344,12 +350,19 @@ def measure(store: str, folder: Path, console: Console, *, quick: bool) -> Found
                 for task in (f"raw {name}", name):
                     players.run(f"{task}@{threads}", seconds * 2)
                 tasks = f"raw {name}@{threads}", f"{name}@{threads}"
-                capacity = _compare(players, computing, tasks, pairs, seconds, line.compared)
+                costs = _compare(players, computing, tasks, pairs, seconds, line.compared)
                 found.lines.append(line)
+                medians = {
+                    side: {part: statistics.median(ms) for part, ms in parts.items()}
+                    for side, parts in zip(("raw", "percola"), costs, strict=True)
+                }
+                found.processors.append({"operation": name, "threads": threads, **medians})
                 if threads == max(THREADS):
                     group = f"{together}, a second of the servers' processors"
                     per_server = _line(store, operation, group, threads, "servers' processors")
-                    per_server.compared = capacity
+                    per_server.compared = Comparison(
+                        *([1000 / ms for ms in parts["servers"]] for parts in costs)
+                    )
                     found.capacity.append(per_server)
         for name in OPERATIONS:
             players.run(name, seconds * 2)
@@ -366,24 +379,29 @@ def _line(store: str, operation: Operation, group: str, threads: int, label: str
 
 def _compare(
     players: Lockstep,
-    computing: Processors,
+    computing: Mapping[str, Processors],
     tasks: tuple[str, str],
     pairs: int,
     seconds: float,
     into: Comparison,
-) -> Comparison:
-    """Measure the raw task and Percola's in turn; from the same blocks, what servers could do."""
-    capacity = Comparison()
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Measure the raw task and Percola's in turn.
 
-    def rate(task: str, capacities: list[float]) -> float:
-        before = computing.spent()
-        measured = players.run(task, seconds)
-        capacities.append(sum(done for done, _, _ in measured) / (computing.spent() - before))
+    Returns:
+        Milliseconds of processor time an operation in each block, by part: of raw, of Percola.
+    """
+    costs: tuple[dict[str, list[float]], ...] = ({}, {})
+
+    def rate(side: int) -> float:
+        before = {part: one.spent() for part, one in computing.items()}
+        measured = players.run(tasks[side], seconds)
+        done = sum(count for count, _, _ in measured)
+        for part, one in computing.items():
+            costs[side].setdefault(part, []).append(1000 * (one.spent() - before[part]) / done)
         return throughput(measured)
 
-    raw, ours = tasks
-    compare(pairs, lambda: rate(raw, capacity.raw), lambda: rate(ours, capacity.percola), into)
-    return capacity
+    compare(pairs, lambda: rate(0), lambda: rate(1), into)
+    return costs[0], costs[1]
 
 
 # --- What is shown ------------------------------------------------------------------------
@@ -438,6 +456,7 @@ def run(console: Console, *, quick: bool) -> None:
             "figures": [
                 line.to_json() for found in everything for line in found.lines + found.capacity
             ],
+            "processor_ms": {found.store: found.processors for found in everything},
             "seconds": {found.store: found.calls for found in everything},
         },
     )

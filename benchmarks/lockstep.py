@@ -78,6 +78,11 @@ class Lockstep:
                 process.terminate()
                 process.join()
 
+    @property
+    def pids(self) -> list[int]:
+        """The processes, in order."""
+        return [one.pid for one in self._processes if one.pid is not None]
+
     def run(self, task: str, seconds: float) -> list[Measured]:
         """Run a task in all processes at once; return the result of each."""
         try:
