@@ -25,6 +25,7 @@ NAMES: Final = {
     "fig8_network": "figure 8 on HBase and on Bigtable's emulator, with an oracle and ZooKeeper",
     "locked_cells": "what reads cost beside up to a million locks of get_for_update on a cell",
     "fig9": "figure 9: a TPC-E-like brokerage by processes: Percola and PostgreSQL in turn",
+    "fig9_hbase": "figure 9 on HBase: the same brokerage beside servers of its own",
     "fig10_faults": "figure 10: a bank on HBase while servers, oracles and programs are killed",
     "fig10_webindex": "figure 10: the web index on HBase follows a crawl beside such faults",
     "tablets": "§2.4: how evenly two worker processes serve the regions of a table on HBase",

@@ -18,10 +18,11 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from rich.box import SIMPLE_HEAD
@@ -57,7 +58,10 @@ class BrokerageError(PercolaError):
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A database and how it is run; `isolation` is PostgreSQL's, and empty for Percola."""
+    """A database and how it is run; `isolation` is PostgreSQL's, and empty for Percola.
+
+    `durability` is empty where it is the store's own.
+    """
 
     name: str
     durability: str
@@ -66,7 +70,7 @@ class System:
     @property
     def label(self) -> str:
         """For tables and plots."""
-        return f"{self.name}, {self.durability}"
+        return ", ".join(filter(None, (self.name, self.durability)))
 
 
 PERCOLA: Final = (System("Percola", "relaxed"), System("Percola", "full"))
@@ -84,6 +88,7 @@ class _Process:
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=_HERE.parent
         )
+        self.pid = self._process.pid
         self.hear()
 
     def hear(self) -> str:
@@ -124,38 +129,65 @@ def _count(told: Sequence[dict[str, Any]], kind: str) -> int:
     return sum(len(one["times"].get(kind, ())) for one in told)
 
 
-def on_percola(folder: Path, system: System, processes: int, seconds: float) -> dict[str, Any]:
-    """A block on Percola, checked; a worker is killed in its middle."""
-    address, size = str(folder / "repository"), Size(CUSTOMERS * processes)
+def on_percola(
+    address: str,
+    system: System,
+    processes: int,
+    seconds: float,
+    *,
+    warm: float = 0.0,
+    servers: Mapping[str, int] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """A block on Percola, in a new repository, checked; a worker is killed in its middle.
+
+    Args:
+        warm: seconds that clients run before the block; the worker is then killed in these.
+        servers: by name, processes among the descendants of this one whose processor time, with
+            that of their own descendants, is told apart.
+    """
+    size, durability = Size(CUSTOMERS * processes), system.durability or None
+    relaxed = durability and "relaxed"
     command = [sys.executable, "-m", "benchmarks.fig9_brokerage", address, system.durability]
-    with percola.open(address, fig9_brokerage.SCHEMA, durability="relaxed") as repo:
+    with percola.open(address, fig9_brokerage.SCHEMA, durability=relaxed) as repo:
         fig9_brokerage.load(repo, size)
     with ExitStack() as stack:
         clients = []
         for number in range(processes):
             clients.append(_Process([*command, str(size.customers), str(number)]))
             stack.callback(clients[-1].end)
+        parts = {**servers, **{f"client {n}": one.pid for n, one in enumerate(clients)}}
+
+        def spent() -> dict[str, float]:
+            return {"": cpu_of(os.getpid()), **{part: cpu_of(pid) for part, pid in parts.items()}}
+
         worker = _Process([*command, "worker"])
         try:
-            before = cpu_of(os.getpid())
+            before = spent()
+            began = time.monotonic()
             for client in clients:
-                client.tell(str(seconds))
-            time.sleep(seconds / 2)
+                client.tell(f"{seconds} {warm}")
+            time.sleep((warm or seconds) / 2)
             worker.end(kill=True)
             worker = _Process([*command, "worker"])
+            if warm:
+                time.sleep(max(0.0, began + warm - time.monotonic()))
+                before = spent()
             told = [json.loads(client.hear()) for client in clients]
-            cpu = cpu_of(os.getpid()) - before
+            cpu = {part: after - before[part] for part, after in spent().items()}
         finally:
             worker.end()
-    with percola.open(address, fig9_brokerage.SCHEMA, durability="relaxed") as repo:
+    with percola.open(address, fig9_brokerage.SCHEMA, durability=relaxed) as repo:
         Worker(repo, [fig9_brokerage.add_up]).run_until_idle()
         orders, results = _count(told, "trade_order"), _count(told, "trade_result")
         try:
             check(fig9_brokerage.facts(repo), size, orders, results)
         except InvariantError as error:
             raise BrokerageError(f"{system.label}: {error}") from error
-    shutil.rmtree(address)
-    return _block(told, cpu)
+    block = _block(told, cpu[""])
+    each = {part: 1000 * spent / block["transactions"] for part, spent in cpu.items() if part}
+    clients_ms = sum(ms for part, ms in each.items() if part.startswith("client"))
+    apart = {"clients": clients_ms, **{part: each[part] for part in servers}}
+    return {**block, "processor_ms": {**apart, "rest": block["cpu_ms"] - sum(apart.values())}}
 
 
 def on_postgres(
@@ -189,6 +221,9 @@ def _run(command: Sequence[str]) -> None:
 
 
 def _block(told: Sequence[dict[str, Any]], cpu: float) -> dict[str, Any]:
+    for one in told:
+        first = one.get("warm", {})
+        one["times"] = {kind: ms[first.get(kind, 0) :] for kind, ms in one["times"].items()}
     counts = [sum(map(len, one["times"].values())) for one in told]
     spans = [(count, one["began"], one["ended"]) for count, one in zip(counts, told, strict=True)]
     times: dict[str, list[float]] = defaultdict(list)
@@ -250,7 +285,8 @@ def run(console: Console, *, quick: bool) -> None:
                     if system.isolation and peer is not None:
                         block = on_postgres(*peer, system, processes, seconds)
                     else:
-                        block = on_percola(folder, system, processes, seconds)
+                        block = on_percola(str(folder / "repository"), system, processes, seconds)
+                        shutil.rmtree(folder / "repository")
                     blocks[system, processes].append(block)
     lines = [
         summarize(system, processes, blocks[system, processes])

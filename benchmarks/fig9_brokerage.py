@@ -7,6 +7,8 @@ Its runs for one broker all write that broker, so two that overlap conflict.
 
     python -m benchmarks.fig9_brokerage REPOSITORY DURABILITY worker
     python -m benchmarks.fig9_brokerage REPOSITORY DURABILITY CUSTOMERS CLIENT
+
+DURABILITY is empty where it is the store's own.
 """
 
 from __future__ import annotations
@@ -240,7 +242,7 @@ def facts(repo: Repository) -> Facts:
 def main(arguments: Sequence[str]) -> None:
     """Run a client or a worker."""
     address, durability, *rest = arguments
-    with percola.open(address, SCHEMA, durability=durability) as repo:
+    with percola.open(address, SCHEMA, durability=durability or None) as repo:
         if rest == ["worker"]:
             worker = Worker(repo, [add_up], WorkerOptions(threads=1))
             with worker.ending_with_input():

@@ -156,13 +156,21 @@ class Emulator:
         return found
 
     def serve(self) -> None:
-        """Say that it is ready, run for the seconds that standard input says, print the times."""
+        """Say that it is ready, run for so many seconds, print the times.
+
+        Standard input says the seconds, and after them those to warm up for. `warm` tells how many
+        of each kind's times are from then: the first ones.
+        """
         print("ready", flush=True)
-        seconds = float(sys.stdin.readline())
+        seconds, warm = map(float, [*sys.stdin.readline().split(), "0"][:2])
+        until = time.monotonic() + warm
+        while time.monotonic() < until:
+            self.step()
+        first = {kind: len(times) for kind, times in self.times.items()}
         began = time.monotonic()
         while time.monotonic() - began < seconds:
             self.step()
-        told = {"began": began, "ended": time.monotonic(), "times": self.times}
+        told = {"began": began, "ended": time.monotonic(), "times": self.times, "warm": first}
         print(json.dumps({**told, "conflicts": self.brokerage.conflicts}), flush=True)
 
 
