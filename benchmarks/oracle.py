@@ -37,6 +37,7 @@ from benchmarks.measure import (
 )
 from benchmarks.servers import OracleProcess, emulator
 from percola import PercolaError
+from percola.coordination.lock_service.client import LockServiceClient
 from percola.oracle.client import NetworkOracle
 
 PROCESSES: Final = (1, 2, 4, 8)
@@ -193,6 +194,37 @@ def measure(oracle: OracleProcess, processes: int, threads: int, seconds: float)
         return Point.of(threads, said, cpu_of(oracle.process.pid) - cpu)
 
 
+def measure_locks(oracle: OracleProcess, seconds: float) -> dict[str, float]:
+    """Take and give back advisory locks, one after the other, as a scanner does for each row.
+
+    Returns:
+        pairs a second, and microseconds of processor time a call (two a pair) of oracle and client.
+    """
+    locks = LockServiceClient([oracle.address])
+    try:
+        stop = locks.on_wake(lambda: None)
+        for number in range(100):
+            locks.try_lock("warm", b"%d" % number)
+            locks.unlock("warm", b"%d" % number)
+        cpu, mine, began = cpu_of(oracle.process.pid), time.process_time(), time.monotonic()
+        pairs = 0
+        while time.monotonic() - began < seconds:
+            row = b"%d" % pairs
+            if not locks.try_lock("rows", row):
+                raise OracleError("An advisory lock that nobody holds was refused.")
+            locks.unlock("rows", row)
+            pairs += 1
+        took = time.monotonic() - began
+        stop()
+    finally:
+        locks.close()
+    return {
+        "per_second": pairs / took,
+        "oracle_us": 1e6 * (cpu_of(oracle.process.pid) - cpu) / pairs / 2,
+        "client_us": 1e6 * (time.process_time() - mine) / pairs / 2,
+    }
+
+
 def run(console: Console, *, quick: bool) -> None:
     """Measure, print the table, draw the curves, write the figures as JSON."""
     processes, threads, seconds = ((1, 2), (1, 16), 0.5) if quick else (PROCESSES, THREADS, 3.0)
@@ -207,19 +239,32 @@ def run(console: Console, *, quick: bool) -> None:
             for each in threads:
                 status.update(f"Oracle: {count} processes of {each} clients …")
                 points.append(measure(oracle, count, each, seconds))
+        status.update("Oracle: advisory locks …")
+        locks = measure_locks(oracle, seconds * 2)
     name = output_name("oracle", quick=quick)
     picture = OUTPUT / f"{name}.png"
     plot(points, picture)
     best = max(points, key=lambda one: one.per_second)
     path = write_json(
         name,
-        {"conditions": found, "paper_per_second": PAPER, "points": [asdict(p) for p in points]},
+        {
+            "conditions": found,
+            "paper_per_second": PAPER,
+            "points": [asdict(p) for p in points],
+            "locks": locks,
+        },
     )
     console.print(table(points))
     console.print(
         f"Most: {best.per_second:,.0f} timestamps a second (the paper: about {PAPER:,} from one "
         f"machine), the oracle at {best.oracle_busy:.0%} of a core. Every thread saw its "
         "timestamps rise, and no more were drawn than their range holds.",
+        soft_wrap=True,
+    )
+    console.print(
+        f"Advisory locks: {locks['per_second']:,.0f} taken and given back a second by one thread; "
+        f"a call takes {locks['oracle_us']:.0f} µs of the oracle's processor and "
+        f"{locks['client_us']:.0f} µs of the client's.",
         soft_wrap=True,
     )
     console.print(f"On {conditions_line(found)}.", soft_wrap=True)
