@@ -29,13 +29,13 @@ from benchmarks.measure import (
 from benchmarks.servers import OracleProcess, ServerError
 from percola.devcluster import Cluster, jars
 
-PROCESSES: Final = (1, 2, 4)
+PROCESSES: Final = (1, 2)
 _SYSTEM: Final = System("Percola on HBase", "")
 
 
 def run(console: Console, *, quick: bool) -> None:
     """Measure, check, print the table, write the figures as JSON."""
-    seconds, warm, rounds = (6.0, 12.0, 1) if quick else (15.0, 20.0, 2)
+    seconds, warm, rounds = (5.0, 10.0, 1) if quick else (15.0, 60.0, 1)
     found = conditions()
     blocks: dict[int, list[dict[str, Any]]] = defaultdict(list)
     try:
