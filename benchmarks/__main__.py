@@ -39,6 +39,7 @@ NAMES: Final = {
     "maintenance": "check, copy, gc, rerun: rows a second of one process, and of Spark",
     "recipes": "derived tables: changes a second, conflicts, and latency in large groups",
     "duplicates": "the web index: near-copies found and pages folded, on labelled documentation",
+    "scale": "figures 7 and 9 up to 15,000 cores, by a simulation of load; what limits",
     "checker": "the history checkers: transactions a second, by timestamps and by cycles",
 }
 
@@ -73,6 +74,11 @@ def main(arguments: list[str]) -> int:
         metavar="N",
         help="for fig7: the size of the repository; by default a million, with --quick 20,000",
     )
+    parser.add_argument(
+        "--calibrate",
+        action="store_true",
+        help="for scale: take service times from the newest runs in build/benchmarks first",
+    )
     options = parser.parse_args(arguments)
     unknown = [name for name in options.names if name not in NAMES]
     if unknown:
@@ -85,6 +91,8 @@ def main(arguments: list[str]) -> int:
         parser.error("--documents is for the benchmark fig7 alone: name that one, and no other")
     if options.documents is not None and options.documents < 1000:
         parser.error("--documents: at least 1,000, for clusters as they should be")
+    if options.calibrate and options.names != ["scale"]:
+        parser.error("--calibrate is for the benchmark scale alone: name that one, and no other")
     # So that processes and folders go with this one when it is told to stop.
     signal.signal(signal.SIGTERM, _interrupt)
     console = Console(highlight=False, soft_wrap=False)
@@ -92,6 +100,8 @@ def main(arguments: list[str]) -> int:
         more: dict[str, Any] = {} if options.crawl is None else {"crawl": options.crawl}
         if options.documents is not None:
             more["documents"] = options.documents
+        if options.calibrate:
+            more["calibrate"] = True
         if options.store is not None:
             more["stores"] = options.store
         try:

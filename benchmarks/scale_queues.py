@@ -53,6 +53,8 @@ class Visit:
         holding: a station that it occupies meanwhile, waiting time included (Python's global lock).
         shared: the threads of a process share one pending call.
         fixed: the service takes just so long; else it is exponentially distributed.
+        hops: the work is done in so many pieces, each of which queues: a call goes from process to
+            process on one machine.
     """
 
     station: str
@@ -60,6 +62,7 @@ class Visit:
     holding: str = ""
     shared: bool = False
     fixed: bool = False
+    hops: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +156,10 @@ class _Network:
 
     def serve(self, process: int, visit: Visit) -> Generator[simpy.Event, Any, None]:
         """One visit, from its arrival at the station until it leaves it."""
-        takes = visit.seconds
+        for _ in range(visit.hops):
+            yield from self._hop(process, visit, visit.seconds / visit.hops)
+
+    def _hop(self, process: int, visit: Visit, takes: float) -> Generator[simpy.Event, Any, None]:
         if not visit.fixed and takes:
             takes = self.rng.expovariate(1 / takes)
         if not self.stations[visit.station].servers:
@@ -262,6 +268,7 @@ def solve(stations: Mapping[str, Station], visits: Sequence[Visit], load: Load) 
     customers = load.processes * load.threads
     plain: dict[str, float] = {}
     shared: dict[str, list[float]] = {}
+    singles: dict[str, int] = {}
     delay = load.think
     for visit in visits:
         if visit.shared:
@@ -271,12 +278,14 @@ def solve(stations: Mapping[str, Station], visits: Sequence[Visit], load: Load) 
         else:
             for name in filter(None, (visit.holding, visit.station)):
                 plain[name] = plain.get(name, 0.0) + visit.seconds
+                singles[name] = singles.get(name, 0) + 1
     names = dict.fromkeys([*plain, *shared])
     # Residence of a customer at each station for one transaction; queue: of all customers there.
     residence = {name: plain.get(name, 0.0) + sum(shared.get(name, ())) for name in names}
     carried = dict.fromkeys(shared, 1.0)
     lasts = {name: sum(calls) / len(calls) for name, calls in shared.items()}
-    rate, damp = 0.0, 0.5
+    by_itself = {name: plain.get(name, 0.0) for name in shared}
+    rate, damp = 0.0, 0.3
     for _ in range(_ROUNDS):
         before = rate
         rate = customers / (delay + sum(residence.values()))
@@ -285,29 +294,34 @@ def solve(stations: Mapping[str, Station], visits: Sequence[Visit], load: Load) 
             calls = shared.get(name, ())
             demand = plain.get(name, 0.0) + sum(calls) / carried.get(name, 1.0)
             many = station.servers
+            # Those met there, by the arrival theorem: all others, as if this one were not.
+            alone = load.threads if station.of_process else customers
+            places = load.processes if station.of_process else station.copies
+            met = rate / places * (alone - 1) / alone
             if not calls:
-                # Those met there, by the arrival theorem: all others, as if this one were not.
-                alone = load.threads if station.of_process else customers
-                places = load.processes if station.of_process else station.copies
-                met = rate / places * (alone - 1) / alone
                 queue = met * max(0.0, residence[name] - demand)
                 all_busy = erlang_c(many, min(1.0, met * demand / many))
                 found = demand + demand / many * (all_busy + queue)
             else:
-                # At the oracle wait calls, at most one of each process: Q of them.
+                # There wait calls, at most one of each process, and what is not shared.
                 call = sum(calls) / len(calls)
                 rate_of_calls = rate * len(calls) / carried[name]
-                others = (load.processes - 1) / load.processes * rate_of_calls * lasts[name]
-                lasts[name] += damp * (call * (1 + others) - lasts[name])
+                others = (load.processes - 1) / load.processes * rate_of_calls * lasts[name] * call
+                single = plain.get(name, 0.0)
+                number = singles.get(name, 0)
+                wait = others + (met * by_itself[name] * single / number if number else 0.0)
+                by_itself[name] += damp * (single + number * wait - by_itself[name])
+                lasts[name] += damp * (call + wait - lasts[name])
                 # Those who ask during a call wait for its end, and share the next. At worst two
-                # halves of the threads take turns.
+                # halves take turns: of all threads, or of those that are here on average. The
+                # simulation is between the two.
                 asking = rate / load.processes * len(calls) * lasts[name]
-                carried[name] += damp * (
-                    min(max(1.0, load.threads / 2), max(1.0, asking)) - carried[name]
-                )
+                here = (residence[name] - by_itself[name]) * rate / load.processes
+                most = max(1.0, (load.threads + here) / 4)
+                carried[name] += damp * (min(most, max(1.0, asking)) - carried[name])
                 pending = min(1.0, rate_of_calls / load.processes * lasts[name])
                 meets = (load.threads - 1) / load.threads * pending
-                found = len(calls) * lasts[name] * (1 + meets / 2)
+                found = len(calls) * lasts[name] * (1 + meets / 2) + by_itself[name]
             residence[name] += damp * (found - residence[name])
         if abs(rate - before) <= _EXACT * rate:
             break
@@ -318,3 +332,26 @@ def solve(stations: Mapping[str, Station], visits: Sequence[Visit], load: Load) 
         many = station.servers * (load.processes if station.of_process else station.copies)
         busy[name] = rate * demand / many
     return Outcome(rate, customers / rate - load.think, busy, carried)
+
+
+def respond(stations: Mapping[str, Station], visits: Sequence[Visit], load: Load) -> Outcome:
+    """Mean response time of an open load, station by station by Erlang's formula.
+
+    Of a station that is not keeping up, and so of all, the time is infinite. Shared calls count as
+    calls of their own, which is an upper bound.
+    """
+    demands: dict[str, float] = {}
+    seconds = 0.0
+    for visit in visits:
+        if not stations[visit.station].servers:
+            seconds += visit.seconds
+        else:
+            demands[visit.station] = demands.get(visit.station, 0.0) + visit.seconds
+    busy = {}
+    for name, demand in demands.items():
+        station = stations[name]
+        places = load.processes if station.of_process else station.copies
+        use = busy[name] = load.arrivals * demand / (places * station.servers)
+        waits = erlang_c(station.servers, use) / (1 - use) if use < 1 else float("inf")
+        seconds += demand * (1 + waits / station.servers)
+    return Outcome(min(load.arrivals, load.arrivals / max(1.0, *busy.values())), seconds, busy)

@@ -1,0 +1,385 @@
+"""A cluster at any size: who has how many cores, what a transaction asks of each, what limits.
+
+Of C cores one is the oracle's, whose process serves the advisory locks too, and one the masters'
+and ZooKeeper's. The others are region servers of eight cores and client or worker processes of one
+core (Python computes on one) and four threads each, in the proportion in which a transaction needs
+them. What grows with the number of processes or of regions, and not with the work, comes on top of
+that: it ends the straight line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from benchmarks.scale_calls import of_brokerage
+from benchmarks.scale_costs import call_costs
+from benchmarks.scale_queues import Load, Station, Visit
+
+SIZES: Final = (11, 30, 100, 300, 1_000, 3_000, 10_000, 15_000)
+SERVER_CORES: Final = 8
+THREADS: Final = 4
+"""Of a worker, as `WorkerOptions` has them."""
+_FIXED: Final = 2
+_SENDING: Final = 0.1
+"""The share of the oracle's time in which it may send wake-ups (lock_service/server.py)."""
+_WAKE_CALLS: Final = 1000.0
+"""The most reports of commits a second, of all processes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one transaction, or one document, asks for.
+
+    Attributes:
+        client_ms: processor time of clients and workers.
+        servers_ms: processor time of the store's servers.
+        draws: timestamps.
+        syncs: writes to the log, one after the other, that it waits for.
+        calls: calls to the store, one after the other.
+        row_locks: advisory locks taken and given back; also commits that wake the workers.
+        scanning: the share of the processes that are workers, and look for work.
+        changes: cells of an observed or followed table that it changes.
+    """
+
+    name: str
+    client_ms: float
+    servers_ms: float
+    draws: float
+    syncs: float
+    calls: float
+    row_locks: float
+    scanning: float
+    changes: float = 1.0
+
+
+def brokerage(figures: Mapping[str, Any]) -> Work:
+    """A transaction of figure 9's mix, put together from figure 8's calls with sixteen threads.
+
+    With its share of the observer's runs, one for each completed trade at most.
+    """
+    calls = of_brokerage()
+    mix, worker, results = calls[""], calls["worker"], calls["trade_result"]["share"]
+    client, servers = (call_costs(figures, part, 16) for part in ("client", "servers"))
+    observing = results * client.of(worker)
+    writing = results + calls["trade_order"]["share"]
+    return Work(
+        "brokerage (figure 9)",
+        client.of(mix) + observing,
+        servers.of(mix) + results * servers.of(worker),
+        mix["draws"] + results * worker["draws"],
+        syncs=4 * writing,
+        calls=mix["reads"] + 4 * writing,
+        row_locks=results,
+        scanning=observing / (client.of(mix) + observing),
+    )
+
+
+CLUSTERING: Final = {"reads": 5.0, "cells": 5.0, "mutates": 10.0, "rows": 10.0, "draws": 4.0}
+"""Figure 7, a document: a transaction inserts it (one row); an observer reads it, its notification
+and three indexes, and writes its cluster and three index rows. Each is locked, then committed."""
+
+
+def clustering(figures: Mapping[str, Any]) -> Work:
+    """A document of figure 7, put together from figure 8's calls with sixteen threads."""
+    client, servers = (call_costs(figures, part, 16) for part in ("client", "servers"))
+    return Work(
+        "clustering (figure 7)",
+        client.of(CLUSTERING),
+        servers.of(CLUSTERING),
+        CLUSTERING["draws"],
+        syncs=6,
+        calls=8,
+        row_locks=1,
+        scanning=client.of(_OBSERVED) / client.of(CLUSTERING),
+        changes=5,
+    )
+
+
+_OBSERVED: Final = {"reads": 5.0, "cells": 5.0, "mutates": 8.0, "rows": 8.0, "draws": 2.0}
+"""Of these, the observer's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster of `cores`.
+
+    Attributes:
+        workers: processes of clients and workers, a core each.
+        scanning: those of them that look for work.
+        linear: transactions a second if nothing limits but cores.
+        machines: region servers.
+        regions: of the tables that observers scan, all together.
+    """
+
+    cores: int
+    workers: int
+    scanning: int
+    linear: float
+    machines: int
+    server_cores: int
+    regions: int
+
+    @classmethod
+    def of(cls, cores: int, work: Work, regions_a_machine: int) -> Cluster:
+        """Cores in the proportion of what a transaction needs."""
+        free = max(2, cores - _FIXED)
+        share = work.servers_ms / (work.client_ms + work.servers_ms)
+        for_servers = min(free - 1, max(1, round(free * share)))
+        machines = max(1, round(for_servers / SERVER_CORES))
+        each = max(1, for_servers // machines)
+        workers = free - each * machines
+        return cls(
+            cores,
+            workers,
+            max(1, round(workers * work.scanning)),
+            free * per_core(work),
+            machines,
+            each,
+            max(1, machines * regions_a_machine),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the parts that exist once cost, in milliseconds of one core unless noted.
+
+    Attributes:
+        call: of the oracle.
+        lock_call: a call that takes or gives back an advisory lock.
+        read_servers, read_client: an empty scan of one region.
+        sync, trip: a write to the log, and a round trip, as a wait.
+    """
+
+    call: float
+    lock_call: float
+    read_servers: float
+    read_client: float
+    sync: float
+    trip: float
+
+    @classmethod
+    def of(cls, figures: Mapping[str, Any], transport: str) -> Shared:
+        """`transport`: that of oracle and lock service, "grpc" or "socket"."""
+        stated, oracle = figures["stated"], figures["oracle"][transport]
+        call, lock = oracle["call_us"] / 1000, oracle["lock_us"] / 1000
+        servers, client = (call_costs(figures, part, 16) for part in ("servers", "client"))
+        return cls(
+            call,
+            lock,
+            servers.read,
+            client.read,
+            stated["sync_ms"]["value"],
+            stated["trip_ms"]["value"],
+        )
+
+
+def network(
+    cluster: Cluster, work: Work, shared: Shared
+) -> tuple[dict[str, Station], list[Visit], Load]:
+    """The closed network that a cluster is under full load."""
+    wakes = wake_calls(cluster, work, shared)
+    slower = 1 / max(0.02, 1 - wakes)
+    scans = scan_cores(cluster, shared, busy=True)
+    left = max(0.05, 1 - scans / (cluster.machines * cluster.server_cores))
+    stations = {
+        "workers": Station(of_process=True),
+        "region servers": Station(cluster.server_cores, copies=cluster.machines),
+        "oracle and lock service": Station(),
+        "waiting": Station(0),
+    }
+    parts = 4
+    visits = []
+    for _ in range(parts):
+        visits += [
+            Visit("workers", work.client_ms / parts / 1000),
+            Visit("region servers", work.servers_ms / left / parts / 1000),
+        ]
+    visits.append(Visit("waiting", (work.syncs * shared.sync + work.calls * shared.trip) / 1000))
+    # Draws are whole visits, so that calls can be shared; a part of one is a shorter call.
+    draws = max(1, round(work.draws))
+    call = shared.call * work.draws / draws * slower / 1000
+    for at in range(draws):
+        visits.insert(
+            at * len(visits) // draws, Visit("oracle and lock service", call, shared=True)
+        )
+    if work.row_locks:
+        locks = 2 * work.row_locks * shared.lock_call * slower / 1000
+        visits.append(Visit("oracle and lock service", locks))
+    return stations, visits, Load(cluster.workers, THREADS)
+
+
+# --- What grows with the number of processes ------------------------------------------------
+
+
+def wake_calls(cluster: Cluster, work: Work, shared: Shared) -> float:
+    """The share of the oracle's core that wake-ups take under full load.
+
+    A process reports its commits once in ten milliseconds, or in as many as there are sessions;
+    sending wake-ups takes a tenth of the time at most.
+    """
+    most = 1000 * cluster.workers / max(10.0, float(cluster.workers))
+    calls = min(most, cluster.linear * work.row_locks)
+    return min(0.9, calls * shared.lock_call / 1000 + _SENDING)
+
+
+def wakes_a_second(cluster: Cluster, shared: Shared) -> float:
+    """How often a process is woken while others commit: a round takes a tenth of the time."""
+    round_ms = max(10.0, cluster.workers * shared.call / 2 / _SENDING)
+    return 1000 / round_ms if cluster.workers > 1 else 0.0
+
+
+def scan_cores(cluster: Cluster, shared: Shared, *, busy: bool) -> float:
+    """Cores of the region servers that looking for work takes.
+
+    Each thread of each worker scans all regions once a second, and after each wake-up, one region
+    after the other; so it scans no faster than a call takes. While there is work for all
+    (`busy`), it is not woken.
+    """
+    latency = shared.read_servers + shared.read_client + shared.trip
+    rounds = 1.0 if busy else 1.0 + wakes_a_second(cluster, shared)
+    a_thread = min(rounds * cluster.regions, 1000 / latency)
+    # Threads of one process share its core.
+    threads = min(THREADS, latency / max(1e-9, shared.read_client)) * cluster.scanning
+    return threads * a_thread * shared.read_servers / 1000
+
+
+# --- Parts that exist once ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Wall:
+    """A part that does not grow with the cluster.
+
+    Attributes:
+        per_second: transactions or documents a second at which it is full.
+        cores: the cluster that would do so many.
+        can_move: whether a change of code moves it.
+    """
+
+    part: str
+    per_second: float
+    cores: float
+    can_move: bool
+    why: str
+
+
+def per_core(work: Work) -> float:
+    """Transactions a second and core, if nothing is in the way."""
+    return 1000 / (work.client_ms + work.servers_ms)
+
+
+def walls(figures: Mapping[str, Any], work: Work, transport: str) -> list[Wall]:
+    """All of them, the nearest first."""
+    stated, shared = figures["stated"], Shared.of(figures, transport)
+    rate = per_core(work)
+    found: list[Wall] = []
+
+    def add(part: str, per_second: float, can_move: bool, why: str) -> None:
+        found.append(Wall(part, per_second, per_second / rate + _FIXED, can_move, why))
+
+    def value(name: str) -> float:
+        return float(stated[name]["value"])
+
+    shared_by = THREADS / 2
+    add(
+        "oracle: timestamps alone",
+        1000 / (shared.call * work.draws / shared_by),
+        False,
+        f"{work.draws:.1f} timestamps, {shared_by:.0f} to a call of {1000 * shared.call:.0f} µs",
+    )
+    if work.row_locks:
+        each = 2 * work.row_locks * shared.lock_call + shared.call * work.draws / shared_by
+        woken = work.row_locks * shared.lock_call
+        most = 1000 * (1 - _SENDING) / (each + woken)
+        if most * work.row_locks > _WAKE_CALLS:
+            most = (1000 * (1 - _SENDING) - _WAKE_CALLS * shared.lock_call) / each
+        add(
+            "lock service and oracle, in one process",
+            most,
+            True,
+            f"besides timestamps {3 * work.row_locks:.1f} calls of {1000 * shared.lock_call:.0f} "
+            "µs: lock, unlock, wake",
+        )
+    cores = _scanned(work, shared, int(value("regions_a_machine")), 0.1)
+    found.append(
+        Wall(
+            "looking for work takes a tenth of the region servers",
+            (cores - _FIXED) * rate,
+            cores,
+            True,
+            "while others commit: each thread scans each region every second and when woken",
+        )
+    )
+    processes = value("sessions")
+    share = work.client_ms / (work.client_ms + work.servers_ms)
+    cores = processes / share + _FIXED
+    found.append(
+        Wall(
+            "sessions of the lock service",
+            (cores - _FIXED) * rate,
+            cores,
+            True,
+            f"it refuses more than {processes:,.0f} processes",
+        )
+    )
+    collected = value("collector_rows_per_second")
+    rows = collected * value("retention_seconds")
+    documents = rows / value("rows_a_document")
+    found.append(
+        Wall(
+            "garbage collector, one for all tables",
+            documents / value("documents_a_core") * rate,
+            documents / value("documents_a_core"),
+            True,
+            f"{collected:,.0f} rows/s: a walk of {rows / 1e6:,.0f} million rows takes the "
+            "retention of a day",
+        )
+    )
+    pages = value("exported_per_second")
+    cores = pages * value("page_ms") / 1000 + _FIXED
+    found.append(
+        Wall(
+            "exporter of the web index, one for all",
+            pages,
+            cores,
+            True,
+            f"one thread writes {pages:,.0f} pages/s; a page costs {value('page_ms'):.1f} ms",
+        )
+    )
+    entries = value("feed_poll_seconds") * value("feed_entries_per_second")
+    add(
+        "feed of a followed table",
+        entries / value("retention_seconds") / work.changes,
+        True,
+        f"each poll reads all {entries / 1e6:.1f} million entries of a day's retention in "
+        f"{value('feed_poll_seconds'):.0f} s",
+    )
+    hot = value("hottest_share")
+    busy_ms = work.syncs / 2 * shared.sync + work.client_ms + work.servers_ms
+    add(
+        "hot rows",
+        1000 / busy_ms / hot,
+        False,
+        f"if {hot:.2%} of transactions write one row, each for {busy_ms:.0f} ms",
+    )
+    add(
+        "Spark's driver, as the workers' supervisor",
+        value("driver_workers") / share * rate,
+        True,
+        f"a thread and a job for each worker; {value('driver_workers'):,.0f} are a guess",
+    )
+    return sorted(found, key=lambda one: one.cores)
+
+
+def _scanned(work: Work, shared: Shared, regions: int, share: float) -> float:
+    """The size at which an idle fleet scans that share of the region servers' cores."""
+    cores = float(SIZES[0])
+    while cores < 1e6:
+        cluster = Cluster.of(round(cores), work, regions)
+        used = scan_cores(cluster, shared, busy=False)
+        if used >= share * cluster.machines * cluster.server_cores:
+            break
+        cores *= 1.05
+    return cores
