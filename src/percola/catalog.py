@@ -14,11 +14,17 @@ from typing import Final
 from percola.cells import MAX_TS, Cell, Kind
 from percola.errors import NotARepositoryError, UnknownTableError
 from percola.oracle.base import Oracle
-from percola.schema import Column, Family, Schema, WeakColumn
+from percola.schema import Column, Family, Schema, Table, WeakColumn
 from percola.store.base import Condition, Delete, Put, RowMutation, Store
 
 SYSTEM_TABLE: Final = "@percola"
 """The name of Percola's own table; no user table can have it."""
+
+RUNS: Final = Table("percola_runs", rows=bytes, feed=True)
+"""Records of the runs of observers, in a repository that has this table: what each one answered and
+wrote (`percola.observers.run_records`). Garbage collection forgets them up to the safe point."""
+
+RUN: Final = RUNS.column("run", bytes)
 
 _SCHEMA_CELL: Final = Cell(SYSTEM_TABLE, b"schema", b"@json")
 _FEED_ROW: Final = b"feed"

@@ -414,20 +414,26 @@ def decode_dead_letter(raw: bytes) -> DeadLetter:
 SYSTEM_MARK: Final = b"@"
 """Percola's own columns begin with this; a user's never do."""
 
-_ACK: Final = b"@ack:"
+ACKS: Final = b"@ack:"
+"""Every `ack_column` begins with this."""
 _FAILED: Final = b"@failed:"
 
 
 def ack_column(observer: str, column: bytes) -> bytes:
     """The Percola column `c:ack_O` that holds observer O's last start_ts (figure 5)."""
-    return b"%b%b:%b" % (_ACK, observer.encode(), column)
+    return b"%b%b:%b" % (ACKS, observer.encode(), column)
 
 
 def acknowledged_column(column: bytes) -> bytes | None:
     """The observed column that an `ack_column` is about; None if it is no such column."""
-    if not column.startswith(_ACK):
+    if not column.startswith(ACKS):
         return None
-    return column[len(_ACK) :].partition(b":")[2]
+    return column[len(ACKS) :].partition(b":")[2]
+
+
+def acknowledging_observer(column: bytes) -> str:
+    """The observer that an `ack_column` is of."""
+    return column[len(ACKS) :].partition(b":")[0].decode("utf-8", "replace")
 
 
 def failed_column(observer: str, column: bytes) -> bytes:

@@ -21,13 +21,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from percola.cells import (
+    ACKS,
     MAX_TS,
     Cell,
     Kind,
     LockRecord,
     Op,
     WriteRecord,
-    ack_column,
+    acknowledged_column,
+    acknowledging_observer,
     decode_dead_letter,
     decode_lock,
     decode_ts,
@@ -44,7 +46,6 @@ from percola.store.walks import walk_kind
 
 _WOKEN: Final = 1_000
 """Workers are woken after so many retried changes."""
-_ACKS: Final = ack_column("", b"").partition(b":")[0] + b":"
 
 
 # --- One cell (figure 4) ----------------------------------------------------------------
@@ -117,16 +118,16 @@ def _acknowledgments(repo: Repository, cell: Cell) -> dict[int, list[str]]:
     store = repo.context.store
     found: dict[int, list[str]] = {}
     acks, _ = store.scan(
-        cell.table, cell.row, cell.row + b"\0", MAX_TS, columns=[(_ACKS, True)], limit=1
+        cell.table, cell.row, cell.row + b"\0", MAX_TS, columns=[(ACKS, True)], limit=1
     )
     for ack, _ in acks:
-        observer, _, column = ack.column.removeprefix(_ACKS).partition(b":")
-        if column != cell.column:
+        if acknowledged_column(ack.column) != cell.column:
             continue
+        observer = acknowledging_observer(ack.column)
         for _, raw in store.entries(ack, Kind.WRITE, 0, MAX_TS):
             record = decode_write(raw)
             if record.op is Op.PUT and record.value is not None:
-                found.setdefault(decode_ts(record.value), []).append(observer.decode())
+                found.setdefault(decode_ts(record.value), []).append(observer)
     return found
 
 

@@ -10,8 +10,10 @@ import pytest
 from emulator import Emulator, repository
 
 from percola import Table, Transaction, Worker, observer
+from percola.catalog import RUNS
 from percola.cells import MAX_TS, Cell, Kind
 from percola.errors import OutcomeUnknownError
+from percola.observers.causes import causes, effects
 from percola.store.base import Condition, Delete, Put, RowMutation
 from percola.store.bigtable.store import BigtableStore
 from percola.store.walks import walk_kind
@@ -140,3 +142,30 @@ def test_notify_entries_that_cannot_be_deleted_are_no_refusal_of_what_was_change
     with pytest.raises(OutcomeUnknownError, match="may still be there"):
         store.mutate([RowMutation("t", b"r", absent, changes)])
     assert [ts for ts, _ in store.entries(CELL, Kind.LOCK, 0, MAX_TS)] == [5]
+
+
+def test_the_sender_of_a_weak_notification_is_found_among_the_records_of_runs(
+    emulator: Emulator,
+) -> None:
+    """§2.4 `percola why`, where the feed of records is stored in their rows."""
+    poke = pages.weak_column("poke")
+    poked = pages.column("poked", int)
+
+    @observer(body)
+    def send(t: Transaction, row: str) -> None:
+        t.notify(poke, "all")
+
+    @observer(poke)
+    def receive(t: Transaction, row: str) -> None:
+        t.set(poked, row, (t.get(poked, row) or 0) + 1)
+
+    repo = repository(emulator.store(), [pages, RUNS])
+    with repo.transaction() as t:
+        t.set(body, "a", "x")
+    Worker(repo, [send, receive], threads=1).run_until_idle()
+    [received] = causes(repo, poked, "all").runs
+    [sent] = received.changes[0].runs
+    assert (received.observer, sent.observer, sent.row) == ("receive", "send", b"a")
+    assert sent.changes[0].end.startswith("not written by an observer")
+    [again] = effects(repo, body, "a").runs
+    assert [one.op for one in again.changes] == ["notify"]

@@ -10,7 +10,7 @@ from commands import bal, bank, call, contents, folder, is_error, put, repo, run
 from stores import Crashed, CrashingStore
 
 import percola
-from percola import Codec, Repository, Table
+from percola import Codec, Repository, Table, Transaction, Worker, observer
 from percola.cells import Cell, Kind
 from percola.store.base import OneStepStore
 from percola.transactions.lock_resolver import Fate
@@ -135,3 +135,25 @@ def test_history_shows_bytes_that_are_not_of_the_columns_type(folder: Path) -> N
         put(repo, column, "a", "bob")
     assert call("--repo", folder, "get", "a", "name").out == "BOB"
     assert "BOB" in call("--repo", folder, "history", "a", "name").out
+
+
+def test_why_leads_from_a_cell_to_the_write_that_caused_it(folder: Path) -> None:
+    @observer(contents)
+    def head(t: Transaction, row: str) -> None:
+        t.set(title, row, (t.get(contents, row) or b"").decode())
+
+    call("--repo", folder, "init", "--record-runs")
+    with percola.open(folder) as repo:
+        put(repo, contents, "a", b"xyz")
+        Worker(repo, [head], threads=1).run_until_idle()
+    shown = run("--repo", folder, "why", "a", "docs.title").out.splitlines()
+    assert shown[0].startswith("docs['a'].title  written at ")
+    assert shown[1].startswith("└── by head  for docs['a'], saw ")
+    assert shown[2].startswith("    └── docs['a'].contents  written at ")
+    assert shown[3] == "        └── not written by an observer: by a program, a loader or a job"
+    answer = call("--repo", folder, "why", "a", "contents", "--effects", "--json").json
+    [caused] = answer["runs"]
+    assert caused["observer"] == "head" and caused["batch"] == 1 and caused["process"]
+    assert [one["column"] for one in caused["changes"]] == ["title"]
+    missing = call("--repo", folder, "why", "nobody", "docs.title")
+    assert is_error(missing, "docs['nobody'].title has no value")

@@ -1,4 +1,4 @@
-"""§2.1, §2.2: `get`, `set`, `delete`, `scan` and `history`: commands for single cells."""
+"""§2.1, §2.2, §2.4: `get`, `set`, `delete`, `scan`, `history` and `why`: commands for cells."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from percola.cli import arguments, display
 from percola.cli import json_output as documents
 from percola.cli.session import Session, ValueLast, at_option, common, snapshot_at, table_option
 from percola.errors import ConflictingOptionsError, UsageError
+from percola.observers import causes as trails
 from percola.transactions.row import Row
 from percola.transactions.transaction import Transaction
 
@@ -242,3 +243,56 @@ def history(session: Session, row: str, column: str, table: str | None, limit: i
         display.print_history(cell, key, one, versions, failures, times)
     else:
         display.say(f"Nothing was ever written to {name}.")
+
+
+@click.command()
+@click.argument("row")
+@click.argument("column")
+@table_option
+@at_option
+@click.option("--effects", is_flag=True, help="What its newest change has caused, instead.")
+@click.option(
+    "--depth",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Follow up to N runs in a row.",
+)
+@click.option(
+    "--width",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Show up to N changes of each run.",
+)
+@common
+@click.pass_obj
+def why(
+    session: Session,
+    row: str,
+    column: str,
+    table: str | None,
+    at: int | datetime | None,
+    effects: bool,
+    depth: int,
+    width: int,
+) -> None:
+    """Show what caused the value of a cell.
+
+    From the transaction that wrote it to the observer's run that this was, to the changes that the
+    run answered, and back to the write of a program or a loader. Writes in other rows and weak
+    notifications are followed where runs are recorded: percola init --record-runs.
+    """
+    with session.open() as repo:
+        one = arguments.find_cell_column(repo, table, column)
+        key = arguments.parse_row(one.table, row)
+        ts: Any = None if at is None else snapshot_at(repo, at).start_ts
+        follow = trails.effects if effects else trails.causes
+        found = follow(repo, one, key, at=ts, depth=depth, width=width)
+        times, schema = repo.commit_times(), repo.schema
+    if session.json:
+        documents.write_json(documents.change_json(found, times, schema))
+    else:
+        display.print_trail(found, times, schema, forward=effects)

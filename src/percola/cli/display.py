@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich import box, filesize
 from rich.console import Console
@@ -27,10 +27,14 @@ from percola.inspection import (
     Version,
     decoded_row,
 )
+from percola.observers.causes import Change
 from percola.platform.text import count as count
 from percola.platform.text import printable as printable
 from percola.schema import Column, Schema, WeakColumn
 from percola.transactions.row import Row
+
+if TYPE_CHECKING:
+    from rich.tree import Tree
 
 _EVERY: Final = 10.0
 """Seconds between lines of progress where standard error is not a terminal."""
@@ -212,6 +216,50 @@ def _describe_write(write: WriteRecord | None) -> str:
         return "rolled back"
     what = {Op.PUT: "data", Op.DELETE: "delete", Op.LOCK: "lock only"}[write.op]
     return f"{what} @ {write.start_ts}"
+
+
+def print_trail(change: Change, times: CommitTimes, schema: Schema, *, forward: bool) -> None:
+    """Print what caused a change, or what it has caused, as a tree."""
+    from rich.tree import Tree
+
+    tree = Tree(_describe_change(change, times, schema), guide_style="dim")
+    _grow(tree, change, times, schema, "→" if forward else "by")
+    out = console()
+    if not out.is_terminal:
+        out.width = 100_000  # One line each.
+    out.print(tree)
+
+
+def _grow(tree: Tree, change: Change, times: CommitTimes, schema: Schema, arrow: str) -> None:
+    for run in change.runs:
+        row = printable(as_text(decoded_row(schema, Cell(run.table, run.row, b""))))
+        text = Text(f"{arrow} {run.observer}", style="bold cyan")
+        text.append(f"  for {run.table}[{row!r}], saw {run.start_ts}", "not bold default")
+        if run.batch > 1:
+            text.append(f", in a batch of {run.batch} rows", "not bold default")
+        if run.at_ms is not None:
+            at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.at_ms / 1000))
+            text.append(f", at {at} by {run.process}", "not bold default")
+        branch = tree.add(text)
+        for one in run.changes:
+            _grow(branch.add(_describe_change(one, times, schema)), one, times, schema, arrow)
+        if run.more:
+            branch.add(Text(f"… and {count(run.more, 'more change')}", style="dim"))
+        if run.end:
+            branch.add(Text(run.end, style="yellow"))
+    if change.end:
+        tree.add(Text(change.end, style="yellow"))
+
+
+def _describe_change(change: Change, times: CommitTimes, schema: Schema) -> Text:
+    text = Text(_stored_name(schema, change.cell), style="bold")
+    word = {"put": "written", "delete": "deleted", "write": "written", "notify": "notified"}[
+        change.op
+    ]
+    text.append(f"  {word} at {change.commit_ts}", "not bold")
+    if committed := _show_commit_time(*times.of(change.commit_ts)):
+        text.append(f" ({committed})", "not bold dim")
+    return text
 
 
 def print_locks(locks: Sequence[HeldLock], schema: Schema) -> None:

@@ -20,6 +20,7 @@ from percola.cells import Cell, LockRecord, Op
 from percola.errors import WrongTypeError
 from percola.gc.time_log import CommitTimes
 from percola.inspection import Failure, HeldLock, Status, Version, decoded_row
+from percola.observers.causes import Change, Run
 from percola.schema import Column, Family, Schema, Table, WeakColumn
 from percola.transactions.row import Row
 
@@ -80,11 +81,10 @@ def version_json(
 ) -> dict[str, Any]:
     """A line of a cell's history."""
     write = version.write
-    after, by = times.of(version.ts) if write is not None else (None, None)
+    committed = {"committed_after": None, "committed_by": None}
     return {
         "ts": version.ts,
-        "committed_after": after and after.isoformat(),
-        "committed_by": by and by.isoformat(),
+        **(committed if write is None else _committed_json(version.ts, times)),
         "data": None if version.data is None else as_json(decoded(column, version.data)),
         "lock": None if version.lock is None else _lock_json(version.lock, schema),
         "write": write and {"op": _KINDS[write.op], "start_ts": write.start_ts},
@@ -112,6 +112,43 @@ def _lock_json(lock: LockRecord, schema: Schema) -> dict[str, Any]:
         "owner": lock.owner,
         "wall_ms": lock.wall_ms,
         "ttl_ms": lock.ttl_ms,
+    }
+
+
+def change_json(change: Change, times: CommitTimes, schema: Schema) -> dict[str, Any]:
+    """A change of `percola why`, with the runs that made or answered it."""
+    return {
+        **stored_cell_json(change.cell, schema),
+        "op": change.op,
+        "commit_ts": change.commit_ts,
+        **_committed_json(change.commit_ts, times),
+        "runs": [_run_json(run, times, schema) for run in change.runs],
+        "end": change.end or None,
+    }
+
+
+def _run_json(run: Run, times: CommitTimes, schema: Schema) -> dict[str, Any]:
+    return {
+        "observer": run.observer,
+        "table": run.table,
+        "row": as_json(decoded_row(schema, Cell(run.table, run.row, b""))),
+        "start_ts": run.start_ts,
+        "commit_ts": run.commit_ts,
+        **_committed_json(run.commit_ts, times),
+        "at_ms": run.at_ms,
+        "process": run.process or None,
+        "batch": run.batch or None,
+        "changes": [change_json(change, times, schema) for change in run.changes],
+        "more": run.more,
+        "end": run.end or None,
+    }
+
+
+def _committed_json(commit_ts: int, times: CommitTimes) -> dict[str, Any]:
+    after, by = times.of(commit_ts)
+    return {
+        "committed_after": after and after.isoformat(),
+        "committed_by": by and by.isoformat(),
     }
 
 

@@ -41,6 +41,7 @@ _COMMANDS: Final = {
     "serve": ("serve:serve", "Show on a page what is going on."),
     "set": ("cells:set_", "Write a cell."),
     "status": ("repositories:status", "Show a summary of the repository."),
+    "why": ("cells:why", "Show what caused the value of a cell."),
     "worker": ("worker:worker", "Run observers until SIGTERM or Ctrl-C."),
 }
 """Where each command is, and the line about it in the overview, which loads none of them."""

@@ -50,11 +50,11 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Final
 
-from percola.catalog import SYSTEM_TABLE, columns_of, stored_schema
+from percola.catalog import RUNS, SYSTEM_TABLE, columns_of, stored_schema
 from percola.cells import MAX_TS, Cell, Kind, acknowledged_column
 from percola.errors import ConflictingOptionsError
 from percola.gc.retention_holds import RETENTION, holds
-from percola.gc.rules import garbage_of_row
+from percola.gc.rules import forgotten_row, garbage_of_row
 from percola.gc.time_log import TimeLog
 from percola.ranges import (
     HERE,
@@ -372,9 +372,12 @@ class _CollectRange:
         for (table, row), group in itertools.groupby(cells, key=lambda one: one[0][:2]):
             columns = [(cell.column, records) for cell, records in group]
             counts["cells"] += len(columns)
-            garbage = garbage_of_row(
-                columns, self.safe_point, self.observed[table], settled=self.settled
-            )
+            if table == RUNS.name:
+                garbage = forgotten_row(columns, self.safe_point, settled=self.settled)
+            else:
+                garbage = garbage_of_row(
+                    columns, self.safe_point, self.observed[table], settled=self.settled
+                )
             if garbage.changes:
                 *before, last = _parts(garbage.changes)
                 for part in before:  # One call each: mutations of one call have no order.

@@ -16,6 +16,9 @@ For each cell, at a safe point P:
     acknowledgments up to P        removed with the last record of the cell that they are about
     anything else above P          kept
 
+A record of an observer's run (`percola.catalog.RUNS`) is removed when it is at or below P, although
+it is the newest version of its cell: `forgotten_row`.
+
 Entries are removed from a row in one mutation, or in several from the oldest version on, so a
 delete is never removed before what it hides.
 """
@@ -82,6 +85,23 @@ def garbage_of_row(
             else:
                 garbage.changes += changes
                 garbage.acknowledgments += 1
+    return garbage
+
+
+def forgotten_row(
+    cells: Iterable[tuple[bytes, list[tuple[int, bytes]]]], safe_point: int, *, settled: int
+) -> RowGarbage:
+    """As `garbage_of_row`, for a row that is forgotten: each of its cells was put once."""
+    cells = list(cells)
+    garbage = garbage_of_row(cells, safe_point, (), settled=settled)
+    for column, records in cells:
+        for ts, raw in records:
+            record = decode_write(raw)
+            if ts <= safe_point and record.op is Op.PUT:
+                garbage.changes.append(Delete(Kind.WRITE, column, ts))
+                garbage.versions += 1
+                if record.value is None:
+                    garbage.changes.append(Delete(Kind.DATA, column, record.start_ts))
     return garbage
 
 

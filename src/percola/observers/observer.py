@@ -62,8 +62,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeAlias
 
+from percola.catalog import RUN
 from percola.cells import Cell, Kind, Op, ack_column, decode_ts, encode_ts, failed_column
 from percola.errors import ObserverError, ObserverTimeoutError
+from percola.observers.run_records import Recorder
 from percola.schema import Column, R, Table, WeakColumn, check_name
 from percola.transactions.context import TransactionContext
 from percola.transactions.snapshot import Snapshot
@@ -75,6 +77,7 @@ AheadFunction = Callable[[Snapshot, Sequence[R]], object]
 BATCH: Final = 64
 """How many rows a batch has at most unless the observer says otherwise."""
 
+_RUN: Final = RUN.address
 _BATCH_SECONDS: Final = 0.05
 _BATCH_CELLS: Final = 1000
 _BATCH_BYTES: Final = 1 << 20
@@ -220,7 +223,10 @@ class Observer(Generic[R]):
         transaction._expect((row,))
         key = self.table.decode_row(row)
         runs = self._has_to_run(transaction, row, notified)
+        recorder = self._recorder(transaction)
         if runs:
+            if recorder is not None:
+                recorder.begins(row, notified)
             if self.ahead is not None and context.prefetch is not None:
                 self.ahead(transaction, [key])
             self.function(transaction, key)
@@ -231,7 +237,7 @@ class Observer(Generic[R]):
                     transaction._answer(Kind.NOTIFY, cell, ts)
         if runs:
             self._answer_failures(transaction, context, [row])
-        _commit(transaction)
+        _commit(transaction, recorder)
         return runs
 
     def run_batch(
@@ -261,6 +267,7 @@ class Observer(Generic[R]):
         runs = 0
         read_ahead = self.ahead if context.prefetch is not None else None
         begun: set[bytes] = set()
+        recorder = self._recorder(transaction)
         for row, notified in rows:
             seen = {
                 cell: [ts for ts in timestamps if ts <= start_ts]
@@ -272,6 +279,8 @@ class Observer(Generic[R]):
                         fresh = [one for one in dict.fromkeys((row, *ahead)) if one not in begun]
                         read_ahead(transaction, [table.decode_row(one) for one in fresh])
                         begun.update(fresh)
+                    if recorder is not None:
+                        recorder.begins(row, seen)
                     self.function(transaction, table.decode_row(row))
                     runs += 1
                 for cell, timestamps in seen.items():
@@ -283,8 +292,14 @@ class Observer(Generic[R]):
         self._check_wanted(transaction, watch)
         if answered:
             self._answer_failures(transaction, context, answered)
-        _commit(transaction)
+        _commit(transaction, recorder)
         return answered, runs
+
+    def _recorder(self, transaction: Transaction) -> Recorder | None:
+        """Records the runs of a transaction, in a repository that keeps such records."""
+        if _RUN not in transaction._context.columns:
+            return None
+        return Recorder(transaction, self.name, self.table.name)
 
     def _check_wanted(self, transaction: Transaction, watch: Watch) -> None:
         """Raise ObserverTimeoutError if the run was given up; else it can no longer be."""
@@ -351,12 +366,14 @@ class Observer(Generic[R]):
         transaction._put(ack, encode_ts(transaction.start_ts))
 
 
-def _commit(transaction: Transaction) -> None:
+def _commit(transaction: Transaction, recorder: Recorder | None) -> None:
     """Commit a run; StoreError if it has committed, but its notify entries may still be there.
 
     The cell is found dirty again at once. Without the error, the worker would retry without a
     pause for as long as the store refuses.
     """
+    if recorder is not None:
+        recorder.write()
     transaction.commit()
     if transaction.unfinished is not None:
         raise transaction.unfinished
