@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from percola import paused as pauses
+from percola import tracing
 from percola.catalog import columns_of, create_schema, has_schema, keep_feeds, reconcile
 from percola.cells import Cell, Kind, Op, decode_write
 from percola.clock import Clock
@@ -135,6 +136,7 @@ class Repository:
             prefetch=Prefetch() if prefetches else None,
             calls=store.calls if isinstance(store, CountedStore) else None,
             shown=self.schema.shown,
+            spans=tracing.spans_of(address),
         )
 
     def __repr__(self) -> str:
@@ -467,6 +469,8 @@ class Repository:
             self._closed = True
             if self._close is not None:
                 self._close()
+            if self._context.spans is not None:
+                tracing.flush()
 
 
 def transactional(

@@ -38,7 +38,7 @@ LAYERS: Final = {
         ("catalog",),
         ("paused",),
         ("transactions",),
-        ("ranges",),
+        ("ranges", "tracing"),
         ("gc",),
         ("connect",),
         ("repository",),

@@ -188,6 +188,10 @@ MODULES: Final = {
         "percola.oracle.client",
         "percola.oracle.server",
     ],
+    "otel": [
+        "percola.transactions.spans",
+        "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+    ],
     "serve": ["percola.serve"],
     "spark": ["percola.spark", "pyspark_percola"],
     "testing": ["percola.testing", "percola.testing.simulation"],

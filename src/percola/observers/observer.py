@@ -218,7 +218,7 @@ class Observer(Generic[R]):
         run answers. Raises what the function raises, ConflictError if another transaction won,
         and ObserverTimeoutError if the run was given up before the function returned.
         """
-        transaction = ObserverTransaction(context)
+        transaction = ObserverTransaction(context, self.name)
         watch.begun(transaction)
         transaction._expect((row,))
         key = self.table.decode_row(row)
@@ -259,7 +259,7 @@ class Observer(Generic[R]):
         """
         table, clock = self.table, context.clock
         until = clock.monotonic() + _BATCH_SECONDS
-        transaction = ObserverTransaction(context)
+        transaction = ObserverTransaction(context, self.name)
         watch.begun(transaction)
         transaction._expect(ahead)
         start_ts = transaction.start_ts
@@ -358,6 +358,8 @@ class Observer(Generic[R]):
         if not changed:
             return False
         transaction._put(ack, encode_ts(transaction.start_ts))
+        if transaction._context.spans is not None:
+            transaction._causes.append(changed)
         return True
 
     def _set_acknowledgment(self, transaction: Transaction, cell: Cell) -> None:
@@ -390,9 +392,10 @@ class ObserverTransaction(Transaction):
     whether they have changed, and most observers read them again.
     """
 
-    __slots__ = ("_row", "_seen")
+    __slots__ = ("_row", "_seen", "_span_name")
 
-    def __init__(self, context: TransactionContext) -> None:
+    def __init__(self, context: TransactionContext, observer: str) -> None:
+        self._span_name = observer
         self._row: bytes | None = None
         self._seen: dict[Cell, bytes | None] = {}
         Transaction.__init__(self, context)

@@ -62,6 +62,11 @@ class calling_for:  # noqa: N801
         _caller.reset(self._token)
 
 
+def caller() -> str:
+    """The caller name of this thread; empty if none is set."""
+    return _caller.get()
+
+
 class Count(NamedTuple):
     """The totals of one caller's calls of one kind.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from percola.cells import Cell
 from percola.clock import Clock
@@ -20,6 +21,9 @@ from percola.transactions.change_counts import ChangeCounts
 from percola.transactions.lock_resolver import LockResolver
 from percola.transactions.prefetch import Prefetch
 from percola.transactions.read_cache import ReadCache
+
+if TYPE_CHECKING:  # It needs the packages of an extra.
+    from percola.transactions.spans import Spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,7 @@ class TransactionContext:
         leases: the active snapshots, for which garbage collection waits.
         readers: the store's readers of single columns.
         shown: how messages name a cell.
+        spans: makes OpenTelemetry spans, if they are on (`percola.tracing`); or None.
     """
 
     store: Store
@@ -57,6 +62,7 @@ class TransactionContext:
     leases: ActiveSnapshots = field(default_factory=ActiveSnapshots)
     readers: Readers = field(default_factory=Readers)
     shown: Callable[[Cell], str] = str
+    spans: Spans | None = None
 
     def changed(self, tables: Iterable[str]) -> None:
         """Note, after a commit, that it put notify entries in these tables, and wake workers."""

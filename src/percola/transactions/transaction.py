@@ -15,7 +15,8 @@ changing it, which prevents write skew where a program needs that.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
@@ -31,6 +32,7 @@ from percola.errors import (
 )
 from percola.schema import Column, R, WeakColumn, Writable
 from percola.store.base import CellState, OneStepConflict, OneStepStore, OneStepWrite
+from percola.store.counting import caller
 from percola.transactions.context import TransactionContext
 from percola.transactions.own_writes import OwnWrites
 from percola.transactions.snapshot import Snapshot
@@ -78,7 +80,9 @@ class Transaction(Snapshot):
 
     __slots__ = (
         "_answers",
+        "_began",
         "_bytes",
+        "_causes",
         "_conflict_callbacks",
         "_last_changes",
         "_notifications",
@@ -89,9 +93,14 @@ class Transaction(Snapshot):
         "unfinished",
     )
 
+    _span_name = ""
+
     def __init__(
         self, context: TransactionContext, *, two_phase: bool = False, notify: bool = True
     ) -> None:
+        if context.spans is not None:
+            self._began = time.time_ns()
+            self._causes: list[int] = []
         self._silent = not notify
         self._two_phase = two_phase or context.one_step is None
         oracle = context.oracle
@@ -277,14 +286,18 @@ class Transaction(Snapshot):
                 self._cache.end()
             return self.start_ts
         self._used_up = "has tried to commit and failed"
+        marks: list[tuple[str, int]] | None = None if context.spans is None else []
         try:
             if context.one_step is not None and not self._two_phase:
                 commit_ts = self._commit_one_step(context, context.one_step)
             else:
-                commit_ts = self._commit_two_phase(context)
-        except ConflictError as error:
-            for callback in self._conflict_callbacks:
-                callback(error)
+                commit_ts = self._commit_two_phase(context, marks)
+        except BaseException as error:
+            if marks is not None:
+                self._make_span(None, marks, error)
+            if isinstance(error, ConflictError):
+                for callback in self._conflict_callbacks:
+                    callback(error)
             raise
         finally:
             context.leases.drop(id(self))
@@ -292,11 +305,38 @@ class Transaction(Snapshot):
                 self._cache.end()
         self.commit_ts = commit_ts
         self._used_up = "has committed"
+        if marks is not None:
+            self._make_span(commit_ts, marks, None)
         return commit_ts
 
-    def _commit_two_phase(self, context: TransactionContext) -> int:
+    def _make_span(
+        self, commit_ts: int | None, marks: Sequence[tuple[str, int]], error: BaseException | None
+    ) -> None:
+        spans = self._context.spans
+        assert spans is not None
+        answered = [ts for kind, _, ts in self._answers if kind is Kind.NOTIFY]
+        spans.ended(
+            self._span_name or caller() or "transaction",
+            self._began,
+            self.start_ts,
+            commit_ts,
+            cells=len(self._writes),
+            causes=[*self._causes, *answered],
+            marks=marks,
+            observer=self._span_name,
+            error=error,
+        )
+
+    def _commit_two_phase(
+        self, context: TransactionContext, marks: list[tuple[str, int]] | None
+    ) -> int:
         commit = TwoPhaseCommit(
-            context, self.start_ts, self._writes, self._last_changes, silent=self._silent
+            context,
+            self.start_ts,
+            self._writes,
+            self._last_changes,
+            silent=self._silent,
+            marks=marks,
         )
         commit_ts = commit.run(self._notifications, self._answers)
         self.unfinished = commit.unfinished

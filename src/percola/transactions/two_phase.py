@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, TypeAlias
@@ -66,7 +67,8 @@ _Row: TypeAlias = tuple[str, bytes]
 class TwoPhaseCommit:
     """One run of figure 6's Commit(): prewrite, commit_primary, commit_secondaries.
 
-    With `silent`, its writes of observed columns notify nobody.
+    With `silent`, its writes of observed columns notify nobody. `marks` takes down when each stage
+    ended, in nanoseconds since the epoch.
 
     Attributes:
         unfinished: the store's error if it failed after the commit point: locks and answered
@@ -81,8 +83,10 @@ class TwoPhaseCommit:
         last_change: Mapping[Cell, LastChange] = MappingProxyType({}),
         *,
         silent: bool = False,
+        marks: list[tuple[str, int]] | None = None,
     ) -> None:
         self._context = context
+        self._marks = marks
         self._start_ts = start_ts
         self._writes = writes
         # The newest change at start_ts of each cell that is only locked. The prewrite checks that
@@ -127,7 +131,9 @@ class TwoPhaseCommit:
                 # record that the locks could conflict with was still there (P12,
                 # `percola.gc.collector`).
                 context.store.check_safe_point(self._oldest_ts)
+                self._mark("prewritten")
                 commit_ts = context.oracle.timestamp()
+                self._mark("commit_ts drawn")
                 # Before the commit point: a crash cannot lose them, and an entry of a transaction
                 # that does not commit only costs a check (N4).
                 self._notify(weak, commit_ts)
@@ -138,11 +144,16 @@ class TwoPhaseCommit:
                 raise
             if self.commit_primary(groups[0], primary, commit_ts) and not self._has_notify_table:
                 del self._answered.get((primary.table, primary.row), [])[:_ANSWERS]
+            self._mark("primary committed")
             groups = groups[1:]
         self.commit_secondaries(groups, commit_ts)
         if notified:
             context.changed(notified)
         return commit_ts
+
+    def _mark(self, stage: str) -> None:
+        if self._marks is not None:
+            self._marks.append((stage, time.time_ns()))
 
     # --- Phase one ----------------------------------------------------------------------
 

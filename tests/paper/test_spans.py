@@ -1,0 +1,167 @@
+"""§2.4: OpenTelemetry spans of transactions and runs, linked to their causes."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import run
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+import percola
+from percola import ConflictError, Repository, Table, Transaction, Worker, observer, tracing
+
+docs = Table("docs")
+contents = docs.column("contents", str, observed=True)
+title = docs.column("title", str)
+poke = docs.weak_column("poke")
+poked = docs.column("poked", int)
+
+
+@observer(contents)
+def split(t: Transaction, row: str) -> None:
+    t.set(title, row, (t.get(contents, row) or "")[:1])
+    t.notify(poke, "all")
+
+
+@observer(contents, name="other")
+def other(t: Transaction, row: str) -> None:
+    pass
+
+
+@observer(poke)
+def receive(t: Transaction, row: str) -> None:
+    t.set(poked, row, (t.get(poked, row) or 0) + 1)
+
+
+OBSERVERS = [split, other, receive]
+
+
+@pytest.fixture
+def provider() -> Iterator[TracerProvider]:
+    made = TracerProvider()
+    tracing.enable(made)
+    yield made
+    tracing.disable()
+
+
+@pytest.fixture
+def memory(provider: TracerProvider) -> InMemorySpanExporter:
+    exporter = InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    return exporter
+
+
+def by_name(spans: Sequence[ReadableSpan]) -> dict[str, ReadableSpan]:
+    return {span.name: span for span in spans}
+
+
+def causes_of(span: ReadableSpan) -> set[tuple[int, int]]:
+    return {(link.context.trace_id, link.context.span_id) for link in span.links}
+
+
+def ids(span: ReadableSpan) -> tuple[int, int]:
+    assert span.context is not None
+    return span.context.trace_id, span.context.span_id
+
+
+@pytest.mark.parametrize("two_phase", [False, True])
+def test_a_run_links_to_the_transaction_that_it_answers(
+    memory: InMemorySpanExporter, tmp_path: Path, two_phase: bool
+) -> None:
+    with percola.open(tmp_path / "repo", [docs]) as repo:
+        with repo.transaction(two_phase=two_phase) as t:
+            t.set(contents, "a", "red")
+        Worker(repo, OBSERVERS, threads=1).run_until_idle()
+    spans = by_name(memory.get_finished_spans())
+    assert set(spans) == {"transaction", "split", "other", "receive"}
+    written = spans["transaction"]
+    assert written.attributes is not None and written.parent is None
+    assert written.attributes["percola.commit_ts"] == t.commit_ts
+    stages = ["prewritten", "commit_ts drawn", "primary committed"]
+    assert [event.name for event in written.events] == (stages if two_phase else [])
+    assert causes_of(spans["split"]) == causes_of(spans["other"]) == {ids(written)}
+    assert causes_of(spans["receive"]) == {ids(spans["split"])}
+    assert written.start_time and written.end_time and written.start_time < written.end_time
+
+
+def test_a_conflict_is_an_error_and_the_current_span_is_linked(
+    memory: InMemorySpanExporter, provider: TracerProvider
+) -> None:
+    repo: Repository = percola.open("memory:", [docs])
+    with provider.get_tracer("program").start_as_current_span("request") as request:
+        late = repo.transaction()
+        late.set(title, "a", "late")
+        repo.run(lambda t: t.set(title, "a", "first"))
+        with pytest.raises(ConflictError):
+            late.commit()
+    first, conflict, outer = memory.get_finished_spans()
+    assert (first.status.is_ok, conflict.status.is_ok) == (True, False)
+    assert conflict.status.description == "ConflictError"
+    context = request.get_span_context()
+    assert causes_of(first) == causes_of(conflict) == {(context.trace_id, context.span_id)}
+    assert outer.name == "request" and ids(outer)[0] != ids(first)[0]
+
+
+def test_without_being_turned_on_it_loads_and_makes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tracing.disable()
+    repo = percola.open("memory:", [docs])
+    assert repo.context.spans is None
+    assert not hasattr(repo.transaction(), "_began")
+    monkeypatch.setattr(tracing, "_tried", False)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:1")
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    assert percola.open("memory:", [docs]).context.spans is None
+
+
+def test_a_worker_process_sends_its_spans_to_the_endpoint_of_its_environment(
+    tmp_path: Path, memory: InMemorySpanExporter
+) -> None:
+    received: list[Any] = []
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            request = ExportTraceServiceRequest.FromString(body)
+            for resource in request.resource_spans:
+                for scope in resource.scope_spans:
+                    received.extend(scope.spans)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with percola.open(tmp_path / "repo", [docs]) as repo:
+        repo.run(lambda t: t.set(contents, "a", "red"))
+    server = HTTPServer(("127.0.0.1", 0), Receiver)
+    serving = threading.Thread(target=server.serve_forever)
+    serving.start()
+    here = Path(__file__).parent
+    path = [Path(percola.__file__).parents[1], here, here.parent / "support"]
+    try:
+        answer = run(
+            *("--repo", tmp_path / "repo", "worker", "--until-idle", "test_spans:OBSERVERS"),
+            PYTHONPATH=os.pathsep.join(map(str, path)),
+            OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{server.server_port}",
+        )
+    finally:
+        server.shutdown()
+        serving.join()
+        server.server_close()
+    assert answer.code == 0, answer
+    [written] = memory.get_finished_spans()
+    [done] = [span for span in received if span.name == "split"]
+    [link] = done.links
+    linked = int.from_bytes(link.trace_id, "big"), int.from_bytes(link.span_id, "big")
+    assert linked == ids(written), "of the writer in this process"
