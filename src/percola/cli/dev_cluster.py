@@ -31,8 +31,8 @@ def dev_cluster() -> None:
     """Start a real HBase on this machine, for development.
 
     ZooKeeper, NameNode, three DataNodes, master and three region servers, each in a separate
-    process; everything listens on 127.0.0.1 only. It needs Java 17 and about 5 GB of memory (2 with
-    --small). Its jars are fetched with Maven the first time.
+    process; everything listens on 127.0.0.1, unless --host says otherwise. It needs Java 17 and
+    about 5 GB of memory (2 with --small). Its jars are fetched with Maven the first time.
     """
 
 
@@ -52,6 +52,12 @@ def dev_cluster() -> None:
     metavar="SECONDS",
     help="A server that is silent for so long is taken for dead.  [default: 90]",
 )
+@click.option(
+    "--host",
+    metavar="ADDRESS",
+    help="The address of this machine on which everything listens, without a password.  "
+    "[default: 127.0.0.1]",
+)
 @json_option
 @click.pass_obj
 def up(
@@ -62,6 +68,7 @@ def up(
     small: bool,
     first_port: int | None,
     session: int | None,
+    host: str | None,
 ) -> None:
     """Start all processes that are not running; they run until `down`."""
     # On SIGTERM, stop the processes that were started, as after Ctrl-C.
@@ -75,6 +82,7 @@ def up(
         heap=SMALL_HEAP if small else None,
         first_port=first_port,
         session=session,
+        host=host,
     )
     jars.install_all(_tell)
     begun = time.monotonic()
