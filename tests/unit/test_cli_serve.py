@@ -91,6 +91,24 @@ def test_beyond_loopback_it_takes_a_token(folder: Path, tmp_path: Path) -> None:
         assert get(f"http://127.0.0.1:{port}").status_code == 401
 
 
+@pytest.mark.parametrize(("proxies", "secure"), [([], False), (["--proxy", "127.0.0.1"], True)])
+def test_the_cookie_is_for_tls_alone_if_a_named_proxy_says_so(
+    folder: Path, tmp_path: Path, proxies: list[str], secure: bool
+) -> None:
+    (tmp_path / "token").write_text("0123456789abcdef\n")
+    with (
+        serving(folder, "--token-file", "token", *proxies) as (address, _),
+        httpx.Client(trust_env=False, timeout=60) as client,
+    ):
+        answer = client.post(
+            f"{address}login",
+            data={"token": "0123456789abcdef"},
+            headers={"x-forwarded-proto": "https"},
+        )
+    assert answer.status_code == 303
+    assert ("secure" in answer.headers["set-cookie"].lower()) is secure
+
+
 def test_it_speaks_tls(folder: Path, tmp_path: Path) -> None:
     make = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
     names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
@@ -119,6 +137,7 @@ def test_a_taken_port_and_files_that_are_none_are_a_sentence(folder: Path, tmp_p
     assert is_error(refused(folder, "--token-file", "token"), "one line")
     assert is_error(refused(folder, "--token-file", "nowhere"), "nowhere", "cannot be read")
     assert is_error(refused(folder, "app:nothing"), "has no 'nothing'")
+    assert is_error(refused(folder, "--proxy", "proxy.example"), "no address of a proxy")
     assert is_error(refused(tmp_path / "elsewhere"), "elsewhere")
 
 

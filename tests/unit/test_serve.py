@@ -388,8 +388,8 @@ def test_who_logs_out_is_out(mine: Served) -> None:
 def test_a_session_ends_after_half_a_day() -> None:
 
     clock = ScriptedClock()
-    login, response = Login(TOKEN, clock, is_tls=True), Response()
-    assert login.begin(TOKEN, response)
+    login, response = Login(TOKEN, clock), Response()
+    assert login.begin(TOKEN, Request({"type": "http", "scheme": "https"}), response)
     cookie = response.headers["set-cookie"]
     assert "secure" in cookie.lower()
     headers = [(b"cookie", cookie.partition(";")[0].encode())]

@@ -50,6 +50,13 @@ TOKEN_FILE: Final = "PERCOLA_SERVE_TOKEN_FILE"
     metavar="HOST",
     help="Another name by which browsers call this server.",
 )
+@click.option(
+    "--proxy",
+    "proxies",
+    multiple=True,
+    metavar="ADDRESS",
+    help="A proxy, or a network of them, whose X-Forwarded-Proto and -For are believed.",
+)
 @click.option("--tls-cert", metavar="FILE", help="Its certificate chain, in PEM: serve with TLS.")
 @click.option("--tls-key", metavar="FILE", help="The certificate's key, in PEM.")
 @common
@@ -61,6 +68,7 @@ def serve(
     port: int,
     token_file: str | None,
     names: tuple[str, ...],
+    proxies: tuple[str, ...],
     tls_cert: str | None,
     tls_key: str | None,
 ) -> None:
@@ -101,13 +109,15 @@ def serve(
             repo = stack.enter_context(session.open())
         else:
             repo, observers = stack.enter_context(targets.opened(session.where(), target))
-        login = Login(token, repo.context.clock, is_tls=bool(tls_cert))
+        login = Login(token, repo.context.clock)
         made = app.make_app(repo, observers, Names(host, names), login)
-        server = listening.make_server(made, tls_cert=tls_cert, tls_key=tls_key)
+        server = listening.make_server(made, tls_cert=tls_cert, tls_key=tls_key, proxies=proxies)
         bound = stack.enter_context(listening.listen(host, port))
         url = listening.address(bound, host, scheme="https" if tls_cert else "http")
         started = {"event": "started", "pid": os.getpid(), "address": url}
-        session.show(started, _sentence(url, host, token=bool(token), tls=bool(tls_cert)))
+        session.show(
+            started, _sentence(url, host, token=bool(token), tls=bool(tls_cert or proxies))
+        )
         sys.stdout.flush()
         listening.run(server, bound, level=logging.INFO)
 

@@ -98,7 +98,7 @@ class Pages:
         """`/login`: takes the token."""
         form = await _form(request)
         response = RedirectResponse("/", 303)
-        if self._login.begin(form.get("token", ""), response):
+        if self._login.begin(form.get("token", ""), request, response):
             log.info("%s logged in", _asker(request))
             return response
         log.warning("%s showed a wrong token", _asker(request))

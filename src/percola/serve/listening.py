@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import signal
 import socket
 import ssl
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
@@ -23,13 +24,25 @@ class ServeError(UsageError):
 
 
 def make_server(
-    app: ASGIApp, *, tls_cert: str | None = None, tls_key: str | None = None
+    app: ASGIApp,
+    *,
+    tls_cert: str | None = None,
+    tls_key: str | None = None,
+    proxies: Sequence[str] = (),
 ) -> uvicorn.Server:
     """The HTTP server around an application; `run(sockets=[…])` serves until it is told to stop.
 
-    With the files of a certificate chain and its key it speaks TLS. Raises ServeError if these
-    cannot be used.
+    With the files of a certificate chain and its key it speaks TLS. What a connection from one of
+    `proxies`, addresses or networks, says in X-Forwarded-Proto and X-Forwarded-For is taken for the
+    browser's scheme and address. Raises ServeError if one of these cannot be used.
     """
+    for one in proxies:
+        try:
+            ipaddress.ip_network(one)
+        except ValueError as error:
+            raise ServeError(
+                f"{one!r} is no address of a proxy ({error}): write 10.0.0.5 or 10.0.0.0/24."
+            ) from None
     if tls_cert is not None and tls_key is not None:
         try:  # Else the server fails only when it begins to serve.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls_cert, tls_key)
@@ -44,7 +57,8 @@ def make_server(
             log_config=None,
             access_log=False,
             server_header=False,
-            proxy_headers=False,
+            proxy_headers=bool(proxies),
+            forwarded_allow_ips=list(proxies),
             ws="none",
             timeout_graceful_shutdown=2,
             ssl_certfile=tls_cert,

@@ -46,12 +46,14 @@ class Login:
 
     Args:
         token: what to show; empty: nobody can log in, and everybody may read.
-        is_tls: whether the server speaks TLS, so that the cookie is for that alone.
+
+    Where the browser speaks TLS, to this server or to a proxy that it trusts, the cookie is for TLS
+    alone.
 
     Raises UsageError for a token that is too short.
     """
 
-    def __init__(self, token: str, clock: Clock, *, is_tls: bool = False) -> None:
+    def __init__(self, token: str, clock: Clock) -> None:
         if token and len(token) < SHORTEST:
             raise UsageError(
                 f"The token has {len(token)} characters, and could be guessed: use {SHORTEST} or "
@@ -59,7 +61,6 @@ class Login:
             )
         self._digest = _digest(token) if token else b""
         self._clock = clock
-        self._is_tls = is_tls
         self._start_afresh()
         forks.at_fork(self._start_afresh)
 
@@ -90,7 +91,7 @@ class Login:
         session = self.session(request)
         return session is not None and _same(form.get("key", ""), session.key)
 
-    def begin(self, token: str, response: Response) -> bool:
+    def begin(self, token: str, request: Request, response: Response) -> bool:
         """Begin a session if the token is right, and return whether it is."""
         if not self.is_needed or not hmac.compare_digest(_digest(token), self._digest):
             return False
@@ -99,8 +100,9 @@ class Login:
             self._sessions[_digest(name)] = Session(secrets.token_urlsafe(32), now + _SECONDS)
             while len(self._sessions) > _SESSIONS:
                 del self._sessions[next(iter(self._sessions))]
+        secure = _is_tls(request)
         response.set_cookie(
-            self._cookie, name, httponly=True, samesite="strict", secure=self._is_tls, path="/"
+            self._cookie, name, httponly=True, samesite="strict", secure=secure, path="/"
         )
         return True
 
@@ -108,9 +110,14 @@ class Login:
         """End the session of a request."""
         with self._guard:
             self._sessions.pop(_digest(request.cookies.get(self._cookie, "")), None)
+        secure = _is_tls(request)
         response.delete_cookie(
-            self._cookie, httponly=True, samesite="strict", secure=self._is_tls, path="/"
+            self._cookie, httponly=True, samesite="strict", secure=secure, path="/"
         )
+
+
+def _is_tls(request: Request) -> bool:
+    return request.scope.get("scheme") == "https"
 
 
 def _digest(text: str) -> bytes:
