@@ -265,15 +265,16 @@ class _Trail:
         return 0
 
     def _changes(self, cell: Cell, after: int, upto: int) -> Iterator[tuple[int, str]]:
-        """The puts and deletes of a cell in (after, upto], newest first; the newest alone, if it is
-        not known after which one.
+        """The puts and deletes of a cell in (after, upto], newest first.
+
+        The newest alone, if the run before may have been forgotten.
         """
         entries = self._store.entries(cell, Kind.WRITE, after + 1, upto, self._width * _READ)
         for ts, raw in entries:
             op = decode_write(raw).op
             if op in _OPS:
                 yield ts, _OPS[op]
-                if not after:
+                if not after and self._safe_point:
                     return
 
     # --- Forward ------------------------------------------------------------------------
