@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,6 +43,7 @@ from percola.oracle.client import NetworkOracle
 
 PROCESSES: Final = (1, 2, 4, 8)
 THREADS: Final = (1, 4, 16, 64)
+JOINED: Final = (100, 1000)
 PAPER: Final = 2_000_000
 _KEPT: Final = 20_000
 """Latencies of each thread that are kept: the last ones."""
@@ -56,25 +58,31 @@ class Point:
     """What client processes measured together.
 
     Attributes:
+        joined: requests that each thread's call carries by itself.
         per_second: timestamps of all processes.
         latency: milliseconds of a draw, as its thread waits.
         a_call: timestamps a call to the oracle carried.
-        oracle_us: processor time of the oracle a timestamp, in microseconds.
+        calls_per_second: calls of all processes.
+        oracle_us: processor time of the oracle a call, in microseconds.
         oracle_busy: share of a core that the oracle used.
-        client_us: processor time of the clients a timestamp, in microseconds.
+        client_us: processor time of the clients a call, in microseconds.
     """
 
     processes: int
     threads: int
+    joined: int
     per_second: float
     latency: Distribution
     a_call: float
+    calls_per_second: float
     oracle_us: float
     oracle_busy: float
     client_us: float
 
     @classmethod
-    def of(cls, threads: int, said: Sequence[dict[str, Any]], oracle_cpu: float) -> Point:
+    def of(
+        cls, threads: int, joined: int, said: Sequence[dict[str, Any]], oracle_cpu: float
+    ) -> Point:
         """From what each client process said. Raises OracleError if timestamps came twice."""
         drawn = sum(one["drawn"] for one in said)
         range_ = max(one["most"] for one in said) - min(one["least"] for one in said) + 1
@@ -84,22 +92,25 @@ class Point:
         assert latency is not None
         spans = [(int(one["drawn"]), float(one["began"]), float(one["ended"])) for one in said]
         rate = throughput(spans)
+        calls = max(1, sum(one["calls"] for one in said))
         return cls(
             len(said),
             threads,
+            joined,
             rate,
             latency,
-            drawn / max(1, sum(one["calls"] for one in said)),
-            1e6 * oracle_cpu / drawn,
+            drawn / calls,
+            rate * calls / drawn,
+            1e6 * oracle_cpu / calls,
             oracle_cpu * rate / drawn,
-            1e6 * sum(one["cpu"] for one in said) / drawn,
+            1e6 * sum(one["cpu"] for one in said) / calls,
         )
 
 
 # --- A client process ---------------------------------------------------------------------
 
 
-def client(address: str, threads: int) -> None:
+def client(address: str, threads: int, joined: int) -> None:
     """Draw timestamps in threads, for as many seconds as a line of standard input says."""
     oracle = NetworkOracle([address])
     try:
@@ -109,7 +120,7 @@ def client(address: str, threads: int) -> None:
         found: list[dict[str, Any]] = []
         calls, cpu, began = oracle.statistics()["calls"], time.process_time(), time.monotonic()
         drawing = [
-            threading.Thread(target=_draw, args=(oracle, began + seconds, found))
+            threading.Thread(target=_draw, args=(oracle, joined, began + seconds, found))
             for _ in range(threads)
         ]
         for thread in drawing:
@@ -132,20 +143,23 @@ def client(address: str, threads: int) -> None:
         oracle.close()
 
 
-def _draw(oracle: NetworkOracle, until: float, found: list[dict[str, Any]]) -> None:
+def _draw(oracle: NetworkOracle, joined: int, until: float, found: list[dict[str, Any]]) -> None:
     milliseconds: list[float] = []
-    least = last = oracle.timestamp()
-    drawn, rises = 1, True
+    draw = oracle.timestamp if joined == 1 else partial(oracle._line().ask, joined)
+    least = draw()
+    last = least + joined - 1
+    calls, rises = 1, True
     now = time.monotonic()
     while now < until:
-        ts = oracle.timestamp()
+        ts = draw()
         after = time.monotonic()
-        if drawn % _KEPT < len(milliseconds):
-            milliseconds[drawn % _KEPT] = 1000 * (after - now)
+        if calls % _KEPT < len(milliseconds):
+            milliseconds[calls % _KEPT] = 1000 * (after - now)
         else:
             milliseconds.append(1000 * (after - now))
         rises = rises and ts > last
-        last, now, drawn = ts, after, drawn + 1
+        last, now, calls = ts + joined - 1, after, calls + 1
+    drawn = calls * joined
     found.append({"drawn": drawn, "least": least, "most": last, "rises": rises, "ms": milliseconds})
 
 
@@ -153,9 +167,11 @@ def _draw(oracle: NetworkOracle, until: float, found: list[dict[str, Any]]) -> N
 
 
 @contextmanager
-def clients(address: str, processes: int, threads: int) -> Iterator[list[subprocess.Popen[str]]]:
+def clients(
+    address: str, processes: int, threads: int, joined: int
+) -> Iterator[list[subprocess.Popen[str]]]:
     """Client processes that are ready."""
-    command = [sys.executable, "-m", "benchmarks.oracle", address, str(threads)]
+    command = [sys.executable, "-m", "benchmarks.oracle", address, str(threads), str(joined)]
     started: list[subprocess.Popen[str]] = []
     try:
         for _ in range(processes):
@@ -176,9 +192,11 @@ def clients(address: str, processes: int, threads: int) -> Iterator[list[subproc
                     end.close()
 
 
-def measure(oracle: OracleProcess, processes: int, threads: int, seconds: float) -> Point:
+def measure(
+    oracle: OracleProcess, processes: int, threads: int, joined: int, seconds: float
+) -> Point:
     """Let client processes draw for some seconds, together."""
-    with clients(oracle.address, processes, threads) as started:
+    with clients(oracle.address, processes, threads, joined) as started:
         cpu = cpu_of(oracle.process.pid)
         for one in started:
             assert one.stdin is not None
@@ -191,7 +209,7 @@ def measure(oracle: OracleProcess, processes: int, threads: int, seconds: float)
             if not line:
                 raise OracleError("A client of the oracle failed; its output is above.")
             said.append(json.loads(line))
-        return Point.of(threads, said, cpu_of(oracle.process.pid) - cpu)
+        return Point.of(threads, joined, said, cpu_of(oracle.process.pid) - cpu)
 
 
 def measure_locks(oracle: OracleProcess, seconds: float) -> dict[str, float]:
@@ -227,7 +245,9 @@ def measure_locks(oracle: OracleProcess, seconds: float) -> dict[str, float]:
 
 def run(console: Console, *, quick: bool) -> None:
     """Measure, print the table, draw the curves, write the figures as JSON."""
-    processes, threads, seconds = ((1, 2), (1, 16), 0.5) if quick else (PROCESSES, THREADS, 3.0)
+    processes, seconds = ((1, 2), 0.5) if quick else (PROCESSES, 3.0)
+    threads, joined = ((1, 16), (1000,)) if quick else (THREADS, JOINED)
+    each = [(one, 1) for one in threads] + [(1, one) for one in joined]
     found = conditions()
     points = []
     with (
@@ -236,9 +256,9 @@ def run(console: Console, *, quick: bool) -> None:
         OracleProcess("bigtable://project/percola") as oracle,
     ):
         for count in processes:
-            for each in threads:
-                status.update(f"Oracle: {count} processes of {each} clients …")
-                points.append(measure(oracle, count, each, seconds))
+            for clients_, joins in each:
+                status.update(f"Oracle: {count} processes of {clients_ * joins} clients …")
+                points.append(measure(oracle, count, clients_, joins, seconds))
         status.update("Oracle: advisory locks …")
         locks = measure_locks(oracle, seconds * 2)
     name = output_name("oracle", quick=quick)
@@ -267,12 +287,14 @@ def run(console: Console, *, quick: bool) -> None:
         f"{locks['client_us']:.0f} µs of the client's.",
         soft_wrap=True,
     )
-    console.print(f"On {conditions_line(found)}.", soft_wrap=True)
+    console.print(
+        f"On {conditions_line(found)}. Clients and oracle share its cores.", soft_wrap=True
+    )
     console.print(f"Plot: {picture}   Figures: {path}", style="dim", soft_wrap=True)
 
 
 def table(points: Sequence[Point]) -> Grid:
-    """A row for each number of processes and threads."""
+    """A row for each number of processes and threads; processor times are those of a call."""
     grid = Grid("processes", "clients each", "timestamps/s", "median ms", "99th", box=SIMPLE_HEAD)
     for name in ("a call", "oracle µs", "oracle's core", "clients µs"):
         grid.add_column(name)
@@ -281,11 +303,11 @@ def table(points: Sequence[Point]) -> Grid:
     for one in points:
         grid.add_row(
             f"{one.processes}",
-            f"{one.threads}",
+            f"{one.threads}" if one.joined == 1 else f"1×{one.joined}",
             f"{one.per_second:,.0f}",
-            f"{one.latency.p50:.2f}",
-            f"{one.latency.p99:.2f}",
-            f"{one.a_call:.1f}",
+            f"{one.latency.p50:.3f}",
+            f"{one.latency.p99:.3f}",
+            f"{one.a_call:,.1f}",
             f"{one.oracle_us:.1f}",
             f"{one.oracle_busy:.0%}",
             f"{one.client_us:.1f}",
@@ -302,14 +324,18 @@ def plot(points: Sequence[Point], path: Path) -> None:
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(13, 5), layout="constrained")
     for count in sorted({one.processes for one in points}):
-        line = [one for one in points if one.processes == count]
-        clients_ = [count * one.threads for one in line]
+        line = sorted(
+            (one for one in points if one.processes == count),
+            key=lambda one: one.threads * one.joined,
+        )
+        clients_ = [count * one.threads * one.joined for one in line]
         left.plot(clients_, [one.per_second for one in line], "o-", label=f"{count} processes")
         right.plot(clients_, [one.latency.p50 for one in line], "o-", label=f"{count}: median")
         color = right.lines[-1].get_color()
         right.plot(clients_, [one.latency.p99 for one in line], "o:", color=color)
+    left.axhline(PAPER, color="gray", linestyle="--", label="the paper")
     left.set(xlabel="clients", ylabel="timestamps a second", xscale="log", yscale="log")
-    right.set(xlabel="clients", ylabel="ms a draw (dotted: 99th)", xscale="log", yscale="log")
+    right.set(xlabel="clients", ylabel="ms a call (dotted: 99th)", xscale="log", yscale="log")
     for axes in (left, right):
         axes.grid(visible=True, alpha=0.3)
         axes.legend(fontsize=8)
@@ -319,4 +345,4 @@ def plot(points: Sequence[Point], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    client(sys.argv[1], int(sys.argv[2]))
+    client(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -75,8 +75,8 @@ class Repository:
 
     On one machine both sides of a `fork` may use it: the child reopens what it needs. Snapshots and
     transactions that began before the fork belong to the parent alone. Neither Java nor gRPC
-    survives a fork: once a repository on HBase or Bigtable, or an oracle on a network, has been
-    used, every use in a child raises StoreError.
+    survives a fork: once a repository on HBase or Bigtable has been used, every use in a child
+    raises StoreError.
 
     Args:
         caches_reads: whether a transaction caches its reads, for a store with slow calls (§2.5).

@@ -1,4 +1,4 @@
-"""Fuzz targets of percola: records, keys, the schema, values, and what a backup begins with.
+"""Fuzz targets of percola: records, keys, the schema, values, backups, and calls on the network.
 
 A target is a function of bytes. It reads them as what a store or a file could hold, and as values
 to be written and read back; it returns nothing, and fails where a promise is broken. Damage must
@@ -32,6 +32,7 @@ from percola.cells import (
     encode_ts,
     encode_write,
 )
+from percola.coordination.lock_service.server import LockServiceServer
 from percola.errors import (
     DamagedRecordError,
     RepositoryVersionError,
@@ -41,6 +42,8 @@ from percola.errors import (
 )
 from percola.maintenance.backup import Backup, encode_header, read_header
 from percola.maintenance.backup import _pieces as read_pieces
+from percola.rpc import frames
+from percola.rpc.server import Peer
 from percola.schema import Column, Family, Schema, Table
 from percola.store.lmdb.keys import NEWEST_FIRST, Keys, keys_between, suffix, timestamp
 from tests.fuzz.input import Input
@@ -221,3 +224,61 @@ def backup(data: bytes) -> None:
     )
     head = encode_header(made)
     assert read_header(io.BytesIO(head + given.rest())) == (made, head)
+
+
+class _Nobody:
+    """Takes what a lock service sends."""
+
+    def __init__(self) -> None:
+        self.sent = b""
+
+    def send(self, peer: Peer, message: bytes) -> None:
+        self.sent += message
+
+    def end(self, peer: Peer, message: bytes = b"") -> None:
+        self.sent += message
+
+    def keep(self, peer: Peer) -> None:
+        pass
+
+    def hurry(self) -> None:
+        pass
+
+
+def rpc(data: bytes) -> None:
+    """What a client sends to an oracle, and an oracle to a client, in pieces of any size (§2.3)."""
+    readers = (
+        frames.read_hello,
+        frames.read_refused,
+        frames.read_draw,
+        frames.read_drawn,
+        frames.read_pause,
+    )
+    for read in readers:
+        with contextlib.suppress(frames.FrameError):
+            read(data)
+    found: list[frames.Frame] = []
+    with contextlib.suppress(frames.FrameError):
+        found, rest = frames.split(data)
+        assert b"".join(frames.frame(*one) for one in found) + rest == data
+        assert len(rest) < 4 + frames.MOST
+        given = Input(data)
+        in_pieces: list[frames.Frame] = []
+        left, at = b"", 0
+        while at < len(data):
+            size = 1 + given.integer(1) % 40
+            more, left = frames.split(left + data[at : at + size])
+            in_pieces += more
+            at += size
+        assert (in_pieces, left) == (found, rest)
+    nobody = _Nobody()
+    service = LockServiceServer(nobody, lambda: True)
+    peer = Peer(cast(Any, None), "fuzz")
+    for kind, number, body in [frames.Frame(frames.ATTEND, 1, b""), *found]:
+        with contextlib.suppress(frames.FrameError):
+            answers, rest = frames.split(service.received(peer, kind, number, body))
+            assert not rest and all(one.number == number for one in answers)
+        service.tick()
+    assert not frames.split(nobody.sent)[1]
+    service.drop(peer)
+    assert service.locks == service.sessions == 0

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from percola.cells import Cell, LockRecord, Op, encode_lock, encode_write
 from percola.maintenance.backup import Backup, encode_header
+from percola.rpc import frames
 from tests.fuzz import codecs, web
 from webindex.crawl.warc import Capture, read_captures
 from webindex.sample import sample_path
@@ -56,6 +57,15 @@ def _backups() -> Iterator[bytes]:
     yield encode_header(Backup(1, "full", 7, 8, 9)) + b"\0\0\0\3abc\0\0\0\0" + bytes(32)
 
 
+def _calls() -> Iterator[bytes]:
+    locks = [frames.frame(kind, 7, b"k" * 16) for kind in (frames.LOCK, frames.UNLOCK)]
+    yield frames.hello("token")[len(frames.MAGIC) :]
+    yield frames.draw(1, 3) + frames.frame(frames.ATTEND, 2) + b"".join(locks)
+    yield frames.frame(frames.WAKE, 9) + locks[0] * 3 + frames.frame(frames.PONG)
+    yield frames.welcome() + frames.drawn(1, 2**53, 3, b"5e" * 8) + frames.pause(2, 10)
+    yield frames.refused(frames.Code.STANDBY, "It is on standby.", 4)
+
+
 def _captures() -> Iterator[Capture]:
     for one in read_captures(sample_path()):
         if isinstance(one, Capture):
@@ -93,6 +103,7 @@ TARGETS = {
     "schema": Target(codecs.schema, lambda: iter([json.dumps(SCHEMA).encode()])),
     "values": Target(codecs.values, _values),
     "backup": Target(codecs.backup, _backups),
+    "rpc": Target(codecs.rpc, _calls),
     "warc": Target(web.warc, _warcs, 16_384),
     "urls": Target(web.urls, _urls),
     "html": Target(web.html, _pages, 8192),

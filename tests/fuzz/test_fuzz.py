@@ -56,7 +56,7 @@ def test_a_target_holds_on_changed_seeds(name: str) -> None:
     holds()
 
 
-@pytest.mark.parametrize("name", ["cells", "keys", "values", "backup"])
+@pytest.mark.parametrize("name", ["cells", "keys", "values", "backup", "rpc"])
 def test_a_target_holds_on_random_bytes(name: str) -> None:
     rng = random.Random(name)
     for _ in range(300):

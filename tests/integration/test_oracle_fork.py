@@ -1,10 +1,12 @@
-"""gRPC and `fork`: a child of a process that has used Bigtable or an oracle is told so at once.
+"""Networks and `fork`: a child has connections of its own, or is told at once that it cannot.
 
-Each program runs in an interpreter of its own: what forks must not be the tests' process.
+The programs run in interpreters of their own: what has threads and forks must not be the tests'
+process.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +16,7 @@ from lock_service import Server
 from oracle_in_process import oracle, server
 
 from percola.oracle.server import OracleServer
+from percola.store.memory import MemoryStore
 
 WaitUntil = Callable[..., object]
 
@@ -46,30 +49,41 @@ def is_refused(work):
 """
 
 _ORACLE = """
+import threading
 from percola.oracle.client import NetworkOracle
 from percola.oracle.server import OracleServer
 from percola.store.memory import MemoryStore
 
 oracle = NetworkOracle([sys.argv[1]])
+drawn = [oracle.timestamp()]
 
-def first():
-    assert oracle.timestamp() == 1
-    in_child(refused)
-
-def refused():
-    is_refused(oracle.timestamp)
-    is_refused(oracle.read_timestamp)
-    other = NetworkOracle([sys.argv[1]])
-    is_refused(other.timestamp)
-    is_refused(lambda: OracleServer(MemoryStore(), "127.0.0.1:0"))
-    other.close()
+def draw():
+    mine = oracle.timestamp()
+    assert mine > drawn[-1] and oracle.read_timestamp() >= mine
+    in_child(lambda: oracle.timestamp() > mine or os._exit(1))
+    with OracleServer(MemoryStore(), "127.0.0.1:0") as server:
+        while not server.ranges.holds:
+            pass
+        other = NetworkOracle([server.address])
+        assert other.timestamp() == 1
+        in_child(other.timestamp)
+        other.close()
     oracle.close()
 
-in_child(first)
-assert oracle.timestamp() == 2
-in_child(refused)
-in_child(lambda: in_child(refused))
-assert oracle.timestamp() == 3
+busy = threading.Event()
+def draws():
+    while not busy.is_set():
+        oracle.timestamp()
+
+thread = threading.Thread(target=draws)
+thread.start()
+for _ in range(5):
+    in_child(draw)
+busy.set()
+thread.join()
+drawn.append(oracle.timestamp())
+assert oracle.statistics()["calls"] == oracle.statistics()["drawn"], "its connection has stayed"
+oracle.close()
 """
 
 _BIGTABLE = """
@@ -107,32 +121,23 @@ _LOCK_SERVICE = """
 import threading
 from percola.coordination.lock_service.client import LockServiceClient
 
-# Longer than the test may take: in a child nothing waits for the service.
-lock_service = LockServiceClient([sys.argv[1]], lock_seconds=600)
+lock_service = LockServiceClient([sys.argv[1]], lock_seconds=60)
 
 def attend():
     woken = threading.Event()
     lock_service.on_wake(woken.set)
     assert woken.wait(30)
 
-def first():
-    attend()
-    assert lock_service.try_lock("t", b"first")
-    lock_service.close()
-
-def alone():
-    assert lock_service.try_lock("t", b"parent"), "it goes on without the service"
-    assert not lock_service.try_lock("t", b"parent")
+def child():
     assert not lock_service.has_session
-    lock_service.unlock("t", b"parent")
-    lock_service.on_wake(lambda: None)
-    lock_service.wake()
+    attend()
+    assert lock_service.try_lock("t", b"child")
+    assert not lock_service.try_lock("t", b"parent"), "it is another process's"
     lock_service.close()
 
-in_child(first)
 attend()
 assert lock_service.try_lock("t", b"parent")
-in_child(alone)
+in_child(child)
 assert lock_service.has_session
 assert not lock_service.try_lock("t", b"parent")
 lock_service.wake()
@@ -151,7 +156,7 @@ def run(program: str, address: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_an_oracle_may_be_asked_by_a_child_if_its_parent_has_not(server: OracleServer) -> None:
+def test_a_child_asks_the_oracle_on_a_connection_of_its_own(server: OracleServer) -> None:
     run(_ORACLE, server.address)
 
 
@@ -160,7 +165,23 @@ def test_bigtable_may_be_used_by_a_child_if_its_parent_has_not() -> None:
         run(_BIGTABLE, emulator.address)
 
 
-def test_a_child_attends_by_itself_or_goes_on_without_the_service(wait_until: WaitUntil) -> None:
+def test_a_child_has_a_session_of_its_own_and_its_parents_stays(wait_until: WaitUntil) -> None:
     with Server() as service:
         run(_LOCK_SERVICE, service.address)
         wait_until(lambda: service.service.sessions == 0)
+
+
+def test_a_child_does_not_keep_the_port_of_a_server_that_its_parent_stops() -> None:
+    server = OracleServer(MemoryStore(), "127.0.0.1:0").start()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.read(reader, 1)
+        os._exit(0)
+    server.stop()
+    with OracleServer(MemoryStore(), server.address):
+        pass
+    os.write(writer, b"x")
+    assert os.waitpid(child, 0)[1] == 0
+    os.close(reader)
+    os.close(writer)

@@ -6,79 +6,64 @@ The limits are made small here, so that a few connections reach them.
 from __future__ import annotations
 
 import contextlib
-import os
-import queue
 import resource
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection as Pipe
 from typing import Any, Final
 
-import grpc
 import pytest
 from children import Child, say
 from lock_service import LOCK_SECONDS
-from lock_service import Server as LockServer
 
 import percola.coordination.lock_service.server as lock_server
 import percola.oracle.server as oracle_server
-from percola.coordination.lock_service import wire as lock_wire
+import percola.rpc.greeter as greeter
+import percola.rpc.server as rpc_server
 from percola.coordination.lock_service.client import LockServiceClient
 from percola.errors import UsageError
-from percola.oracle import messages as wire
 from percola.oracle.client import NetworkOracle
 from percola.oracle.server import OracleServer, Tls
+from percola.rpc import frames
+from percola.rpc.client import Access, Connection, LostError, RefusedError
+from percola.rpc.frames import Code
 from percola.store.memory import MemoryStore
 
 WaitUntil = Callable[..., Any]
 
 HERE: Final = "127.0.0.1:0"
-STREAMS: Final = 20
+CLIENTS: Final = 20
 SECONDS: Final = 60.0
 
 
-def connection(address: str) -> Any:
+def connection(stack: contextlib.ExitStack, address: str, token: str = "") -> Connection:
     """A connection of its own, as another process has."""
-    return grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
+    made = Connection(address, Access(token), None, SECONDS)
+    stack.callback(made.end)
+    return made
 
 
-def draw_on(channel: Any, requests: Iterator[wire.DrawRequest]) -> Any:
-    draw = channel.stream_stream(
-        f"/{wire.SERVICE}/{wire.DRAW}",
-        request_serializer=wire.DrawRequest.encode,
-        response_deserializer=wire.DrawReply.decode,
-    )
-    return draw(requests)
+def draw_on(one: Connection, number: int = 1) -> int:
+    """Draw a timestamp."""
+    body = one.ask(frames.draw(number, 1), number, frames.DRAWN, SECONDS)
+    return frames.read_drawn(body)[0]
 
 
-class Idle:
-    """Streams that were used once and are then held open, on connections of their own."""
-
-    def __init__(self, stack: contextlib.ExitStack, address: str, number: int) -> None:
-        self._never: queue.Queue[wire.DrawRequest] = queue.Queue()
-        self.streams = []
-        for _ in range(number):
-            channel = stack.enter_context(connection(address))
-            self.streams.append(draw_on(channel, self._requests()))
-            assert next(self.streams[-1]).count == 1
-            stack.callback(self.streams[-1].cancel)
-        stack.callback(lambda: [self._never.put(wire.DrawRequest(0)) for _ in range(number)])
-
-    def _requests(self) -> Iterator[wire.DrawRequest]:
-        yield wire.DrawRequest(1)
-        self._never.get()
-
-    @property
-    def ended(self) -> int:
-        return sum(not one.is_active() for one in self.streams)
+def attend(one: Connection) -> None:
+    """Open a session."""
+    one.ask(frames.frame(frames.ATTEND, 1), 1, frames.WAKE_UP, SECONDS)
 
 
-class Separate(NetworkOracle):
-    """A client with a connection of its own, as one in another process has."""
+def lock_on(one: Connection, key: bytes, turn: int = 2) -> bool:
+    """Take a lock."""
+    return one.ask(frames.frame(frames.LOCK, turn, key), turn, frames.LOCKED, SECONDS) == b"\1"
 
-    def channel(self, address: str, options: Any = ()) -> Any:
-        return connection(address)
+
+def ended(connections: list[Connection]) -> list[Connection]:
+    """Those that the server has ended."""
+    return [one for one in connections if one._poll.poll(0) and not one._socket.recv(1000)]
 
 
 @pytest.fixture
@@ -91,7 +76,7 @@ def stack() -> Iterator[contextlib.ExitStack]:
 def server(
     stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil
 ) -> OracleServer:
-    monkeypatch.setattr(oracle_server, "_STREAMS", STREAMS)
+    monkeypatch.setattr(rpc_server, "CLIENTS", CLIENTS)
     running = stack.enter_context(OracleServer(MemoryStore(), HERE))
     wait_until(lambda: running.ranges.holds)
     return running
@@ -133,153 +118,166 @@ def test_beyond_loopback_certificates_of_clients_do_as_well_as_a_token() -> None
         oracle_server.check_access("0.0.0.0:0", "", Tls(b"chain", b"key"))
 
 
-def code_of(channel: Any, name: str, request: Any, token: str = "") -> grpc.StatusCode:
-    """How a call of the lock service ends, or goes on."""
-    make = channel.unary_stream if name == lock_wire.ATTEND else channel.unary_unary
-    call = make(f"/{lock_wire.SERVICE}/{name}", request_serializer=lambda one: one.encode())
-    metadata = [(wire.TOKEN_HEADER, f"Bearer {token}")] if token else None
-    try:
-        answer = call(request, metadata=metadata, timeout=SECONDS)
-        if name == lock_wire.ATTEND:
-            next(answer)
-            answer.cancel()
-    except grpc.RpcError as error:
-        return error.code()
-    return grpc.StatusCode.OK
-
-
-_CALLS: Final = {
-    lock_wire.ATTEND: lock_wire.AttendRequest("me"),
-    lock_wire.TRY_LOCK: lock_wire.LockRequest("me", b"k", 1),
-    lock_wire.UNLOCK: lock_wire.UnlockRequest("me", b"k", 1),
-    lock_wire.WAKE: lock_wire.WakeRequest("me"),
+_REQUESTS: Final = {
+    frames.ATTEND: frames.WAKE_UP,
+    frames.LOCK: frames.LOCKED,
+    frames.WAKE: frames.PAUSE,
+    frames.DRAW: frames.DRAWN,
 }
 
 
-@pytest.mark.parametrize("name", _CALLS)
-def test_the_lock_service_asks_for_the_token_of_its_oracle(
-    stack: contextlib.ExitStack, wait_until: WaitUntil, name: str
+@pytest.mark.parametrize("token", ["", "sesam", "sesame!"])
+def test_without_the_token_nothing_is_served(
+    stack: contextlib.ExitStack, wait_until: WaitUntil, token: str
 ) -> None:
     server = stack.enter_context(OracleServer(MemoryStore(), HERE, token="sesame"))
     wait_until(lambda: server.ranges.holds)
-    channel = stack.enter_context(connection(server.address))
-    for wrong in ("", "sesam", "sesame!"):
-        assert code_of(channel, name, _CALLS[name], wrong) is grpc.StatusCode.UNAUTHENTICATED
-    assert code_of(channel, name, _CALLS[name], "sesame") is not grpc.StatusCode.UNAUTHENTICATED
-    assert server.lock_service.locks == 0
+    with pytest.raises(RefusedError, match="token is missing or wrong") as caught:
+        connection(stack, server.address, token)
+    assert caught.value.code == Code.TOKEN
+    # Nor what is sent behind a greeting without waiting for the answer.
+    host, _, port = server.address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=SECONDS) as hasty:
+        hasty.sendall(frames.hello(token) + frames.draw(1, 1))
+        raw = b"".join(iter(lambda: hasty.recv(1000), b""))
+    assert [one.kind for one in frames.split(raw)[0]] == [frames.REFUSED]
+    assert draw_on(connection(stack, server.address, "sesame")) == 1
 
 
-def test_the_lock_service_of_a_standby_is_at_rest(
+def test_a_standby_serves_neither_timestamps_nor_locks(
     stack: contextlib.ExitStack, wait_until: WaitUntil
 ) -> None:
     store = MemoryStore()
     leader = stack.enter_context(OracleServer(store, HERE, lease=60))
     wait_until(lambda: leader.ranges.holds)
     standby = stack.enter_context(OracleServer(store, HERE, lease=60))
-    channel = stack.enter_context(connection(standby.address))
-    for name, request in _CALLS.items():
-        assert code_of(channel, name, request) is grpc.StatusCode.FAILED_PRECONDITION
-
-
-# --- Streams of timestamps ----------------------------------------------------------------
-
-
-def test_idle_streams_at_the_limit_shut_no_client_out(
-    server: OracleServer, stack: contextlib.ExitStack
-) -> None:
-    idle = Idle(stack, server.address, STREAMS)
-    client = NetworkOracle([server.address], timeout_seconds=SECONDS)
-    stack.callback(client.close)
-    assert client.timestamp() == STREAMS + 1
-    assert client.calls == 1, "at once, not after a refusal"
-    assert len(server._streams) == STREAMS
-    assert idle.ended <= 1
-    sample = server.metrics.registry.get_sample_value
-    assert sample("percola_oracle_displaced_streams_total") == 1
-
-
-def test_the_stream_that_makes_place_is_the_one_that_was_used_least_recently(
-    server: OracleServer, stack: contextlib.ExitStack, wait_until: WaitUntil
-) -> None:
-    client = NetworkOracle([server.address], timeout_seconds=SECONDS)
-    stack.callback(client.close)
-    client.timestamp()
-    idle = Idle(stack, server.address, STREAMS - 1)
-    client.timestamp()
-    Idle(stack, server.address, STREAMS - 1)
-    wait_until(lambda: idle.ended == STREAMS - 1, seconds=5, what="their end")
-    assert client.timestamp() == 2 * STREAMS + 1
-    assert client.calls == 3, "its stream was not ended"
-
-
-def test_more_processes_than_there_are_streams_are_all_served(
-    server: OracleServer, stack: contextlib.ExitStack
-) -> None:
-    clients = [Separate([server.address], timeout_seconds=SECONDS) for _ in range(3 * STREAMS)]
-    for client in clients:
-        stack.callback(client.close)
-    drawn = [client.timestamp() for _ in range(2) for client in clients]
-    assert drawn == sorted(set(drawn)) and len(drawn) == 6 * STREAMS
-    assert len(server._streams) <= STREAMS
-
-
-def test_hundreds_of_processes_at_one_address_keep_a_stream_each(
-    stack: contextlib.ExitStack, wait_until: WaitUntil
-) -> None:
-    server = stack.enter_context(OracleServer(MemoryStore(), HERE))
-    wait_until(lambda: server.ranges.holds)
-    clients = [Separate([server.address], timeout_seconds=SECONDS) for _ in range(300)]
-    for client in clients:
-        stack.callback(client.close)
-    for _ in range(2):
-        for client in clients:
-            client.timestamp()
-    assert len(server._streams) == 300
-    assert sum(client.calls for client in clients) == 600, "nobody was refused or ended"
-
-
-def test_one_connection_cannot_take_all_streams(
-    stack: contextlib.ExitStack, wait_until: WaitUntil
-) -> None:
-    server = stack.enter_context(OracleServer(MemoryStore(), HERE))
-    wait_until(lambda: server.ranges.holds)
-    channel = stack.enter_context(connection(server.address))
-    never: queue.Queue[wire.DrawRequest] = queue.Queue()
-    streams = [draw_on(channel, iter(never.get, None)) for _ in range(300)]
-    stack.callback(lambda: [never.put(wire.DrawRequest(0)) for _ in range(600)])
-    for one in streams:
-        stack.callback(one.cancel)
-    wait_until(lambda: len(server._streams) >= 256)
-    # Another connection's client comes after whatever is still on its way of the first.
-    client = Separate([server.address], timeout_seconds=SECONDS)
-    stack.callback(client.close)
-    assert client.timestamp() == 1
-    assert len(server._streams) == 257
+    for number, (kind, answer) in enumerate(_REQUESTS.items(), 1):
+        one = connection(stack, standby.address)
+        body = bytes(8) if kind == frames.DRAW else b""
+        with pytest.raises(RefusedError) as caught:
+            one.ask(frames.frame(kind, number, body), number, answer, SECONDS)
+        assert caught.value.code == Code.STANDBY
 
 
 # --- Connections --------------------------------------------------------------------------
 
 
-def test_a_connection_that_says_nothing_is_closed(
+def test_idle_connections_at_the_limit_shut_no_client_out(
+    server: OracleServer, stack: contextlib.ExitStack
+) -> None:
+    idle = [connection(stack, server.address) for _ in range(CLIENTS)]
+    for one in idle:
+        draw_on(one)
+    client = NetworkOracle([server.address], timeout_seconds=SECONDS)
+    stack.callback(client.close)
+    assert client.timestamp() == CLIENTS + 1
+    assert client.calls == 1, "at once, not after a refusal"
+    assert server._server.connections == CLIENTS
+    assert len(ended(idle)) == 1
+    sample = server.metrics.registry.get_sample_value
+    assert sample("percola_oracle_displaced_connections_total") == 1
+
+
+def test_the_connection_that_makes_place_is_the_one_that_was_used_least_recently(
+    server: OracleServer, stack: contextlib.ExitStack
+) -> None:
+    client = connection(stack, server.address)
+    draw_on(client)
+    idle = [connection(stack, server.address) for _ in range(CLIENTS - 1)]
+    for one in (*idle, client):
+        draw_on(one, 2)
+    for _ in range(CLIENTS - 1):
+        draw_on(connection(stack, server.address))
+    assert len(ended(idle)) == CLIENTS - 1
+    assert draw_on(client, 3) == 2 * CLIENTS + 1, "its connection was not ended"
+
+
+def test_both_sides_of_a_connection_notice_that_the_other_machine_has_gone(
+    server: OracleServer, stack: contextlib.ExitStack
+) -> None:
+    """Machines that vanish send nothing: the system has to ask."""
+    client = connection(stack, server.address)
+    draw_on(client)
+    [peer] = server._server._peers.values()
+    for end in (client._socket, peer.socket):
+        assert end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        idle, between, count = (
+            end.getsockopt(socket.IPPROTO_TCP, one)
+            for one in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        )
+        assert idle + between * count <= 60
+        assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) <= 60_000
+
+
+def test_more_processes_than_there_are_connections_are_all_served(
+    server: OracleServer, stack: contextlib.ExitStack
+) -> None:
+    clients = [NetworkOracle([server.address], timeout_seconds=SECONDS) for _ in range(3 * CLIENTS)]
+    for client in clients:
+        stack.callback(client.close)
+    drawn = [client.timestamp() for _ in range(2) for client in clients]
+    assert drawn == sorted(set(drawn)) and len(drawn) == 6 * CLIENTS
+    assert server._server.connections <= CLIENTS
+
+
+def test_sessions_do_not_count_among_the_connections_that_make_place(
+    server: OracleServer, stack: contextlib.ExitStack
+) -> None:
+    sessions = [connection(stack, server.address) for _ in range(CLIENTS)]
+    for one in sessions:
+        attend(one)
+    others = [connection(stack, server.address) for _ in range(2 * CLIENTS)]
+    assert draw_on(others[-1]) == 1
+    assert server.lock_service.sessions == CLIENTS
+    assert server._server.connections == 2 * CLIENTS
+
+
+def test_a_peer_that_says_nothing_is_ended_and_more_than_the_limit_end_the_oldest(
     monkeypatch: pytest.MonkeyPatch, stack: contextlib.ExitStack
 ) -> None:
-    options = dict(oracle_server._OPTIONS)
-    assert 0 < options["grpc.server_handshake_timeout_ms"] <= 30_000
-    assert 0 < options["grpc.max_connection_idle_ms"] <= 300_000
-    options |= {"grpc.server_handshake_timeout_ms": 200, "grpc.max_connection_idle_ms": 200}
-    monkeypatch.setattr(oracle_server, "_OPTIONS", [*options.items()])
+    assert 0 < greeter.GREETING_SECONDS <= 30
+    monkeypatch.setattr(greeter, "GREETING_SECONDS", 0.2)
     server = stack.enter_context(OracleServer(MemoryStore(), HERE))
     host, _, port = server.address.rpartition(":")
-    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
-    for said in (b"", preface):
+    # Not even with part of a greeting; every half a second there is a look.
+    for said in (b"", frames.MAGIC, frames.hello("x")[:-1]):
         with socket.create_connection((host, int(port)), timeout=SECONDS) as silent:
             silent.sendall(said)
-            with contextlib.suppress(ConnectionResetError):
-                while silent.recv(4096):
-                    pass
+            assert not silent.recv(4096)
+    monkeypatch.setattr(greeter, "GREETING_SECONDS", SECONDS)
+    monkeypatch.setattr(greeter, "STRANGERS", 3)
+    began = time.monotonic()
+    silents = [
+        stack.enter_context(socket.create_connection((host, int(port)), timeout=SECONDS))
+        for _ in range(5)
+    ]
+    assert not silents[0].recv(1) and not silents[1].recv(1)
+    assert draw_on(connection(stack, server.address)) == 1
+    assert time.monotonic() - began < SECONDS / 2
 
 
-def serve_with_few_files(pipe: Connection) -> None:
+def test_a_peer_that_reads_no_answer_is_not_read_from_and_others_do_not_wait(
+    server: OracleServer, stack: contextlib.ExitStack
+) -> None:
+    deaf = connection(stack, server.address)
+    deaf._socket.settimeout(0.5)
+    sent = 0
+    many = frames.draw(1, 1) * 1000
+    with contextlib.suppress(TimeoutError):
+        while sent < 100_000_000:
+            sent += deaf._socket.send(many)
+    assert sent < 100_000_000
+    [peer] = server._server._peers.values()
+    assert len(peer.unsent) < 20_000 and len(peer.rest) < 5_000
+    assert draw_on(connection(stack, server.address)) > 1
+    # Once it reads it is served again.
+    deaf._socket.settimeout(SECONDS)
+    got = 0
+    while got < 1_000_000:
+        got += len(deaf._socket.recv(65_536))
+
+
+def serve_with_few_files(pipe: Pipe) -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
     oracle_server.serve(
@@ -300,148 +298,58 @@ def test_an_oracle_process_takes_as_many_connections_as_the_system_permits() -> 
 # --- The lock service ---------------------------------------------------------------------
 
 
-def attend(channel: Any, session: str) -> Any:
-    attending = channel.unary_stream(
-        f"/{lock_wire.SERVICE}/{lock_wire.ATTEND}",
-        request_serializer=lock_wire.AttendRequest.encode,
-        response_deserializer=lock_wire.WakeUp.decode,
-    )
-    return attending(lock_wire.AttendRequest(session), timeout=SECONDS)
-
-
-def lock_on(channel: Any) -> Callable[[lock_wire.LockRequest], lock_wire.LockReply]:
-    method = channel.unary_unary(
-        f"/{lock_wire.SERVICE}/{lock_wire.TRY_LOCK}",
-        request_serializer=lock_wire.LockRequest.encode,
-        response_deserializer=lock_wire.LockReply.decode,
-    )
-    return lambda request: method(request, timeout=SECONDS)  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize("length", [65, 60_000])
-def test_a_key_that_is_too_long_is_refused_and_not_kept(
+@pytest.mark.parametrize("length", [65, 1000])
+def test_a_key_that_is_too_long_is_refused_in_words_and_not_kept(
     server: OracleServer, stack: contextlib.ExitStack, length: int
 ) -> None:
-    channel = stack.enter_context(connection(server.address))
-    stream = attend(channel, "me")
-    next(stream)
-    lock = lock_on(channel)
-    for turn in range(1, 4):
-        with pytest.raises(grpc.RpcError) as caught:
-            lock(lock_wire.LockRequest("me", os.urandom(length), turn))
-        assert caught.value.code() in (
-            grpc.StatusCode.INVALID_ARGUMENT,
-            grpc.StatusCode.RESOURCE_EXHAUSTED,
-        )
+    one = connection(stack, server.address)
+    attend(one)
+    with pytest.raises(RefusedError, match="key of a lock with more than 64 bytes") as caught:
+        lock_on(one, bytes(length))
+    assert caught.value.code == Code.MALFORMED
     assert server.lock_service.locks == 0
-    assert lock(lock_wire.LockRequest("me", b"k" * 64, 4)).taken
-    assert server.lock_service.locks == 1
-    stream.cancel()
-
-
-def test_a_session_with_a_long_name_is_refused(
-    server: OracleServer, stack: contextlib.ExitStack
-) -> None:
-    channel = stack.enter_context(connection(server.address))
-    for name in ("", "n" * 65, "ü" * 33):
-        with pytest.raises(grpc.RpcError) as caught:
-            next(attend(channel, name))
-        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert server.lock_service.sessions == 0
+    with pytest.raises(LostError):
+        lock_on(one, b"k")
+    other = connection(stack, server.address)
+    attend(other)
+    assert lock_on(other, b"k" * 64) and server.lock_service.locks == 1
 
 
 @pytest.mark.parametrize("limit", ["_SESSION_LOCKS", "_LOCKS"])
 def test_locks_above_the_limit_are_granted_and_not_kept(
-    monkeypatch: pytest.MonkeyPatch, stack: contextlib.ExitStack, limit: str
+    monkeypatch: pytest.MonkeyPatch, server: OracleServer, stack: contextlib.ExitStack, limit: str
 ) -> None:
     monkeypatch.setattr(lock_server, limit, 5)
-    service = stack.enter_context(LockServer())
-    greedy = LockServiceClient([service.address], lock_seconds=LOCK_SECONDS)
-    stack.callback(greedy.close)
+    greedy = LockServiceClient([server.address], lock_seconds=LOCK_SECONDS)
+    other = LockServiceClient([server.address], lock_seconds=LOCK_SECONDS)
+    for one in (greedy, other):
+        stack.callback(one.close)
     for number in range(12):
         assert greedy.try_lock("t", b"%d" % number), "nobody is kept from a row"
-    assert service.service.locks == 5
+    assert server.lock_service.locks == 5
     assert greedy.has_session, "it was not sent away"
+    if limit == "_SESSION_LOCKS":
+        assert other.try_lock("t", b"mine")
+        assert not greedy.try_lock("t", b"mine")
     for number in range(12):
         greedy.unlock("t", b"%d" % number)
 
 
-def test_a_session_at_its_limit_leaves_locks_to_others(
-    monkeypatch: pytest.MonkeyPatch, stack: contextlib.ExitStack
-) -> None:
-    monkeypatch.setattr(lock_server, "_SESSION_LOCKS", 5)
-    service = stack.enter_context(LockServer())
-    greedy, other = (
-        LockServiceClient([service.address], lock_seconds=LOCK_SECONDS),
-        LockServiceClient([service.address], lock_seconds=LOCK_SECONDS),
-    )
-    for one in (greedy, other):
-        stack.callback(one.close)
-    for number in range(12):
-        greedy.try_lock("t", b"%d" % number)
-    assert other.try_lock("t", b"mine")
-    assert not greedy.try_lock("t", b"mine")
-
-
 def test_idle_sessions_at_the_limit_shut_no_process_out_of_the_lock_service(
-    monkeypatch: pytest.MonkeyPatch, stack: contextlib.ExitStack, wait_until: WaitUntil
+    monkeypatch: pytest.MonkeyPatch, server: OracleServer, stack: contextlib.ExitStack
 ) -> None:
-    monkeypatch.setattr(lock_server, "_SESSIONS", 10)
+    monkeypatch.setattr(lock_server, "_SESSIONS", 5)
     monkeypatch.setattr(lock_server, "_SETTLED", 0.0)
-    service = stack.enter_context(LockServer())
-    channel = stack.enter_context(connection(service.address))
-    idle = []
-    for number in range(10):
-        idle.append(attend(channel, f"idle-{number}"))
-        stack.callback(idle[-1].cancel)
-        next(idle[-1])
-    assert lock_on(channel)(lock_wire.LockRequest("idle-0", b"k", 1)).taken
-    client = LockServiceClient([service.address], lock_seconds=LOCK_SECONDS)
+    idle = [connection(stack, server.address) for _ in range(5)]
+    for one in idle:
+        attend(one)
+    assert lock_on(idle[0], b"k")
+    client = LockServiceClient([server.address], lock_seconds=LOCK_SECONDS)
     stack.callback(client.close)
     assert client.try_lock("t", b"r")
     assert client.has_session
-    assert (service.service.sessions, service.service.locks) == (10, 2)
-    with pytest.raises(grpc.RpcError) as caught:
-        next(idle[1])
-    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert idle[0].is_active(), "the one that was used since has kept its place"
-
-
-def test_sessions_do_not_displace_each_other_without_end(
-    monkeypatch: pytest.MonkeyPatch, stack: contextlib.ExitStack
-) -> None:
-    monkeypatch.setattr(lock_server, "_SESSIONS", 3)
-    service = stack.enter_context(LockServer())
-    channel = stack.enter_context(connection(service.address))
-    first = [attend(channel, f"s{number}") for number in range(3)]
-    for one in first:
-        stack.callback(one.cancel)
-        next(one)
-    with pytest.raises(grpc.RpcError) as caught:
-        next(attend(channel, "one more"))
-    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert all(one.is_active() for one in first)
-
-
-def test_the_end_of_a_displaced_stream_does_not_end_a_new_one_of_its_name(
-    monkeypatch: pytest.MonkeyPatch, stack: contextlib.ExitStack, wait_until: WaitUntil
-) -> None:
-    monkeypatch.setattr(lock_server, "_SESSIONS", 1)
-    monkeypatch.setattr(lock_server, "_SETTLED", 0.0)
-    service = stack.enter_context(LockServer())
-    ended: list[Any] = []
-    drop = service.service._drop
-    monkeypatch.setattr(service.service, "_drop", ended.append)
-    channel = stack.enter_context(connection(service.address))
-    streams = []
-    for name in ("a", "b", "a"):
-        streams.append(attend(channel, name))
-        stack.callback(streams[-1].cancel)
-        next(streams[-1])
-    # Each is told of by what displaces it, and when gRPC has ended the stream.
-    wait_until(lambda: [one.name for one in ended].count("a") == 2, seconds=10)
-    for one in ended:
-        drop(one)
-    assert lock_on(channel)(lock_wire.LockRequest("a", b"k", 1)).taken
-    assert (service.service.sessions, service.service.locks) == (1, 1)
-    monkeypatch.setattr(service.service, "_drop", drop)
+    assert (server.lock_service.sessions, server.lock_service.locks) == (5, 2)
+    told = idle[1].receive(SECONDS)
+    assert told.kind == frames.REFUSED
+    assert frames.read_refused(told.body)[0] == Code.LIMIT
+    assert not ended([idle[0]]), "the one that was used since has kept its place"

@@ -11,19 +11,20 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import Any, Final
 
-import grpc
 import pytest
 from children import Child, hear, say
 from lock_service import LOCK_SECONDS, Server, live, serve
 
-from percola.coordination.lock_service import wire
 from percola.coordination.lock_service.client import LockServiceClient
 from percola.coordination.lock_service.server import LockServiceServer
+from percola.oracle.client import NetworkOracle
 from percola.oracle.server import OracleServer
+from percola.rpc import frames
+from percola.rpc.client import Access, Connection
 from percola.store.memory import MemoryStore
 
 Wait = Callable[..., Any]
@@ -105,7 +106,7 @@ def turn(lock_service: LockServiceClient, names: Path, name: str) -> list[bool]:
         lock_service.unlock("t", b"turns")
 
 
-def take_turns(pipe: Connection, address: str, names: Path) -> list[bool]:
+def take_turns(pipe: Pipe, address: str, names: Path) -> list[bool]:
     lock_service = LockServiceClient([address], lock_seconds=LOCK_SECONDS)
     woken = threading.Event()
     lock_service.on_wake(woken.set)
@@ -148,19 +149,13 @@ def test_the_locks_of_a_process_that_answers_nothing_are_dropped_within_seconds(
 
 
 @pytest.mark.long
-def test_an_idle_session_outlives_the_keep_alive(wait_until: Wait) -> None:
-    """A server that takes a client's pings for abuse ends the connection with the third."""
-
-    def channel(address: str) -> Any:
-        often = {**dict(wire.CHANNEL_OPTIONS), "grpc.keepalive_time_ms": 1_200}
-        return grpc.insecure_channel(address, options=[*often.items()])
-
+def test_an_idle_session_outlives_the_pings(wait_until: Wait) -> None:
     with OracleServer(MemoryStore(), "127.0.0.1:0") as server:
         wait_until(lambda: server.ranges.holds)
-        idle = LockServiceClient([server.address], channel=channel, lock_seconds=LOCK_SECONDS)
+        idle = LockServiceClient([server.address], lock_seconds=LOCK_SECONDS)
         assert idle.try_lock("t", b"r")
         broken = 0
-        end = time.monotonic() + 8
+        end = time.monotonic() + 9
         pause = threading.Event()
         while time.monotonic() < end:
             broken += server.lock_service.locks != 1
@@ -215,16 +210,14 @@ def test_a_service_that_hangs_costs_one_time_out_a_second_and_is_found_again(
 def test_a_service_that_hangs_only_in_locking_costs_one_time_out_a_second(
     monkeypatch: pytest.MonkeyPatch, wait_until: Wait
 ) -> None:
-    answer = threading.Event()
     hung: list[object] = []
 
-    def hang(*_: object) -> wire.LockReply:
+    def hang(*_: object) -> bytes:
         hung.append(None)
-        answer.wait(30)
-        return wire.LockReply(True)
+        return b""  # It never answers.
 
-    monkeypatch.setattr(LockServiceServer, "_try_lock", hang)
-    with Server(threads=50) as server:
+    monkeypatch.setattr(LockServiceServer, "_lock", hang)
+    with Server() as server:
         hasty = LockServiceClient([server.address])
         hasty.on_wake(lambda: None)
         wait_until(lambda: hasty.has_session)
@@ -235,7 +228,6 @@ def test_a_service_that_hangs_only_in_locking_costs_one_time_out_a_second(
             pause.wait(0.005)
         took = time.monotonic() - began
         assert hung and len(hung) <= 2 + took
-        answer.set()
         hasty.close()
 
 
@@ -323,26 +315,19 @@ def test_many_wake_ups_are_a_few_calls_and_never_more_than_one_at_a_time(
     calls: list[float] = []
     at_once: list[int] = []
     under_way = 0
-    method = mine._connection._method
+    real = mine._link._send_wake_up
 
-    def counted(address: str, name: str, reply: Any) -> Any:
-        real = method(address, name, reply)
+    def counted(*arguments: Any) -> int:
+        nonlocal under_way
+        under_way += 1
+        at_once.append(under_way)
+        calls.append(time.monotonic())
+        try:
+            return real(*arguments)
+        finally:
+            under_way -= 1
 
-        def call(*arguments: Any, **options: Any) -> Any:
-            nonlocal under_way
-            if name != wire.WAKE:
-                return real(*arguments, **options)
-            under_way += 1
-            at_once.append(under_way)
-            calls.append(time.monotonic())
-            try:
-                return real(*arguments, **options)
-            finally:
-                under_way -= 1
-
-        return call
-
-    monkeypatch.setattr(mine._connection, "_method", counted)
+    monkeypatch.setattr(mine._link, "_send_wake_up", counted)
     began, wake_ups = time.monotonic(), 0
     pause = threading.Event()
     while (took := time.monotonic() - began) < 1:
@@ -375,53 +360,45 @@ def test_a_process_that_only_sends_wake_ups_opens_no_session(
 # --- A thousand ---------------------------------------------------------------------------
 
 
-def test_a_thousand_that_attend_take_no_thread_from_other_calls(wait_until: Wait) -> None:
-    # Tests that ran before in this process have threads of their own.
-    before = threading.active_count()
-    with Server(threads=4) as server:
-        with contextlib.ExitStack() as stack:
-            woken = [0] * 1000
-            streams = []
-            for first in range(0, 1000, 100):
-                channel = stack.enter_context(
-                    grpc.insecure_channel(
-                        server.address, options=[("grpc.use_local_subchannel_pool", 1)]
-                    )
-                )
-                attend = channel.unary_stream(
-                    f"/{wire.SERVICE}/{wire.ATTEND}",
-                    request_serializer=wire.AttendRequest.encode,
-                    response_deserializer=wire.WakeUp.decode,
-                )
-                streams += [
-                    attend(wire.AttendRequest(f"s{number}")) for number in range(first, first + 100)
-                ]
-            wait_until(lambda: server.service.sessions == 1000)
-            one = LockServiceClient([server.address], lock_seconds=LOCK_SECONDS)
-            slowest = max(seconds(lambda n=n: one.try_lock("t", b"%d" % n)) for n in range(200))
-            assert server.service.locks == 200
-            assert slowest < LOCK_SECONDS / 2
-            one.wake()
-            for number, stream in enumerate(streams):
-                # The first reports that the session is open, the second is the wake-up.
-                next(stream), next(stream)
-                woken[number] += 1
-            assert woken == [1] * 1000
-            assert threading.active_count() - before < 200, "the streams have no threads here"
-            one.close()
-            for stream in streams:
-                stream.cancel()
-        wait_until(lambda: server.service.sessions == 0)
+def test_a_thousand_sessions_take_no_thread_and_timestamps_do_not_wait_for_them(
+    wait_until: Wait,
+) -> None:
+    with OracleServer(MemoryStore(), "127.0.0.1:0") as server, contextlib.ExitStack() as stack:
+        wait_until(lambda: server.ranges.holds)
+        before = threading.active_count()
+        sessions = []
+        for _ in range(1000):
+            session = Connection(server.address, Access(), None, LOCK_SECONDS)
+            stack.callback(session.end)
+            session.ask(frames.frame(frames.ATTEND, 1), 1, frames.WAKE_UP, LOCK_SECONDS)
+            sessions.append(session)
+        assert server.lock_service.sessions == 1000
+        assert threading.active_count() == before
+        one = LockServiceClient([server.address], lock_seconds=LOCK_SECONDS)
+        oracle = NetworkOracle([server.address])
+        slowest = max(seconds(lambda n=n: one.try_lock("t", b"%d" % n)) for n in range(200))
+        assert server.lock_service.locks == 200
+        assert slowest < LOCK_SECONDS / 2
+        one.wake()
+        waits = [seconds(oracle.timestamp) for _ in range(200)]
+        for session in sessions:
+            assert session.receive(LOCK_SECONDS).kind == frames.WAKE_UP
+        assert sorted(waits)[100] < 0.1
+        oracle.close()
+        one.close()
+        stack.close()
+        wait_until(lambda: server.lock_service.sessions == 0)
 
 
 # --- Access -------------------------------------------------------------------------------
 
 
 def test_a_client_without_the_token_goes_on_without_the_service(wait_until: Wait) -> None:
-    with Server(token="s3cret") as server:
-        shown = [("authorization", "Bearer s3cret")]
+    with OracleServer(MemoryStore(), "127.0.0.1:0", token="s3cret") as server:
+        wait_until(lambda: server.ranges.holds)
         stranger = LockServiceClient([server.address])
-        friend = LockServiceClient([server.address], metadata=shown, lock_seconds=LOCK_SECONDS)
+        access = Access("s3cret")
+        friend = LockServiceClient([server.address], access=access, lock_seconds=LOCK_SECONDS)
         assert friend.try_lock("t", b"r")
         assert stranger.try_lock("t", b"r")
         assert friend.has_session and not stranger.has_session

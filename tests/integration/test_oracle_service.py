@@ -12,11 +12,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
-from multiprocessing.connection import Connection
+from contextlib import ExitStack
+from multiprocessing.connection import Connection as Pipe
 from typing import Any, Final
 
-import grpc
 import pytest
 from children import Child, hear, say
 from emulator import Emulator, Relay, repository
@@ -25,10 +24,12 @@ from oracle_schedules import Event, broken_promises
 
 from percola import Repository, Table, Transaction
 from percola.errors import StoreError
-from percola.oracle import messages as wire
 from percola.oracle.client import NetworkOracle
 from percola.oracle.record import ORACLE_TABLE, newest
 from percola.oracle.server import OracleServer, serve
+from percola.rpc import frames
+from percola.rpc.client import Access, Connection, RefusedError
+from percola.rpc.frames import Code
 from percola.store.bigtable.client import Place
 from percola.store.bigtable.store import BigtableStore
 
@@ -52,7 +53,7 @@ def emulator() -> Iterator[Emulator]:
 # --- Processes --------------------------------------------------------------------------
 
 
-def run_oracle(pipe: Connection, place: Place, address: str, size: int) -> None:
+def run_oracle(pipe: Pipe, place: Place, address: str, size: int) -> None:
     """An oracle process: says its address, serves until SIGTERM."""
     store = BigtableStore(place, request_seconds=1.0, timeout_seconds=1.0)
     server = OracleServer(store, address, lease=LEASE, size=size)
@@ -131,15 +132,15 @@ def fleet(emulator: Emulator) -> Iterator[Fleet]:
 
 
 def serves(address: str) -> bool:
-    """Whether timestamps are had there, as gRPC's health service says."""
-    with grpc.insecure_channel(address) as channel:
-        check = channel.unary_unary(
-            f"/{wire.HEALTH_SERVICE}/{wire.CHECK}",
-            request_serializer=lambda request: request.encode(),
-            response_deserializer=wire.HealthReply.decode,
-        )
-        reply = check(wire.HealthRequest(wire.SERVICE), timeout=SOON, wait_for_ready=True)
-        return bool(reply.status == wire.SERVING)
+    """Whether timestamps are had there."""
+    connection = Connection(address, Access(), None, SOON)
+    try:
+        connection.ask(frames.draw(1, 0), 1, frames.DRAWN, SOON)
+    except RefusedError:
+        return False
+    finally:
+        connection.end()
+    return True
 
 
 # --- P1, whatever happens to the oracles ------------------------------------------------
@@ -181,38 +182,28 @@ def test_a_leader_that_is_stopped_and_goes_on_hands_out_nothing_once_it_was_repl
     fleet.check()
 
 
-def until_refused(answers: Any) -> Iterator[Any]:
-    """What comes on a stream before it ends."""
-    with suppress(grpc.RpcError):
-        yield from answers
-
-
 def test_requests_that_waited_for_a_stopped_leader_are_refused_once_it_was_replaced(
     fleet: Fleet, wait_until: WaitUntil
 ) -> None:
     """They reach it the moment that it goes on, long before it can look at the record."""
     old = fleet.leader()
     oracle = NetworkOracle(fleet.addresses)
-    with grpc.insecure_channel(old) as channel:
-        draw = channel.stream_stream(
-            f"/{wire.SERVICE}/{wire.DRAW}",
-            request_serializer=lambda request: request.encode(),
-            response_deserializer=wire.DrawReply.decode,
-        )
-        one = [wire.DrawRequest(1)]
-        assert next(draw(iter(one), timeout=SOON)).count == 1
-        fleet.oracles[old].signal(signal.SIGSTOP)
-        wait_until(lambda: fleet.replaced(old), what="a successor")
-        known = oracle.timestamp()
-        waiting = [draw(iter(one), timeout=SOON) for _ in range(60)]
-        fleet.oracles[old].signal(signal.SIGCONT)
-        answers = [answer.first for answers in waiting for answer in until_refused(answers)]
-        codes = {one.code() for one in waiting}
-    refused = {grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNAVAILABLE}
-    assert codes & refused
+    waiting = [Connection(old, Access(), None, SOON) for _ in range(60)]
+    fleet.oracles[old].signal(signal.SIGSTOP)
+    wait_until(lambda: fleet.replaced(old), what="a successor")
+    known = oracle.timestamp()
+    for one in waiting:
+        one.send(frames.draw(1, 1))
+    fleet.oracles[old].signal(signal.SIGCONT)
+    answers = [one.receive(SOON) for one in waiting]
+    for one in waiting:
+        one.end()
+    refused = [frames.read_refused(one.body)[0] for one in answers if one.kind == frames.REFUSED]
+    assert set(refused) <= {Code.STANDBY, Code.BUSY}
+    assert refused
     # On a machine that is very busy it may have become the leader again.
-    assert codes <= {*refused, grpc.StatusCode.OK}
-    assert all(one > known for one in answers)
+    drawn = [frames.read_drawn(one.body)[0] for one in answers if one.kind == frames.DRAWN]
+    assert all(one > known for one in drawn)
     oracle.close()
     fleet.check()
 
@@ -294,7 +285,7 @@ def test_oracles_on_an_emptied_store_hand_out_nothing_and_say_so(wait_until: Wai
 # --- Transactions -----------------------------------------------------------------------
 
 
-def move_money(pipe: Connection, place: Place, addresses: list[str], number: int) -> int:
+def move_money(pipe: Pipe, place: Place, addresses: list[str], number: int) -> int:
     """Transfers between two of four accounts until told to stop; how many were made."""
     repo = bank(place, addresses)
     rng = random.Random(number)

@@ -1,7 +1,8 @@
 """A rolling upgrade: this release and the one before it work on one repository side by side.
 
 The release before is taken from the history of the project. Its programs, workers and oracles run
-in the environment of this one, from their own source.
+in the environment of this one, from their own source. Oracles are upgraded before the other
+processes (docs/scaling.md): those of this release also serve clients of the one before.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from servers import Oracle
 from zookeeper import ZooKeeper
 
 import percola
+from percola.errors import StoreError
+from percola.oracle.client import NetworkOracle
 
 WaitUntil = Callable[..., Any]
 
@@ -168,7 +171,7 @@ def test_workers_and_loaders_of_two_releases_share_a_folder(
     ended(old_worker, signal.SIGTERM)
 
 
-def test_oracles_and_workers_of_two_releases_take_over_from_each_other_on_servers(
+def test_oracles_are_upgraded_one_by_one_then_workers_and_all_of_it_back_again(
     releases: tuple[Release, Release],
     tmp_path: Path,
     java_home: Path,
@@ -181,29 +184,37 @@ def test_oracles_and_workers_of_two_releases_take_over_from_each_other_on_server
     monkeypatch.setenv("BIGTABLE_EMULATOR_HOST", emulator.address)
     zookeeper = stack.enter_context(ZooKeeper(tmp_path / "zookeeper", java_home))
     store = "bigtable://project/upgrade"
-    old_oracle = stack.enter_context(before.oracle(store))
-    new_oracle = stack.enter_context(this.oracle(store))
-    address = (
-        f"{store}?oracle={old_oracle.address},{new_oracle.address}&zookeeper={zookeeper.address}"
-    )
+    one, two = (stack.enter_context(before.oracle(store)) for _ in range(2))
+    address = f"{store}?oracle={one.address},{two.address}&zookeeper={zookeeper.address}"
     before.load(address, "old", 0, 20)
-    workers = [release.worker(address) for release in releases]
-    for worker in workers:
-        stack.callback(worker.kill)
+    workers = [before.worker(address)]
+    stack.callback(workers[0].kill)
+    assert_answered(before, address, wait_until, old=20)
+    # A client of this release says what to do first.
+    too_early = NetworkOracle([one.address], timeout_seconds=0.5)
+    with pytest.raises(StoreError, match=r"gRPC, as Percola 0\.1 does: upgrade the oracles f"):
+        too_early.timestamp()
+    too_early.close()
+    # The oracles, one after the other; clients of the release before go on.
+    new = []
+    for old, first in ((two, 20), (one, 30)):
+        old.end(signal.SIGTERM)
+        new.append(stack.enter_context(this.oracle(store, listen=old.address)))
+        before.load(address, "old", first, first + 10)
+    # Then workers and loaders, of which some are still old. An oracle dies meanwhile.
+    workers.append(this.worker(address))
+    stack.callback(workers[1].kill)
     this.load(address, "new", 0, 20)
-    assert_answered(before, address, wait_until, old=20, new=20)
-    # The new oracle takes over, for clients of both releases.
-    old_oracle.end(signal.SIGTERM)
-    before.load(address, "old", 20, 40)
-    this.load(address, "new", 20, 40)
-    assert_answered(this, address, wait_until, old=40, new=40)
-    # And an old one from a new one that is killed: half of a fleet may still be old.
-    stack.enter_context(before.oracle(store, listen=old_oracle.address))
-    new_oracle.end(signal.SIGKILL)
-    this.load(address, "new", 40, 60)
-    ended(workers[0], signal.SIGKILL)
+    new[1].end(signal.SIGKILL)
     before.load(address, "old", 40, 60)
-    assert_answered(this, address, wait_until, old=60, new=60)
-    ended(workers[1], signal.SIGTERM)
+    this.load(address, "new", 20, 40)
+    assert_answered(this, address, wait_until, old=60, new=40)
     checked = run("--repo", address, "check")
     assert checked.code == 0, checked.out + checked.err
+    # And back: first the clients, then the oracles.
+    ended(workers[1], signal.SIGKILL)
+    stack.enter_context(before.oracle(store, listen=one.address))
+    new[0].end(signal.SIGTERM)
+    before.load(address, "old", 60, 80)
+    assert_answered(before, address, wait_until, old=80, new=40)
+    ended(workers[0], signal.SIGTERM)

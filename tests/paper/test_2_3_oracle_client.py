@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
-from oracle_in_process import HERE, Held, oracle, server
-from proto_files import is_that_of
+from oracle_in_process import HERE, Held, certificates, oracle, server
 from stores import DEADLINE, all_at_once, in_thread
 
+from percola.coordination.lock_service.client import LockServiceClient
 from percola.errors import RepositoryClosedError, StoreError, UsageError
-from percola.oracle import messages as wire
 from percola.oracle.client import NetworkOracle
 from percola.oracle.server import OracleServer, Tls
 from percola.store.memory import MemoryStore
 
 WaitUntil = Callable[..., object]
 
-__all__ = ["oracle", "server"]
+__all__ = ["certificates", "oracle", "server"]
 
 
 # --- Rule P1 ----------------------------------------------------------------------------
@@ -43,11 +40,11 @@ def test_threads_join_the_call_that_has_not_been_sent_and_no_other(
     line = oracle._line()
     wait_until(lambda: line._open is not None and line._open.count == 5)
     assert held.counts == [1], "one call is pending, not two"
-    held.go.release()
+    held.release()
     assert first.result(DEADLINE) == 1
     assert held.came.acquire(timeout=DEADLINE)
     assert held.counts == [1, 5]
-    held.go.release()
+    held.release()
     assert sorted(one.result(DEADLINE) for one in others) == [2, 3, 4, 5, 6]
     assert all(one.result(DEADLINE) >= 1 for one in reads)
     assert oracle.drawn == 6
@@ -102,7 +99,7 @@ def test_a_call_for_more_than_a_range_is_answered_in_parts(wait_until: WaitUntil
         wait_until(lambda: small.ranges.holds)
         oracle = NetworkOracle([small.address])
         drawn, last = oracle._line()._make(10, float("inf"))
-        assert drawn == sorted(set(drawn)) and len(drawn) == 10 and last == drawn[-1]
+        assert list(drawn) == sorted(set(drawn)) and len(drawn) == 10 and last == drawn[-1]
         oracle.close()
 
 
@@ -153,7 +150,7 @@ def test_an_interrupted_sender_lets_the_others_join_another_call(
     for thread in threads:
         thread.start()
     wait_until(lambda: line._open is not None and line._open.count == 2)
-    held.go.release(3)
+    held.release(3)
     assert first.result(DEADLINE) == 1
     for thread in threads:
         thread.join(DEADLINE)
@@ -197,7 +194,7 @@ def test_a_standby_is_passed_over_and_takes_over_after_a_clean_stop(
         assert oracle.timestamp() == 2, "a clean stop leaves no gap"
         assert standby.metrics.registry.get_sample_value("percola_oracle_holds") == 1
         refused = standby.metrics.registry.get_sample_value(
-            "percola_oracle_refusals_total", {"status": "FAILED_PRECONDITION"}
+            "percola_oracle_refusals_total", {"status": "STANDBY"}
         )
         assert refused and refused >= 1
         oracle.close()
@@ -292,10 +289,10 @@ def test_closing_ends_the_call_that_is_pending(
     for one in waiting:
         with pytest.raises(RepositoryClosedError):
             one.result(DEADLINE)
-    held.go.release(3)
+    held.release(3)
 
 
-# --- Token, TLS, health -----------------------------------------------------------------
+# --- Token, TLS -----------------------------------------------------------------
 
 
 def test_a_client_without_the_token_is_refused_at_once(wait_until: WaitUntil) -> None:
@@ -315,88 +312,45 @@ def test_a_client_without_the_token_is_refused_at_once(wait_until: WaitUntil) ->
             OracleServer(MemoryStore(), HERE, token=token)
 
 
-def test_with_tls_both_sides_can_be_made_to_show_who_they_are(
-    tmp_path: Path, wait_until: WaitUntil
+def test_with_tls_both_sides_show_who_they_are_and_a_mismatch_is_one_sentence(
+    certificates: Path, wait_until: WaitUntil
 ) -> None:
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=tmp_path, check=True, capture_output=True)
-
     def read(name: str) -> bytes:
-        return (tmp_path / name).read_bytes()
+        return (certificates / name).read_bytes()
 
-    fresh = ("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-    for name in ("server", "client"):
-        openssl(
-            *(*fresh, "-keyout", f"{name}.key", "-out", f"{name}.pem", "-days", "2"),
-            *("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"),
-        )
-    tls = Tls(read("server.pem"), read("server.key"), read("client.pem"))
-    with OracleServer(MemoryStore(), "localhost:0", tls=tls) as server:
+    def refusal(address: str, **access: Any) -> str:
+        bad = NetworkOracle([address], timeout_seconds=0.3, **access)
+        with pytest.raises(StoreError, match="No oracle") as caught:
+            bad.timestamp()
+        bad.close()
+        return str(caught.value)
+
+    shown = (read("client.pem"), read("client.key"))
+    roots = read("server.pem")
+    tls = Tls(roots, read("server.key"), read("client.pem"))
+    with OracleServer(MemoryStore(), "localhost:0", tls=tls, token="x") as server:
         wait_until(lambda: server.ranges.holds)
-        shown = (read("client.pem"), read("client.key"))
-        good = NetworkOracle([server.address], roots=read("server.pem"), certificate=shown)
+        here = server.address
+        assert "PERCOLA_ORACLE_CERT" in refusal(here, roots=roots, token="x")
+        wrong = refusal(here, roots=read("client.pem"), certificate=shown)
+        assert "certificate is not trusted (self-signed certificate): is the authority" in wrong
+        by_number = here.replace("localhost", "127.0.0.1")
+        assert "name this host" in refusal(by_number, roots=roots, certificate=shown)
+        assert "serves with TLS: set PERCOLA_ORACLE_CA" in refusal(here)
+        stranger = NetworkOracle([here], roots=roots, certificate=shown)
+        with pytest.raises(StoreError, match="token"):
+            stranger.timestamp()
+        good = NetworkOracle([here], roots=roots, certificate=shown, token="x")
         assert good.timestamp() == 1
+        assert good.timestamp() == 2 and good.calls == 2
+        lock_service = LockServiceClient([here], access=good.access, lock_seconds=DEADLINE)
+        assert lock_service.try_lock("t", b"r") and server.lock_service.locks == 1
+        lock_service.close()
         good.close()
-        for wrong in (
-            {"roots": read("server.pem")},
-            {"roots": read("client.pem"), "certificate": shown},
-            {},
-        ):
-            bad: Any = NetworkOracle([server.address], timeout_seconds=0.3, **wrong)
-            with pytest.raises(StoreError, match="No oracle"):
-                bad.timestamp()
-            bad.close()
-
-
-def test_the_health_service_tells_a_process_that_runs_from_one_that_hands_out(
-    wait_until: WaitUntil,
-) -> None:
-    store = MemoryStore()
-    with OracleServer(store, HERE, token="x", lease=60) as first:
-        wait_until(lambda: first.ranges.holds)
-        with OracleServer(store, HERE) as standby:
-            assert _health(first, "") == _health(first, wire.SERVICE) == wire.SERVING
-            assert _health(standby, "") == wire.SERVING
-            assert _health(standby, wire.SERVICE) == wire.NOT_SERVING
-            with pytest.raises(grpc.RpcError) as caught:
-                _health(first, "other")
-            assert caught.value.code() is grpc.StatusCode.NOT_FOUND
-
-
-def _health(server: OracleServer, service: str) -> int:
-    with grpc.insecure_channel(server.address) as channel:
-        check = channel.unary_unary(
-            f"/{wire.HEALTH_SERVICE}/{wire.CHECK}",
-            request_serializer=lambda request: request.encode(),
-            response_deserializer=wire.HealthReply.decode,
-        )
-        return int(check(wire.HealthRequest(service), timeout=DEADLINE).status)
-
-
-# --- Messages ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        wire.DrawRequest(1),
-        wire.DrawRequest(300),
-        wire.DrawReply(2**53, 128, "abc"),
-        wire.DrawReply(0, 0, ""),
-        wire.DrawReply(2**64 - 1, 1, "ü" * 100),
-    ],
-)
-def test_the_messages_are_those_of_the_proto_file(message: Any) -> None:
-    is_that_of(Path(wire.__file__).parent / "oracle.proto", message)
-
-
-def test_fields_of_later_versions_are_passed_over_and_rubbish_is_refused() -> None:
-    later = b"\x08\x05" + b"\x79" + b"x" * 8 + b"\x7d" + b"x" * 4 + b"\x7a\x02hi" + b"\x70\x01"
-    assert wire.DrawRequest.decode(later) == wire.DrawRequest(5)
-    for raw in (b"\x08", b"\x08\xff", b"\x0a\x05ab", b"\x08" + b"\xff" * 11, b"\x0b", b"\x09abc"):
-        with pytest.raises(ValueError, match="message"):
-            wire.DrawRequest.decode(raw)
-    with pytest.raises(ValueError, match="not a number"):
-        wire.DrawRequest.decode(b"\x0a\x01a")
-    with pytest.raises(ValueError, match="not a text"):
-        wire.HealthRequest.decode(b"\x08\x01")
+    with OracleServer(MemoryStore(), "localhost:0") as plain:
+        assert "does not serve with TLS" in refusal(plain.address, roots=roots)
+    for broken in (Tls(roots, shown[1]), Tls(b"x", read("server.key"))):
+        with pytest.raises(UsageError, match="cannot be used"):
+            OracleServer(MemoryStore(), HERE, tls=broken)
+    with pytest.raises(UsageError, match="authorities"):
+        NetworkOracle([here], roots=b"x")

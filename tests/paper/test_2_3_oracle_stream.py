@@ -1,4 +1,4 @@
-"""§2.3: a process's requests go over one stream, and no answer is taken for a later request's."""
+"""§2.3: a process asks on one connection, and no answer is taken for a later request's."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import grpc
 import pytest
 from oracle_in_process import HERE, Held, oracle, server
 from stores import DEADLINE, in_thread
 
-import percola.oracle.server
+from percola.errors import StoreError
 from percola.oracle.client import NetworkOracle
 from percola.oracle.server import OracleServer
-from percola.oracle.stream import Conversation, LostError
+from percola.rpc import frames
+from percola.rpc.client import Access, Connection, LostError
 from percola.store.memory import MemoryStore
 
 WaitUntil = Callable[..., object]
@@ -23,28 +23,30 @@ __all__ = ["oracle", "server"]
 
 
 @pytest.fixture
-def channel(server: OracleServer) -> Iterator[grpc.Channel]:
-    with grpc.insecure_channel(server.address) as made:
-        yield made
+def connection(server: OracleServer) -> Iterator[Connection]:
+    made = Connection(server.address, Access(), None, DEADLINE)
+    yield made
+    made.end()
 
 
-def asked(talk: Conversation, count: int) -> tuple[int, int]:
-    """What a request is answered."""
-    reply = talk.ask(count, DEADLINE)
-    assert reply is not None
-    return reply.first, reply.count
+def asked(connection: Connection, number: int, count: int, seconds: float = DEADLINE) -> Any:
+    """First and count of what a request is answered."""
+    body = connection.ask(frames.draw(number, count), number, frames.DRAWN, seconds)
+    return frames.read_drawn(body)[:2]
 
 
-def test_requests_of_a_process_share_a_stream(server: OracleServer, oracle: NetworkOracle) -> None:
+def test_requests_of_a_process_share_a_connection(
+    server: OracleServer, oracle: NetworkOracle
+) -> None:
     for _ in range(5):
         oracle.timestamp()
         oracle.read_timestamp()
-    assert len(server._streams) == 1
+    assert server.metrics.registry.get_sample_value("percola_oracle_connections") == 1
     assert oracle.statistics() == {"calls": 10, "drawn": 5}
 
 
 def test_p1_an_answer_that_comes_too_late_is_nobodys(
-    server: OracleServer, monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil
+    server: OracleServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = Held(server, monkeypatch)
     oracle = NetworkOracle([server.address], request_seconds=0.2, timeout_seconds=DEADLINE)
@@ -55,7 +57,7 @@ def test_p1_an_answer_that_comes_too_late_is_nobodys(
     another = NetworkOracle([server.address])
     between = in_thread(another.timestamp)
     assert held.came.acquire(timeout=DEADLINE)
-    held.go.release(1000)
+    held.release(1000)
     known = between.result(DEADLINE)
     first = drawn.result(DEADLINE)
     assert len({known, first}) == 2
@@ -64,72 +66,97 @@ def test_p1_an_answer_that_comes_too_late_is_nobodys(
     another.close()
 
 
-def test_p1_an_interrupted_request_ends_its_stream(channel: grpc.Channel) -> None:
-    talk = Conversation(channel, None, DEADLINE)
-    assert asked(talk, 1) == (1, 1)
-    requests, put = talk._requests, talk._requests.put
+def test_p1_an_interrupted_or_overdue_request_ends_its_connection(
+    server: OracleServer, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert asked(connection, 1, 1) == (1, 1)
+    real = connection._socket
 
     class Interrupted:
         """Interrupts when the request is on its way."""
 
-        def put(self, request: Any) -> None:
-            put(request)
-            if request is not None:
-                raise KeyboardInterrupt
+        def sendall(self, request: bytes) -> None:
+            real.sendall(request)
+            raise KeyboardInterrupt
 
-    talk._requests = Interrupted()  # type: ignore[assignment]
-    with pytest.raises(KeyboardInterrupt):
-        talk.ask(5, DEADLINE)
-    talk._requests = requests
-    assert talk.ask(1, DEADLINE) is None, "else it would be told what the five were told"
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real, name)
 
-
-def test_an_answer_that_is_overdue_ends_the_stream_in_words(
-    server: OracleServer, channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    connection._socket = Interrupted()  # type: ignore[assignment]
+    with pytest.raises((KeyboardInterrupt, TypeError)):
+        asked(connection, 2, 5)
+    connection._socket = real
+    assert connection.has_ended, "else the next one would be told what the five were told"
+    with pytest.raises(LostError):
+        asked(connection, 3, 1)
     held = Held(server, monkeypatch)
-    talk = Conversation(channel, None, 0.2)
+    late = Connection(server.address, Access(), None, DEADLINE)
     with pytest.raises(LostError, match=r"no answer within 0\.2 s"):
-        talk.ask(1, 0.2)
-    assert talk.ask(1, 0.2) is None
-    held.go.release()
+        asked(late, 1, 1, 0.2)
+    assert late.has_ended
+    held.release()
 
 
-def test_a_stream_that_nobody_uses_ends_and_the_next_request_begins_another(
-    server: OracleServer, channel: grpc.Channel, oracle: NetworkOracle, wait_until: WaitUntil
+def test_an_answer_to_another_request_is_an_error(
+    server: OracleServer, connection: Connection
 ) -> None:
-    talk = Conversation(channel, None, DEADLINE, idle_seconds=0.1)
-    assert asked(talk, 2) == (1, 2)
-    wait_until(lambda: not server._streams, what="the end of an idle stream")
-    assert talk.ask(1, DEADLINE) is None
-    assert oracle.timestamp() == 3
-    line = oracle._line()
-    assert line._talk is not None
-    line._talk.end()
+    connection.send(frames.draw(1, 3))
+    with pytest.raises(LostError, match="something other than the answer"):
+        asked(connection, 2, 1)
+    assert connection.has_ended
+
+
+def test_a_connection_that_the_oracle_has_ended_is_replaced_at_once(
+    server: OracleServer, oracle: NetworkOracle, wait_until: WaitUntil
+) -> None:
+    assert oracle.timestamp() == 1
+    inner = server._server
+    inner.call(lambda: [inner.end(one) for one in list(inner._peers.values())])
+    wait_until(lambda: inner.connections == 0)
     calls = oracle.calls
-    assert (oracle.timestamp(), oracle.calls) == (4, calls + 1), "at once, as if it were the first"
+    assert (oracle.timestamp(), oracle.calls) == (2, calls + 1), "as if it were the first"
 
 
-def test_a_closed_client_leaves_no_stream_and_no_thread(
+def test_a_closed_client_leaves_no_connection_and_no_thread(
     server: OracleServer, oracle: NetworkOracle, wait_until: WaitUntil
 ) -> None:
     before = set(threading.enumerate())
-
-    def of_client() -> list[str]:
-        names = [one.name for one in set(threading.enumerate()) - before]
-        return [name for name in names if not name.startswith("ThreadPoolExecutor")]
-
     assert oracle.timestamp() == 1
-    assert of_client()
+    assert set(threading.enumerate()) == before, "it needs none"
     oracle.close()
-    wait_until(lambda: not server._streams)
-    wait_until(lambda: not of_client())
+    wait_until(lambda: server._server.connections == 0)
 
 
-def test_a_server_that_stops_waits_for_no_stream(
+def test_a_request_that_the_range_does_not_hold_waits_and_no_other_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil
+) -> None:
+    monkeypatch.setattr("percola.oracle.server._DRAW_SECONDS", 0.01)
+    with OracleServer(MemoryStore(), HERE, lease=60) as server:
+        wait_until(lambda: server.ranges.holds)
+        step = server.ranges.step
+        monkeypatch.setattr(server.ranges, "step", lambda: 60.0)  # The store does not answer.
+        server.ranges._end = server.ranges._next + 3
+        small = NetworkOracle([server.address])
+        big = NetworkOracle([server.address], timeout_seconds=1)
+        with pytest.raises(StoreError, match="next range of timestamps is being reserved"):
+            big._line()._make(5, 0.0)
+        monkeypatch.setattr("percola.oracle.server._DRAW_SECONDS", 2 * DEADLINE)
+        waiting = in_thread(lambda: big._line()._make(5, float("inf")))
+        wait_until(lambda: server._waiting)
+        assert [small.timestamp(), small.read_timestamp(), small.timestamp()] == [1, 1, 2]
+        assert server._waiting
+        monkeypatch.setattr(server.ranges, "step", step)
+        server.ranges.wake.set()
+        assert list(waiting.result(DEADLINE)[0]) == [3, 4, 5, 6, 7]
+        small.close()
+        big.close()
+        refused = server.metrics.registry.get_sample_value
+        assert refused("percola_oracle_refusals_total", {"status": "BUSY"}) == 1
+
+
+def test_a_server_that_stops_waits_for_no_client(
     wait_until: WaitUntil, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(percola.oracle.server, "_GRACE", 10 * DEADLINE)
     server = OracleServer(MemoryStore(), HERE).start()
     wait_until(lambda: server.ranges.holds)
     oracle = NetworkOracle([server.address])

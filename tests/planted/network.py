@@ -5,7 +5,8 @@ from __future__ import annotations
 from tests.planted.planted import Planted
 
 _LIMITS = "tests/integration/test_oracle_limits.py::"
-_LOCK_SERVICE = "tests/integration/test_oracle_lock_service.py::"
+_LOCKS = "tests/unit/test_lock_service.py::"
+_STREAM = "tests/paper/test_2_3_oracle_stream.py::"
 _METRICS = "tests/unit/test_metrics_port.py::"
 _NOT_RUN = "tests/tree/test_not_run.py::"
 _EXTRAS = "tests/unit/test_extras.py::"
@@ -28,64 +29,74 @@ PLANTED = [
         tests=[f"{_LIMITS}test_beyond_loopback_certificates_of_clients_do_as_well_as_a_token"],
     ),
     Planted(
-        "oracle-displaces-the-newest-stream",
-        "Above the limit the stream that was used last is ended, so that idle ones stay.",
-        file="src/percola/oracle/server.py",
-        old="ended = min(self._streams, key=lambda one: one.used)",
-        new="ended = max(self._streams, key=lambda one: one.used)",
+        "oracle-displaces-the-newest-connection",
+        "Above the limit the connection that was used last is ended, so that idle ones stay.",
+        file="src/percola/rpc/server.py",
+        old="self.end(min(clients, key=lambda one: one.used))",
+        new="self.end(max(clients, key=lambda one: one.used))",
         tests=[
-            f"{_LIMITS}test_the_stream_that_makes_place_is_the_one_that_was_used_least_recently"
+            f"{_LIMITS}test_the_connection_that_makes_place_is_the_one_that_was_used_least_recently"
         ],
     ),
     Planted(
-        "oracle-stream-is-not-marked-as-used",
-        "A stream counts as idle since it began, however often it is used.",
-        file="src/percola/oracle/server.py",
-        old="                stream.used = time.monotonic()\n",
-        new="",
+        "oracle-connection-is-not-marked-as-used",
+        "A connection counts as idle since it began, however often it is used.",
+        file="src/percola/rpc/server.py",
+        old="                return\n        peer.used = self.now\n",
+        new="                return\n",
         tests=[
-            f"{_LIMITS}test_the_stream_that_makes_place_is_the_one_that_was_used_least_recently"
+            f"{_LIMITS}test_the_connection_that_makes_place_is_the_one_that_was_used_least_recently"
         ],
     ),
     Planted(
-        "lock-service-asks-for-no-token",
-        "The lock service beside an oracle with a token serves anyone.",
-        file="src/percola/oracle/server.py",
-        old="LockServiceServer(lambda: self.ranges.holds, self._admit)",
-        new="LockServiceServer(lambda: self.ranges.holds)",
-        tests=[f"{_LIMITS}test_the_lock_service_asks_for_the_token_of_its_oracle"],
+        "oracle-serves-without-the-token",
+        "A client with a wrong token is served.",
+        file="src/percola/rpc/greeter.py",
+        old="elif self._token and not hmac.compare_digest(token, self._token):",
+        new="elif self._token and not token:",
+        tests=[f"{_LIMITS}test_without_the_token_nothing_is_served"],
+    ),
+    Planted(
+        "oracle-reads-from-a-peer-that-does-not",
+        "A peer that never reads its answers fills the oracle's memory with them.",
+        file="src/percola/rpc/server.py",
+        old="            self._poll.modify(peer.socket.fileno(), select.EPOLLOUT)\n",
+        new="            self._poll.modify(peer.socket.fileno(), select.EPOLLIN)\n",
+        tests=[
+            f"{_LIMITS}test_a_peer_that_reads_no_answer_is_not_read_from_and_others_do_not_wait"
+        ],
+    ),
+    Planted(
+        "oracle-client-takes-any-answer",
+        "An answer to another request is taken for that of the last one.",
+        file="src/percola/rpc/client.py",
+        old="if answer.number != number or answer.kind not in",
+        new="if answer.kind not in",
+        tests=[_STREAM + "test_an_answer_to_another_request_is_an_error"],
     ),
     Planted(
         "lock-service-works-on-standby",
         "Every oracle process serves locks, so that two processes hold one lock.",
         file="src/percola/oracle/server.py",
-        old="LockServiceServer(lambda: self.ranges.holds, self._admit)",
-        new="LockServiceServer(lambda: True, self._admit)",
-        tests=[f"{_LIMITS}test_the_lock_service_of_a_standby_is_at_rest"],
+        old="LockServiceServer(self._server, lambda: self.ranges.holds)",
+        new="LockServiceServer(self._server, lambda: True)",
+        tests=[f"{_LIMITS}test_a_standby_serves_neither_timestamps_nor_locks"],
     ),
     Planted(
-        "oracle-takes-pings-for-abuse",
-        "The oracle's server ends connections that look after it, and with them their locks.",
-        file="src/percola/oracle/server.py",
-        old="    *SERVER_OPTIONS,\n",
-        new="",
-        tests=[f"{_LOCK_SERVICE}test_an_idle_session_outlives_the_keep_alive"],
+        "lock-service-ends-who-answers-pings",
+        "A session that is idle is ended although its process answers, and with it its locks.",
+        file="src/percola/coordination/lock_service/server.py",
+        old="if session.peer.used >= session.pinged:",
+        new="if not session.pinged:",
+        tests=[_LOCKS + "test_a_session_that_answers_no_ping_is_ended_and_one_that_does_is_kept"],
     ),
     Planted(
         "lock-service-refuses-above-its-limit",
         "A lock that is not recorded is refused, so that nobody works on that row.",
         file="src/percola/coordination/lock_service/server.py",
-        old="                if taken and (fits or held is not None):\n",
-        new="                if taken := taken and (fits or held is not None):\n",
+        old="            if fits or held is not None:\n",
+        new="            if taken := fits or held is not None:\n",
         tests=[f"{_LIMITS}test_locks_above_the_limit_are_granted_and_not_kept"],
-    ),
-    Planted(
-        "lock-service-forgets-by-name",
-        "The end of a displaced stream ends the session that has its name by then.",
-        file="src/percola/coordination/lock_service/server.py",
-        old="if self._sessions.get(session.name) is not session:",
-        new="if session.name not in self._sessions:",
-        tests=[f"{_LIMITS}test_the_end_of_a_displaced_stream_does_not_end_a_new_one_of_its_name"],
     ),
     Planted(
         "metrics-keep-idle-connections",

@@ -1,4 +1,4 @@
-"""The lock service on a small gRPC server, and processes that use it.
+"""The lock service on a server of its own, and processes that use it.
 
 `percola oracle` serves it beside the timestamps; here its lease can be taken away.
 """
@@ -8,16 +8,14 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
-from typing import Any, Final
+from typing import Final
 
-import grpc
 from children import hear, say
 
-from percola.coordination.lock_service import wire
 from percola.coordination.lock_service.client import LockServiceClient
 from percola.coordination.lock_service.server import LockServiceServer
+from percola.rpc.server import FrameServer, Peer
 
 LOCK_SECONDS: Final = 10.0
 """Seconds that `try_lock` waits where a test is about locks, and not about what it does without a
@@ -25,24 +23,26 @@ service: the machine may be busy."""
 
 
 class Server:
-    """The service on a gRPC server of its own, whose lease can be taken away."""
+    """The service on a server of its own, whose lease can be taken away."""
 
-    def __init__(self, address: str = "127.0.0.1:0", *, threads: int = 4, token: str = "") -> None:
+    def __init__(self, address: str = "127.0.0.1:0") -> None:
         self.holds = True
-        self.service = LockServiceServer(lambda: self.holds, self._admit)
-        self._token = token
-        self._server = grpc.server(
-            ThreadPoolExecutor(threads), options=[("grpc.so_reuseport", 0), *wire.SERVER_OPTIONS]
-        )
-        self._server.add_generic_rpc_handlers((self.service.handlers(),))
-        host = address.rpartition(":")[0]
-        self.address = f"{host}:{self._server.add_insecure_port(address)}"
+        self._server = FrameServer(address, self)
+        self.address = self._server.address
+        self.service = LockServiceServer(self._server, lambda: self.holds)
         self._server.start()
 
-    def _admit(self, context: Any) -> None:
-        shown = dict(context.invocation_metadata()).get("authorization", "")
-        if self._token and shown != f"Bearer {self._token}":
-            context.abort(grpc.StatusCode.UNAUTHENTICATED, "The token is missing or wrong.")
+    def received(self, peer: Peer, kind: int, number: int, body: bytes) -> bytes:
+        """Handle a frame."""
+        return self.service.received(peer, kind, number, body)
+
+    def ended(self, peer: Peer) -> None:
+        """A connection has ended."""
+        self.service.drop(peer)
+
+    def tick(self) -> float:
+        """Do what is due."""
+        return self.service.tick()
 
     def __enter__(self) -> Server:
         return self
@@ -51,19 +51,15 @@ class Server:
         self.stop()
 
     def stop(self) -> None:
-        self._server.stop(None).wait(10)
+        """End it."""
+        self._server.stop()
 
 
 def serve(pipe: Connection, address: str = "127.0.0.1:0") -> None:
     """A process that serves until it is killed."""
-    server = grpc.server(
-        ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0), *wire.SERVER_OPTIONS]
-    )
-    server.add_generic_rpc_handlers((LockServiceServer(lambda: True).handlers(),))
-    port = server.add_insecure_port(address)
-    server.start()
-    say(pipe, f"127.0.0.1:{port}")
-    hear_forever(pipe)
+    with Server(address) as server:
+        say(pipe, server.address)
+        hear_forever(pipe)
 
 
 def hear_forever(pipe: Connection) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from stores import DEADLINE
 
 from percola.oracle.client import NetworkOracle
 from percola.oracle.server import OracleServer
@@ -31,19 +32,39 @@ def oracle(server: OracleServer) -> Iterator[NetworkOracle]:
     made.close()
 
 
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with server.pem, server.key, client.pem and client.key, each signed by itself."""
+    folder = tmp_path_factory.mktemp("certificates")
+    fresh = ("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    for name in ("server", "client"):
+        files = ("-keyout", f"{name}.key", "-out", f"{name}.pem", "-days", "2")
+        named = ("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost")
+        command = ("openssl", *fresh, *files, *named)
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return folder
+
+
 class Held:
     """Holds back the draws of a server until it is told to let them go."""
 
     def __init__(self, server: OracleServer, monkeypatch: pytest.MonkeyPatch) -> None:
         self.counts: list[int] = []
         self.came = threading.Semaphore(0)
-        self.go = threading.Semaphore(0)
-        draw = server.ranges.draw
+        self._may_go = threading.Semaphore(0)
+        self._server = server
+        answer = server._answer
 
-        def held(count: int, timeout: float = 0.0) -> Any:
-            self.counts.append(count)
-            self.came.release()
-            assert self.go.acquire(timeout=DEADLINE)
-            return draw(count, timeout)
+        def held(number: int, count: int, **waited: bool) -> Any:
+            if not waited:
+                self.counts.append(count)
+                self.came.release()
+            # Unanswered it waits with those for which the range is too short.
+            return answer(number, count) if self._may_go.acquire(blocking=False) else None
 
-        monkeypatch.setattr(server.ranges, "draw", held)
+        monkeypatch.setattr(server, "_answer", held)
+
+    def release(self, number: int = 1) -> None:
+        """Let so many draws go, those that come later among them."""
+        self._may_go.release(number)
+        self._server._server.wake()

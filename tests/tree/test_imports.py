@@ -28,6 +28,7 @@ LAYERS: Final = {
         ("codecs", "clock", "extras"),
         ("schema",),
         ("platform",),
+        ("rpc",),
         ("store",),
         ("store.lmdb", "store.remote"),
         ("store.hbase", "store.bigtable"),

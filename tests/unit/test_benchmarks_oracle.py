@@ -17,17 +17,18 @@ def said(**changes: Any) -> dict[str, Any]:
 
 def test_processes_count_together_from_the_first_begin_to_the_last_end() -> None:
     other = said(drawn=30, least=11, most=40, ms=[2.0], began=6.0, ended=9.0, calls=15, cpu=0.06)
-    point = Point.of(4, [said(), other], 0.04)
+    point = Point.of(4, 1, [said(), other], 0.04)
     assert (point.processes, point.threads) == (2, 4)
     assert point.per_second == 10.0
     assert point.a_call == 2.0
     assert point.latency.p50 == 2.0 and point.latency.count == 3
-    assert point.oracle_us == pytest.approx(1000.0)
+    assert point.calls_per_second == 5.0
+    assert point.oracle_us == pytest.approx(2000.0)
     assert point.oracle_busy == pytest.approx(0.01)
-    assert point.client_us == pytest.approx(2000.0)
+    assert point.client_us == pytest.approx(4000.0)
 
 
 @pytest.mark.parametrize("wrong", [{"least": 2}, {"rises": False}])
 def test_timestamps_that_come_twice_or_do_not_rise_are_an_error(wrong: dict[str, Any]) -> None:
     with pytest.raises(OracleError):
-        Point.of(1, [said(**wrong)], 0.0)
+        Point.of(1, 1, [said(**wrong)], 0.0)

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from proto_files import is_that_of
 
+import percola.coordination.lock_service.server as lock_server
 from percola import RepositoryClosedError
-from percola.coordination.lock_service import wire
 from percola.coordination.lock_service.base import LockService
 from percola.coordination.lock_service.client import LockServiceClient
 from percola.coordination.lock_service.server import LockServiceServer
 from percola.errors import UsageError
-
-WaitUntil = Callable[..., object]
-
+from percola.rpc import frames
 
 # --- One process ----------------------------------------------------------------------------
 
@@ -81,227 +73,217 @@ def test_arguments_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
 # --- The service ----------------------------------------------------------------------------
 
 
-class RefusedError(Exception):
-    """A call was ended by the service."""
-
-
-class Call:
-    """A call as the service sees it."""
+class Peer:
+    """A connection as the service sees it."""
 
     def __init__(self) -> None:
-        self.sent: list[Any] = []
-        self.code: Any = None
-        self._ended: list[Callable[[], None]] = []
-        self.wake_ups = threading.Semaphore(0)
-        self.gate = threading.Event()
-        self.gate.set()
+        self.answers_pings = True
+        self.state: Any = None
+        self.unsent = b""
+        self.used = 0.0
+        self.sent: list[frames.Frame] = []
+        self.has_ended = False
 
-    def abort(self, code: grpc.StatusCode, why: str) -> None:
-        raise RefusedError(code.name, why)
-
-    def add_callback(self, ended: Callable[[], None]) -> bool:
-        self._ended.append(ended)
-        return True
-
-    def set_code(self, code: grpc.StatusCode) -> None:
-        self.code = code
-
-    def set_details(self, details: str) -> None:
-        pass
-
-    def send(self, message: Any) -> None:
-        self.gate.wait(20)
-        self.sent.append(message)
-        self.wake_ups.release()
-
-    def end(self) -> None:
-        """The stream breaks."""
-        for ended in self._ended:
-            ended()
+    def of(self, kind: int) -> int:
+        """How many frames of a kind it was sent."""
+        return sum(one.kind == kind for one in self.sent)
 
 
 class Service:
-    """The service's rules without a server."""
+    """The service's rules without a server, and with a clock of the test's."""
 
     def __init__(self) -> None:
         self.is_held = True
-        self.real = LockServiceServer(lambda: self.is_held)
+        self.now = 100.0
+        self.sending_takes = 0.0
+        self.real = LockServiceServer(self, lambda: self.is_held, lambda: self.now)
 
-    def attend(self, session: str) -> Call:
-        call: Any = Call()
-        self.real._attend(wire.AttendRequest(session), call, call.send)
-        return call
+    def send(self, peer: Any, message: bytes) -> None:
+        self.now += self.sending_takes
+        found = frames.split(message)[0]
+        peer.sent += found
+        if found and found[0].kind == frames.PING and peer.answers_pings:
+            self.ask(peer, frames.PONG)
 
-    def try_lock(self, session: str, key: bytes, turn: int) -> bool:
-        call: Any = Call()
-        return self.real._try_lock(wire.LockRequest(session, key, turn), call).taken
+    def end(self, peer: Any, message: bytes = b"") -> None:
+        self.send(peer, message)
+        peer.has_ended = True
+        self.real.drop(peer)
 
-    def unlock(self, session: str, key: bytes, turn: int) -> None:
-        call: Any = Call()
-        self.real._unlock(wire.UnlockRequest(session, key, turn), call)
+    def keep(self, peer: Any) -> None:
+        pass
 
-    def wake(self, session: str = "") -> int:
-        call: Any = Call()
-        return self.real._wake(wire.WakeRequest(session), call).pause_ms
+    def hurry(self) -> None:
+        pass
+
+    def ask(self, peer: Any, kind: int, number: int = 0, body: bytes = b"") -> frames.Frame | None:
+        """What a request is answered."""
+        peer.used = self.now
+        found, _ = frames.split(self.real.received(peer, kind, number, body))
+        return found[0] if found else None
+
+    def attend(self) -> Peer:
+        peer = Peer()
+        peer.sent += filter(None, [self.ask(peer, frames.ATTEND, 7)])
+        assert [one.kind for one in peer.sent] == [frames.WAKE_UP], "it reports that it is open"
+        return peer
+
+    def try_lock(self, peer: Peer, key: bytes, turn: int) -> bool:
+        answer = self.ask(peer, frames.LOCK, turn, key)
+        assert answer is not None and (answer.kind, answer.number) == (frames.LOCKED, turn)
+        return answer.body == b"\1"
+
+    def unlock(self, peer: Peer, key: bytes, turn: int) -> None:
+        assert self.ask(peer, frames.UNLOCK, turn, key) is None
+
+    def wake(self, peer: Peer | None = None) -> int:
+        answer = self.ask(peer or Peer(), frames.WAKE, 3)
+        assert answer is not None
+        return frames.read_pause(answer.body)
+
+    def later(self, seconds: float) -> None:
+        """Time passes, in which the service does what is due."""
+        until = self.now + seconds
+        while self.now < until:
+            self.now = min(until, self.now + max(0.001, self.real.tick()))
+        self.real.tick()
 
 
-def test_a_lock_belongs_to_one_session_until_it_is_given_back_or_the_stream_breaks() -> None:
+def test_a_lock_belongs_to_one_session_until_it_is_given_back_or_the_connection_ends() -> None:
     service = Service()
-    one, two = service.attend("one"), service.attend("two")
-    assert service.try_lock("one", b"k", 1)
-    assert not service.try_lock("two", b"k", 1)
-    service.unlock("two", b"k", 1)
-    assert not service.try_lock("two", b"k", 2), "nobody gives back what is another's"
-    service.unlock("one", b"k", 1)
-    assert service.try_lock("two", b"k", 3)
-    assert not service.try_lock("one", b"k", 2)
-    two.end()
-    two.end()
-    assert service.try_lock("one", b"k", 3)
-    one.end()
+    one, two = service.attend(), service.attend()
+    assert service.try_lock(one, b"k", 1)
+    assert not service.try_lock(two, b"k", 1)
+    service.unlock(two, b"k", 1)
+    assert not service.try_lock(two, b"k", 2), "nobody gives back what is another's"
+    service.unlock(one, b"k", 1)
+    assert service.try_lock(two, b"k", 3)
+    assert not service.try_lock(one, b"k", 2)
+    service.real.drop(two)  # type: ignore[arg-type]
+    service.real.drop(two)  # type: ignore[arg-type]
+    assert service.try_lock(one, b"k", 3)
+    service.real.drop(one)  # type: ignore[arg-type]
     assert service.real.locks == service.real.sessions == 0
 
 
 def test_giving_back_and_taking_again_come_to_the_same_in_either_order() -> None:
     service = Service()
-    service.attend("one"), service.attend("two")
-    assert service.try_lock("one", b"k", 1)
+    one, two = service.attend(), service.attend()
+    assert service.try_lock(one, b"k", 1)
     # The second taking overtakes the giving back, which nobody waits for.
-    assert service.try_lock("one", b"k", 2)
-    service.unlock("one", b"k", 1)
-    assert not service.try_lock("two", b"k", 1)
-    service.unlock("one", b"k", 2)
-    assert service.try_lock("two", b"k", 2)
+    assert service.try_lock(one, b"k", 2)
+    service.unlock(one, b"k", 1)
+    assert not service.try_lock(two, b"k", 1)
+    service.unlock(one, b"k", 2)
+    assert service.try_lock(two, b"k", 2)
 
 
-def test_who_does_not_attend_gets_no_lock() -> None:
+def test_a_lock_takes_a_session_and_a_connection_has_one() -> None:
     service = Service()
-    with pytest.raises(RefusedError, match="FAILED_PRECONDITION"):
-        service.try_lock("nobody", b"k", 1)
-    gone = service.attend("one")
-    gone.end()
-    with pytest.raises(RefusedError, match="FAILED_PRECONDITION"):
-        service.try_lock("one", b"k", 1)
-    service.unlock("one", b"k", 1)
-    assert service.real.locks == 0
+    for kind in (frames.LOCK, frames.UNLOCK):
+        with pytest.raises(frames.FrameError, match="without a session"):
+            service.ask(Peer(), kind, 1, b"k")
+    one = service.attend()
+    with pytest.raises(frames.FrameError, match="second"):
+        service.ask(one, frames.ATTEND)
+    with pytest.raises(frames.FrameError, match="unknown kind, 99"):
+        service.ask(one, 99)
+    with pytest.raises(frames.FrameError, match="more than 64 bytes"):
+        service.ask(one, frames.LOCK, 1, b"k" * 65)
+    assert service.try_lock(one, b"k" * 64, 1)
 
 
-def test_a_session_has_a_name_of_its_own() -> None:
+def test_without_the_lease_every_request_is_refused_and_sessions_are_ended() -> None:
     service = Service()
-    service.attend("one")
-    for name in ("one", ""):
-        with pytest.raises(RefusedError, match="INVALID_ARGUMENT"):
-            service.attend(name)
-    assert service.try_lock("one", b"k", 1), "the first one is unharmed"
-
-
-def test_without_the_lease_every_call_is_refused_and_who_attends_is_sent_away(
-    wait_until: WaitUntil,
-) -> None:
-    service = Service()
-    call = service.attend("one")
-    assert call.wake_ups.acquire(timeout=60)
-    assert service.try_lock("one", b"k", 1)
+    one = service.attend()
+    assert service.try_lock(one, b"k", 1)
     service.is_held = False
-    wait_until(lambda: service.real.sessions == 0)
-    wait_until(lambda: call.sent[-1] is None, what="the end of the stream")
-    assert call.code is grpc.StatusCode.FAILED_PRECONDITION
-    assert service.real.locks == 0
-    for ask in (
-        lambda: service.attend("two"),
-        lambda: service.try_lock("one", b"k", 2),
-        lambda: service.unlock("one", b"k", 2),
-        service.wake,
-    ):
-        with pytest.raises(RefusedError, match="FAILED_PRECONDITION"):
-            ask()
+    for kind in (frames.ATTEND, frames.LOCK, frames.UNLOCK, frames.WAKE):
+        answer = service.ask(one, kind, 2, b"k")
+        assert answer is not None and (answer.kind, answer.number) == (frames.REFUSED, 2)
+        assert frames.read_refused(answer.body)[0] == frames.Code.STANDBY
+    service.later(0.6)
+    assert one.has_ended and one.sent[-1].kind == frames.REFUSED
+    assert service.real.locks == service.real.sessions == 0
 
 
 def test_a_wake_up_reaches_all_sessions_but_its_sender() -> None:
     service = Service()
-    one, two = service.attend("one"), service.attend("two")
-    for call in (one, two):
-        assert call.wake_ups.acquire(timeout=60), "the first reports that the session is open"
+    one, two = service.attend(), service.attend()
     for _ in range(5):
-        service.wake("one")
-        assert two.wake_ups.acquire(timeout=60)
-    service.wake("two")
-    assert one.wake_ups.acquire(timeout=60)
-    assert (len(one.sent), len(two.sent)) == (2, 6)
+        service.wake(one)
+        service.real.tick()
+    service.wake(two)
+    service.real.tick()
+    assert (one.of(frames.WAKE_UP), two.of(frames.WAKE_UP)) == (2, 6)
     service.wake()
-    assert one.wake_ups.acquire(timeout=60) and two.wake_ups.acquire(timeout=60)
+    service.real.tick()
+    assert (one.of(frames.WAKE_UP), two.of(frames.WAKE_UP)) == (3, 7)
+    # Two that wake at the same time wake each other.
+    service.wake(one)
+    service.wake(two)
+    service.real.tick()
+    assert (one.of(frames.WAKE_UP), two.of(frames.WAKE_UP)) == (4, 8)
 
 
-def test_wake_ups_while_one_is_sent_become_one_more() -> None:
+def test_wake_ups_take_a_tenth_of_the_time_and_those_meanwhile_become_one_more() -> None:
     service = Service()
-    one, two = service.attend("one"), service.attend("two")
-    for call in (one, two):
-        assert call.wake_ups.acquire(timeout=60)
-    one.gate.clear()
+    peers = [service.attend() for _ in range(200)]
+    service.sending_takes = 0.001
+    began = service.now
+    service.wake()
+    service.real.tick()
+    assert sum(one.of(frames.WAKE_UP) for one in peers) < 250, "a few at a time"
     for _ in range(500):
-        service.wake("two")
-    one.gate.set()
-    assert one.wake_ups.acquire(timeout=60)
-    # Rings are sent in order: when this one has come, all before it have.
-    service.wake("one")
-    assert two.wake_ups.acquire(timeout=60)
-    assert 2 <= len(one.sent) <= 3
+        service.wake()
+    service.later(10)
+    assert all(one.of(frames.WAKE_UP) == 3 for one in peers)
+    assert service.now - began >= 10
+    slow = peers[0]
+    slow.unsent = b"what it has not read"
+    service.wake()
+    service.later(10)
+    assert slow.of(frames.WAKE_UP) == 3 and peers[1].of(frames.WAKE_UP) == 4
 
 
-def test_the_more_attend_the_longer_a_ringer_keeps_quiet() -> None:
+def test_the_more_attend_the_longer_a_process_sends_no_other_wake_up() -> None:
     service = Service()
     assert service.wake() == 10
-    calls = [service.attend(f"s{number}") for number in range(50)]
+    peers: list[Any] = [service.attend() for _ in range(50)]
     assert service.wake() == 50
-    for call in calls:
-        call.end()
+    for one in peers:
+        service.real.drop(one)
     assert service.wake() == 10
 
 
-def test_the_thread_that_sends_ends_when_nobody_attends(wait_until: WaitUntil) -> None:
+def test_a_session_that_answers_no_ping_is_ended_and_one_that_does_is_kept() -> None:
     service = Service()
-    for _ in range(2):
-        call = service.attend("one")
-        assert service.real._sender is not None
-        assert call.wake_ups.acquire(timeout=60)
-        call.end()
-        wait_until(lambda: service.real._sender is None)
+    silent, lively = service.attend(), service.attend()
+    assert service.try_lock(silent, b"k", 1)
+    silent.answers_pings = False
+    service.later(10)
+    assert silent.has_ended and not lively.has_ended
+    assert 3 <= lively.of(frames.PING) <= 5, "one for every two seconds of silence"
+    assert (service.real.sessions, service.real.locks) == (1, 0)
+    # The process itself was stopped for long: nobody is ended for that.
+    service.now += 60
+    service.real.tick()
+    assert not lively.has_ended
 
 
-# --- Messages -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        wire.AttendRequest("abc"),
-        wire.WakeUp(),
-        wire.LockRequest("ü", b"\0\xff" * 100, 2**63),
-        wire.LockReply(True),
-        wire.LockReply(False),
-        wire.UnlockRequest("s", b"k", 1),
-        wire.UnlockReply(),
-        wire.WakeRequest(""),
-        wire.WakeReply(1000),
-    ],
-)
-def test_the_messages_are_those_of_the_proto_file(message: Any) -> None:
-    is_that_of(Path(wire.__file__).parent / "lock_service.proto", message)
-
-
-@given(st.binary(max_size=40))
-def test_bytes_that_are_no_message_are_a_value_error_and_nothing_else(raw: bytes) -> None:
-    for kind in (wire.LockRequest, wire.WakeReply, wire.WakeUp):
-        try:
-            kind.decode(raw)
-        except ValueError:
-            continue
-
-
-def test_a_field_of_another_kind_is_refused() -> None:
-    with pytest.raises(ValueError, match="not bytes"):
-        wire.LockRequest.decode(b"\x10\x01")
-    with pytest.raises(ValueError, match="not a text"):
-        wire.LockRequest.decode(b"\x08\x01")
-    with pytest.raises(ValueError, match="not a number"):
-        wire.WakeReply.decode(b"\x0a\x01a")
+def test_idle_sessions_at_the_limit_make_place_unless_they_are_fresh(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lock_server, "_SESSIONS", 3)
+    service = Service()
+    first = [service.attend() for _ in range(3)]
+    refused = service.ask(Peer(), frames.ATTEND, 1)
+    assert refused is not None and frames.read_refused(refused.body)[0] == frames.Code.LIMIT
+    assert not any(one.has_ended for one in first), "they do not displace each other without end"
+    service.now += 11
+    assert service.try_lock(first[0], b"k", 1)
+    fresh = service.attend()
+    assert [one.has_ended for one in first] == [False, True, False]
+    assert first[1].sent[-1].kind == frames.REFUSED
+    assert service.try_lock(fresh, b"j", 1)
+    assert (service.real.sessions, service.real.locks) == (3, 2)

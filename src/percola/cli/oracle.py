@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from percola import extras
 from percola.cli.metrics_port import metrics_options, serve_metrics
 from percola.cli.session import Session, common
 from percola.connect import cluster as network
@@ -101,10 +100,8 @@ def oracle(
         raise ConflictingOptionsError(
             "--tls-cert and --tls-key go together, and --tls-client-ca with both."
         )
-    try:
-        from percola.oracle.server import OracleServer, Tls, check_access, serve
-    except ImportError as error:
-        raise UsageError(extras.missing("The oracle", error, "oracle")) from error
+    from percola.oracle.server import OracleServer, Tls, check_access, serve
+
     tls = None
     if tls_cert and tls_key:
         roots = network.read_file(tls_client_ca, "--tls-client-ca") if tls_client_ca else b""

@@ -138,25 +138,19 @@ def _source(address: NetworkAddress, store: Store) -> str:
 
 
 def _oracle(address: NetworkAddress, source: str) -> NetworkOracle:
-    try:
-        from percola.oracle.client import NetworkOracle
-    except ImportError as error:
-        raise UsageError(_lacks(address, error)) from error
+    from percola.oracle.client import NetworkOracle
+
     return NetworkOracle(address.oracles, source=source, **credentials())
 
 
 def _coordination(address: NetworkAddress, source: str, oracle: NetworkOracle) -> Coordination:
+    from percola.coordination.lock_service.client import LockServiceClient
+
     try:
-        from percola.coordination.lock_service.client import LockServiceClient
-        from percola.coordination.lock_service.wire import CHANNEL_OPTIONS
         from percola.coordination.zookeeper.coordination import ZooKeeperCoordination
     except ImportError as error:
         raise UsageError(_lacks(address, error)) from error
-    lock_service = LockServiceClient(
-        address.oracles,
-        channel=lambda one: oracle.channel(one, CHANNEL_OPTIONS),
-        metadata=oracle.metadata,
-    )
+    lock_service = LockServiceClient(address.oracles, access=oracle.access)
     login = read_secret(LOGIN_FILE)
     return ZooKeeperCoordination(
         address.zookeeper,
@@ -225,4 +219,4 @@ def close(*opened: Any) -> None:
 
 def _lacks(address: NetworkAddress, error: ImportError) -> str:
     # All that a client of it needs: not one more with every attempt.
-    return extras.missing(repr(address.text), error, address.scheme, "oracle", "zookeeper")
+    return extras.missing(repr(address.text), error, address.scheme, "zookeeper")

@@ -11,45 +11,31 @@ one drawn was requested by a thread that waits for it.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any, Final
-
-import grpc
+from typing import Final
 
 from percola.clock import backoff
 from percola.errors import PercolaError, RepositoryClosedError, StoreError, UsageError
 from percola.oracle.base import Oracle
-from percola.oracle.messages import TOKEN_HEADER, DrawReply
-from percola.oracle.stream import Conversation, LostError
-from percola.platform.fork_safety import GRPC, at_fork, keep_inherited, new_random
+from percola.platform.fork_safety import at_fork, new_random
+from percola.rpc import frames
+from percola.rpc.client import Access, Connection, LostError, RefusedError, split_address
+from percola.rpc.frames import Code
 
 TIMEOUT_SECONDS: Final = 30.0
 REQUEST_SECONDS: Final = 2.0
 _MOST_AT_ONCE: Final = 100_000
-
-_OPTIONS: Final = [
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 500),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
-]
-_Code = grpc.StatusCode
-_IN_VAIN: Final = frozenset(
-    (
-        _Code.UNAUTHENTICATED,
-        _Code.PERMISSION_DENIED,
-        _Code.UNIMPLEMENTED,
-        _Code.INVALID_ARGUMENT,
-    )
-)
+_NUMBERS: Final = 2**32
+_IN_VAIN: Final = frozenset((Code.TOKEN, Code.MALFORMED))
 
 
 class NetworkOracle(Oracle):
     """The oracle of a repository on a network store; safe to use from many threads.
 
-    Connects when it is first used. A child of a process that has used it gets a StoreError
-    (`percola.platform.fork_safety`).
+    Connects when it is first used; a child after a fork opens its own connection.
 
     Args:
         addresses: `host:port` of each of the repository's oracle processes.
@@ -58,7 +44,7 @@ class NetworkOracle(Oracle):
         request_seconds: after how long a call counts as lost and the next address is tried.
         token: the token that the oracles require; empty: none.
         roots: PEM certificates of the authorities that sign the oracles' certificates; enables TLS.
-            None: no TLS. Empty: TLS with the authorities that gRPC comes with.
+            None: no TLS. Empty: TLS with the authorities of the system.
         certificate: the client's (chain, key) in PEM, if the oracles require one.
         source: the identity that the oracles must have; empty: that of the first one to answer.
 
@@ -79,9 +65,7 @@ class NetworkOracle(Oracle):
         source: str = "",
     ) -> None:
         for address in addresses:
-            host, colon, port = address.rpartition(":")
-            if not (colon and host and port.isdigit() and 0 < int(port) < 2**16):
-                raise UsageError(f"An oracle's address is HOST:PORT, not {address!r}.")
+            split_address(address)
         if not addresses or isinstance(addresses, str):
             raise UsageError("Name the address of at least one oracle, in a list.")
         if timeout_seconds <= 0 or request_seconds <= 0:
@@ -93,8 +77,8 @@ class NetworkOracle(Oracle):
         """The identity of the source that answered."""
         self.calls = 0
         self.drawn = 0
-        self._metadata = [(TOKEN_HEADER, f"Bearer {token}")] if token else None
-        self._roots, self._certificate = roots, certificate
+        self.access = Access(token, roots, certificate)
+        self.context = self.access.context()
         self._closed = False
         self._start_afresh()
         at_fork(self._leave_parent)
@@ -103,8 +87,7 @@ class NetworkOracle(Oracle):
         self._current = _Line(self)
 
     def _leave_parent(self) -> None:
-        # The parent's connections are neither used nor closed in the child.
-        keep_inherited(self._current)
+        self._current.leave_to_parent()
         self._start_afresh()
 
     def timestamp(self) -> int:
@@ -148,19 +131,6 @@ class NetworkOracle(Oracle):
         """Whether `close` was called."""
         return self._closed
 
-    @property
-    def metadata(self) -> list[tuple[str, str]] | None:
-        """The metadata of every call: the token, if there is one."""
-        return self._metadata
-
-    def channel(self, address: str, options: Sequence[tuple[str, int]] = _OPTIONS) -> Any:
-        """A channel to one of the oracles; it connects when it is used."""
-        if self._roots is None:
-            return grpc.insecure_channel(address, options=options)
-        chain, key = self._certificate or (None, None)
-        credentials = grpc.ssl_channel_credentials(self._roots or None, key, chain)
-        return grpc.secure_channel(address, credentials, options=options)
-
     def check_source(self, address: str, source: str) -> None:
         """StoreError if an answer is from the oracle of another repository."""
         if not self.source:
@@ -179,8 +149,10 @@ class _Batch:
         self.previous = previous
         self.deadline = deadline
         self.count = 0
-        self.done = threading.Event()
-        self.answer: tuple[list[int], int] | None = None
+        # Made by the first thread that joins; most calls are of one thread.
+        self.done: threading.Event | None = None
+        self.is_done = False
+        self.answer: tuple[Sequence[int], int] | None = None
         self.error: PercolaError | None = None
 
 
@@ -193,8 +165,8 @@ class _Line:
         self._open: _Batch | None = None
         self._newest: _Batch | None = None
         # Only the thread that makes the pending call uses the rest.
-        self._channels: dict[str, Any] = {}
-        self._talk: Conversation | None = None
+        self._connection: Connection | None = None
+        self._numbers = itertools.count(1)
         self._at = 0
         self._highest = 0
         self._rng = new_random()
@@ -207,13 +179,18 @@ class _Line:
                 if batch is None:
                     sends = True
                     deadline = time.monotonic() + self._oracle.timeout_seconds
-                    batch = self._open = _Batch(self._newest, deadline)
-                    self._newest = batch
+                    previous = self._newest
+                    if previous is not None and previous.is_done:
+                        previous = None
+                    batch = self._open = self._newest = _Batch(previous, deadline)
+                elif batch.done is None:
+                    batch.done = threading.Event()
                 place = batch.count
                 batch.count += count
             if sends:
                 self._send(batch)
             else:
+                assert batch.done is not None
                 batch.done.wait()
             if batch.answer is not None:
                 drawn, last = batch.answer
@@ -230,7 +207,7 @@ class _Line:
         try:
             # The sender of the previous batch may have been interrupted while it waited.
             while batch.previous is not None:
-                batch.previous.done.wait()
+                self._await(batch.previous)
                 batch.previous = batch.previous.previous
             with self._guard:
                 self._open = None
@@ -241,21 +218,33 @@ class _Line:
             with self._guard:
                 if self._open is batch:
                     self._open = None
-            batch.done.set()
+                batch.is_done = True
+            if batch.done is not None:
+                batch.done.set()
 
-    def _make(self, count: int, deadline: float) -> tuple[list[int], int]:
+    def _await(self, batch: _Batch) -> None:
+        """Wait until a batch is done, however it ends."""
+        with self._guard:
+            if batch.is_done:
+                return
+            if batch.done is None:
+                batch.done = threading.Event()
+        batch.done.wait()
+
+    def _make(self, count: int, deadline: float) -> tuple[Sequence[int], int]:
         """`count` timestamps, and the highest one handed out at that time."""
         oracle = self._oracle
-        drawn: list[int] = []
+        drawn: Sequence[int] = ()
         while len(drawn) < count:
-            reply = self._call(count - len(drawn), deadline)
-            self._rises(reply.first, self._highest + 1)
-            drawn.extend(range(reply.first, reply.first + reply.count))
-            self._highest = drawn[-1]
+            first, got = self._call(count - len(drawn), deadline)
+            self._rises(first, self._highest + 1)
+            more = range(first, first + got)
+            drawn = (*drawn, *more) if drawn else more
+            self._highest = first + got - 1
         if count:
             oracle.drawn += count
             return drawn, self._highest
-        last = self._call(0, deadline).first
+        last, _ = self._call(0, deadline)
         self._rises(last, self._highest)
         self._highest = last
         return drawn, last
@@ -269,27 +258,24 @@ class _Line:
                 "record restored from an older copy of the store?"
             )
 
-    def _call(self, count: int, deadline: float) -> DrawReply:
-        """Ask the oracles in turn until one answers or the deadline has passed."""
+    def _call(self, count: int, deadline: float) -> tuple[int, int]:
+        """Ask the oracles in turn until one answers; the first timestamp, and how many."""
         oracle = self._oracle
         failed: dict[str, str] = {}
         tries = 0
         while True:
             address = oracle.addresses[self._at]
             left = max(0.05, deadline - time.monotonic())
-            seconds = min(oracle.request_seconds, left)
             try:
-                answer = self._ask(address, count, seconds)
-                oracle.check_source(address, answer.source)
-                return answer
-            except LostError as error:
-                failed[address] = str(error)
-                trouble = error
-            except grpc.RpcError as error:
-                if error.code() in _IN_VAIN:
+                first, got, source = self._ask(address, count, min(oracle.request_seconds, left))
+            except (LostError, RefusedError) as error:
+                if isinstance(error, RefusedError) and error.code in _IN_VAIN:
                     raise StoreError(_refused(address, error)) from error
-                failed[address] = _reason(error)
+                failed[address] = str(error).rstrip(".")
                 trouble = error
+            else:
+                oracle.check_source(address, source)
+                return first, got
             if oracle.is_closed:
                 raise _closed()
             tries += 1
@@ -300,56 +286,80 @@ class _Line:
                     f"No oracle handed out a timestamp for {oracle.timeout_seconds:g} s "
                     f"({told}). Is 'percola oracle' running there?"
                 ) from trouble
+            self._leave()
             self._at = (self._at + 1) % len(oracle.addresses)
             if tries % len(oracle.addresses) == 0:
                 rounds = tries // len(oracle.addresses)
                 time.sleep(min(left, backoff(self._rng, rounds, first=0.02, most=0.3)))
 
-    def _ask(self, address: str, count: int, seconds: float) -> DrawReply:
-        """Ask an oracle on the open stream, or on a new one; every failure ends the stream."""
+    def _ask(self, address: str, count: int, seconds: float) -> tuple[int, int, str]:
+        """Ask an oracle on the open connection, or on a new one: first, count, source.
+
+        A connection that was idle may have been ended by the oracle: then a new one is tried once.
+        """
         oracle = self._oracle
         oracle.calls += 1
         while True:
-            talk = self._talk or self._begin(address)
-            answer = talk.ask(count, seconds)
-            if answer is not None:
-                return answer
-            self._talk = None
+            connection = self._connection
+            is_new = connection is None
+            if connection is None:
+                connection = self._connect(address, seconds)
+            number = next(self._numbers) % _NUMBERS
+            try:
+                body = connection.ask(frames.draw(number, count), number, frames.DRAWN, seconds)
+                first, got, source = frames.read_drawn(body)
+                if (got > 0) != (count > 0) or got > count:
+                    raise frames.FrameError("another number of timestamps than was asked for")
+            except frames.FrameError as error:
+                connection.end()
+                raise LostError(f"it sent {error}") from error
+            except LostError as error:
+                if is_new or oracle.is_closed or error.is_late:
+                    raise
+                continue
+            finally:
+                if connection.has_ended:
+                    self._connection = None
+            return first, got, source.decode("ascii", "replace")
 
-    def _begin(self, address: str) -> Conversation:
-        GRPC.begin_use("The oracle")
+    def _connect(self, address: str, seconds: float) -> Connection:
         oracle = self._oracle
+        made = Connection(address, oracle.access, oracle.context, seconds)
         with self._guard:
             if oracle.is_closed:
+                made.end()
                 raise _closed()
-            channel = self._channels.get(address)
-            if channel is None:
-                channel = self._channels[address] = oracle.channel(address)
-            self._talk = Conversation(channel, oracle.metadata, oracle.request_seconds)
-            return self._talk
+            self._connection = made
+        return made
+
+    def _leave(self) -> None:
+        """Give up the connection to an oracle that refuses, for the next address."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.end()
 
     def close(self) -> None:
-        """Close the channels; a call under way fails."""
+        """End the connection; a call under way fails."""
         with self._guard:
-            if self._talk is not None:
-                self._talk.end()
-            for channel in self._channels.values():
-                channel.close()
+            connection = self._connection
+        if connection is not None:
+            connection.end()
+
+    def leave_to_parent(self) -> None:
+        """In a child of a fork: close the inherited connection."""
+        if self._connection is not None:
+            self._connection.leave_to_parent()
 
 
 def _closed() -> RepositoryClosedError:
     return RepositoryClosedError("This repository has been closed; open it again.")
 
 
-def _refused(address: str, error: Any) -> str:
-    if error.code() is _Code.UNAUTHENTICATED:
+def _refused(address: str, error: RefusedError) -> str:
+    why = str(error).rstrip(".")
+    if error.code == Code.TOKEN:
         return (
-            f"The oracle at {address} refuses this client: {_reason(error)}. Use the token that "
-            "it was started with."
+            f"The oracle at {address} refuses this client: {why}. Use the token that it was "
+            "started with."
         )
-    return f"What listens at {address} does not answer as an oracle does: {_reason(error)}."
-
-
-def _reason(error: Any) -> str:
-    details = str(error.details() or "").strip().partition("\n")[0][:300].rstrip(".")
-    return f"{error.code().name}: {details}"
+    return f"What listens at {address} does not answer as an oracle does: {why}."

@@ -1,26 +1,25 @@
-"""§2.3 "The timestamp oracle is a server": the gRPC service in front of `Ranges`.
+"""§2.3 "The timestamp oracle is a server": the service in front of `Ranges`.
 
     OracleServer     the service, and the thread that keeps the record in the store
     serve runs one until SIGTERM or SIGINT, for the command line
 
 Any number of processes serve a repository. One of them hands out timestamps; the others are on
-standby, answer FAILED_PRECONDITION and take over if it fails. The record in the store alone
-determines which one (`percola.oracle.ranges`).
+standby, refuse with STANDBY and take over if it fails. The record in the store alone determines
+which one (`percola.oracle.ranges`).
+
+One thread answers all clients (`percola.rpc.server`), from memory. A request that must wait for the
+next range waits in a list, and no other request waits for it.
 
 The process that hands out timestamps also serves the repository's advisory locks and wake-ups
 (§2.4; `percola.coordination.lock_service.server`).
 
-gRPC's health service reports SERVING for the process ("") while it runs, and for "percola.Oracle"
-while it hands out timestamps. It requires no token.
-
-The resources that clients can take are bounded: threads, streams, messages, connections. A stream
-above the limit is not refused, since idle streams could then lock every client out: the stream that
-has been idle longest is ended, and its client opens another when it needs one.
+The resources that clients can take are bounded: connections, frames, locks. A connection above the
+limit is not refused, since idle ones could then lock every client out: the connection that has been
+idle longest is ended, and its client opens another when it needs one.
 """
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
 import logging
 import math
@@ -29,81 +28,37 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, NamedTuple, NoReturn
-
-import grpc
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from percola.coordination.lock_service.server import LockServiceServer
-from percola.coordination.lock_service.wire import SERVER_OPTIONS
-from percola.errors import PercolaError, StoreError, UsageError
-from percola.oracle.messages import (
-    CHECK,
-    DRAW,
-    HEALTH_SERVICE,
-    NOT_SERVING,
-    SERVICE,
-    SERVING,
-    TOKEN_HEADER,
-    DrawReply,
-    DrawRequest,
-    HealthReply,
-    HealthRequest,
-)
+from percola.errors import PercolaError, UsageError
+from percola.oracle.former import FormerClients
 from percola.oracle.metrics import OracleMetrics
 from percola.oracle.ranges import LEASE_SECONDS, RANGE, Ranges, Refused
 from percola.oracle.record import ORACLE_TABLE
-from percola.platform.fork_safety import GRPC
+from percola.rpc import frames
+from percola.rpc.frames import Code
+from percola.rpc.server import FrameServer, Peer
+from percola.rpc.tls import Tls, server_context
 from percola.store.base import Store
 
 log = logging.getLogger("percola.oracle")
 
-_STREAMS: Final = 2000
-"""The most client processes: each has a stream, which takes a thread that mostly waits."""
-_THREADS: Final = 16
-"""Threads for all other calls."""
-_QUEUE: Final = 1000
-"""Calls that may wait for a thread; more are refused."""
 _FILES: Final = 65_536
 """Open files of a serving process, if the system permits as many: one for each connection."""
-_DRAW_TIMEOUT: Final = 1.0
+_DRAW_SECONDS: Final = 1.0
 """Seconds that a request waits for the next range."""
 _GRACE: Final = 2.0
-_OPTIONS: Final = [
-    # A second process on the same port must fail, not share it.
-    ("grpc.so_reuseport", 0),
-    # Clients send less than a hundred bytes at a time.
-    ("grpc.max_receive_message_length", 1024),
-    # A process has two connections and a handful of calls on each.
-    ("grpc.max_concurrent_streams", 256),
-    # Unused connections, which can be opened without a token.
-    ("grpc.server_handshake_timeout_ms", 10_000),
-    ("grpc.max_connection_idle_ms", 120_000),
-    *SERVER_OPTIONS,
-]
 
 
-class Tls(NamedTuple):
-    """The server's certificate chain and key, both in PEM.
+class _Waiting(NamedTuple):
+    """A request that cannot be answered yet, and until when it waits."""
 
-    `client_roots` are the authorities that must have signed clients' certificates; empty: none
-    needed.
-    """
-
-    certificate: bytes
-    key: bytes
-    client_roots: bytes = b""
-
-
-class _Stream:
-    """A client's open stream."""
-
-    __slots__ = ("context", "used")
-
-    def __init__(self, context: grpc.ServicerContext) -> None:
-        self.context = context
-        self.used = time.monotonic()
+    peer: Peer
+    number: int
+    asked: int
+    until: float
 
 
 def check_access(listen: str, token: str, tls: Tls | None) -> None:
@@ -116,6 +71,8 @@ def check_access(listen: str, token: str, tls: Tls | None) -> None:
         raise UsageError(f"An oracle listens at HOST:PORT, such as 0.0.0.0:7070, not {listen!r}.")
     if not token.isprintable() or not token.isascii() or token != token.strip():
         raise UsageError("The oracle's token must be printable ASCII, with no blank around it.")
+    if len(token) > frames.TOKEN_BYTES:
+        raise UsageError(f"The oracle's token can have up to {frames.TOKEN_BYTES:,} bytes.")
     if token or (tls is not None and tls.client_roots) or _is_loopback(host):
         return
     raise UsageError(
@@ -167,60 +124,37 @@ class OracleServer:
         create: bool = True,
     ) -> None:
         check_access(listen, token, tls)
-        host = listen.rpartition(":")[0]
         self._lease = lease
         self._create = create
-        self._expected = f"Bearer {token}".encode() if token else b""
-        GRPC.begin_use("An oracle's service")
-        self._server = grpc.server(
-            ThreadPoolExecutor(_STREAMS + _THREADS),
-            options=_OPTIONS,
-            maximum_concurrent_rpcs=_STREAMS + _THREADS + _QUEUE,
-        )
-        self.lock_service = LockServiceServer(lambda: self.ranges.holds, self._admit)
-        self._server.add_generic_rpc_handlers(
-            (
-                self.lock_service.handlers(),
-                grpc.method_handlers_generic_handler(
-                    SERVICE,
-                    {
-                        DRAW: grpc.stream_stream_rpc_method_handler(
-                            self._draw,
-                            request_deserializer=DrawRequest.decode,
-                            response_serializer=DrawReply.encode,
-                        )
-                    },
-                ),
-                grpc.method_handlers_generic_handler(
-                    HEALTH_SERVICE, {CHECK: _method(self._health, HealthRequest, HealthReply)}
-                ),
-            )
-        )
-        try:
-            bound = (
-                self._server.add_insecure_port(listen)
-                if tls is None
-                else self._server.add_secure_port(listen, _credentials(tls))
-            )
-        except RuntimeError as error:
-            raise StoreError(
-                f"The oracle cannot listen at {listen}: is the address this machine's, and the "
-                "port free?"
-            ) from error
-        self.address = f"{host}:{bound}"
-        """The address it listens on, as `host:port`."""
-        self.ranges = Ranges(
-            store,
-            name=name or f"{socket.gethostname()}:{bound}",
-            lease=lease,
-            size=size,
-            above=above,
-        )
-        self.metrics = OracleMetrics(self.ranges)
         self._store = store
         self._stopping = threading.Event()
-        self._guard = threading.Lock()
-        self._streams: set[_Stream] = set()
+        context = None if tls is None else server_context(tls)
+        self._server = FrameServer(
+            listen,
+            self,
+            token=token,
+            context=context,
+            former=lambda *given: self._former.take(*given),
+        )
+        self.address = self._server.address
+        """The address it listens on, as `host:port`."""
+        port = self.address.rpartition(":")[2]
+        try:
+            self.ranges = Ranges(
+                store,
+                name=name or f"{socket.gethostname()}:{port}",
+                lease=lease,
+                size=size,
+                above=above,
+            )
+        except UsageError:
+            self._server.stop()
+            raise
+        self.metrics = OracleMetrics(self.ranges, self._server)
+        self.lock_service = LockServiceServer(self._server, lambda: self.ranges.holds)
+        self._former = FormerClients(self.ranges, token, self.metrics.count_former)
+        self._source = b""
+        self._waiting: list[_Waiting] = []
         self._keeper = threading.Thread(target=self._keep, name="oracle-keeper", daemon=True)
 
     def __enter__(self) -> OracleServer:
@@ -234,13 +168,13 @@ class OracleServer:
 
         Raises StoreError if the store refuses.
         """
-        self._server.start()
         try:
             if self._create:
                 self._store.create_tables([ORACLE_TABLE])
         except BaseException:
-            self._server.stop(None).wait(_GRACE)  # Releases the port.
+            self._server.stop()  # Releases the port.
             raise
+        self._server.start()
         self._keeper.start()
         # The caller may open the repository next, which needs the record.
         until = time.monotonic() + self._lease
@@ -254,15 +188,12 @@ class OracleServer:
             return
         self._stopping.set()
         try:
-            # First, so that later calls are refused with a status that sends clients elsewhere.
+            # First, so that no client loses its connection before another process may serve it.
             self.ranges.release()
         except PercolaError as error:
             log.warning("a standby takes over only when the lease has ended: %s", error)
-        with self._guard:
-            streams = list(self._streams)
-        for one in streams:
-            one.context.cancel()
-        self._server.stop(_GRACE).wait(_GRACE + 1)
+        self._server.stop()
+        self._former.stop()
         if self._keeper.is_alive():
             self._keeper.join(_GRACE)
 
@@ -276,9 +207,10 @@ class OracleServer:
             try:
                 pause = self.ranges.step()
                 told = ""
+                self._server.wake()  # Requests may wait for what it did.
             except Exception as error:
                 # Safe for any error: without a renewal the lease expires.
-                self.metrics.store_failures.inc()
+                self.metrics.store_failures += 1
                 pause = min(self._lease / 10, 0.5)
                 if str(error) != told:
                     told = str(error)
@@ -288,80 +220,63 @@ class OracleServer:
                 log.info("%s", "handing out timestamps" if held else "handing out none")
             self.ranges.wake.wait(None if math.isinf(pause) else pause)
 
-    # --- Calls --------------------------------------------------------------------------
+    # --- Requests: called by the thread that serves ---------------------------------------
 
-    def _draw(
-        self, requests: Iterator[DrawRequest], context: grpc.ServicerContext
-    ) -> Iterator[DrawReply]:
-        self._admit(context)
-        stream = self._enter(context)
-        try:
-            if self._stopping.is_set():
-                self._abort(context, grpc.StatusCode.UNAVAILABLE, "It is stopping.")
-            for request in requests:
-                stream.used = time.monotonic()
-                yield self._answer(request.count, context)
-        finally:
-            with self._guard:
-                self._streams.discard(stream)
+    def received(self, peer: Peer, kind: int, number: int, body: bytes) -> bytes:
+        """What a request is answered at once; FrameError if it is none."""
+        if kind != frames.DRAW:
+            return self.lock_service.received(peer, kind, number, body)
+        count = frames.read_draw(body)
+        answer = self._answer(number, count)
+        if answer is None:
+            until = time.monotonic() + _DRAW_SECONDS
+            self._waiting.append(_Waiting(peer, number, count, until))
+            return b""
+        return answer
 
-    def _enter(self, context: grpc.ServicerContext) -> _Stream:
-        """Register a stream; if there are too many, end the least recently used one."""
-        ended = None
-        stream = _Stream(context)
-        with self._guard:
-            if len(self._streams) >= _STREAMS:
-                ended = min(self._streams, key=lambda one: one.used)
-                self._streams.discard(ended)
-            self._streams.add(stream)
-        if ended is not None:
-            self.metrics.displaced.inc()
-            ended.context.cancel()
-        return stream
+    def _answer(self, number: int, count: int, *, is_last: bool = False) -> bytes | None:
+        """The answer to a request; None if it should wait and is not the last try."""
+        ranges, metrics = self.ranges, self.metrics
+        if count:
+            count = min(count, ranges.size)
+            found = ranges.draw(count)
+        else:
+            found = ranges.last()
+        if isinstance(found, Refused):
+            if not (found.elsewhere or is_last):
+                return None
+            return self._refuse(number, Code.STANDBY if found.elsewhere else Code.BUSY, found.why)
+        if count:
+            metrics.draws += 1
+            metrics.timestamps += count
+        else:
+            metrics.lasts += 1
+        return frames.drawn(number, found, count, ranges.source.encode())
 
-    def _answer(self, count: int, context: grpc.ServicerContext) -> DrawReply:
-        if not count:
-            last = self.ranges.last()
-            if isinstance(last, Refused):
-                self._refuse(context, last)
-            self.metrics.lasts.inc()
-            return DrawReply(last, 0, self.ranges.source)
-        count = min(count, self.ranges.size)
-        first = self.ranges.draw(count, _DRAW_TIMEOUT)
-        if isinstance(first, Refused):
-            self._refuse(context, first)
-        self.metrics.draws.inc()
-        self.metrics.timestamps.inc(count)
-        return DrawReply(first, count, self.ranges.source)
+    def _refuse(self, number: int, code: Code, why: str) -> bytes:
+        self.metrics.refusals[code] += 1
+        return frames.refused(code, why, number)
 
-    def _health(self, request: HealthRequest, context: grpc.ServicerContext) -> HealthReply:
-        if request.service not in ("", SERVICE):
-            context.abort(grpc.StatusCode.NOT_FOUND, f"There is no service {request.service!r}.")
-        serves = not self._stopping.is_set() and (not request.service or self.ranges.holds)
-        return HealthReply(SERVING if serves else NOT_SERVING)
+    def ended(self, peer: Peer) -> None:
+        """A connection has ended."""
+        self.lock_service.drop(peer)
 
-    def _admit(self, context: grpc.ServicerContext) -> None:
-        if not self._expected:
-            return
-        shown = b""
-        for key, value in context.invocation_metadata():
-            if key == TOKEN_HEADER:
-                shown = value if isinstance(value, bytes) else value.encode()
-        if not hmac.compare_digest(shown, self._expected):
-            self._abort(context, grpc.StatusCode.UNAUTHENTICATED, "The token is missing or wrong.")
-
-    def _refuse(self, context: grpc.ServicerContext, refused: Refused) -> NoReturn:
-        code = grpc.StatusCode
-        self._abort(
-            context,
-            code.FAILED_PRECONDITION if refused.elsewhere else code.UNAVAILABLE,
-            refused.why,
-        )
-
-    def _abort(self, context: grpc.ServicerContext, code: grpc.StatusCode, why: str) -> NoReturn:
-        self.metrics.refusals.labels(code.name).inc()
-        context.abort(code, why)
-        raise AssertionError("abort raises")
+    def tick(self) -> float:
+        """Answer requests that waited; seconds until the next call."""
+        wait = self.lock_service.tick()
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            now = time.monotonic()
+            for one in waiting:
+                if one.peer.is_closed:
+                    continue
+                answer = self._answer(one.number, one.asked, is_last=now >= one.until)
+                if answer is None:
+                    self._waiting.append(one)
+                    wait = min(wait, max(0.0, one.until - now))
+                else:
+                    self._server.send(one.peer, answer)
+        return wait
 
 
 def serve(server: OracleServer, ready: Callable[[OracleServer], object] = lambda _: None) -> None:
@@ -392,15 +307,4 @@ def _permit_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def _method(behaviour: Callable[..., Any], request: Any, reply: Any) -> Any:
-    return grpc.unary_unary_rpc_method_handler(
-        behaviour, request_deserializer=request.decode, response_serializer=reply.encode
-    )
-
-
-def _credentials(tls: Tls) -> Any:
-    return grpc.ssl_server_credentials(
-        [(tls.key, tls.certificate)],
-        root_certificates=tls.client_roots or None,
-        require_client_auth=bool(tls.client_roots),
-    )
+__all__ = ["OracleServer", "Tls", "check_access", "serve"]

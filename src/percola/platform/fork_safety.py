@@ -21,7 +21,8 @@ the process id.
     row locks, listeners (memory, lock service)  none
     ZooKeeper session                            its sockets are closed unused; a new
                                                  session begins when it is needed
-    gRPC channels, streams, Java                 never used or released; refused (`Unforkable`)
+    connections to oracles                       closed unused; opened when they are needed
+    gRPC channels, Java                          never used or released; refused (`Unforkable`)
     threads for calls to HBase                   a new pool; never used if Java was
     timestamps that are read at (`ActiveSnapshots`)  none: the parent's are the parent's to protect
     snapshots and transactions                   refused with TransactionUsedUpError
@@ -31,7 +32,7 @@ the process id.
     open repositories (`percola.connect.shared`)  stay, with their users; only their locks are new
     random states                                reseeded, or both would retry in step
     a worker                                     as before its start: its threads are gone
-    an oracle's service                          gRPC's: refused
+    an oracle's service                          its sockets are closed; nothing serves
     prometheus metrics of a worker               the parent's; a child's worker makes its own
     locks of `functools.lru_cache`               there are none in CPython; `cached_property` has
                                                  one in Python 3.11, and so is not used

@@ -1,10 +1,10 @@
 """§2.4 "a lightweight lock service", client side: advisory locks and wake-ups between processes.
 
-    session     a thread reads one stream. While it is open, the process receives wake-ups and keeps
-                its locks
-    try_lock    first among the threads of this process, then one call; no answer counts as taken
+    session     a thread reads one connection. While it is open, the process receives wake-ups and
+                keeps its locks
+    try_lock    first among the threads of this process, then one request; no answer counts as taken
                 by this process
-    unlock      a call in the background
+    unlock      a message that is not answered
     wake        calls the callbacks of this process at once; a thread notifies the service, with
                 one call at a time
 
@@ -17,62 +17,37 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
-
-import grpc
+from typing import Final
 
 from percola.coordination.lock_service.base import LockService
-from percola.coordination.lock_service.wire import (
-    ATTEND,
-    CHANNEL_OPTIONS,
-    SERVICE,
-    TRY_LOCK,
-    UNLOCK,
-    WAKE,
-    AttendRequest,
-    LockReply,
-    LockRequest,
-    UnlockReply,
-    UnlockRequest,
-    WakeReply,
-    WakeRequest,
-    WakeUp,
-)
 from percola.errors import UsageError
-from percola.platform.fork_safety import GRPC
+from percola.rpc import frames
+from percola.rpc.client import Access, Connection, LostError, RefusedError
 
 LOCK_SECONDS: Final = 0.3
 
 _BACK_OFF: Final = 1.0
 """Seconds for which a service that did not answer is not called again."""
 _WAKE_SECONDS: Final = 1.0
-_UNLOCK_SECONDS: Final = 2.0
 _ATTEND_SECONDS: Final = 3.0
+_SILENCE_SECONDS: Final = 9.0
+"""Seconds without a ping or anything else after which the service is taken for lost."""
 _JOIN: Final = 2.0
-
-
-def open_channel(address: str) -> Any:
-    """A channel without TLS."""
-    return grpc.insecure_channel(address, options=list(CHANNEL_OPTIONS))
+_NUMBERS: Final = 2**32
 
 
 class LockServiceClient(LockService):
     """Advisory locks and wake-ups of a repository, served beside its oracle.
 
-    Connects when it is first used. A child of a process that has used gRPC continues without the
-    service (`percola.platform.fork_safety`).
+    Connects when it is first used; a child after a fork opens its own connection.
 
     Args:
         addresses: `host:port` of each of the repository's oracle processes; the client finds the
             lease holder among them.
-        channel: makes a channel to an address; by default without TLS. Pass
-            `percola.coordination.lock_service.wire.CHANNEL_OPTIONS` to a channel of your own:
-            without them a machine that has disappeared is noticed late.
-        metadata: what to send with every call, such as the oracle's token.
+        access: the oracles' token and TLS.
         lock_seconds: for how long `try_lock` waits for the service.
 
     Raises UsageError for options that cannot work.
@@ -82,8 +57,7 @@ class LockServiceClient(LockService):
         self,
         addresses: Sequence[str],
         *,
-        channel: Callable[[str], Any] = open_channel,
-        metadata: Sequence[tuple[str, str]] | None = None,
+        access: Access | None = None,
         lock_seconds: float = LOCK_SECONDS,
     ) -> None:
         if not addresses or isinstance(addresses, str):
@@ -92,18 +66,18 @@ class LockServiceClient(LockService):
             raise UsageError("The seconds to wait for an advisory lock must be above 0.")
         self.addresses = tuple(addresses)
         self.lock_seconds = lock_seconds
-        self.metadata = list(metadata) if metadata else None
-        self.channel = channel
-        # Those that a fork has copied belong to the parent: they are neither used nor closed.
-        self._connections: list[_Connection] = []
+        self.access = access or Access()
+        self.context = self.access.context()
+        self._links: list[_Link] = []
         super().__init__()
 
     def _start_afresh(self) -> None:
         super()._start_afresh()
         self._turns: dict[tuple[str, bytes], int] = {}
-        connection = _Connection(self, self._run_callbacks)
-        self._connections.append(connection)
-        self._connection = connection
+        for inherited in self._links:
+            inherited.leave_to_parent()
+        self._link = _Link(self, self._run_callbacks)
+        self._links = [self._link]
 
     def _run_callbacks(self) -> None:
         super().wake()
@@ -111,14 +85,14 @@ class LockServiceClient(LockService):
     @property
     def has_session(self) -> bool:
         """Whether this process has a session with the service now."""
-        return self._connection.has_session
+        return self._link.has_session
 
     def try_lock(self, table: str, row: bytes) -> bool:
         if not super().try_lock(table, row):
             return False
         turn = 0
         try:
-            turn = self._connection.try_lock(_key(table, row))
+            turn = self._link.try_lock(_key(table, row))
         finally:
             if turn:
                 self._turns[table, row] = turn
@@ -130,40 +104,85 @@ class LockServiceClient(LockService):
         turn = self._turns.pop((table, row), 0)
         super().unlock(table, row)
         if turn:
-            self._connection.unlock(_key(table, row), turn)
+            self._link.unlock(_key(table, row), turn)
 
     def wake(self) -> None:
         super().wake()
-        self._connection.wake()
+        self._link.wake()
 
     def on_wake(self, callback: Callable[[], None]) -> Callable[[], None]:
         stop = super().on_wake(callback)
-        self._connection.open_session()
+        self._link.open_session()
         return stop
 
     def close(self) -> None:
         super().close()
-        self._connection.close()
+        self._link.close()
 
 
-class _Session(NamedTuple):
-    """The session of the stream that is open, and its server."""
+class _Session:
+    """A connection on which wake-ups come, and the requests that wait for an answer on it."""
 
-    address: str
-    name: str
+    def __init__(self, address: str, connection: Connection) -> None:
+        self.address = address
+        self.connection = connection
+        self._guard = threading.Lock()
+        self._waiting: dict[int, _Answer] = {}
+        self._is_lost = False
+
+    def request(self, number: int, message: bytes, seconds: float) -> frames.Frame:
+        """Send a request and wait for its answer; LostError."""
+        answer = _Answer()
+        with self._guard:
+            if self._is_lost:
+                raise LostError("it has closed the connection")
+            self._waiting[number] = answer
+        try:
+            self.connection.send(message)
+            if not answer.came.wait(seconds) or answer.frame is None:
+                raise LostError(f"no answer within {seconds:g} s")
+        finally:
+            with self._guard:
+                self._waiting.pop(number, None)
+        return answer.frame
+
+    def answered(self, found: frames.Frame) -> None:
+        """Pass an answer to the thread that waits for it."""
+        with self._guard:
+            answer = self._waiting.get(found.number)
+        if answer is not None:
+            answer.frame = found
+            answer.came.set()
+
+    def lost(self) -> None:
+        """The connection has ended: nothing will be answered."""
+        with self._guard:
+            self._is_lost = True
+            waiting = list(self._waiting.values())
+        for answer in waiting:
+            answer.came.set()
 
 
-class _Connection:
-    """A process's channels, its stream and its pending wake-up."""
+class _Answer:
+    """What a thread waits for; None if the connection has ended."""
+
+    def __init__(self) -> None:
+        self.came = threading.Event()
+        self.frame: frames.Frame | None = None
+
+
+class _Link:
+    """A process's session with the service, and its pending wake-up."""
 
     def __init__(self, client: LockServiceClient, on_wake: Callable[[], None]) -> None:
         self._client = client
         self._on_wake = on_wake
         self._changed = threading.Condition(threading.Lock())
-        self._channels: dict[str, Any] = {}
-        self._turns = itertools.count(1)
+        self._numbers = itertools.count(1)
         self._session: _Session | None = None
-        self._stream: Any = None
+        # That of a process without a session, for wake-ups.
+        self._alone: Connection | None = None
+        self._opening: Connection | None = None
         self._began = 0.0
         self._is_beginning = True
         self._silent_until = 0.0
@@ -171,9 +190,13 @@ class _Connection:
         self._closing = threading.Event()
         self._reader: threading.Thread | None = None
         self._waker: threading.Thread | None = None
-        if GRPC.is_barred:
-            self._is_beginning = False
-            self._closing.set()
+
+    def leave_to_parent(self) -> None:
+        """In a child: close the inherited descriptors."""
+        session = self._session
+        for one in (session.connection if session else None, self._alone, self._opening):
+            if one is not None:
+                one.leave_to_parent()
 
     @property
     def has_session(self) -> bool:
@@ -194,8 +217,7 @@ class _Connection:
         for attempt in itertools.count(1):
             if self._closing.is_set():
                 return
-            session = _Session(addresses[attempt % len(addresses)], secrets.token_hex(8))
-            served = self._read_stream(session)
+            served = self._serve(addresses[attempt % len(addresses)])
             if attempt == len(addresses):
                 with self._changed:
                     self._is_beginning = False
@@ -204,39 +226,62 @@ class _Connection:
             if not served and attempt % len(addresses) == 0:
                 self._closing.wait(0.2)
 
-    def _read_stream(self, session: _Session) -> bool:
-        """Read a session's stream until it breaks; whether the service accepted the session."""
-        served = False
-        late = threading.Timer(_ATTEND_SECONDS, lambda: stream.cancel())
-        late.daemon = True
+    def _serve(self, address: str) -> bool:
+        """Keep a session until it breaks; whether the service accepted it."""
+        session: _Session | None = None
         try:
-            attend = self._channel(session.address).unary_stream(
-                f"/{SERVICE}/{ATTEND}",
-                request_serializer=AttendRequest.encode,
-                response_deserializer=WakeUp.decode,
-            )
-            stream = attend(AttendRequest(session.name), metadata=self._client.metadata)
-            late.start()
-            for _ in stream:
-                if not served:
-                    late.cancel()
-                    served = True
-                    with self._changed:
-                        if self._closing.is_set():
-                            stream.cancel()
-                            break
-                        self._session, self._stream = session, stream
-                        self._is_beginning = False
-                        self._changed.notify_all()
-                # Also for the first message: wake-ups before the session did not arrive.
-                self._on_wake()
-        except (grpc.RpcError, ValueError):
-            pass  # ValueError: another thread has closed the channel.
-        finally:
-            late.cancel()
+            connection = self._connect(address)
             with self._changed:
-                self._session = self._stream = None
-        return served
+                if self._closing.is_set():
+                    connection.end()
+                    return False
+                self._opening = connection
+            number = self._next()
+            connection.ask(
+                frames.frame(frames.ATTEND, number), number, frames.WAKE_UP, _ATTEND_SECONDS
+            )
+            session = _Session(address, connection)
+            with self._changed:
+                if self._closing.is_set():
+                    connection.end()
+                    return True
+                self._session = session
+                self._is_beginning = False
+                self._changed.notify_all()
+            # Wake-ups before the session did not arrive.
+            self._on_wake()
+            self._read(session)
+        except (LostError, RefusedError):
+            pass  # The next address is tried.
+        finally:
+            with self._changed:
+                self._session = self._opening = None
+            if session is not None:
+                session.lost()
+        return session is not None
+
+    def _read(self, session: _Session) -> None:
+        """Read what comes until the connection ends."""
+        pong = frames.frame(frames.PONG)
+        while True:
+            found = session.connection.receive(_SILENCE_SECONDS)
+            if found.kind == frames.WAKE_UP:
+                self._on_wake()
+            elif found.kind == frames.PING:
+                session.connection.send(pong)
+            elif found.kind == frames.REFUSED and not found.number:
+                session.connection.end()
+                return
+            else:
+                session.answered(found)
+
+    def _connect(self, address: str) -> Connection:
+        client = self._client
+        return Connection(address, client.access, client.context, _ATTEND_SECONDS)
+
+    def _next(self) -> int:
+        # A lock that was taken four billion requests ago is not given back by a later turn.
+        return next(self._numbers) % _NUMBERS
 
     def _usable_session(self) -> _Session | None:
         """The session to use; None if there is none, or if its server has just not answered."""
@@ -254,56 +299,47 @@ class _Connection:
         return None if time.monotonic() < self._silent_until else session
 
     def _give_up(self, session: _Session) -> None:
-        """A call has failed: end the session, and with it the locks that the service holds for it.
+        """A request has failed: end the session, and with it the locks that the service holds.
 
         Otherwise a lock would stay that the service granted in an answer that was lost.
         """
         with self._changed:
-            if self._session != session:
+            if self._session is not session:
                 return
-            stream, self._session, self._stream = self._stream, None, None
+            self._session = None
             self._silent_until = time.monotonic() + _BACK_OFF
-        stream.cancel()
+        session.connection.end()
 
     # --- Locks --------------------------------------------------------------------------
 
     def try_lock(self, key: bytes) -> int:
         """The turn in which the lock was taken; 0 if another process has it."""
-        turn = next(self._turns)
+        turn = self._next() or self._next()
         session = self._usable_session()
         if session is None:
             return turn
-        request = LockRequest(session.name, key, turn)
+        message = frames.frame(frames.LOCK, turn, key)
         try:
-            method = self._method(session.address, TRY_LOCK, LockReply)
-            reply = method(
-                request, timeout=self._client.lock_seconds, metadata=self._client.metadata
-            )
+            answer = session.request(turn, message, self._client.lock_seconds)
         except BaseException as error:
             # Also after an interrupt: the service may have granted the lock.
             self._give_up(session)
-            if isinstance(error, (grpc.RpcError, ValueError)):
+            if isinstance(error, LostError):
                 return turn
             raise
-        return turn if reply.taken else 0
+        if answer.kind != frames.LOCKED:
+            self._give_up(session)  # It is refused: the lease has moved.
+            return turn
+        return turn if answer.body == b"\1" else 0
 
     def unlock(self, key: bytes, turn: int) -> None:
-        """Release a lock, in the background."""
+        """Release a lock; nobody waits for it."""
         session = self._session
-        if session is None:
-            return
-        request = UnlockRequest(session.name, key, turn)
-        try:
-            method = self._method(session.address, UNLOCK, UnlockReply)
-            reply = method.future(request, timeout=_UNLOCK_SECONDS, metadata=self._client.metadata)
-        except ValueError:
-            return
-
-        def done(call: Any) -> None:
-            if call.code() is not grpc.StatusCode.OK:
+        if session is not None:
+            try:
+                session.connection.send(frames.frame(frames.UNLOCK, turn, key))
+            except LostError:
                 self._give_up(session)
-
-        reply.add_done_callback(done)
 
     # --- Wake-ups -----------------------------------------------------------------------
 
@@ -328,52 +364,49 @@ class _Connection:
             pause = _BACK_OFF
             for _ in self._client.addresses:
                 session = self._session
-                address = session.address if session else self._client.addresses[at]
-                request = WakeRequest(session.name if session else "")
                 try:
-                    method = self._method(address, WAKE, WakeReply)
-                    reply = method(request, timeout=_WAKE_SECONDS, metadata=self._client.metadata)
-                    pause = reply.pause_ms / 1000
+                    pause = self._send_wake_up(session, self._client.addresses[at]) / 1000
                     break
-                except (grpc.RpcError, ValueError):
+                except (LostError, RefusedError, frames.FrameError):
                     if session:
                         self._give_up(session)
                     at = (at + 1) % len(self._client.addresses)
             if self._closing.wait(pause):
                 return
 
-    # --- Connections --------------------------------------------------------------------
-
-    def _channel(self, address: str) -> Any:
-        GRPC.begin_use("The oracle's service")
-        with self._changed:
-            if self._closing.is_set():
-                raise ValueError("closed")
-            found = self._channels.get(address)
-            if found is None:
-                found = self._channels[address] = self._client.channel(address)
-            return found
-
-    def _method(self, address: str, name: str, reply: Any) -> Any:
-        return self._channel(address).unary_unary(
-            f"/{SERVICE}/{name}",
-            request_serializer=lambda message: message.encode(),
-            response_deserializer=reply.decode,
-        )
+    def _send_wake_up(self, session: _Session | None, address: str) -> int:
+        """Send one wake-up; for how many milliseconds to send no other."""
+        number = self._next()
+        message = frames.frame(frames.WAKE, number)
+        if session is not None:
+            answer = session.request(number, message, _WAKE_SECONDS)
+            if answer.kind != frames.PAUSE:
+                raise LostError("it refuses")
+            return frames.read_pause(answer.body)
+        if self._alone is None:
+            connection = self._connect(address)
+            with self._changed:
+                if self._closing.is_set():
+                    connection.end()
+                    raise LostError("closed")
+                self._alone = connection
+        try:
+            return frames.read_pause(self._alone.ask(message, number, frames.PAUSE, _WAKE_SECONDS))
+        finally:
+            if self._alone.has_ended:
+                self._alone = None
 
     def close(self) -> None:
-        """End the stream, the threads and the connections. Idempotent."""
+        """End the connections and the threads. Idempotent."""
         with self._changed:
             self._closing.set()
             self._is_beginning = False
             self._changed.notify_all()
-            channels, self._channels = self._channels, {}
-            stream = self._stream
+            opened = [self._opening, self._alone]
         self._wake_due.set()
-        if stream is not None:
-            stream.cancel()
-        for channel in channels.values():
-            channel.close()
+        for one in opened:
+            if one is not None:
+                one.end()
         for thread in (self._reader, self._waker):
             if thread is not None and thread is not threading.current_thread():
                 thread.join(_JOIN)
