@@ -21,8 +21,10 @@ pages, one row for each captured page:
     settle        weak: reports of this page, or captures they may refer to, have changed
     offer         weak: older captures of this page were loaded that revisits may refer to
     text          the visible text, as extracted by the parser
+    outline       {headings, linked}: its headings, and the share of its text that is links
     fingerprint   what clusters and displays the page: text hash, heading, title, language,
-                  whether it may be indexed. Deleted when the page is not live.
+                  whether it may be indexed; and since when: `changed` is the date of the capture
+                  that changed one of these or the text. Deleted when the page is not live.
     sketch        the words used to detect near-duplicates (`fingerprints.Sketch`); absent for a
                   page that is too short
     links         its outgoing links: [URL, anchors, rel] each. Observed.
@@ -145,6 +147,7 @@ earlier_body: Final = pages.family("earlier_body", bytes)
 settle_due: Final = pages.weak_column("settle")
 offer_due: Final = pages.weak_column("offer")
 text: Final = pages.column("text", str)
+outline: Final = pages.column("outline", JSON)
 sketch: Final = pages.column("sketch", bytes)
 fingerprint: Final = pages.column("fingerprint", JSON)
 links: Final = pages.column("links", JSON, observed=True)

@@ -32,7 +32,7 @@ from webindex.serving import ServingDocument, TantivyIndex
 Cells = dict[tuple[str, str, str], Any]
 """(table, row, column) → value, without what depends on time and on where a capture stands."""
 
-_OF_TIME = ("loaded_ms", "file", "offset", "length", "seen", "epoch", "identical")
+_OF_TIME = ("loaded_ms", "changed", "file", "offset", "length", "seen", "epoch", "identical")
 
 parse = lru_cache(maxsize=None)(parse_page)
 
@@ -119,6 +119,7 @@ def compute(captures: Iterable[Capture], ranks: Mapping[str, float] | None = Non
     for url, page in pages.items():
         row = page_row(url)
         cells["pages", row, "text"] = page.text
+        cells["pages", row, "outline"] = page.outline
         cells["pages", row, "fingerprint"] = {
             **shown(page),
             "hash": page.text_hash,
@@ -362,6 +363,7 @@ def _document(
         "url": canonical.url,
         "title": canonical.title,
         "text": canonical.text,
+        **canonical.outline,
         "language": canonical.language,
         "anchors": [list(one) for one in common[:50]],
         "duplicates": sorted(page.url for page in others),
@@ -484,12 +486,14 @@ def check_serving(repo: Repository, index: TantivyIndex, expected: Index) -> Non
         assert index.get(name) == ServingDocument(
             cluster=name,
             epoch=one["epoch"],
+            changed=one["changed"],
             host=host(document["url"]),
             **{
                 **document,
                 "anchors": tuple((words, count) for words, count in document["anchors"]),
                 "duplicates": tuple(document["duplicates"]),
                 "aliases": tuple(document["aliases"]),
+                "headings": tuple(document["headings"]),
             },
         )
 

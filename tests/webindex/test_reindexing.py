@@ -17,6 +17,7 @@ from webindex.cli.main import cli
 from webindex.cli.reindex import reindex
 from webindex.sample import CHANGED_URL
 from webindex.serving import TantivyIndex
+from webindex.serving.tantivy.documents import FORMAT
 from webindex.workers.processes import open_repository, search_folder
 
 __all__ = ["chain"]
@@ -98,7 +99,7 @@ def test_an_index_that_is_refused_is_named_with_the_way_out(
     if left == "nothing of meta":
         meta.unlink()
     else:
-        meta.write_text(meta.read_text().replace("format_2", "format_1"))
+        meta.write_text(meta.read_text().replace(f"format_{FORMAT}", "format_1"))
     runner = CliRunner(env={"WEBINDEX_REPO": None, "COLUMNS": "100"})
     said = runner.invoke(cli, ["search", "--repo", str(folder), "word"])
     assert said.exit_code == 1 and "'webindex reindex'" in said.stderr

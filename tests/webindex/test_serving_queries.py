@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,127 @@ def test_once_there_is_a_rank_it_alone_counts(index: TantivyIndex) -> None:
     )
     order = [url.rpartition("/")[2] for url in found(index.search("words"))]
     assert order == ["good", "new", "many", "unknown"]
+
+
+# --- Words in other forms, names, and what a page is called ------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "query"),
+    [
+        ("en", "it indexes the pages", "indexed page"),
+        ("de", "die Häuser der Stadt", "haus"),
+        ("fr", "les chevaux continuaient", "continuer"),
+        (None, "it indexes the pages", "indexes"),
+    ],
+)
+def test_a_word_is_found_in_its_other_forms_by_the_language_of_the_page(
+    index: TantivyIndex, language: str | None, text: str, query: str
+) -> None:
+    index.apply([document("https://a.example/1", text, language=language)])
+    assert index.search(query).total == 1
+    [hit] = index.search(query).hits
+    assert any(matched for _, matched in hit.snippet)
+    assert index.search(f'"{query}"').total == (text.count(query) > 0), "quoted, as it is"
+
+
+def test_another_language_has_other_forms(index: TantivyIndex) -> None:
+    index.apply([document("https://a.example/1", "die Häuser", language="en")])
+    index.apply([document("https://a.example/2", "ein Hund", language="de")])
+    assert index.search("haus die").total == 0
+
+
+def test_little_words_need_not_be_there_unless_there_are_no_others(index: TantivyIndex) -> None:
+    index.apply(
+        [document("https://a.example/1", "sorting lists"), document("https://b.example/", "how")]
+    )
+    assert found(index.search("how do I sort a list?")) == ["https://a.example/1"]
+    assert index.search("how do I sort a list?").words == 2
+    assert found(index.search("how")) == ["https://b.example/"]
+    assert index.search('"how" sort').total == 0
+
+
+@pytest.mark.parametrize("name", ["__init__", "$libdir", "stat_io", "$1"])
+def test_an_identifier_is_found_before_what_has_its_parts(index: TantivyIndex, name: str) -> None:
+    parts = name.strip("_$").replace("_", " ")
+    index.apply(
+        [
+            document("https://a.example/parts", f"{parts} " * 9, title=parts),
+            document("https://a.example/longer", f"pg_{name.strip('$_')}_x " * 9),
+            document("https://a.example/name", f"a long text that mentions ({name}) once " * 3),
+        ]
+    )
+    assert found(index.search(name))[0] == "https://a.example/name"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"title": "8.15. Red herons — The manual"},
+        {"title": "Birds", "headings": ("Herons", "Red herons")},
+        {"title": "Birds", "anchors": (("red herons", 2), ("Next", 90))},
+    ],
+)
+def test_what_is_called_like_the_query_comes_first(
+    index: TantivyIndex, fields: dict[str, Any]
+) -> None:
+    index.apply(
+        [
+            document("https://a.example/much", "red herons " * 30, title="On red herons and more"),
+            document("https://a.example/called", "of birds and red herons", **fields),
+        ]
+    )
+    assert found(index.search("red herons"))[0] == "https://a.example/called"
+
+
+def test_a_long_list_of_links_comes_after_what_it_lists_and_navigation_is_worth_nothing(
+    index: TantivyIndex,
+) -> None:
+    listed = "herons, wrasse, " * 1000
+    index.apply(
+        [
+            document("https://a.example/genindex", listed, title="Index of herons", linked=0.95),
+            document("https://a.example/herons", "Of all birds, herons are tall. " * 3),
+            document("https://a.example/next", "Other birds", anchors=(("Next", 900),)),
+        ]
+    )
+    assert found(index.search("herons"))[0] == "https://a.example/herons"
+    assert index.search("next").total == 1, "by its address alone"
+
+
+# --- Dates ----------------------------------------------------------------------------------
+
+
+def test_hits_can_be_those_changed_since_a_day_and_the_newest_first(index: TantivyIndex) -> None:
+    for number, changed in enumerate(["2023-12-31T23:59:59Z", "2024-03-01T10:00:00Z", ""]):
+        text = "heron " * (3 - number)
+        index.apply([document(f"https://a.example/{number}", text, changed=changed)])
+    urls = [f"https://a.example/{number}" for number in (1, 0, 2)]
+    assert found(index.search("heron", newest=True)) == urls
+    assert found(index.search("heron", since=date(2024, 1, 1))) == urls[:1]
+    assert found(index.search("heron", since=date(2023, 12, 31), newest=True)) == urls[:2]
+    assert index.facet("host", "heron", since=date(2024, 1, 1)) == [("a.example", 1)]
+    assert index.search("heron").hits[0].changed == "2023-12-31T23:59:59Z"
+
+
+# --- A query that is still typed ----------------------------------------------------------------
+
+
+def test_a_query_is_completed_to_names_of_pages_and_to_words_beside_those_typed(
+    index: TantivyIndex,
+) -> None:
+    index.apply(
+        [
+            document("https://a.example/1", "make a table", title="3. Create Table — Manual"),
+            document("https://a.example/2", "make tablets", title="Create Tablespace"),
+            document("https://a.example/3", "tabby cats", title="Cats"),
+        ]
+    )
+    assert index.complete("Create Tab")[:2] == ["create table", "create tablespace"]
+    assert index.complete("make tab") == ["make table", "make tablets"]
+    assert index.complete("tab")[:3] == ["tabby", "table", "tablets"]
+    for query in ("", "ta", "make tab ", "zzz", "-", '"make tab"', "\ud800tab("):
+        assert index.complete(query) == [], query
 
 
 # --- The format ---------------------------------------------------------------------------

@@ -140,6 +140,7 @@ def to_be_served(cluster: Row) -> Iterator[Keyed]:
         "anchors": tuple((words, count) for words, count in document["anchors"]),
         "duplicates": tuple(document["duplicates"]),
         "aliases": tuple(document["aliases"]),
+        "headings": tuple(document["headings"]),
     }
     names = _FIELDS | {"cluster", "epoch"}
     shown = asdict(ServingDocument(**{name: given[name] for name in names}))

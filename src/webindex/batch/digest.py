@@ -14,7 +14,7 @@ LONGEST_TEXT: Final = 400
 LONGEST_VALUE: Final = 3000
 _SHOWN: Final = 80
 
-TIMES: Final = frozenset({"loaded_ms", "seen", "epoch", "file", "offset", "length"})
+TIMES: Final = frozenset({"loaded_ms", "changed", "seen", "epoch", "file", "offset", "length"})
 """Fields that depend on when and from where something was loaded, not on its content."""
 
 

@@ -45,6 +45,7 @@ class Placed(NamedTuple):
     indexable: bool
     rank: float
     loaded_ms: int
+    changed: str = ""
 
     @property
     def member(self) -> dict[str, Any]:
@@ -58,6 +59,7 @@ class Placed(NamedTuple):
             "leader": self.leader,
             "target": self.target,
             "loaded_ms": self.loaded_ms,
+            "changed": self.changed,
         }
 
 
@@ -128,7 +130,11 @@ def _rows_of_page(page: Facts) -> Iterator[Row]:
         return
     values: dict[str, Any] = {}
     if page.live:
-        values = {"text": page.text, "fingerprint": fingerprint_of(page)}
+        values = {
+            "text": page.text,
+            "outline": page.outline,
+            "fingerprint": fingerprint_of(page),
+        }
         if page.sketch is not None:
             values["sketch"] = page.sketch
         if page.links:
@@ -212,6 +218,7 @@ def _unplaced(page: Facts) -> Placed:
         page.indexable,
         page.rank or 0.0,
         page.loaded_ms,
+        page.changed,
     )
 
 
@@ -290,11 +297,11 @@ def _clusters(
     made.persist(StorageLevel.MEMORY_AND_DISK)
     # The texts are shuffled only once, to the clusters that show them.
     shown: RDD[tuple[str, str]] = made.flatMap(_shown)
-    texts: RDD[tuple[str, tuple[str, str]]] = live.map(
-        lambda page: (page.name, (page.text, page.served))
+    texts: RDD[tuple[str, dict[str, Any]]] = live.map(
+        lambda page: (page.name, {"text": page.text, "served": page.served, **page.outline})
     )
     with_text: RDD[Row] = shown.join(texts, parts).map(
-        lambda one: Row("texts", one[1][0], {"text": one[1][1][0], "served": one[1][1][1]})
+        lambda one: Row("texts", one[1][0], one[1][1])
     )
     return (
         live.context.union([made, with_text])
@@ -318,6 +325,7 @@ def _cluster(
             "url": canonical.url,
             "title": canonical.title,
             "language": canonical.language,
+            "changed": canonical.changed,
             "anchors": [list(one) for one in common[:MAX_ANCHORS]],
             "duplicates": sorted({page.url for page in members} - {canonical.url}),
             "aliases": sorted(redirects),

@@ -29,6 +29,8 @@ class Facts(NamedTuple):
         hash: of the text, or of the bytes of a page with little text.
         heading: of its title; None for such a page.
         sketch: for near-duplicate detection, as it is stored; None for such a page.
+        outline: its headings, and how much of it is links.
+        changed: the date of the capture.
         title, language, indexable: what a document shows.
         withheld: of "noarchive" and "nosnippet" what the page asks for.
         links: its outgoing links.
@@ -57,6 +59,8 @@ class Facts(NamedTuple):
     digest: str
     captured: str
     withheld: tuple[str, ...] = ()
+    outline: Mapping[str, Any] = {}
+    changed: str = ""
 
     @property
     def content(self) -> str:
@@ -112,6 +116,8 @@ def facts_of(
         language=page.language,
         indexable=not page.noindex,
         withheld=tuple(name for name in ("noarchive", "nosnippet") if getattr(page, name)),
+        outline=page.outline,
+        changed=str(capture["date"]),
         links=[[link.url, list(link.anchors), link.rel] for link in page.links],
     )
 
@@ -126,5 +132,6 @@ def fingerprint_of(page: Facts) -> dict[str, Any]:
         "language": page.language,
         "indexable": page.indexable,
         "loaded_ms": page.loaded_ms,
+        "changed": page.changed,
         **dict.fromkeys(page.withheld, True),
     }

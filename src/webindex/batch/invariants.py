@@ -1,8 +1,9 @@
 """The sixteen invariants of the index, and which cells show each of them.
 
     1   live set = newest capture per URL   pages: capture, earlier, revisited, unresolved,
-        without what was removed            body, text, fingerprint, sketch; `removed`: a record
-                                            that a removal refuses
+        without what was removed            body, text, outline, fingerprint,
+                                            sketch; `removed`: a record that a
+                                            removal refuses
     2   out-links = re-parse                pages: links, pointer
     3   in-links = inverse of out-links     pages: inverted · inlinks: source · aliases: from
     4   key rows = pages' keys              keys: near, sketch, owner (pages) ·
@@ -67,6 +68,7 @@ _INVARIANT_OF: Final = {
     ("pages", "removed"): 1,
     ("pages", "body"): 1,
     ("pages", "text"): 1,
+    ("pages", "outline"): 1,
     ("pages", "fingerprint"): 1,
     ("pages", "sketch"): 1,
     ("pages", "links"): 2,

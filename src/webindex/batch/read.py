@@ -28,6 +28,7 @@ SELECTIONS: Final[dict[str, Columns]] = {
     "plain": [
         *(
             tables.text,
+            tables.outline,
             tables.fingerprint,
             tables.sketch,
             tables.links,

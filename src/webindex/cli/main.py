@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
+from datetime import datetime
 from functools import partial
 from types import FrameType
 from typing import Any, Final
@@ -339,6 +340,14 @@ def _pending_shown(*, quiet: bool) -> Iterator[Callable[[dict[str, int]], None]]
 @click.option("--limit", type=click.IntRange(1, 1000), default=10, show_default=True)
 @click.option("--host", default=None, help="Only pages of this host.")
 @click.option("--language", default=None, metavar="CODE", help="Only pages in this language.")
+@click.option(
+    "--since",
+    type=click.DateTime(["%Y-%m-%d"]),
+    default=None,
+    metavar="DATE",
+    help="Only pages that changed on this day or later, as in 2024-05-31.",
+)
+@click.option("--newest", is_flag=True, help="Those that changed last first, not the best.")
 @click.argument("words", nargs=-1, required=True)
 def search(
     repo: str,
@@ -346,12 +355,22 @@ def search(
     limit: int,
     host: str | None,
     language: str | None,
+    since: datetime | None,
+    newest: bool,
     words: tuple[str, ...],
 ) -> None:
     """Search the index: all words, "phrases", -without."""
     query = " ".join(words)
     with open_repository(repo) as opened, open_index(opened, create=True) as index:
-        results = index.search(query, limit=limit, host=host, language=language, partly=True)
+        results = index.search(
+            query,
+            limit=limit,
+            host=host,
+            language=language,
+            since=since.date() if since is not None else None,
+            newest=newest,
+            partly=True,
+        )
         with opened.snapshot() as now:
             results = replace(results, hits=without_snippets(now, results.hits))
         lost = None if results.total else nothing_exported(opened, index)

@@ -175,6 +175,7 @@ def _member(t: Snapshot, row: str, url: str) -> Member | None:
         "leader": content_key(known),
         "target": target_of(url, t.get(tables.resolved, row)),
         "loaded_ms": known["loaded_ms"],
+        "changed": known.get("changed", ""),
     }
 
 

@@ -25,6 +25,9 @@ __all__ = ["MAX_ANCHORS", "assemble", "tell"]
 MAX_ANCHORS: Final = 50
 """Distinct anchor texts that a document keeps, the most frequent ones."""
 
+_UNTIMED: Final = {"seen": None, "epoch": 0}
+"""The fields of a document that a reader does not see."""
+
 _FEW: Final = 50
 """What of a cluster of more members is not read together with what other clusters need."""
 
@@ -63,7 +66,8 @@ def _read_ahead(t: Snapshot, clusters: Sequence[str]) -> None:
             cells += [(tables.inverted, page_row(url)) for url in own]
         canonical = elect(members, _ranks(t, members))
         if canonical is not None:
-            cells.append((tables.text, page_row(canonical["url"])))
+            row = page_row(canonical["url"])
+            cells += [(tables.text, row), (tables.outline, row)]
     t.get_many(cells)
 
 
@@ -83,11 +87,7 @@ def assemble(t: Transaction, cluster: str) -> None:
     else:
         seen = {page: one["loaded_ms"] for page, one in members.items()}
         known = before["seen"] if before is not None else {}
-        if before is not None and {**before, "seen": None, "epoch": 0} == {
-            **after,
-            "seen": None,
-            "epoch": 0,
-        }:
+        if before is not None and {**before, **_UNTIMED} == {**after, **_UNTIMED}:
             if seen != known:
                 t.set(tables.document, cluster, {**before, "seen": seen})
             return
@@ -105,12 +105,16 @@ def assemble_document(t: Transaction, members: Mapping[str, Any]) -> dict[str, A
         return None
     url = canonical["url"]
     redirects = _redirects(t.get_rows(tables.aliases, rows.values(), [tables.leads_here]))
+    outline = t.get(tables.outline, page_row(url)) or {}
     links, anchors = _links_to(t, rows, {one["url"] for one in members.values()} | redirects)
     common = sorted(anchors.items(), key=lambda anchor: (-anchor[1], anchor[0]))
     return {
         "url": url,
         "title": canonical["title"],
         "text": t.get(tables.text, page_row(url)) or "",
+        "headings": outline.get("headings", []),
+        "linked": outline.get("linked", 0.0),
+        "changed": canonical.get("changed", ""),
         "language": canonical["language"],
         "anchors": [list(anchor) for anchor in common[:MAX_ANCHORS]],
         "duplicates": sorted(one["url"] for one in members.values() if one["url"] != url),

@@ -95,4 +95,8 @@ def serving_document(cluster: str, shown: Mapping[str, Any]) -> ServingDocument:
         inlinks=shown["inlinks"],
         rank=shown["rank"],
         aliases=tuple(shown["aliases"]),
+        # Documents of earlier versions have none of these until they are assembled again.
+        headings=tuple(shown.get("headings", ())),
+        linked=shown.get("linked", 0.0),
+        changed=shown.get("changed", ""),
     )

@@ -23,6 +23,7 @@ index.
 from __future__ import annotations
 
 import zlib
+from typing import Final
 
 from percola import Transaction, observer
 from webindex import tables
@@ -35,6 +36,19 @@ from webindex.page.pages import parse_capture
 from webindex.page.pointers import is_live, pointer_of_capture
 
 __all__ = ["parse", "withdraw"]
+
+_UNTIMED: Final = {"loaded_ms": 0, "changed": ""}
+"""The fields of a fingerprint that are those of the capture that first had it."""
+
+_OWN: Final = (
+    tables.fingerprint,
+    tables.text,
+    tables.outline,
+    tables.sketch,
+    tables.links,
+    tables.rank,
+)
+"""What a page has only while it is live."""
 
 
 @observer(tables.capture, batch=tables.BATCH, ahead=read_ahead)
@@ -79,11 +93,14 @@ def parse(t: Transaction, row: str) -> None:
     # Short pages are compared by their bytes, which another charset decodes to another text.
     if (
         before is None
-        or {**before, "loaded_ms": 0} != {**known, "loaded_ms": 0}
+        or {**before, **_UNTIMED} != {**known, **_UNTIMED}
         or t.get(tables.text, row) != page.text
+        or t.get(tables.outline, row) != page.outline
     ):
-        t.set(tables.fingerprint, row, {**known, "loaded_ms": found["loaded_ms"]})
+        times = {"loaded_ms": found["loaded_ms"], "changed": found["date"]}
+        t.set(tables.fingerprint, row, {**known, **times})
         t.set(tables.text, row, page.text)
+        t.set(tables.outline, row, page.outline)
         if page.sketch is not None:
             t.set(tables.sketch, row, page.sketch.pack())
         elif before is not None and before["heading"] is not None:
@@ -106,6 +123,6 @@ def withdraw(t: Transaction, row: str, url: str) -> None:
 def _withdraw(t: Transaction, row: str) -> None:
     """Withdraw a page that is gone or redirects: remove it from its cluster, and its links."""
     t.notify(tables.join_due, row)
-    for column in (tables.fingerprint, tables.text, tables.sketch, tables.links, tables.rank):
+    for column in _OWN:
         if t.get(column, row) is not None:
             t.delete(column, row)

@@ -28,10 +28,21 @@ from webindex.page.markup import decode, decode_xml
 from webindex.page.text import collapse
 from webindex.page.urls import normalise, resolve
 
-__all__ = ["MAX_REFRESH_SECONDS", "MAX_TITLE", "Link", "Page", "parse", "parse_capture"]
+__all__ = [
+    "MAX_HEADINGS",
+    "MAX_REFRESH_SECONDS",
+    "MAX_TITLE",
+    "Link",
+    "Page",
+    "parse",
+    "parse_capture",
+]
 
 MAX_TITLE: Final = 300
 """Characters kept of a title."""
+
+MAX_HEADINGS: Final = 500
+"""Headings kept of a page, in document order."""
 
 MAX_REFRESH_SECONDS: Final = 10.0
 """A refresh with a longer delay is not a redirect but a page that reloads."""
@@ -59,7 +70,8 @@ _NAMED = ", ".join(
     f"body {tag}[{name}]" for tag in ("div", "ul", "table", "p") for name in ("class", "id")
 )
 _AROUND_NAME = re.compile(
-    r"(?:^|[^a-z])(?:nav|navbar|navpath|navrow|navigation|navigationbar|tabs|menu|sidebar"
+    r"(?:^|[^a-z])(?:nav|navbar|navpath|navrow|nav(?:igation)?(?:header|footer)|navigation"
+    r"|navigationbar|tabs|menu|sidebar"
     r"|breadcrumbs?|prev-?next|pager|pagination|footer|header|banner|toc|search|skip|tooltips?|ttc)"
     r"\d*(?![a-z])|(?:^|[^a-zA-Z])(?:top|bottom|sub|fixed|main|side)Nav"
 )
@@ -97,6 +109,14 @@ class Page:
     ``<meta http-equiv=refresh>``."""
 
     links: tuple[Link, ...]
+    headings: tuple[str, ...]
+    """Texts of its headings, and of the terms that it defines (``<dt>``) unless they are links to
+    other pages: at most `MAX_HEADINGS`, each of `MAX_TITLE` characters."""
+
+    linked: float
+    """The share of its text, navigation aside, that is the text of links to other pages; rounded
+    to hundredths."""
+
     text_hash: str
     """See `fingerprints.text_hash`."""
 
@@ -105,6 +125,11 @@ class Page:
 
     sketch: fingerprints.Sketch | None
     """See `fingerprints.Sketch`; None for such a page."""
+
+    @property
+    def outline(self) -> dict[str, Any]:
+        """The value of `pages.outline`."""
+        return {"headings": list(self.headings), "linked": self.linked}
 
 
 def parse(
@@ -164,16 +189,20 @@ def parse(
     links = extract_links(
         tree, base, url, nofollow=_asks(asked, "nofollow"), alternates=_alternates(relations, base)
     )
+    text = _main_text(_without_navigation(tree) or markup)
+    headings, linked = _outline(tree)
     return _page(
         body,
         url,
         title,
-        _main_text(markup),
+        text,
         declared or language,
         asked,
         canonical=_canonical(relations, base, from_header),
         refresh=_refresh(refreshes, url),
         links=links,
+        headings=headings,
+        linked=linked,
         own=_own_text(tree),
     )
 
@@ -205,6 +234,8 @@ def _page(
     canonical: str | None = None,
     refresh: str | None = None,
     links: tuple[Link, ...] = (),
+    headings: tuple[str, ...] = (),
+    linked: float = 0.0,
     own: tuple[str, str] | None = None,
 ) -> Page:
     """Assemble the page; `own` is the main heading and text to compare, if not `text`."""
@@ -225,6 +256,8 @@ def _page(
         canonical=canonical,
         refresh=refresh,
         links=links,
+        headings=headings,
+        linked=linked,
         text_hash=fingerprints.text_hash(compared, words, body, name),
         heading=fingerprints.heading_key(heading) if sketch is not None else None,
         sketch=sketch,
@@ -254,6 +287,51 @@ def _main_text(markup: str) -> str:
     )
 
 
+def _without_navigation(tree: LexborHTMLParser) -> str | None:
+    """Remove elements that their tags or names call navigation; the markup, if there were any.
+
+    A table of contents stays: of some chapters it is the text.
+    """
+    navigation = tree.css("nav, [role=navigation]")
+    for node in navigation:
+        node.decompose()
+    named = _named_around(tree, but="toc")
+    for node in named:
+        node.decompose()
+    return tree.html if navigation or named else None
+
+
+def _outline(tree: LexborHTMLParser) -> tuple[tuple[str, ...], float]:
+    """The headings and the share of linked text; see `Page`."""
+    body = tree.body
+    if body is None:
+        return (), 0.0
+    elsewhere = 'a[href]:not([href^="#"])'
+    headings: dict[str, None] = {}
+    for node in tree.css("h1, h2, h3, h4, h5, h6, dt"):
+        if len(headings) == MAX_HEADINGS:
+            break
+        if node.tag != "dt" or node.css_first(elsewhere) is None:
+            headings[collapse(node.text(separator=" "))[:MAX_TITLE].strip(" ¶#")] = None
+    headings.pop("", None)
+    words = len(collapse(body.text(separator=" ")))
+    linked = sum(len(collapse(node.text(separator=" "))) for node in body.css(elsewhere))
+    return tuple(headings), round(min(1.0, linked / max(1, words)), 2)
+
+
+def _named_around(tree: LexborHTMLParser, but: str | None = None) -> list[LexborNode]:
+    """Elements whose names say that they are around a page's own text; none that is named `but`."""
+    return [
+        node
+        for node in tree.css(_NAMED)
+        if (names := " ".join(filter(None, map(node.attributes.get, ("class", "id")))))
+        and _AROUND_NAME.search(names)
+        and but not in names.split()
+        # A name such as "with-sidebar" may belong to an element around the whole page.
+        and node.css_first("main, article, [role=main], h1") is None
+    ]
+
+
 def _own_text(tree: LexborHTMLParser) -> tuple[str, str]:
     """The main heading and the text of a page without its site's frame.
 
@@ -263,13 +341,7 @@ def _own_text(tree: LexborHTMLParser) -> tuple[str, str]:
     """
     for node in tree.css(_AROUND):
         node.decompose()
-    around = [
-        node
-        for node in tree.css(_NAMED)
-        if _AROUND_NAME.search(" ".join(filter(None, map(node.attributes.get, ("class", "id")))))
-        # A name such as "with-sidebar" may belong to an element around the whole page.
-        and node.css_first("main, article, [role=main], h1") is None
-    ]
+    around = _named_around(tree)
     first = tree.css_first("h1, .title")
     main_heading = collapse(first.text(separator=" ")) if first is not None else ""
     for node in around:

@@ -19,6 +19,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
 from types import TracebackType
 from typing import Literal, Protocol, Self
 
@@ -85,6 +86,10 @@ class ServingDocument:
         aliases: URLs of redirects that lead to the cluster.
         inlinks: number of links to the cluster from elsewhere.
         rank: PageRank as a multiple of the average page's; 0.0 when not known.
+        headings: texts of the page's headings and of the terms that it defines, in its order.
+        linked: the share of the page's text that is the text of links, 0 to 1.
+        changed: the date of the capture that changed the page to what it says, in ISO 8601;
+            empty when not known.
 
     Raises:
         InvalidDocumentError: when one of these limits is broken.
@@ -102,6 +107,9 @@ class ServingDocument:
     inlinks: int
     rank: float = 0.0
     aliases: tuple[str, ...] = ()
+    headings: tuple[str, ...] = ()
+    linked: float = 0.0
+    changed: str = ""
 
     def __post_init__(self) -> None:
         check_change(self.cluster, self.epoch)
@@ -115,6 +123,7 @@ class ServingDocument:
         object.__setattr__(self, "title", _storable(self.title))
         object.__setattr__(self, "text", _storable(self.text))
         object.__setattr__(self, "anchors", anchors)
+        object.__setattr__(self, "headings", tuple(map(_storable, self.headings)))
         object.__setattr__(self, "duplicates", tuple(map(_encodable, self.duplicates)))
         object.__setattr__(self, "aliases", tuple(map(_encodable, self.aliases)))
 
@@ -138,6 +147,7 @@ class SearchHit:
     anchors: tuple[tuple[str, int], ...] = ()
     rank: float = 0.0
     aliases: tuple[str, ...] = ()
+    changed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,14 +195,32 @@ class ServingIndex(Protocol):
         offset: int = 0,
         host: str | None = None,
         language: str | None = None,
+        since: date | None = None,
+        newest: bool = False,
         partly: bool = False,
     ) -> SearchResults:
         """Find documents that contain every word of a query, as `webindex.serving.query` parses it.
 
+        A word that is not quoted is found in any of its forms, by the language of the document:
+        `index` finds "indexes". A little word (`Clause.little`) need not be there. An identifier
+        (`Clause.name`) finds documents that have that very name before those that have its parts
+        side by side.
+
         With `partly`, if no document of the index does: those that contain the most of its words,
         which are at least half of them, and all of its phrases.
 
-        A query that is the URL of a document, of a duplicate or of an alias finds that first.
+        A query that is the URL of a document, of a duplicate or of an alias finds that first. The
+        best other hits are those that are called like the query (`webindex.serving.naming`): by a
+        name in their title, by a heading, or by a link that is not navigation. Words in titles,
+        headings and links weigh more than words in the text, and a document that consists of links
+        weighs less (`linked`).
+
+        Args:
+            host, language: only documents with these; None for any.
+            since: only documents that changed on this day (UTC) or later.
+            newest: order by `changed`, the latest first, instead of by score.
+            partly: see above.
+
         No query is an error: one without a word in it finds nothing.
 
         Raises:
@@ -208,6 +236,7 @@ class ServingIndex(Protocol):
         limit: int = 10,
         host: str | None = None,
         language: str | None = None,
+        since: date | None = None,
         partly: bool = False,
     ) -> list[tuple[str, int]]:
         """Count the hits of `search` by host or by language, the most frequent first.
@@ -221,6 +250,16 @@ class ServingIndex(Protocol):
 
         Only words that no document has are replaced, by the most frequent word that differs in
         a letter or two. The new query does not necessarily find anything.
+        """
+        ...
+
+    def complete(self, query: str, *, limit: int = 8) -> list[str]:
+        """Return queries that begin as this one, for a reader who has not typed all of it.
+
+        First names of documents (`webindex.serving.naming.names`) that begin with the words typed,
+        those of most documents first; then the query with its last word completed to words of the
+        documents that have the words before. In lower case, without accents.
+        Empty if the last word has fewer than three letters, or the query ends after a word.
         """
         ...
 

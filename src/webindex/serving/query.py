@@ -4,6 +4,8 @@
     "linux kernel"      the two words side by side
     linux -kernel       without the second word
     linux kern          words that begin with the last one, if no document contains it as typed
+    what is linux       "what" and "is" need not be there: little words beside others
+    raw_input, $HOME    that very name before its parts
     kernel.org/doc      the page with that URL; then pages with those words
 
 There is no other syntax and there are no errors: stray quotes, colons, brackets and operators
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # Limits beyond what people type; the rest of a longer query is ignored, not refused.
 MAX_CHARACTERS = 500
@@ -31,16 +33,43 @@ _CLAUSE = re.compile(
 )
 
 
+_LITTLE = frozenset(
+    """
+    a about all an and any are as at be been between by can could did do does for from had has have
+    how i if in into is it its me my no not of on or our should so than that the their them then
+    there these they this those to us was we were what when where which who why will with would you
+    your
+    der die das den dem des ein eine einen einem einer und oder ist sind wie was wo wann warum wer
+    ich man kann im am auf aus bei mit nach von zu zum zur für nicht
+    le la les un une des du de et ou est sont comment quoi pourquoi quand qui que je on dans sur
+    pour avec par au aux en ne pas
+    el los las una y o es son cómo qué por para con del al se no
+    """.split()  # noqa: SIM905
+)
+"""Words that hold a sentence together. Pages need not have them, unless a query has no others."""
+
+# Letters with a digit, an underscore or a dollar sign among them, as names of programs have.
+_NAME = re.compile(r"(?=.*(?:[^\W\d_]|\$))(?=.*[\d_$])[\w$]+")
+
+
 @dataclass(frozen=True, slots=True)
 class Clause:
     """Words that must stand side by side or, with `excluded`, must not.
 
-    `quoted` means that they were typed as a phrase.
+    `quoted` means that they were typed as a phrase; `little` that a page without them may match,
+    and one with them is better.
     """
 
     text: str
     excluded: bool = False
     quoted: bool = False
+    little: bool = False
+
+    @property
+    def name(self) -> str | None:
+        """The identifier that this is, in lower case: `pg_dump`, `$1`, `utf8`; else None."""
+        text = self.text.strip("().,;:").lower()
+        return text if not self.quoted and _NAME.fullmatch(text) else None
 
 
 def parse_query(query: str) -> list[Clause]:
@@ -58,4 +87,11 @@ def parse_query(query: str) -> list[Clause]:
         # Every word is required anyway, so AND is redundant; it is not searched for.
         if match["word"] != "AND"
     ]
-    return clauses[:MAX_CLAUSES]
+    clauses = clauses[:MAX_CLAUSES]
+    little = [
+        not (one.excluded or one.quoted) and one.text.strip("?!.,;:").lower() in _LITTLE
+        for one in clauses
+    ]
+    if all(little[at] or one.excluded for at, one in enumerate(clauses)):
+        return clauses
+    return [replace(one, little=at) for one, at in zip(clauses, little, strict=True)]

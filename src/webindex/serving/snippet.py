@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 
 from webindex.serving.base import Runner
 
@@ -11,6 +12,42 @@ CHARACTERS = 200
 
 Words = Callable[[str], list[str]]
 """The index's tokenizer: splits a text into words."""
+
+
+_LETTERS = re.compile(r"[^\W_]+")
+_AROUND = 600
+"""Characters before and after the place that `part` chooses."""
+
+
+def beginning(text: str, starts: Iterable[str]) -> list[str]:
+    """The distinct words of a text, in lower case, that may begin as one of these does."""
+    firsts = {start[:1] for start in starts}
+    found = set(_LETTERS.findall(text.lower()))
+    return [word for word in found if word[0] in firsts or not word[0].isascii()]
+
+
+def part(text: str, words: Iterable[str]) -> str:
+    """The part of a text with most of these words near each other; all of it if it has none.
+
+    Splitting and scoring all of a long text takes a library longer than finding ten hits.
+    """
+    low = text.lower()
+    if len(text) <= 2 * _AROUND or len(low) != len(text):
+        return text
+    either = "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
+    recent: dict[str, int] = {}
+    best, chosen = 0, -1
+    for found in re.finditer(rf"(?<![^\W_])(?:{either})(?![^\W_])", low) if either else ():
+        recent[found[0]] = found.start()
+        near = sum(found.start() - at < CHARACTERS for at in recent.values())
+        if near > best:
+            best, chosen = near, found.start()
+    if chosen < 0:
+        return text
+    start = max(0, chosen - _AROUND)
+    # Not within a word.
+    start = text.find(" ", start) + 1 if start else 0
+    return text[start : chosen + _AROUND]
 
 
 def opening(text: str) -> Runner:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
+from webindex.serving.base import SearchResults, ServingIndex
 from webindex.serving.query import parse_query
 
 _SHORTEST = 4
@@ -64,3 +66,26 @@ def differences(one: str, other: str) -> int:
                 steps = min(steps, above[j - 2] + 1)
             row.append(steps)
     return row[-1]
+
+
+class Respelt(NamedTuple):
+    """The results of a search, and the query that they are of if it is not the one typed."""
+
+    results: SearchResults
+    query: str | None = None
+
+
+def search_respelt(index: ServingIndex, query: str, **options: Any) -> Respelt:
+    """Search; if no document has all the words, and all of those of the suggestion, for that one.
+
+    Takes the options of `ServingIndex.search` and raises what it raises.
+    """
+    results = index.search(query, partly=True, **options)
+    if results.total and results.matched >= results.words:
+        return Respelt(results)
+    meant = index.suggest(query)
+    if meant is None:
+        return Respelt(results)
+    better = index.search(meant, partly=True, **options)
+    whole = better.total and better.matched >= better.words
+    return Respelt(better, meant) if whole else Respelt(results)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import math
 import re
@@ -12,13 +13,15 @@ from urllib.parse import unquote
 import tantivy
 
 from webindex.serving.base import ServingDocument
+from webindex.serving.naming import names, telling
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """The version of everything in this module. An index of another version is refused."""
 
 MOST_AUTHORITY: Final = 3.0
 """The largest factor for a page's score."""
 
+_LEAST_SHARE: Final = 0.2
 _LONGEST_WORD_BYTES = 80
 
 # The technology of a page is not its subject.
@@ -36,15 +39,85 @@ _UNSPACED = (
 _WORD = rf"[{_UNSPACED}]|[\p{{L}}\p{{M}}\p{{N}}&&[^{_UNSPACED}]]+"
 
 
-def analyzer() -> tantivy.TextAnalyzer:
-    """The analyzer of texts and queries: words in lower case, without accents."""
-    return (
+# A name of a program: letters with a digit, an underscore or a dollar sign among them.
+_NAME = r"[\p{L}\p{M}]*[\p{N}_$][\p{L}\p{M}\p{N}_$]*"
+
+_NAMED = r"[\p{L}\p{M}\p{N}_$]+"
+
+_STEMMED: Final = {
+    "ar": "arabic",
+    "da": "danish",
+    "de": "german",
+    "el": "greek",
+    "en": "english",
+    "es": "spanish",
+    "fi": "finnish",
+    "fr": "french",
+    "hu": "hungarian",
+    "it": "italian",
+    "nb": "norwegian",
+    "nl": "dutch",
+    "no": "norwegian",
+    "pt": "portuguese",
+    "ro": "romanian",
+    "ru": "russian",
+    "sv": "swedish",
+    "ta": "tamil",
+    "tr": "turkish",
+}
+"""The languages whose words are reduced to their stems, by ISO 639 code."""
+
+
+def analyzer(language: str | None = None) -> tantivy.TextAnalyzer:
+    """The analyzer of texts and queries: words in lower case, without accents.
+
+    With a language that has a stemmer, their stems: as many, in the same order.
+    """
+    builder = (
         tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(_WORD))
         .filter(tantivy.Filter.remove_long(_LONGEST_WORD_BYTES))
         .filter(tantivy.Filter.lowercase())
-        .filter(tantivy.Filter.ascii_fold())
-        .build()
     )
+    if language in _STEMMED:
+        builder = builder.filter(tantivy.Filter.stemmer(_STEMMED[language]))
+    return builder.filter(tantivy.Filter.ascii_fold()).build()
+
+
+class Analyzers:
+    """The analyzers of an index; for any thread."""
+
+    def __init__(self) -> None:
+        self.words = analyzer()
+        # A name as a whole keeps its identifiers: `pg_dump` is not "pg dump".
+        self._named = (
+            tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(_NAMED))
+            .filter(tantivy.Filter.lowercase())
+            .filter(tantivy.Filter.ascii_fold())
+            .build()
+        )
+        self._stemming = {language: analyzer(language) for language in _STEMMED}
+
+    def stems(self, text: str, language: str | None) -> list[str]:
+        """The words of a text of this language, each reduced to its stem."""
+        return self._stemming.get(language or "", self.words).analyze(text)
+
+    def name(self, text: str) -> str:
+        """The words of a text in a row, by which it is sought as a whole."""
+        return " ".join(self._named.analyze(text))
+
+    def fields(self) -> dict[str, tantivy.TextAnalyzer]:
+        """The analyzers by the names that `schema` has for them."""
+
+        def split(pattern: str) -> tantivy.TextAnalyzerBuilder:
+            return tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(pattern)).filter(
+                tantivy.Filter.remove_long(_LONGEST_WORD_BYTES)
+            )
+
+        return {
+            "words": self.words,
+            "stems": split(r"\S+").build(),
+            "names": split(_NAME).filter(tantivy.Filter.lowercase()).build(),
+        }
 
 
 def schema() -> tantivy.Schema:
@@ -59,10 +132,18 @@ def schema() -> tantivy.Schema:
     builder.add_boolean_field("deleted", indexed=True, fast=True)
     builder.add_unsigned_field("slice", indexed=True)
     builder.add_float_field("authority", fast=True)
+    builder.add_unsigned_field("changed", fast=True, indexed=True)
     builder.add_text_field("title", stored=True, tokenizer_name="words")
     builder.add_text_field("text", stored=True, tokenizer_name="words")
+    builder.add_text_field("headings", tokenizer_name="words")
     builder.add_text_field("anchors", tokenizer_name="words")
     builder.add_text_field("url", tokenizer_name="words")
+    # The same in stems: what scores a word. Phrases are sought above, where words have positions.
+    for field in ("title", "text", "headings", "anchors"):
+        builder.add_text_field(f"{field}_stems", tokenizer_name="stems", index_option="freq")
+    builder.add_text_field("identifiers", tokenizer_name="names", index_option="freq")
+    builder.add_text_field("names", tokenizer_name="raw", index_option="basic")
+    builder.add_text_field("called", tokenizer_name="raw", index_option="basic")
     builder.add_text_field("address", tokenizer_name="raw", index_option="basic")
     builder.add_text_field("host", tokenizer_name="raw", index_option="basic")
     builder.add_text_field("language", tokenizer_name="raw", index_option="basic")
@@ -80,21 +161,40 @@ def tombstone(cluster: str, epoch: int) -> tantivy.Document:
     return stored
 
 
-def to_stored(document: ServingDocument) -> tantivy.Document:
+def to_stored(document: ServingDocument, analyzers: Analyzers) -> tantivy.Document:
     """Return the form in which a document is indexed."""
+
+    def add(field: str, text: str, times: int = 1) -> None:
+        stems = " ".join(analyzers.stems(text, document.language))
+        for _ in range(times):
+            stored.add_text(field, text)
+            stored.add_text(f"{field}_stems", stems)
+
     stored = tantivy.Document()
     stored.add_text("cluster", document.cluster)
     stored.add_unsigned("epoch", document.epoch)
     stored.add_boolean("deleted", False)
     stored.add_unsigned("slice", zlib.crc32(document.cluster.encode()) % SLICES)
-    # Tantivy multiplies a score by log2(2 + field).
-    stored.add_float("authority", math.exp2(authority(document.rank, document.inlinks)) - 2)
-    stored.add_text("title", document.title)
-    stored.add_text("text", document.text)
-    for text, count in document.anchors:
+    worth = authority(document.rank, document.inlinks)
+    worth *= own_share(document.linked, len(document.text))
+    # Tantivy multiplies a score by log2(2 + field), and so by no less than 1.
+    stored.add_float("authority", math.exp2(worth / _LEAST_SHARE) - 2)
+    stored.add_unsigned("changed", seconds(document.changed))
+    anchors = telling(document.anchors)
+    add("title", document.title)
+    add("text", document.text)
+    add("headings", "\n".join(document.headings))
+    for text, count in anchors:
         # An anchor's weight grows with its links, but ten thousand are not a thousand times ten.
-        for _ in range(max(1, count).bit_length()):
-            stored.add_text("anchors", text)
+        add("anchors", text, max(1, count).bit_length())
+    for text in (document.title, *document.headings, document.text):
+        stored.add_text("identifiers", text)
+    for field, called in (
+        ("names", names(document.title)),
+        ("called", [*document.headings, *(text for text, _ in anchors)]),
+    ):
+        for name in {analyzers.name(text) for text in called} - {""}:
+            stored.add_text(field, name)
     stored.add_text("url", url_words(document.url))
     for url in (document.url, *document.duplicates, *document.aliases):
         stored.add_text("address", url)
@@ -110,6 +210,9 @@ def to_stored(document: ServingDocument) -> tantivy.Document:
         "inlinks": document.inlinks,
         "rank": document.rank,
         "aliases": document.aliases,
+        "headings": document.headings,
+        "linked": document.linked,
+        "changed": document.changed,
     }
     stored.add_bytes("shown", json.dumps(shown, ensure_ascii=False).encode())
     return stored
@@ -132,6 +235,28 @@ def authority(rank: float, inlinks: int) -> float:
     """
     known = rank if rank > 0 else min(10.0, inlinks / 10)
     return min(MOST_AUTHORITY, 1 + 0.3 * math.log1p(known))
+
+
+def own_share(linked: float, characters: int) -> float:
+    """The factor for a long list of links: 1 if a third of the page is links, 0.2 if all of it is.
+
+    A generated index has the words of all pages that it lists, and answers no question. The front
+    page of a site and the contents of a chapter are links as well, but short.
+    """
+    share = min(1.0, max(0.0, linked - 1 / 3) / 0.5)
+    length = min(1.0, max(0.0, linked * characters - 4_000) / 8_000)
+    return 1 - (1 - _LEAST_SHARE) * share * length
+
+
+def seconds(date: str) -> int:
+    """Seconds since 1970 of a date in ISO 8601; 0 if it is empty, no date, or earlier."""
+    try:
+        found = datetime.datetime.fromisoformat(date)
+    except ValueError:
+        return 0
+    if found.tzinfo is None:
+        found = found.replace(tzinfo=datetime.UTC)
+    return max(0, int(found.timestamp()))
 
 
 def url_words(url: str) -> str:
@@ -167,6 +292,9 @@ def from_stored(stored: tantivy.Document) -> ServingDocument:
         inlinks=shown["inlinks"],
         rank=shown["rank"],
         aliases=tuple(shown["aliases"]),
+        headings=tuple(shown["headings"]),
+        linked=shown["linked"],
+        changed=shown["changed"],
     )
 
 
