@@ -146,6 +146,59 @@ def test_the_keyboard_goes_to_the_field_and_from_hit_to_hit(browser: Browser) ->
     assert browser.ask(f"{active}.id") == "q"
 
 
+_SHIFTS = (
+    "(() => { window.shifted = 0; new PerformanceObserver((all) => "
+    "all.getEntries().forEach((one) => { window.shifted += one.value }))"
+    ".observe({type: 'layout-shift', buffered: true}) })()"
+)
+
+
+def test_completions_are_chosen_by_keys_and_move_nothing(
+    browser: Browser, wait_until: WaitUntil
+) -> None:
+    browser.open("/?q=index")
+    browser.ask(_SHIFTS)
+    field = browser.one("#q")
+    field.clear()
+    field.send_keys("create tab")
+    wait_until(lambda: browser.all("#completions li"), what="completions")
+    assert field.get_attribute("aria-expanded") == "true"
+    found = [one.text for one in browser.all("#completions li")]
+    field.send_keys(Keys.ARROW_DOWN, Keys.ARROW_DOWN)
+    assert field.get_attribute("value") == found[1]
+    assert browser.one("#completions [aria-selected=true]").text == found[1]
+    field.send_keys(Keys.ESCAPE)
+    assert field.get_attribute("value") == "create tab", "what was typed is back"
+    assert not browser.one("#completions").is_displayed()
+    assert browser.ask("window.shifted") == 0
+    field.send_keys("l")
+    wait_until(lambda: browser.one("#completions").is_displayed(), what="completions again")
+    field.send_keys(Keys.ARROW_DOWN)
+    chosen = field.get_attribute("value")
+    browser.follow(lambda: field.send_keys(Keys.ENTER))
+    assert browser.one("#q").get_attribute("value") == chosen
+
+
+def test_results_do_not_move_while_they_load(browser: Browser) -> None:
+    for path in ("/?q=index", f"/page?url={HOME}"):
+        browser.open(path)
+        browser.ask(_SHIFTS)
+        assert browser.ask("new Promise((done) => setTimeout(() => done(window.shifted), 50))") == 0
+
+
+def test_the_links_around_a_page_are_drawn_in_a_narrow_window(browser: Browser) -> None:
+    browser.window(360, 780, "light")
+    browser.open(f"/page?url={HOME}")
+    assert not browser.one(".around .wide").is_displayed()
+    drawing = browser.one(".around .narrow")
+    assert drawing.is_displayed() and drawing.rect["width"] <= 360
+    labels = browser.all(".around .narrow text")
+    assert all(one.rect["height"] > 9 for one in labels)
+    right = max(one.rect["x"] + one.rect["width"] for one in labels)
+    assert right <= 360, "no label is cut off"
+    browser.window(1200, 900, "light")
+
+
 def test_filters_and_folded_duplicates_open_with_a_click(browser: Browser) -> None:
     browser.open("/?q=self-contained")
     browser.one(".folded summary").click()
@@ -266,7 +319,7 @@ def test_the_policy_stops_what_would_slip_through(browser: Browser, wait_until: 
 
 # --- How it looks ---------------------------------------------------------------------------
 
-WINDOWS = {"light": (1200, 900), "dark": (1200, 900), "narrow": (390, 844)}
+WINDOWS = {"light": (1200, 900), "dark": (1200, 900), "narrow": (360, 780)}
 
 
 @pytest.mark.parametrize("look", WINDOWS)
@@ -278,7 +331,9 @@ def test_every_page_fits_its_window(browser: Browser, look: str, tmp_path: Path)
     pages = {
         "home": "/",
         "search": "/?q=database+engine",
-        "nothing": "/?q=databse",
+        "respelt": "/?q=databse",
+        "nothing": "/?q=databse&exactly=1",
+        "folded": "/?q=server",
         "story": "/page?url=https%3A%2F%2Fwww.sqlite.org%2Findex.html",
         "moved": f"/page?url={MOVED}",
         "which": "/page",

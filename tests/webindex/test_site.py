@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 from collections.abc import Callable
@@ -99,13 +100,62 @@ def test_hosts_and_languages_are_counted_offered_and_taken_away_again(site: Serv
 
 
 def test_nothing_found_says_what_to_try_and_what_may_have_been_meant(site: Served) -> None:
-    page = site.page("/", q="databse optimzier")
+    page = site.page("/", q="databse optimzier", exactly="1")
     assert "Nothing found" in page.words(".total")
     assert page.words(".meant") == "Did you mean database optimizer?"
-    assert site.page(page.link(".meant a")).css(".hit")
     assert "leave out a word" in page.words(".nothing")
     filtered = site.page("/", q="zzzzqqq", host="www.sqlite.org")
     assert filtered.link(".nothing li a") == "/?q=zzzzqqq"
+
+
+def test_a_misspelt_query_shows_what_was_meant_and_leads_back(site: Served) -> None:
+    page = site.page("/", q="databse optimzier")
+    assert "These results are for database optimizer" in page.words(".meant")
+    assert page.all(".hit h2") == site.page("/", q="database optimizer").all(".hit h2")
+    exact = site.page(page.link(".meant a"))
+    assert not exact.css(".hit") and "exactly=1" in page.link(".meant a")
+
+
+def test_hits_of_one_site_are_folded_on_a_page_and_stay_within_reach(site: Served) -> None:
+    page = site.page("/", q="server")
+    whole = [hit.url for hit in site.index.search("server", limit=HITS).hits]
+    shown_whole, folded = (
+        page.css(".hit h2 a"),
+        page.css(".more li:not(:last-child) > a:first-child"),
+    )
+    assert folded and len(shown_whole) + len(folded) == HITS
+    assert {node.attributes["href"] for node in [*shown_whole, *folded]} == set(whole)
+    link = page.link(".more li:last-child a")
+    assert "host=" in link
+    assert not site.page(link).css(".more"), "of one site there is nothing to fold"
+
+
+def test_hits_are_filtered_and_sorted_by_date_and_a_date_that_is_none_is_refused(
+    site: Served,
+) -> None:
+    page = site.page("/", q="index")
+    day = page.all(".hit time")[0]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", day)
+    newest = site.page(page.link(".order a"))
+    days = newest.all(".hit time")
+    assert days == sorted(days, reverse=True)
+    assert page.all(".filters section:last-child a")[0] == "in the last week"
+    assert "since=" in page.link(".filters section:last-child a")
+    none = site.page("/", q="index", since="2999-12-31")
+    assert "Nothing found" in none.words(".total") and "with these filters" in none.words(
+        ".nothing"
+    )
+    assert none.link(".chip") == "/?q=index"
+    assert site.page("/", q="index", since=day, lang="en").css(".hit")
+    assert "is no date" in site.page("/", status=400, q="index", since="soon").words("main")
+
+
+def test_what_is_typed_is_completed(site: Served) -> None:
+    answer = site.client.get("/complete.json", params={"q": "Create Tab"})
+    assert answer.status_code == 200 and answer.headers["content-type"] == "application/json"
+    assert all(words.startswith(("create tab", "Create tab")) for words in answer.json())
+    assert answer.json()
+    assert site.client.get("/complete.json").json() == []
 
 
 @pytest.mark.parametrize(
@@ -319,7 +369,7 @@ def test_a_recrawl_changes_what_is_found_while_the_site_is_open(
 ) -> None:
     shutil.copytree(worked_off, tmp_path / "repo")
     with served(tmp_path / "repo") as site:
-        assert "none has all of them" in site.page("/", q=CHANGED_WORDS).words(".total")
+        assert "Nothing found" in site.page("/", q=CHANGED_WORDS).words(".total")
         site.load(*recrawl())
         site.work()
         after = site.page("/", q=CHANGED_WORDS)

@@ -86,9 +86,10 @@ def test_a_link_says_whether_its_target_is_in_the_index(site: Served) -> None:
 
 def test_the_drawing_leads_to_neighbours_and_says_what_it_leaves_out(site: Served) -> None:
     page = site.story(DUPLICATE)
-    nodes = page.css(".around svg a")
-    assert len(nodes) == 14 == len(page.css(".around .edge"))
-    assert all((one.attributes["href"] or "").startswith("/page?url=https") for one in nodes)
+    for layout in ("wide", "narrow"):
+        nodes = page.css(f".around .{layout} a")
+        assert len(nodes) == 14 == len(page.css(f".around .{layout} .edge"))
+        assert all((one.attributes["href"] or "").startswith("/page?url=https") for one in nodes)
     assert "more that link here" in page.words(".around")
 
 

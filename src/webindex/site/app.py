@@ -13,7 +13,7 @@ from jinja2 import PackageLoader
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Scope
@@ -27,7 +27,7 @@ from webindex.rendering import tables as rendering
 from webindex.serving import ServingError, TantivyIndex
 from webindex.site import shown
 from webindex.site.live import Pipeline
-from webindex.site.neighbourhood import WIDTH, draw
+from webindex.site.neighbourhood import NARROW, WIDE, draw
 from webindex.site.searching import BadQueryError, pages, search
 from webindex.text_format import count, date, harmless
 
@@ -107,8 +107,16 @@ class Site:
         documents = self.index.count() if not found.query else None
         with self.repo.snapshot() as now:
             found.hits = story.without_snippets(now, found.hits)
+            found.fold()
             pictured = story.thumbnails_of(now, (hit.url for hit in found.hits))
         return self.page("search.html", search=found, documents=documents, pictured=pictured)
+
+    def complete(self, request: Request) -> Response:
+        """`/complete.json`: queries that begin as the one that is being typed."""
+        return JSONResponse(
+            [harmless(one) for one in self.index.complete(request.query_params.get("q", ""))],
+            headers={"Cache-Control": "private, max-age=60"},
+        )
 
     def story(self, request: Request) -> Response:
         """`/page`: the report of one URL."""
@@ -130,8 +138,7 @@ class Site:
             counted=_counted(told),
             pointing={"total": len(told.pointing), "first": told.pointing[:POINTING]},
             places=known,
-            drawing=draw(told),
-            width=WIDTH,
+            drawings=[draw(told, WIDE), draw(told, NARROW)],
             order=story.ORDER,
             called=story.KINDS,
         )
@@ -212,6 +219,7 @@ def make_app(repo: Repository, index: TantivyIndex, names: Names) -> ASGIApp:
     app = Starlette(
         routes=[
             Route("/", site.search),
+            Route("/complete.json", site.complete),
             Route("/page", site.story),
             Route("/image", site.image),
             Route("/live", site.live),
