@@ -33,7 +33,9 @@ def test_a_title_names_its_page_without_its_number_and_its_site(
     assert called or found == [title][: len(title)]
 
 
-@pytest.mark.parametrize("text", ["Home", " Up ", "next »", "«", "12", "¶", "Zurück", "次へ"])
+@pytest.mark.parametrize(
+    "text", ["Home", " Up ", "next »", "pt-br", "«", "12", "¶", "Zurück", "次へ"]
+)
 def test_links_that_only_lead_somewhere_tell_nothing(text: str) -> None:
     assert is_navigation(text)
     assert telling([(text, 9), ("Herons", 1)]) == (("Herons", 1),)

@@ -15,6 +15,7 @@ from site_client import CANONICAL, DUPLICATE, Page, Served, article, empty, made
 from percola import RepositoryError
 from percola.serve import HEADERS, MAX_TARGET, Names, duration, is_loopback, listen
 from webindex.sample import CHANGED_URL, CHANGED_WORDS
+from webindex.serving.naming import telling
 from webindex.serving.query import MAX_CHARACTERS
 from webindex.site import app, shown
 from webindex.site.searching import HITS, pages
@@ -49,7 +50,7 @@ def test_a_hit_shows_title_address_marked_words_language_links_and_its_duplicate
     held = next(h for h in site.index.search("self-contained").hits if h.url == CANONICAL)
     text = " ".join(hit.text().split())
     assert "English" in text and f"{held.inlinks} links lead here" in text
-    assert held.anchors[0][0] in [quoted.text() for quoted in hit.css(".said q")]
+    assert telling(held.anchors)[0][0] in [quoted.text() for quoted in hit.css(".said q")]
     assert "1 duplicate folded in" in text and DUPLICATE in (hit.html or "")
     assert "self-contained" in {mark.text().lower() for mark in hit.css(".snippet mark")}
     (field,) = page.css("input[type=search]")

@@ -25,6 +25,7 @@ _NAVIGATION: Final = frozenset(
     |prev|prev page|previous|previous page|previous topic|previous chapter|read more|see also
     |show source|skip|skip to content|start|table of contents|this|this page|toc|top|up|up one level
     |view source|fast forward|fast backward|modules
+    |da|de|en|es|fr|it|ja|ko|nl|pl|pt|pt-br|ru|tr|zh|zh-cn|zh-tw
     |zurück|weiter|nach oben|nach unten|hoch|startseite|inhalt|inhaltsverzeichnis|vorherige|vorige
     |nächste|vor|hier|mehr
     |accueil|suivant|précédent|précédente|haut|bas|sommaire|retour|ici|niveau supérieur
@@ -41,7 +42,10 @@ _NAVIGATION: Final = frozenset(
 
 
 def is_navigation(text: str) -> bool:
-    """Whether the text of a link tells where in a site it leads, and nothing of the page there."""
+    """Whether the text of a link tells where in a site it leads, and nothing of the page there.
+
+    Nor does the code of a language, by which versions of a page link to each other.
+    """
     said = " ".join(text.casefold().split()).strip(" .:…»«<>›‹[]()→←↑↓¶#")
     return said in _NAVIGATION or not any(letter.isalpha() for letter in said)
 

@@ -25,6 +25,7 @@ from webindex import tables
 from webindex.page.urls import BadUrlError, normalise, page_row
 from webindex.rendering import tables as rendering
 from webindex.serving import ServingError, TantivyIndex
+from webindex.serving.naming import telling
 from webindex.site import shown
 from webindex.site.live import Pipeline
 from webindex.site.neighbourhood import NARROW, WIDE, draw
@@ -75,6 +76,7 @@ class Site:
             language=shown.language,
             rounded=shown.rounded,
             shows_details=shows_details,
+            telling=telling,
             web_link=shown.web_link,
         )
         self._templates.filters.update(date=date, pieces=shown.pieces)
