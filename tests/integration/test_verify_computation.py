@@ -222,6 +222,7 @@ def test_an_index_of_a_few_pages_is_what_one_can_work_out_by_hand(spark: SparkSe
         "title": "title of /b",
         "text": "text 200",
         "served": "text 200",
+        "changed": "",
         "language": "en",
         "anchors": [["/b", 1], ["/old", 1]],
         "duplicates": [f"{SITE}/b2"],

@@ -340,3 +340,19 @@ def test_hostile_markup_neither_stalls_nor_hides_the_page(body: bytes) -> None:
     page = parse(body, URL, HTML)
     assert page.text == "words"
     assert [link.url for link in page.links] == ["https://shop.example.org/x"]
+
+
+def test_headings_and_defined_terms_are_kept_and_navigation_is_no_text() -> None:
+    words = "Of herons and other birds that stand in the water all day long. " * 20
+    body = (
+        "<title>T</title><body><div class=navheader><a href=p.html>Prev</a> Chapter 8</div>"
+        f"<h1>8.1. Herons</h1><p>{words}</p><dl><dt>legs (int)<a href=#legs>¶</a></dt><dd>two</dd>"
+        "<dt><a href=other.html>An entry</a></dt></dl><h2>Wings</h2><nav><a href=x>Home</a></nav>"
+        "<p><a href=more.html>More</a></p><div class=navfooter><a href=n.html>Next</a></div>"
+    )
+    page = parse(body.encode(), "https://a.example/", "text/html; charset=utf-8")
+    assert page.headings == ("8.1. Herons", "legs (int)", "Wings")
+    assert not {"Prev", "Next", "Home"} & set(page.text.split()) and "herons" in page.text
+    assert 0 < page.linked < 0.05
+    links = "".join(f"<li><a href={number}.html>An entry {number}</a>" for number in range(50))
+    assert parse(links.encode(), "https://a.example/", "text/html").linked > 0.9
