@@ -8,4 +8,8 @@ orders = Table("orders", feed=True)
 customer = orders.column("customer", str)
 cents = orders.column("cents", int)
 
-SCHEMA = [orders]
+followers = Table("followers")
+position = followers.column("position", int)
+"""How far a follower is that has no place of its own to store it: `publish.py`."""
+
+SCHEMA = [orders, followers]

@@ -50,6 +50,8 @@ __all__ = [
     "Change",
     "RowImage",
     "changes",
+    "raw_changes",
+    "raw_rows",
     "read_changes",
     "read_rows",
     "settle",
@@ -225,16 +227,64 @@ def changes(
         UsageError: one of the timestamps has not come yet.
         LockTimeoutError: a live transaction that `upto` has to wait for takes too long.
     """
+    return _decoded(repo, table, raw_changes(repo, table, after, upto, columns, before=before))
+
+
+def raw_changes(
+    repo: Repository,
+    table: Table[R],
+    after: int,
+    upto: int | None = None,
+    columns: Iterable[Column[R, Any] | Family[R, Any]] | None = None,
+    *,
+    before: bool = False,
+) -> Iterator[RowImage]:
+    """The same changes as the store has them; arguments and errors are those of `changes`."""
     name = repo.table(table.name).name
     check_start(repo, name, after)
     snapshot = repo.snapshot(at=after)
     try:
-        wanted = snapshot._wanted(columns) if columns is not None else _all_named(table)
+        wanted = _named(table, snapshot, columns)
         end = settled(repo, name) if upto is None else settle(repo, name, upto)
     except BaseException:
         snapshot.close()
         raise
-    return _changes(repo, table, snapshot, end, wanted, before)
+    return _held(
+        snapshot, read_changes(repo.context.store, name, after, end, wanted=wanted, before=before)
+    )
+
+
+def raw_rows(
+    repo: Repository,
+    table: Table[R],
+    at: int,
+    columns: Iterable[Column[R, Any] | Family[R, Any]] | None = None,
+) -> Iterator[RowImage]:
+    """The rows as they are at a settled timestamp, as the store has them; see `read_rows`.
+
+    While they are read, garbage collection keeps them. Raises SnapshotTooOldError.
+    """
+    name = repo.table(table.name).name
+    snapshot = repo.snapshot(at=at)
+    try:
+        wanted = _named(table, snapshot, columns)
+    except BaseException:
+        snapshot.close()
+        raise
+    return _held(snapshot, read_rows(repo.context.store, name, at, wanted=wanted))
+
+
+def _held(snapshot: Snapshot, images: Iterator[RowImage]) -> Iterator[RowImage]:
+    with snapshot:
+        yield from images
+
+
+def _named(
+    table: Table[R],
+    snapshot: Snapshot,
+    columns: Iterable[Column[R, Any] | Family[R, Any]] | None,
+) -> Wanted:
+    return _all_named(table) if columns is None else snapshot._wanted(columns)
 
 
 def _all_named(table: Table[Any]) -> Wanted:
@@ -244,22 +294,16 @@ def _all_named(table: Table[Any]) -> Wanted:
     return named if len(named) == len(members) else None
 
 
-def _changes(
-    repo: Repository, table: Table[R], held: Snapshot, upto: int, wanted: Wanted, before: bool
-) -> Iterator[Change[R]]:
+def _decoded(repo: Repository, table: Table[R], images: Iterator[RowImage]) -> Iterator[Change[R]]:
     times: CommitTimes | None = None
-    with held:
-        found = read_changes(
-            repo.context.store, table.name, held.start_ts, upto, wanted=wanted, before=before
-        )
-        for one in found:
-            key = table.decode_row(one.row)
-            names = tuple(name.decode() for name in one.changed)
-            times = times or repo.commit_times()
-            _, by = times.of(one.commit_ts)
-            image = Row(table, key, one.values)
-            was = None if one.before is None else Row(table, key, one.before)
-            yield Change(key, one.commit_ts, names, image, by, was)
+    for one in images:
+        key = table.decode_row(one.row)
+        names = tuple(name.decode() for name in one.changed)
+        times = times or repo.commit_times()
+        _, by = times.of(one.commit_ts)
+        image = Row(table, key, one.values)
+        was = None if one.before is None else Row(table, key, one.before)
+        yield Change(key, one.commit_ts, names, image, by, was)
 
 
 def read_changes(

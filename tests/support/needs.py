@@ -21,6 +21,7 @@ NEEDS: Final = {
     "index": "a package index that has other versions of PySpark",
     "java": "Java 17 or later, for Spark and ZooKeeper",
     "javac": "a Java compiler, for the catalog's jar",
+    "kafka": "the jars of a Kafka broker, and of Spark's connector to it",
     "kerberos": "the jars of a Kerberos server, and those of HBase",
     "networks": "root, to make networks and cut them",
     "root": "root, to act as other users and to mount small disks",

@@ -44,6 +44,7 @@ LAYERS: Final = {
         ("connect",),
         ("repository",),
         ("transactions.jobs", "observers", "feed", "inspection", "maintenance"),
+        ("debezium",),
         ("percola",),
         ("spark", "devcluster", "recipes", "testing", "serve"),
         ("cli",),

@@ -76,7 +76,8 @@ def test_an_option_for_something_else_is_refused(role: str) -> None:
     examples = {
         "path": "r", "table": "t", "snapshot": "1", "onLock": "wait", "partitions": "1",
         "pushFilters": "true", "holdSeconds": "1", "lockWaitSeconds": "1", "feedColumns": "true",
-        "beforeImages": "true", "maxBytesPerTrigger": "1",
+        "beforeImages": "true", "maxBytesPerTrigger": "1", "envelope": "debezium",
+        "envelopeSchemas": "true", "envelopeDecimals": "string",
         "startingTimestamp": "1", "maxRowsPerTrigger": "1", "atomicity": "row", "chunkRows": "1",
         "chunkBytes": "1",
         "nulls": "ignore", "ttlSeconds": "1", "describe": "table", "allRows": "true",

@@ -5,11 +5,14 @@
 #   hbase_jars.sh find server      prints the folder of ZooKeeper, HDFS and HBase, for a cluster
 #   hbase_jars.sh install          fetches both where they are not yet, and prints their folders;
 #                                  `install client` or `install server` fetches one
-#   hbase_jars.sh install kdc      fetches a Kerberos server for tests, which nothing else needs
+#   hbase_jars.sh install kdc      fetches a Kerberos server for tests, which nothing else needs;
+#                                  so does `install kafka` a Kafka broker with Connect's JSON, and
+#                                  `install spark-kafka` Spark's connector to Kafka
 #
 # They stand in ~/.cache/percola/hbase-client and hbase-server, about 190 MB together, or where
 # PERCOLA_HBASE_JARS and PERCOLA_HBASE_SERVER_JARS say: those folders are yours, nothing is fetched.
-# The Kerberos server is 4 MB in hbase-kdc.
+# The Kerberos server is 4 MB in hbase-kdc, Kafka is 45 MB in hbase-kafka and 10 MB in
+# hbase-spark-kafka.
 # `percola hbase-jars` calls it, and set-up of the source tree, which has no Percola yet.
 # Where Maven takes them from is for its own settings to say.
 set -euo pipefail
@@ -17,12 +20,16 @@ set -euo pipefail
 HBASE=2.6.4-hadoop3
 HADOOP=3.4.2
 LOG4J=2.17.2
+KAFKA=4.3.1
+# The newest connector that there is; it works with Spark 4.3, too.
+SPARK_KAFKA=4.2.0
 cache=${HOME:?}/.cache/percola
 
-# One dependency of a project: group, artifact, version. Reload4j would be a second place where
-# logs go, besides Log4j 2.
+# One dependency of a project: group, artifact, version; with a fourth word without those that it
+# requires. Reload4j would be a second place where logs go, besides Log4j 2.
 dependency() {
-  echo "<dependency><groupId>$1</groupId><artifactId>$2</artifactId><version>$3</version><exclusions>
+  echo "<dependency><groupId>$1</groupId><artifactId>$2</artifactId><version>$3</version><exclusions>${4:+
+<exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion>}
 <exclusion><groupId>ch.qos.reload4j</groupId><artifactId>reload4j</artifactId></exclusion>
 <exclusion><groupId>org.slf4j</groupId><artifactId>slf4j-reload4j</artifactId></exclusion>
 </exclusions></dependency>"
@@ -37,6 +44,17 @@ project() {
     dependency org.apache.hbase hbase-shaded-client "$HBASE"
   elif [ "$1" = kdc ]; then
     dependency org.apache.hadoop hadoop-minikdc "$HADOOP"
+  elif [ "$1" = kafka ]; then
+    LOG4J=2.25.4 # Kafka's own
+    dependency org.apache.kafka kafka_2.13 "$KAFKA"
+    dependency org.apache.kafka connect-json "$KAFKA"
+  elif [ "$1" = spark-kafka ]; then # Spark has all else.
+    dependency org.apache.spark spark-sql-kafka-0-10_2.13 "$SPARK_KAFKA" alone
+    dependency org.apache.spark spark-token-provider-kafka-0-10_2.13 "$SPARK_KAFKA" alone
+    dependency org.apache.kafka kafka-clients 3.9.2 alone
+    dependency org.apache.commons commons-pool2 2.13.1 alone
+    echo "</dependencies></project>"
+    return
   else
     dependency org.apache.hbase hbase-server "$HBASE"
     dependency org.apache.hadoop hadoop-hdfs "$HADOOP"
@@ -48,8 +66,15 @@ project() {
   echo "</dependencies></project>"
 }
 
+named() {
+  case $set in
+    *kafka) echo "The $set jars" ;;
+    *) echo "HBase's $set jars" ;;
+  esac
+}
+
 fail() {
-  echo "HBase's $set jars cannot be had: $1" >&2
+  echo "$(named) cannot be had: $1" >&2
   exit 1
 }
 
@@ -76,7 +101,7 @@ install_jars() {
   jars=$work/hbase-$set
   mkdir "$jars"
   project "$set" >"$jars/pom.xml"
-  echo "Fetching HBase's $set jars with Maven; the first time takes minutes." >&2
+  echo "Fetching $(named | sed 's/^The/the/') with Maven; the first time takes minutes." >&2
   mvn --batch-mode --quiet --file "$jars/pom.xml" \
     org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies \
     -DincludeScope=runtime -DoutputDirectory="$jars" </dev/null >"$work/log" 2>&1 ||
@@ -87,7 +112,7 @@ install_jars() {
 }
 
 usage() {
-  echo "usage: hbase_jars.sh find client|server, or install [client|server|kdc]" >&2
+  echo "usage: hbase_jars.sh find client|server, or install [client|server|kdc|kafka|spark-kafka]" >&2
   exit 2
 }
 
@@ -96,7 +121,7 @@ case "${1:-} ${2:-}" in
     set=$2
     find_jars || fail "they are not here; 'percola hbase-jars $set' fetches them."
     ;;
-  "install " | "install client" | "install server" | "install kdc")
+  "install " | "install client" | "install server" | "install kdc" | "install kafka" | "install spark-kafka")
     for set in ${2:-client server}; do
       find_jars || { install_jars; find_jars || fail "they were fetched, but are not there."; }
     done

@@ -16,7 +16,11 @@ from percola.errors import PercolaError
 SCRIPT: Final = Path(__file__).with_name("hbase_jars.sh")
 SETS: Final = ("client", "server")
 KDC: Final = "kdc"
-"""A Kerberos server: a set that only tests need, so it is fetched separately."""
+KAFKA: Final = "kafka"
+SPARK_KAFKA: Final = "spark-kafka"
+FOR_TESTS: Final = (KDC, KAFKA, SPARK_KAFKA)
+"""A Kerberos server, a Kafka broker, and Spark's connector to it: sets that only tests need, so
+each is fetched separately."""
 
 
 class JarsError(PercolaError):
@@ -27,13 +31,13 @@ def install(which: str, tell: Callable[[str], object] = lambda line: None) -> Pa
     """Fetch a set of jars unless it is here, which may take minutes; its folder.
 
     Args:
-        which: "client", "server", or `KDC`.
+        which: "client", "server", or one of `FOR_TESTS`.
         tell: called with a line when fetching begins.
 
     Raises:
         JarsError: no Maven, or it fails; nothing is left half fetched.
     """
-    if which not in (*SETS, KDC):
+    if which not in (*SETS, *FOR_TESTS):
         raise JarsError(f"The sets of jars are {' and '.join(SETS)}; there is no {which!r}.")
     shell = shutil.which("bash")
     if shell is None:

@@ -16,6 +16,7 @@ from typing import Any, Final
 import percola
 from percola import ConflictingOptionsError, Repository, Table
 from percola.connect.address import is_memory, portable
+from percola.debezium import DECIMALS
 from percola.spark.chunks import CHUNK_BYTES, CHUNK_ROWS
 from percola.spark.columns import ROW
 from percola.spark.versions import check_read_limits
@@ -134,6 +135,10 @@ OPTIONS: Final = (
     # Spark does not tell a data source's schema() whether it is for a table or for its feed.
     Option("feedColumns", _flag, False, (READ_STREAM,)),
     Option("beforeImages", _flag, False, (READ_STREAM,)),
+    Option("envelope", _one_of("debezium"), None, (READ_STREAM,)),
+    Option("envelopeName", _name, "percola", (READ_STREAM,)),
+    Option("envelopeSchemas", _flag, False, (READ_STREAM,)),
+    Option("envelopeDecimals", _one_of(*DECIMALS), DECIMALS[0], (READ_STREAM,)),
     Option("startingTimestamp", _moment("latest", "earliest"), None, (READ_STREAM,)),
     Option("maxRowsPerTrigger", _count, None, (READ_STREAM,)),
     Option("maxBytesPerTrigger", _count, None, (READ_STREAM,)),
@@ -149,6 +154,8 @@ OPTIONS: Final = (
 )
 OF_STREAMS: Final = tuple(one.name for one in OPTIONS if one.roles == (READ_STREAM,))
 """The options that only a stream from a table has."""
+OF_FEED_SCHEMAS: Final = ("feedColumns", "beforeImages", "envelope")
+"""The options that give a stream another schema than the table's."""
 
 _BY_NAME: Final = {option.name.lower(): option for option in OPTIONS}
 
@@ -207,6 +214,22 @@ class Options:
         self.address = portable(path)
         self.table_name: str = self["table"] or ""
         self.row_column: str = self["rowColumn"]
+
+    def check_envelope(self) -> None:
+        """Raise ConflictingOptionsError for options that a stream of events, or of rows, lacks."""
+        if "envelope" in self:
+            for name in ("feedColumns", "beforeImages"):
+                if self.flag(name):
+                    raise ConflictingOptionsError(
+                        f"With an envelope a stream has the columns key and value: leave {name} "
+                        "out. What it asks for is in the value."
+                    )
+            return
+        for name in self._values:
+            if name.startswith("envelope"):
+                raise ConflictingOptionsError(
+                    f"The option {name} is for events: add option('envelope', 'debezium')."
+                )
 
     def __getitem__(self, name: str) -> Any:
         """The value of an option, by its documented name."""

@@ -25,7 +25,15 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from percola.errors import PercolaError
-from percola.spark.options import OF_STREAMS, READ, READ_STREAM, WRITE, WRITE_STREAM, Options
+from percola.spark.options import (
+    OF_FEED_SCHEMAS,
+    OF_STREAMS,
+    READ,
+    READ_STREAM,
+    WRITE,
+    WRITE_STREAM,
+    Options,
+)
 from percola.spark.sentences import FailedReader, errors_are_sentences
 from percola.spark.versions import check_version
 
@@ -66,13 +74,13 @@ class PercolaDataSource(DataSource):
 
     @errors_are_sentences
     def schema(self) -> StructType:
-        """The schema for `spark.read`; with the option feedColumns, for `spark.readStream`.
+        """The schema for `spark.read`; with one of `OF_FEED_SCHEMAS`, for `spark.readStream`.
 
         Spark does not say which of the two it calls this for.
         """
         if self.answer is not None:
             return self.answer
-        if self.parsed.flag("feedColumns") or self.parsed.flag("beforeImages"):
+        if any(self.parsed[name] for name in OF_FEED_SCHEMAS):
             from percola.spark.stream.source import feed_schema
 
             return feed_schema(self.parsed)

@@ -2,6 +2,7 @@
 
     row  commit_ts  changed  then the table's columns, as they were at commit_ts
                              and, with beforeImages, `before`: the same before that
+    key  value               instead, with an envelope: events (`percola.debezium`)
 
 An offset is a timestamp up to which every change has been read (`percola.feed.settled`):
 transactions still in flight commit above it. A stream without a checkpoint first reads the table's
@@ -25,7 +26,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -40,6 +41,7 @@ from percola import (
     UsageError,
     WrongTypeError,
 )
+from percola.debezium import Events
 from percola.feed import RowImage, check_start, read_changes, read_rows, settle, settled, since
 from percola.schema import WeakColumn
 from percola.spark.columns import Chosen, chosen, to_arrays
@@ -53,6 +55,7 @@ COMMIT_TS: Final = "commit_ts"
 CHANGED: Final = "changed"
 BEFORE: Final = "before"
 _FEEDS_OWN: Final[dict[str, DataType]] = {COMMIT_TS: LongType(), CHANGED: ArrayType(StringType())}
+_EVENT: Final = StructType([StructField(name, StringType()) for name in ("key", "value")])
 
 HOLD_SECONDS: Final = 86_400.0
 """The default number of seconds for which a stopped stream's timestamp is held."""
@@ -78,11 +81,15 @@ def feed_schema(options: Options) -> StructType:
     """The columns of the feed: the row, commit_ts, changed, and those of the table.
 
     Raises NoFeedError if the table has no feed; SchemaError if a column of the table has the name
-    of one of the feed's own.
+    of one of the feed's own; ConflictingOptionsError.
     """
+    options.check_envelope()
     with options.open() as repository:
         table = options.table(repository)
         since(repository, table)
+        if "envelope" in options:
+            _events(table, _enveloped(table, options), options)
+            return _EVENT
         first, *others = chosen(table, None, options.text("columns"), options.row_column)
         for one in others:
             _check_name(table, one.name)
@@ -96,7 +103,8 @@ def feed_schema(options: Options) -> StructType:
 
 
 def check_feed(options: Options) -> None:
-    """Raise NoFeedError if the table has no feed."""
+    """Raise NoFeedError if the table has no feed; ConflictingOptionsError."""
+    options.check_envelope()
     with options.open() as repository:
         since(repository, options.table(repository))
 
@@ -217,14 +225,19 @@ class FeedPartition(InputPartition):
 
 def stream_reader(options: Options, schema: StructType) -> DataSourceStreamReader:
     """The reader of a table's feed; raises the errors of `feed_schema`."""
+    options.check_envelope()
     with options.open() as repository:
         table = options.table(repository)
         since(repository, table)
-        owned = _owned(table, schema, options)
-        name, past = _past(schema, options)
-        others = [field for field in schema if field.name not in {*owned, name}]
-        columns = chosen(table, StructType(others), None, options.row_column) if others else []
-        before = chosen(table, past, None, options.row_column) if past is not None else []
+        if "envelope" in options:
+            columns = before = _enveloped(table, options)
+            _check_event(schema)
+        else:
+            owned = _owned(table, schema, options)
+            name, past = _past(schema, options)
+            others = [field for field in schema if field.name not in {*owned, name}]
+            columns = chosen(table, StructType(others), None, options.row_column) if others else []
+            before = chosen(table, past, None, options.row_column) if past is not None else []
     if READ_LIMITS:
         from percola.spark.stream.limited import LimitedFeedReader
 
@@ -246,6 +259,31 @@ def _past(schema: StructType, options: Options) -> tuple[str, StructType | None]
                     f"beforeImages, not {field.dataType.simpleString()}."
                 )
     return "", None
+
+
+def _enveloped(table: Table[Any], options: Options) -> list[Chosen]:
+    """The columns that events show, without the row's key."""
+    found = chosen(table, None, options.text("columns"), options.row_column)
+    return [one for one in found if one.member is not None]
+
+
+def _events(table: Table[Any], columns: Sequence[Chosen], options: Options) -> Events[Any]:
+    return Events(
+        table,
+        name=options["envelopeName"],
+        columns=[one.member for one in columns if one.member is not None],
+        row_name=options.row_column,
+        schemas=options.flag("envelopeSchemas"),
+        decimals=options["envelopeDecimals"],
+    )
+
+
+def _check_event(schema: StructType) -> None:
+    if [(one.name, one.dataType) for one in schema] != [(f.name, f.dataType) for f in _EVENT]:
+        raise WrongTypeError(
+            "The columns of a stream with an envelope are key and value, both string, not "
+            f"{schema.simpleString()}. Leave the schema out, and cast them afterwards."
+        )
 
 
 class FeedReader(DataSourceStreamReader):
@@ -424,9 +462,12 @@ class FeedReader(DataSourceStreamReader):
         assert isinstance(partition, FeedPartition)
         with self._options.open() as repository:
             table = self._options.table(repository)
-            yield from _batches(
-                repository, table, self._schema, self._columns, self._before, partition
-            )
+            if "envelope" in self._options:
+                events = _events(table, self._columns, self._options)
+                convert = _event_converter(repository, events, first=partition.after is None)
+            else:
+                convert = _converter(self._schema, self._columns, self._before)
+            yield from _batches(repository, table, convert, self._columns, self._before, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Record that Spark will not request anything before `end` again."""
@@ -486,20 +527,21 @@ class FeedReader(DataSourceStreamReader):
 
 # --- In a task --------------------------------------------------------------------------
 
+_Convert: TypeAlias = Callable[[list[RowImage]], pa.RecordBatch]
+
 
 def _batches(
     repository: Repository,
     table: Table[Any],
-    schema: StructType,
+    convert: _Convert,
     columns: Sequence[Chosen],
     before: Sequence[Chosen],
     partition: FeedPartition,
 ) -> Iterator[pa.RecordBatch]:
-    """The contents of a partition as Arrow batches of the schema."""
+    """The contents of a partition as Arrow batches."""
     store, wanted = repository.context.store, list(dict.fromkeys(_wanted([*columns, *before])))
     start, end = partition.start, partition.end
     after, upto = partition.after, partition.upto
-    convert = _converter(schema, columns, before)
     # The snapshot protects the range from garbage collection even if the hold has expired.
     with repository.snapshot(at=upto if after is None else after):
         if after is None:
@@ -532,9 +574,21 @@ def _wanted(columns: Sequence[Chosen]) -> list[tuple[bytes, bool]]:
     return [one.wanted for one in columns if one.wanted is not None]
 
 
-def _converter(
-    schema: StructType, columns: Sequence[Chosen], before: Sequence[Chosen]
-) -> Callable[[list[RowImage]], pa.RecordBatch]:
+def _event_converter(repository: Repository, events: Events[Any], *, first: bool) -> _Convert:
+    arrow = arrow_schema(_EVENT)
+    clock, times = repository.context.clock, repository.commit_times()
+
+    def convert(rows: list[RowImage]) -> pa.RecordBatch:
+        now = clock.wall_ms()
+        found = [event for one in rows for event in events.of(one, times, now, first=first)]
+        columns = ([event.key for event in found], [event.value for event in found])
+        arrays = [pa.array(one, field.type) for one, field in zip(columns, arrow, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=arrow)
+
+    return convert
+
+
+def _converter(schema: StructType, columns: Sequence[Chosen], before: Sequence[Chosen]) -> _Convert:
     arrow = arrow_schema(schema)
     by_name = {one.name: one for one in columns}
 
