@@ -69,11 +69,16 @@ class Runner(Protocol):
 
     Attributes:
         at_once: how many ranges it works on at the same time.
+        on_this_machine: whether its processes have the files of this one.
     """
 
     @property
     def at_once(self) -> int:
         """How many ranges it works on at the same time."""
+
+    @property
+    def on_this_machine(self) -> bool:
+        """Whether its processes have the files of this one."""
 
     def cut(self, store: Store, ranges: Sequence[TableRange]) -> list[TableRange]:
         """Cut ranges further, into as many as it is well to work on; in the same order."""
@@ -98,6 +103,7 @@ class Here:
     """Runs work on one range after the other, in this process."""
 
     at_once: Final = 1
+    on_this_machine: Final = True
 
     def cut(self, store: Store, ranges: Sequence[TableRange]) -> list[TableRange]:
         """Leave the ranges as they are."""
@@ -294,6 +300,26 @@ class _Sent:
         return Walk(store, clock, self.row, self.every, self.run)
 
 
+class NoWalk:
+    """For work on a range that keeps no position: another attempt begins again."""
+
+    def position(self, number: int, start: bytes) -> tuple[bytes | None, Counts]:
+        """See `Walk.position`: the beginning."""
+        return start, Counter()
+
+    def is_due(self, *, ends: bool) -> bool:
+        """See `Walk.is_due`: never."""
+        return False
+
+    def save(self, number: int, following: bytes | None, counts: Counts) -> bool:
+        """See `Walk.save`."""
+        return True
+
+    def is_current(self) -> bool:
+        """See `Walk.is_current`."""
+        return True
+
+
 class Cursor:
     """The stored position of one range, for the function that works through it.
 
@@ -302,7 +328,7 @@ class Cursor:
         counts: what was counted up to there, also by an earlier attempt of the same run.
     """
 
-    def __init__(self, walk: Walk, number: int, one: TableRange) -> None:
+    def __init__(self, walk: Walk | NoWalk, number: int, one: TableRange) -> None:
         self._walk = walk
         self._number = number
         self.following, self.counts = walk.position(number, one.start)

@@ -279,8 +279,8 @@ def backup(session: Session, file: str, master: str | None) -> None:
     """Write a backup to FILE, or to stdout (-).
 
     The backup is a consistent snapshot; programs and workers may run meanwhile. An existing file is
-    not overwritten. A repository on a network store is copied to a folder beside FILE first, which
-    takes a local Spark master.
+    not overwritten. A repository on a network store is copied to a folder beside FILE first. With
+    executors on other machines, FILE is on a path that all share.
     """
     network = is_network(session.where())
     _refuse(network, file, master)

@@ -76,11 +76,16 @@ def runner_of(
     line("Starting Spark")
     config = _CONFIG | for_tasks()
     with spark_context(master, app=f"percola {name}", config=config) as context:
-        for one in (repo.address, target):
-            local = one and network_address(one) is None
-            if local and not str(context.master).startswith("local"):
+        runner = OnSpark(context, repo, show=show)
+        if not runner.on_this_machine:
+            if network_address(repo.address) is None:
                 say_note(
-                    f"{one} is a folder of this machine, so Spark's executors have to run here. On "
-                    "other machines, use a network store."
+                    f"{repo.address} is a folder of this machine, so Spark's executors have to run "
+                    "here. On other machines, use a network store."
                 )
-        yield OnSpark(context, repo, show=show)
+            if target and network_address(target) is None:
+                say_note(
+                    f"Spark's executors write files beside {target}, which this machine then puts "
+                    "together: on other machines that path has to be one that all share."
+                )
+        yield runner

@@ -26,13 +26,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
 import secrets
 import shutil
 import stat
-import struct
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -51,6 +49,7 @@ from percola.errors import (
     StoreFullError,
 )
 from percola.maintenance.copy import Copied, copy_repository
+from percola.maintenance.pieces import PieceWriter, read_pieces
 from percola.platform.files import PRIVATE_FOLDER, is_full, make_folder, restrict
 from percola.ranges import HERE, Runner
 from percola.repository import Repository
@@ -58,7 +57,6 @@ from percola.store.lmdb.copy import CHUNK_BYTES, SnapshotCopy
 from percola.store.lmdb.environment import DURABILITIES
 
 _MAGIC: Final = b"percola backup 1\n"
-_LENGTH: Final = struct.Struct(">I")
 _HEADER_BYTES: Final = 64 * 1024
 _DESCRIPTION: Final = "percola.json"
 
@@ -185,7 +183,8 @@ def backup_network(
     earlier call was interrupted, this one goes on, at the same timestamp.
 
     Args:
-        runner: who copies: this process, or tasks of Spark on this machine, as the folder is here.
+        runner: who copies: this process, or tasks of Spark. Those on other machines write files to
+            a folder `….copying.parts` beside it, which has to be on a path that all share.
         copying, progress: called while it is copied, and while the file is written.
 
     Raises what `percola.maintenance.copy.copy_repository` and `backup` raise.
@@ -212,21 +211,13 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _write(made: Backup, copy: SnapshotCopy, out: Any, progress: Progress) -> None:
-    digest = hashlib.sha256()
+    pieces = PieceWriter(out, encode_header(made))
     done = 0
-
-    def put(raw: bytes) -> None:
-        digest.update(raw)
-        out.write(raw)
-
-    put(encode_header(made))
     for chunk in copy.chunks():
-        put(_LENGTH.pack(len(chunk)))
-        put(chunk)
+        pieces.put(chunk)
         done += len(chunk)
         progress(done, made.most_bytes)
-    put(_LENGTH.pack(0))
-    out.write(digest.digest())
+    pieces.end()
     out.flush()
     progress(done, done)
 
@@ -378,33 +369,7 @@ def _fill(
 
 def _pieces(stream: IO[bytes], head: bytes) -> Iterator[bytes]:
     """The data after a header; DamagedRecordError at the end if the checksum differs."""
-    digest = hashlib.sha256(head)
-    while True:
-        prefix = _exactly(stream, _LENGTH.size)
-        digest.update(prefix)
-        (length,) = _LENGTH.unpack(prefix)
-        if not length:
-            break
-        if length > CHUNK_BYTES:
-            raise DamagedRecordError("The backup is damaged: it was changed.")
-        piece = _exactly(stream, length)
-        digest.update(piece)
-        yield piece
-    if _exactly(stream, digest.digest_size) != digest.digest():
-        raise DamagedRecordError("The backup is damaged: it was changed.")
-    if stream.read(1):
-        raise DamagedRecordError("The backup is damaged: it goes on after its end.")
-
-
-def _exactly(stream: IO[bytes], size: int) -> bytes:
-    pieces = []
-    while size:
-        piece = stream.read(size)
-        if not piece:
-            raise DamagedRecordError("The backup is damaged: it was cut short.")
-        pieces.append(piece)
-        size -= len(piece)
-    return b"".join(pieces)
+    return read_pieces(stream, head, "The backup", CHUNK_BYTES)
 
 
 def _check_free(target: Path) -> None:

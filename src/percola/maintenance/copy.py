@@ -25,9 +25,11 @@ Other programs may read and write the source meanwhile. Four things make the cop
 * Timestamps of the target are above `ts` before the first row is written, so that whatever commits
   there is newer than all of the copy.
 
-Ranges of rows are copied by this process or by tasks of Spark (`percola.ranges`). How far each has
-come is stored in the target, so a copy that was killed is resumed, at the same `ts`. Rows may be
-written twice, by a task that is run again for instance: they are the same.
+Ranges of rows are copied by this process or by tasks of Spark (`percola.ranges`). If these run on
+other machines than the one with the target's folder, they write files, which this process copies
+(`percola.maintenance.parts`). How far each range has come is stored in the target, so a copy that
+was killed is resumed, at the same `ts`. Rows may be written twice, by a task that is run again for
+instance: they are the same.
 
 While it is being copied, the target's schema is a note of the copy, and every `open` is refused;
 the last step replaces the note by the schema. Before that, the walk is ended, and a process that
@@ -40,11 +42,13 @@ from __future__ import annotations
 
 import json
 import secrets
+import shutil
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from percola.catalog import (
@@ -77,13 +81,25 @@ from percola.errors import (
 )
 from percola.gc.retention_holds import hold, release
 from percola.gc.time_log import copy_log
+from percola.maintenance.parts import PartFile, new_part, read_part
 from percola.oracle.base import Oracle
 from percola.oracle.embedded import EmbeddedOracle
 from percola.paused import copy_paused
-from percola.ranges import HERE, Counts, Cursor, Runner, TableRange, Unfinished, Walk, whole
+from percola.ranges import (
+    HERE,
+    Counts,
+    Cursor,
+    NoWalk,
+    RangeWork,
+    Runner,
+    TableRange,
+    Unfinished,
+    Walk,
+    whole,
+)
 from percola.repository import Repository
 from percola.schema import Schema
-from percola.store.base import Put, RowMutation, Store, missing_data
+from percola.store.base import Limits, Put, RowMutation, Store, missing_data
 from percola.store.walks import scan_writes, walk_kind
 from percola.transactions.context import TransactionContext
 
@@ -158,6 +174,7 @@ def copy_repository(
         )
     with _opened(target, durability) as (store, oracle):
         of_task = None if runner is HERE else partial(_opened_store, portable(target))
+        away = network_address(target) is None and not runner.on_this_machine
         return copy_store(
             source,
             store,
@@ -167,6 +184,7 @@ def copy_repository(
             progress=progress,
             runner=runner,
             of_task=of_task,
+            parts=folder_of(f"{target}.parts").absolute() if away else None,
         )
 
 
@@ -226,10 +244,12 @@ def copy_store(
     progress: Callable[[Copied], object] = lambda copied: None,
     runner: Runner = HERE,
     of_task: Callable[[], AbstractContextManager[Store]] | None = None,
+    parts: Path | None = None,
 ) -> Copied:
     """Copy a repository to an empty store with its oracle; see `copy_repository`.
 
-    `of_task` opens the store in another process; None if the runner works in this one.
+    `of_task` opens the store in another process; None if the runner works in this one. With `parts`
+    the runner writes files to this folder, which is made, and this process copies those.
 
     Raises NotARepositoryError if the target has tables; UsageError if it has an unfinished copy of
     another repository, one that is too old to be resumed, or one whose `history` differs, or if
@@ -252,19 +272,30 @@ def copy_store(
     ranges = runner.cut(context.store, found.left)
     if not walk.begin({}, ranges, found.counts):
         raise _overtaken()
-    work = _CopyRange(walk, note.ts, history, of_task or partial(_left_open, store))
+    counted: dict[int, Counts] = {}
+    stages: list[tuple[Runner, RangeWork[Counts]]]
+    if parts is None:
+        to_store = _CopyRange(walk, note.ts, history, of_task or partial(_left_open, store))
+        stages = [(runner, to_store)]
+    else:
+        # Those of earlier runs: their ranges were others.
+        shutil.rmtree(parts, ignore_errors=True)
+        folder = parts / f"{walk.run}"
+        folder.mkdir(parents=True)
+        to_files = _CopyToFile(folder, store.limits, note.ts, history)
+        stages = [(runner, to_files), (HERE, _LoadFile(folder, walk, store, counted))]
     before = found.counts["rows"]
     copied = Copied(note.ts, before, before)
-    parts: dict[int, Counts] = {}
-    for number, counts in runner.run(context, ranges, work, title="Copying", tick=hold.tick):
-        parts[number] = counts
-        copied = replace(
-            copied,
-            rows=before + sum(one["rows"] for one in parts.values()),
-            cells=sum(one["cells"] for one in parts.values()),
-            table=ranges[number].table,
-        )
-        progress(copied)
+    for who, work in stages:
+        for number, counts in who.run(context, ranges, work, title="Copying", tick=hold.tick):
+            counted[number] = counts
+            copied = replace(
+                copied,
+                rows=before + sum(one["rows"] for one in counted.values()),
+                cells=sum(one["cells"] for one in counted.values()),
+                table=ranges[number].table,
+            )
+            progress(copied)
     # From here on nobody copies rows any more, also nobody whose process was given up.
     if not walk.begin({}, [], Counts(rows=copied.rows)):
         raise _overtaken()
@@ -277,6 +308,8 @@ def copy_store(
         raise _overtaken()
     walk.end()
     hold.release()
+    if parts is not None:
+        shutil.rmtree(parts, ignore_errors=True)
     return replace(copied, table="")
 
 
@@ -404,15 +437,64 @@ class _CopyRange:
             yield from _Copy(self, context, store, walk, one, number).run()
 
 
+@dataclass(frozen=True, slots=True)
+class _CopyToFile:
+    """Copies a whole range to a file."""
+
+    folder: Path
+    limits: Limits
+    ts: int
+    history: bool
+
+    def __call__(
+        self, context: TransactionContext, number: int, one: TableRange
+    ) -> Generator[Counts]:
+        with new_part(self.folder, number, self.limits) as part:
+            yield from _Copy(self, context, part, NoWalk(), one, number).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _LoadFile:
+    """Puts the file of a range into the store."""
+
+    folder: Path
+    walk: Walk
+    store: Store
+    counted: Mapping[int, Counts]
+
+    def __call__(
+        self, context: TransactionContext, number: int, one: TableRange
+    ) -> Generator[Counts]:
+        cursor = Cursor(self.walk, number, one)
+        cursor.counts.update(self.counted[number])
+        batch: list[RowMutation] = []
+        size = 0
+        for mutation in read_part(self.folder, number):
+            batch.append(mutation)
+            size += sum(len(put.value) for put in mutation.changes if isinstance(put, Put))
+            if len(batch) >= _CHANGES or size >= _BYTES:
+                self._write(batch)
+                batch, size = [], 0
+        self._write(batch)
+        if not cursor.move(None):
+            raise _overtaken()
+        yield cursor.counts
+
+    def _write(self, batch: Sequence[RowMutation]) -> None:
+        if not self.walk.is_current():
+            raise _overtaken()
+        self.store.mutate(batch)
+
+
 class _Copy:
     """The copy of one range."""
 
     def __init__(
         self,
-        work: _CopyRange,
+        work: _CopyRange | _CopyToFile,
         context: TransactionContext,
-        store: Store,
-        walk: Walk,
+        store: Store | PartFile,
+        walk: Walk | NoWalk,
         one: TableRange,
         number: int,
     ) -> None:

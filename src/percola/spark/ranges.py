@@ -74,6 +74,11 @@ class OnSpark:
         """How many tasks Spark runs at the same time, as far as is known."""
         return max(1, self._context.defaultParallelism)
 
+    @property
+    def on_this_machine(self) -> bool:
+        """Whether the master is a local one."""
+        return str(self._context.master).startswith("local")
+
     def cut(self, store: Store, ranges: Sequence[TableRange]) -> list[TableRange]:
         """See `percola.ranges.Runner.cut`."""
         most = self._ranges or _A_SLOT * self.at_once

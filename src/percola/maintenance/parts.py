@@ -1,0 +1,114 @@
+"""Rows on their way to a folder from machines that cannot write it: files on a path that all share.
+
+LMDB's file is written by processes of one machine only. So the tasks of a Spark cluster write what
+they have read to files, one for each range, and the driver puts these into the folder:
+
+    percola part 1                       the file type, and the version of this layout
+    length (4 bytes) ‖ that many bytes   a row's changes, in pieces as in a backup …
+    00000000                             … up to an empty one
+    SHA-256 (32 bytes)                   of all of the above
+
+A file is written under a temporary name, synced to disk and renamed, and read only if its checksum
+is right: so a task may be run again, or twice at once, and no part of a file is taken for all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+from percola.cells import Kind
+from percola.errors import StoreError, StoreFullError
+from percola.maintenance.pieces import PieceWriter, read_pieces
+from percola.platform.files import is_full
+from percola.store.base import Limits, Put, RowMutation
+
+_MAGIC: Final = b"percola part 1\n"
+
+
+@dataclass(frozen=True, slots=True)
+class PartFile:
+    """The changes of one range, while they are written.
+
+    Attributes:
+        limits: those of the store that will get them.
+    """
+
+    limits: Limits
+    _pieces: PieceWriter
+
+    def mutate(self, batch: Sequence[RowMutation]) -> None:
+        """Write rows, which nothing is asked of and which only puts are given."""
+        for one in batch:
+            puts = [put for put in one.changes if isinstance(put, Put)]
+            assert len(puts) == len(one.changes) and not one.conditions
+            listed = [[put.kind, put.column.hex(), put.ts, len(put.value)] for put in puts]
+            head = json.dumps([one.table, one.row.hex(), listed]).encode()
+            self._pieces.put(b"\n".join([head, b"".join(put.value for put in puts)]))
+
+
+@contextmanager
+def new_part(folder: Path, number: int, limits: Limits) -> Iterator[PartFile]:
+    """The file of a range: there once the block has ended, and not at all after an error.
+
+    Raises StoreError if the folder is not there, StoreFullError if the disk is full.
+    """
+    path = _path(folder, number)
+    temporary = path.with_name(f"{path.name}.partial-{secrets.token_hex(4)}")
+    with _refusing(f"Executors have to write to the folder {folder}, which all machines share"):
+        try:
+            with open(temporary, "xb") as file:
+                pieces = PieceWriter(file, _MAGIC)
+                yield PartFile(limits, pieces)
+                pieces.end()
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.rename(path)
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
+
+
+def read_part(folder: Path, number: int) -> Iterator[RowMutation]:
+    """The changes of a range; its file is read twice, first to verify its checksum.
+
+    Raises StoreError if its file is not there, DamagedRecordError if it is not whole.
+    """
+    path = _path(folder, number)
+    with _refusing(f"{path} cannot be read, although a task has written it: does it run elsewhere, "
+                   "and not share this folder?"), open(path, "rb") as file:  # fmt: skip
+        for _ in _pieces(file, path):
+            pass
+        file.seek(0)
+        for piece in _pieces(file, path):
+            head, _, values = piece.partition(b"\n")
+            table, row, listed = json.loads(head)
+            puts, at = [], 0
+            for kind, column, ts, size in listed:
+                value = values[at : at + size]
+                puts.append(Put(Kind(kind), bytes.fromhex(column), ts, value))
+                at += size
+            yield RowMutation(table, bytes.fromhex(row), (), puts)
+
+
+def _pieces(file: IO[bytes], path: Path) -> Iterator[bytes]:
+    return read_pieces(file, file.read(len(_MAGIC)), f"The file {path}")
+
+
+def _path(folder: Path, number: int) -> Path:
+    return folder / f"part-{number:05}"
+
+
+@contextmanager
+def _refusing(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        kind = StoreFullError if is_full(error) else StoreError
+        raise kind(f"{what}: {error.strerror}.") from error

@@ -1,0 +1,73 @@
+"""Files that say whether they are whole: pieces with their lengths, and a checksum at the end.
+
+length (4 bytes) ‖ that many bytes, … up to an empty piece, and the SHA-256 (32 bytes) of all that
+came before, beginning with what the file's own format has at its beginning.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator
+from typing import IO, Any, Final
+
+from percola.errors import DamagedRecordError
+
+_LENGTH: Final = struct.Struct(">I")
+
+
+class PieceWriter:
+    """Writes such a file, beginning with `head`."""
+
+    def __init__(self, out: Any, head: bytes) -> None:
+        self._out = out
+        self._digest = hashlib.sha256()
+        self._write(head)
+
+    def put(self, piece: bytes) -> None:
+        """Write a piece, which is not empty."""
+        self._write(_LENGTH.pack(len(piece)))
+        self._write(piece)
+
+    def end(self) -> None:
+        """Write the end and the checksum."""
+        self._write(_LENGTH.pack(0))
+        self._out.write(self._digest.digest())
+
+    def _write(self, raw: bytes) -> None:
+        self._digest.update(raw)
+        self._out.write(raw)
+
+
+def read_pieces(stream: IO[bytes], head: bytes, what: str, most: int = 2**32) -> Iterator[bytes]:
+    """The pieces after `head`, which was read; DamagedRecordError at the end if they were changed.
+
+    `what` begins the sentence of an error; a piece has up to `most` bytes.
+    """
+    digest = hashlib.sha256(head)
+    while True:
+        prefix = _exactly(stream, _LENGTH.size, what)
+        digest.update(prefix)
+        (length,) = _LENGTH.unpack(prefix)
+        if not length:
+            break
+        if length > most:
+            raise DamagedRecordError(f"{what} is damaged: it was changed.")
+        piece = _exactly(stream, length, what)
+        digest.update(piece)
+        yield piece
+    if _exactly(stream, digest.digest_size, what) != digest.digest():
+        raise DamagedRecordError(f"{what} is damaged: it was changed.")
+    if stream.read(1):
+        raise DamagedRecordError(f"{what} is damaged: it goes on after its end.")
+
+
+def _exactly(stream: IO[bytes], size: int, what: str) -> bytes:
+    pieces = []
+    while size:
+        piece = stream.read(size)
+        if not piece:
+            raise DamagedRecordError(f"{what} is damaged: it was cut short.")
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)

@@ -1,0 +1,126 @@
+"""Copies to a folder by machines that do not have it: by files, which are whole or refused."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Generator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import percola
+from percola import NotARepositoryError, Repository, StoreError, Table
+from percola.cells import Cell, Kind
+from percola.errors import DamagedRecordError
+from percola.maintenance.backup import backup_network, restore
+from percola.maintenance.copy import copy_repository
+from percola.ranges import Here, TableRange
+from percola.store.base import Store
+from percola.store.walks import walk_kind
+
+docs = Table("docs", feed=True)
+text = docs.column("text", str, observed=True)
+size = docs.column("size", int)
+empty = Table("empty")
+empty.column("nothing")
+TABLES = [docs, empty]
+ROWS = 300
+
+
+class Elsewhere(Here):
+    """As Spark on other machines: its work is sent, in many ranges, and is done twice."""
+
+    on_this_machine = False  # type: ignore[assignment, misc]
+
+    def __init__(self, then: Callable[[], object] = lambda: None) -> None:
+        self._then = then
+
+    def cut(self, store: Store, ranges: Sequence[TableRange]) -> list[TableRange]:
+        """Each whole table in three."""
+        bounds = [b"", b"row-1", b"row-2", b""]
+        return [TableRange(one.table, *bounds[n : n + 2]) for one in ranges for n in range(3)]
+
+    def run(self, context: Any, ranges: Any, work: Any, **more: Any) -> Generator[Any]:
+        sent = pickle.loads(pickle.dumps(work))
+        list(super().run(context, ranges, sent, **more))
+        yield from super().run(context, ranges, sent, **more)
+        self._then()
+
+
+@pytest.fixture
+def repo() -> Iterator[Repository]:
+    with percola.open("memory:", TABLES) as repo:
+        for value in range(2):
+            with repo.transaction() as t:
+                for row in range(ROWS):
+                    t.set(text, f"row-{row:03}", f"{value} " * (1 + 200 * (row % 2)))
+                    t.set(size, f"row-{row:03}", row)
+        with repo.transaction() as t:
+            t.delete(text, "row-007")
+        yield repo
+
+
+def everything(folder: Path) -> set[tuple[Cell, Kind, int, bytes]]:
+    with percola.open(folder, TABLES) as repo:
+        return {
+            (cell, kind, ts, raw)
+            for table in TABLES
+            for kind in Kind
+            for cell, ts, raw in walk_kind(repo.context.store, kind, table.name)
+        }
+
+
+@pytest.mark.parametrize("history", [False, True])
+def test_a_copy_by_files_is_the_same_as_one_without(
+    repo: Repository, tmp_path: Path, history: bool
+) -> None:
+    options: dict[str, Any] = {"history": history, "durability": "relaxed"}
+    by_files = copy_repository(repo, str(tmp_path / "files"), runner=Elsewhere(), **options)
+    alone = copy_repository(repo, str(tmp_path / "alone"), at=by_files.ts, **options)
+    assert by_files == alone and alone.rows == ROWS
+    assert everything(tmp_path / "files") == everything(tmp_path / "alone")
+    assert {one.name for one in tmp_path.iterdir()} == {"files", "alone"}
+
+
+def cut_short(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-40])
+
+
+def change(file: Path) -> None:
+    raw = bytearray(file.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    file.write_bytes(raw)
+
+
+@pytest.mark.parametrize(
+    ("harm", "error"),
+    [
+        (cut_short, DamagedRecordError),
+        (change, DamagedRecordError),
+        # As if it had been written to another machine's folder of this name.
+        (Path.unlink, StoreError),
+    ],
+)
+def test_a_file_that_is_not_whole_ends_a_backup_and_the_next_one_is_right(
+    repo: Repository,
+    tmp_path: Path,
+    harm: Callable[[Path], object],
+    error: type[Exception],
+) -> None:
+    target = tmp_path / "monday.percola"
+
+    def harm_one() -> None:
+        [folder] = (tmp_path / "monday.percola.copying.parts").iterdir()
+        harm(folder / "part-00001")
+
+    with pytest.raises(error, match="part-00001"):
+        backup_network(repo, target, runner=Elsewhere(harm_one))
+    assert not target.exists()
+    with pytest.raises(NotARepositoryError, match="cop"):
+        percola.open(tmp_path / "monday.percola.copying", create=False)
+    made = backup_network(repo, target, runner=Elsewhere())
+    assert [one.name for one in tmp_path.iterdir()] == ["monday.percola"]
+    restore(target, tmp_path / "restored")
+    copy_repository(repo, str(tmp_path / "alone"), at=made.timestamp)
+    assert everything(tmp_path / "restored") == everything(tmp_path / "alone")
