@@ -6,6 +6,7 @@ from tests.planted.planted import Planted
 
 RANGES = "tests/unit/test_ranges.py::"
 COPIES = "tests/paper/test_2_1_copies.py::"
+PARTS = "tests/unit/test_copy_parts.py::"
 
 PLANTED = [
     Planted(
@@ -47,5 +48,16 @@ PLANTED = [
         old="        return [*above, *puts]",
         new="        return above",
         tests=[COPIES + "test_a_copy_with_its_history_can_be_read_wherever_the_source_can"],
+    ),
+    Planted(
+        "part-is-trusted",
+        "A file that a task has written is put into a copy before its checksum was looked at.",
+        file="src/percola/maintenance/parts.py",
+        old="""        for _ in _pieces(file, path):
+            pass
+        file.seek(0)
+""",
+        new="",
+        tests=[PARTS + "test_a_file_that_is_not_whole_ends_a_backup_and_the_next_one_is_right"],
     ),
 ]
