@@ -1,25 +1,36 @@
-"""`spark-submit` to two workers whose Python has no Percola: they get a packed environment."""
+"""`spark-submit` to two workers whose Python has no Percola: they get a packed environment.
+
+The repositories are on HBase, as those of a cluster are. Long work on whole tables runs on the same
+two workers.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import linked_crawl
 import pytest
+from children import Child
+from commands import call
 from commands import run as percola_command
 from pyspark.find_spark_home import _find_spark_home
+from servers import on_hbase
 from spark_clusters import standalone_cluster
 from spark_processes import QUICK_EXECUTORS
 
 import percola
-from percola import Table
+from percola.cells import Cell, Kind
+from percola.spark import spark_session
+from percola.store.walks import walk_kind
 
 pytestmark = [
     pytest.mark.long,
@@ -31,8 +42,13 @@ PYTHON = "./environment/bin/python"
 
 PROGRAM = """
 import sys
+import percola
 from names import name_of
+from percola import Table
 from percola.spark import spark_session
+
+numbers = Table("numbers")
+n = numbers.column("n", int)
 
 def found(n):
     import percola
@@ -40,6 +56,7 @@ def found(n):
 
 with spark_session("local[7]", app="ours") as spark:
     context = spark.sparkContext
+    percola.open(sys.argv[1], schema=[numbers]).close()
     print("given:", context.master, context.getConf().get("spark.x"))
     print("found:", *sorted(set(context.parallelize(range(8), 8).map(found).collect())))
     frame = spark.createDataFrame(
@@ -49,9 +66,6 @@ with spark_session("local[7]", app="ours") as spark:
     read = spark.read.format("percola").option("table", "numbers").load(sys.argv[1])
     print("rows:", read.count(), read.agg({"n": "sum"}).first()[0])
 """
-
-numbers = Table("numbers")
-n = numbers.column("n", int)
 
 
 class Cluster:
@@ -76,7 +90,13 @@ class Cluster:
                 *("--archives", "environment.tar.gz#environment", *map(str, arguments)),
             ],
             cwd=self.folder,
-            env=bare_environment(self.java_home) | {"PYSPARK_PYTHON": PYTHON, "SPARK_HOME": spark},
+            env=bare_environment(self.java_home)
+            | {
+                "PYSPARK_PYTHON": PYTHON,
+                "SPARK_HOME": spark,
+                # Executors get it from the driver.
+                "WEBINDEX_SEARCH": str(self.folder / "search"),
+            },
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -86,7 +106,7 @@ class Cluster:
         assert not ok or done.returncode == 0, done.stdout + done.stderr
         return done
 
-    def webindex(self, word: str, repo: Path, *arguments: object) -> Any:
+    def webindex(self, word: str, repo: str | Path, *arguments: object) -> Any:
         """The report of a command of `webindex`, submitted."""
         [main] = self.folder.glob("environment/lib/*/site-packages/webindex/__main__.py")
         done = self.submit(main, word, "--json", "--repo", repo, *arguments)
@@ -124,16 +144,37 @@ def cluster(
     shutil.rmtree(folder)  # Each executor has unpacked it all.
 
 
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
+    """Makes the address of a repository on HBase, with an oracle of its own, from its name."""
+    with on_hbase(tmp_path_factory.mktemp("hbase")) as running, contextlib.ExitStack() as stack:
+        yield lambda name: running.address(name, stack)
+
+
+@pytest.fixture(scope="module")
+def index(
+    cluster: Cluster, servers: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
+) -> str:
+    """The address of a web index that submitted commands have loaded, worked off and ranked."""
+    crawl = tmp_path_factory.mktemp("crawl") / "crawl.warc.gz"
+    crawl.write_bytes(linked_crawl.crawl().data)
+    index = servers("web")
+    loaded = cluster.webindex("load", index, crawl)
+    assert loaded["loaded"]["written"] == 42
+    worked = cluster.webindex("work", index, "--until-idle", "--workers", 2)
+    assert (worked["pages"], worked["dead_lettered"]) == (21, 0)
+    return index
+
+
 def test_a_program_with_further_files_runs_on_both_workers_in_the_packed_environment(
-    cluster: Cluster, tmp_path: Path
+    cluster: Cluster, servers: Callable[[str], str], tmp_path: Path
 ) -> None:
-    percola.open(tmp_path / "repo", schema=[numbers]).close()
     (tmp_path / "shipped").mkdir()
     (tmp_path / "shipped" / "names.py").write_text("def name_of(n):\n    return f'row {n:02}'\n")
     (tmp_path / "program.py").write_text(PROGRAM)
     done = cluster.submit(
         *("--conf", "spark.x=theirs", "--py-files", tmp_path / "shipped" / "names.py"),
-        *(tmp_path / "program.py", tmp_path / "repo"),
+        *(tmp_path / "program.py", servers("numbers")),
     )
     given, found, rows = done.stdout.splitlines()
     assert (given, rows) == (f"given: {cluster.master} theirs", "rows: 20 190")
@@ -142,21 +183,94 @@ def test_a_program_with_further_files_runs_on_both_workers_in_the_packed_environ
     assert {one[3] for one in places} == {"environment"}, places
 
 
-def test_webindex_loads_works_ranks_verifies_and_rebuilds(cluster: Cluster, tmp_path: Path) -> None:
-    crawl = tmp_path / "crawl.warc.gz"
-    crawl.write_bytes(linked_crawl.crawl().data)
-    index = tmp_path / "index"
-    loaded = cluster.webindex("load", index, crawl)
-    assert loaded["loaded"]["written"] == 42
-    worked = cluster.webindex("work", index, "--until-idle", "--workers", 2)
-    assert (worked["pages"], worked["dead_lettered"]) == (21, 0)
+def test_webindex_loads_works_ranks_verifies_and_rebuilds(
+    cluster: Cluster, index: str, tmp_path: Path
+) -> None:
     assert cluster.webindex("rank", index)["written"] > 0
     cluster.webindex("work", index, "--until-idle", "--workers", 1)
     verdict = cluster.webindex("verify", index)
     assert all(one["checked"] and not one["differing"] for one in verdict["invariants"])
     assert verdict["live"] == 21
+    crawl = tmp_path / "crawl.warc.gz"
+    crawl.write_bytes(linked_crawl.crawl().data)
     rebuilt = cluster.webindex("rebuild", tmp_path / "rebuilt", crawl)
     assert (rebuilt["pages"], rebuilt["clusters"]) == (41, 13)
+
+
+def maintain(
+    pipe: Connection, master: str, index: str, copied: str, folder: Path
+) -> dict[str, tuple[int, Any, str]]:
+    """In another process: commands one after the other in one session on the cluster."""
+    config = QUICK_EXECUTORS | {
+        "spark.executor.memory": "512m",
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+    }
+    done = {}
+    with spark_session(master, app="maintain", config=config) as spark:
+        assert spark.sparkContext.master == master
+        for word, *arguments in (
+            ("check",),
+            ("rerun", "webindex.observers.parse:parse", "--rate", "100000"),
+            ("gc", "--retention", "0"),
+            ("copy", copied),
+            ("backup", str(folder / "monday.percola")),
+        ):
+            answer = call("--repo", index, "--json", word, *arguments, "--master", master)
+            done[word] = (answer.code, answer.out and answer.json, answer.err)
+    return done
+
+
+def everything(folder: Path) -> set[tuple[Cell, Kind, int, bytes]]:
+    with percola.open(folder, create=False) as repo:
+        return {
+            (cell, kind, ts, raw)
+            for table in repo.schema
+            for kind in Kind
+            for cell, ts, raw in walk_kind(repo.context.store, kind, table.name)
+        }
+
+
+def test_work_on_ranges_of_a_repository_on_hbase_runs_on_the_executors(
+    cluster: Cluster,
+    index: str,
+    servers: Callable[[str], str],
+    java_home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("JAVA_HOME", str(java_home))
+    copied = servers("copied")
+    with Child(maintain, cluster.master, index, copied, tmp_path) as child:
+        assert child.speaks_within(SECONDS)
+        done = child.hear()
+    assert {word: one[0] for word, one in done.items()} == dict.fromkeys(done, 0), done
+    assert done["check"][1]["sound"]
+    assert done["rerun"][1]["rows"] > 0
+    assert done["gc"][1]["complete"]
+    assert done["copy"][1]["rows"] > 100
+    assert "a folder of this machine" not in done["backup"][2]
+    made = done["backup"][1]
+    for arguments in (
+        ("--repo", tmp_path / "restored", "restore", tmp_path / "monday.percola"),
+        ("--repo", index, "copy", tmp_path / "alone", "--at", made["timestamp"]),
+        ("--repo", copied, "copy", tmp_path / "from the copy", "--at", done["copy"][1]["ts"]),
+        ("--repo", index, "copy", tmp_path / "as copied", "--at", done["copy"][1]["ts"]),
+    ):
+        told = percola_command(*arguments)
+        assert told.code == 0, told.err
+    assert {one.name for one in tmp_path.iterdir()} == {
+        "monday.percola",
+        "restored",
+        "alone",
+        "from the copy",
+        "as copied",
+    }
+    restored = everything(tmp_path / "restored")
+    assert restored == everything(tmp_path / "alone")
+    assert len(restored) > 500
+    assert everything(tmp_path / "from the copy") == everything(tmp_path / "as copied")
 
 
 def test_spark_refuses_a_driver_in_the_cluster_for_a_python_program(
