@@ -19,6 +19,7 @@ from webindex.batch.inlinks import Row
 from webindex.batch.invariants import NAMES, Difference, invariant_of, parts_of
 from webindex.batch.read import SELECTIONS
 from webindex.page.fingerprints import Sketch
+from webindex.rendering import tables as rendering
 
 # Given to the computation, or about work rather than about pages.
 UNCOMPARED = {"pages.body", "clusters.version", "outbox.entry", "ranks.run", "journal.report"}
@@ -26,13 +27,16 @@ UNCOMPARED = {"pages.body", "clusters.version", "outbox.entry", "ranks.run", "jo
 # depends on the order of loads.
 UNCOMPARED |= {"pages.earlier_body:*", "payloads.held", "waiting.for", "waiting.wanted"}
 UNCOMPARED |= {"journal.trimmed"}
+# Images, which are told by the digest of what they show (`renders.about`).
+UNCOMPARED |= {"renders.image", "renders.thumbnail", "renders.earlier:*", "renders.kept"}
 # What operators have asked for: the computation from scratch starts from it.
 UNCOMPARED |= {"removals.page", "removals.under:*"}
 
 
 def columns() -> list[Column[Any, Any] | Family[Any, Any]]:
     """Every column of the web index that has values."""
-    return [member for member in vars(tables).values() if isinstance(member, Column | Family)]
+    members = [*vars(tables).values(), *vars(rendering).values()]
+    return [member for member in members if isinstance(member, Column | Family)]
 
 
 def test_every_column_is_read_and_shows_an_invariant() -> None:
@@ -42,7 +46,9 @@ def test_every_column_is_read_and_shows_an_invariant() -> None:
     assert {name.rstrip(":") for name in compared} | UNCOMPARED == {
         name.rstrip(":") for name in there
     }
-    for column in (one for chosen in SELECTIONS.values() for one in chosen):
+    # What others follow from, and is not compared itself.
+    given = {rendering.capture, rendering.about}
+    for column in {one for chosen in SELECTIONS.values() for one in chosen} - given:
         name = column.name if isinstance(column, Column) else f"{column.name}:x"
         assert invariant_of(column.table.name, name) in NAMES
 
