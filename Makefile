@@ -5,7 +5,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo docs dist test test-all check simulate mutants crash fuzz anomalies corpus cluster bench lock clean venv
+.PHONY: help setup native demo docs dist test test-all check simulate mutants crash fuzz anomalies corpus cluster bench lock clean venv
 MAKEFLAGS += --no-print-directory
 
 PYTHON ?=
@@ -23,16 +23,20 @@ help:
 setup: venv ## install everything into .venv; Java, a C compiler, Chromium, emulators where possible
 	@scripts/java.sh install || true
 	@scripts/catalog_jar.sh || true
+	@scripts/native.sh || true
 	@scripts/cc.sh install >/dev/null || true
 	@scripts/chromium.sh install >/dev/null || true
 	@scripts/bigtable_emulator.sh >/dev/null || true
 	@bash src/percola/devcluster/hbase_jars.sh install >/dev/null || true
 
+native: venv ## build the native engine of the store on LMDB, and show why it fails if it does
+	@scripts/native.sh --errors
+
 demo: venv ## see real pages go from a crawl into a search index that follows a change
 	@scripts/java.sh install
 	@JAVA_HOME="$$(scripts/java.sh home)" $(BIN)/python -m webindex.cli.demo $(ARGS)
 
-test: setup ## run the tests but the long ones; WITHOUT="bigtable browser hbase index java javac kafka kerberos networks root systemd" leaves out what it names
+test: setup ## run the tests but the long ones; WITHOUT="bigtable browser hbase index java javac kafka kerberos networks root rust systemd" leaves out what it names
 	@$(BIN)/python -m pytest -m "not long" --durations=10 --without "$(WITHOUT)" $(or $(ARGS),$(PARALLEL))
 
 test-all: setup ## run every test, also the long ones; takes ARGS and WITHOUT as test does
@@ -43,6 +47,7 @@ check: venv ## lint, format and types
 	$(BIN)/ruff check --quiet || status=1; \
 	$(BIN)/ruff format --check --quiet || status=1; \
 	$(BIN)/mypy $(wildcard src benchmarks) || status=1; \
+	scripts/native.sh --check || status=1; \
 	exit $$status
 
 simulate: venv ## run the protocol under seeded schedules and faults (SEEDS=10000)

@@ -4,18 +4,25 @@ Links of README.md are relative, so that they work in a clone, on the project's 
 documentation. A package index has none of these files. When PERCOLA_REPOSITORY is the address of
 the repository, as in the workflow that builds the wheels, the links lead to the files of this
 version there. Without it they become plain text.
+
+The wheel is pure Python. With PERCOLA_WHEEL=native it has the native engine of the store on LMDB, as
+'make native' has built it, and fits this platform only; any Python from 3.11 on, though.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import sysconfig
 from pathlib import Path
 from typing import Any, Final
 
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 _LINK: Final = re.compile(r"\[([^\]]+)\]\((?![a-z]+:|#)([^)\s]+)\)")
+
+NATIVE: Final = "src/percola/_native.abi3.so"
 
 
 def for_index(readme: str, repository: str, version: str) -> str:
@@ -38,3 +45,19 @@ class CustomMetadataHook(MetadataHookInterface):
         if repository:
             changes = f"{repository}/blob/v{metadata['version']}/CHANGELOG.md"
             metadata["urls"] = {"Source": repository, "Changelog": changes}
+
+
+class CustomBuildHook(BuildHookInterface[Any]):
+    """Puts the native engine into the wheel, where that is asked for."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Add the built file and the wheel's tag; called by the build."""
+        if version == "editable" or os.environ.get("PERCOLA_WHEEL") != "native":
+            return
+        built = Path(self.root) / NATIVE
+        if not built.exists():
+            raise FileNotFoundError(f"There is no {NATIVE}: run 'make native' first.")
+        build_data["force_include"][str(built)] = NATIVE.removeprefix("src/")
+        build_data["pure_python"] = False
+        platform = re.sub(r"[-.]", "_", sysconfig.get_platform())
+        build_data["tag"] = f"cp311-abi3-{platform}"

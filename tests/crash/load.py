@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import percola
+from percola.store.lmdb import driver
 from percola.testing.histories.recorder import Outcome, Recorder, read_folder
 from percola.testing.histories.timestamps import check
 from tests.crash import ledger
@@ -74,7 +75,15 @@ class Load:
 class Client:
     """One place at the repository: a process, and the next one after it was killed."""
 
-    def __init__(self, nursery: Nursery, role: Callable[..., Any], name: str, *where: Path) -> None:
+    def __init__(
+        self,
+        nursery: Nursery,
+        role: Callable[..., Any],
+        name: str,
+        through_py_lmdb: bool,
+        *where: Path,
+    ) -> None:
+        self._through_py_lmdb = through_py_lmdb
         self.role = role.__name__
         self._nursery, self._function, self._name = nursery, role, name
         self._folder, self._histories = where
@@ -85,7 +94,10 @@ class Client:
         """Begin another life, with a history of its own."""
         self._lives += 1
         history = self._histories / f"{self._name}-{self._lives}.jsonl"
-        self.child = self._nursery.start(self._function, self._folder, history, seconds=_HOURS)
+        where = self._folder, history
+        self.child = self._nursery.start(
+            play, self._through_py_lmdb, self._function, *where, seconds=_HOURS
+        )
         return self.child
 
     def kill(self, load: Load) -> None:
@@ -106,13 +118,18 @@ def run_load(
     seconds: float,
     rng: random.Random,
     progress: Callable[[Load], object] = lambda load: None,
+    *,
+    mixed: bool = False,
 ) -> Load:
-    """Kill at random for some seconds, and check; AssertionError for whatever is wrong."""
+    """Kill at random for some seconds, and check; AssertionError for whatever is wrong.
+
+    With `mixed`, every second client uses py-lmdb.
+    """
     folder, histories = scratch / f"load-{durability}", scratch / f"histories-{durability}"
     histories.mkdir()
     nursery.must(prepare, folder, histories, durability)
     load = Load()
-    with clients(nursery, folder, histories) as (all_of_them, counting):
+    with clients(nursery, folder, histories, mixed) as (all_of_them, counting):
         deadline = time.monotonic() + seconds
         # On a busy machine it goes on until enough was at stake.
         while (now := time.monotonic()) < deadline or (
@@ -145,12 +162,19 @@ def run_load(
 
 @contextmanager
 def clients(
-    nursery: Nursery, folder: Path, histories: Path
+    nursery: Nursery, folder: Path, histories: Path, mixed: bool
 ) -> Iterator[tuple[list[Client], Child]]:
     """All clients and the reader, for the length of a block."""
     counting = nursery.start(reader, folder, seconds=_HOURS)
     made = [
-        Client(nursery, role, f"{role.__name__}-{place}", folder, histories)
+        Client(
+            nursery,
+            role,
+            f"{role.__name__}-{place}",
+            mixed and place % 2 == 1,
+            folder,
+            histories,
+        )
         for place, role in enumerate(ROLES)
     ]
     try:
@@ -163,6 +187,13 @@ def clients(
 
 
 # --- In processes of their own ----------------------------------------------------------
+
+
+def play(say: object, through_py_lmdb: bool, role: Callable[..., object], *where: Path) -> object:
+    """Play a role, with py-lmdb or with the engine that there is."""
+    if through_py_lmdb:
+        driver.native = None
+    return role(say, *where)
 
 
 def prepare(_: object, folder: Path, histories: Path, durability: str) -> None:

@@ -25,6 +25,7 @@ NEEDS: Final = {
     "kerberos": "the jars of a Kerberos server, and those of HBase",
     "networks": "root, to make networks and cut them",
     "root": "root, to act as other users and to mount small disks",
+    "rust": "Rust, to build the native engine of the store on LMDB",
     "systemd": "systemd-analyze, to read unit files",
 }
 """By the names that WITHOUT takes."""

@@ -20,10 +20,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
+import engines
 import pytest
 
 from percola import Repository, Table
@@ -71,7 +72,8 @@ class Ground:
             self.store, self.coordination = MemoryStore(), MemoryCoordination()
         else:
             (folder / "store").mkdir(parents=True)
-            self.store = LmdbStore(folder / "store", durability="relaxed")
+            with engines.using("python") if kind == "lmdb-python" else nullcontext():
+                self.store = LmdbStore(folder / "store", durability="relaxed")
             self.coordination = LocalCoordination(folder)
         stack.callback(self.store.close)
         stack.callback(self.coordination.close)
@@ -126,11 +128,12 @@ GROUNDS = [
     for kind in ("memory", "lmdb")
     for one_step in (True, False)
 ]
+GROUNDS.append(pytest.param(("lmdb-python", True), id="lmdb-python", marks=pytest.mark.long))
 
 
 @pytest.fixture(params=GROUNDS)
 def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ground]:
-    """Memory and LMDB, with one-step commit and without."""
+    """Memory and LMDB, with one-step commit and without; LMDB also through py-lmdb."""
     kind, one_step = request.param
     with ExitStack() as stack:
         yield Ground(kind, one_step, tmp_path / "ground", stack)

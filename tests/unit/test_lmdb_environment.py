@@ -11,6 +11,7 @@ from typing import Any
 
 import lmdb
 import pytest
+from engines import engine as engine
 
 import percola
 from percola import ConflictingOptionsError, RepositoryClosedError, StoreError, Table
@@ -19,6 +20,8 @@ from percola.store.base import Put, RowMutation
 from percola.store.lmdb.driver import Txn
 from percola.store.lmdb.environment import Environment
 from percola.store.lmdb.store import LmdbStore
+
+pytestmark = pytest.mark.usefixtures("engine")
 
 THREADS = 16
 DEADLINE = 90.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import engines
 import pytest
 
 import percola
@@ -16,6 +17,14 @@ from percola.testing import OneStepConformance
 class TestLmdbStore(OneStepConformance):
     def make_store(self, folder: Path) -> LmdbStore:
         return LmdbStore(folder, durability="full")
+
+
+class TestLmdbStoreThroughPyLmdb(OneStepConformance):
+    """The native engine is the one that the others use."""
+
+    def make_store(self, folder: Path) -> LmdbStore:
+        with engines.using("python"):
+            return LmdbStore(folder, durability="relaxed")
 
 
 class TestLmdbStoreWithRelaxedDurability(OneStepConformance):
@@ -35,7 +44,10 @@ def test_a_cell_is_read_by_the_short_path_although_others_have_locked_it(
 ) -> None:
     table = Table("cells")
     written, never = table.column("written"), table.column("never")
-    with percola.open(tmp_path / "repo", [table], durability="relaxed") as repo:
+    with (
+        engines.using("python"),
+        percola.open(tmp_path / "repo", [table], durability="relaxed") as repo,
+    ):
         with repo.transaction() as t:
             t.set(written, "a", b"value")
         for two_phase in (False, True):

@@ -47,6 +47,18 @@ _COMMANDS: Final = {
 """Where each command is, and the line about it in the overview, which loads none of them."""
 
 
+def _show_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    """Print the version and the engine of the store on LMDB, in one line."""
+    if not asked or context.resilient_parsing:
+        return
+    from importlib.metadata import version  # Neither is loaded for other commands.
+
+    from percola.store.lmdb.driver import engine
+
+    click.echo(f"percola {version('percola')} ({engine()})")
+    context.exit()
+
+
 @click.group(
     cls=CommandLine,
     later=_COMMANDS,
@@ -54,8 +66,14 @@ _COMMANDS: Final = {
     epilog="A cell is ROW COLUMN; where several tables have the column, write TABLE.COLUMN. "
     "Put -- before a row that begins with a dash.",
 )
-@click.version_option(
-    None, "-V", "--version", package_name="percola", message="percola %(version)s"
+@click.option(
+    "-V",
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_show_version,
+    help="Show the version and exit.",
 )
 @common
 @click.pass_obj

@@ -1,4 +1,14 @@
-"""§2.1: the interface to py-lmdb: the methods in use, and the translation of its errors."""
+"""§2.1: the interface to LMDB: which engine opens it, the methods in use, the errors.
+
+There are two engines, and a process uses one of them for all its environments:
+
+    native    `percola._native`, where it was built: the same LMDB, which py-lmdb has loaded, called
+              from native code that also has the hot paths of the store
+    python    py-lmdb, with the hot paths in Python
+
+Both raise py-lmdb's exceptions, and processes of either kind share a repository. With
+PERCOLA_NATIVE=0 in its environment a process uses py-lmdb.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +16,45 @@ import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, Protocol
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import lmdb
 
 from percola.errors import StoreError, StoreFullError
 
+if TYPE_CHECKING:
+    from percola import _native
+
 _LITTLE: Final = 64 << 20
 """A disk with less free space than this, in bytes, counts as full when a write fails."""
+
+
+def _load() -> tuple[ModuleType | None, str]:
+    """The native engine, or None and why not."""
+    if os.environ.get("PERCOLA_NATIVE") == "0":
+        return None, "PERCOLA_NATIVE=0"
+    if os.environ.get("LMDB_DEFAULT_LIB_VERSION"):
+        # py-lmdb's own switch: its engines differ in the format of new files.
+        return None, "LMDB_DEFAULT_LIB_VERSION is set"
+    try:
+        from percola import _native
+    except ImportError as error:
+        missing = isinstance(error, ModuleNotFoundError) or "cannot import name" in str(error)
+        return None, "not built" if missing else str(error)
+    return _native, ""
+
+
+native, _WHY_NOT = _load()
+"""The native engine, if this process uses it."""
+
+
+def engine() -> str:
+    """Which engine this process uses, in a few words, for a line that people read."""
+    if native is not None:
+        return f"LMDB {native.LMDB_VERSION}, native"
+    version = ".".join(map(str, lmdb.version()))
+    return f"LMDB {version}, through py-lmdb; native code: {_WHY_NOT}"
 
 
 class Cursor(Protocol):
@@ -41,6 +82,27 @@ class Txn(Protocol):
     def id(self) -> int: ...
     def commit(self) -> None: ...
     def abort(self) -> None: ...
+
+
+class OpenEnvironment(Protocol):
+    """The methods in use of an LMDB environment."""
+
+    def begin(self, *, write: bool = False) -> Any: ...
+    def open_db(self, name: bytes, txn: Any) -> Any: ...
+    def info(self) -> Any: ...
+    def set_mapsize(self, map_size: int) -> None: ...
+    def reader_check(self) -> int: ...
+    def readers(self) -> str: ...
+    def sync(self, force: bool = False) -> None: ...
+    def close(self) -> None: ...
+
+
+def open_environment(folder: Path, using: ModuleType | None, **options: Any) -> OpenEnvironment:
+    """Open an environment with the native engine `using`, or with py-lmdb; raises its errors."""
+    if using is None:
+        return lmdb.open(str(folder), **options)
+    environment: _native.Environment = using.Environment(str(folder), **options)
+    return environment
 
 
 def translate(error: Exception, folder: Path) -> StoreError:

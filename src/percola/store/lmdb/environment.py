@@ -34,7 +34,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import lmdb
 
@@ -48,8 +48,12 @@ from percola.errors import (
 from percola.platform import fork_safety as forks
 from percola.platform.file_locks import TurnLock
 from percola.platform.files import PRIVATE_FOLDER, allocate, open_file
+from percola.store.lmdb import driver
 from percola.store.lmdb.background_sync import BackgroundSync
-from percola.store.lmdb.driver import Txn, translate
+from percola.store.lmdb.driver import OpenEnvironment, Txn, open_environment, translate
+
+if TYPE_CHECKING:
+    from percola import _native
 
 T = TypeVar("T")
 
@@ -94,6 +98,9 @@ class Environment:
 
     Attributes:
         databases: the handles of the databases, in the order of `names`; valid in a transaction.
+        native: the native engine, or None: py-lmdb.
+        reads: with the native engine, what reads single cells without a transaction of Python's. A
+            read holds the GIL from its beginning to its end, so it needs not count as running.
     """
 
     def __init__(
@@ -114,13 +121,17 @@ class Environment:
         self._map_bytes = map_bytes
         self._closed = False
         self._background: BackgroundSync | None = None
+        self.native = driver.native
+        self.reads: _native.Reads | None = None if self.native is None else self.native.Reads()
         self._start_afresh()
         forks.at_fork(self._leave_parent, before=self._close_before_fork, in_parent=self._resume)
         self._open()
 
     def _start_afresh(self) -> None:
         """Set every field that belongs to one process; run again in the child of a fork."""
-        self._env: lmdb.Environment | None = None
+        if self.reads is not None:
+            self.reads.detach()
+        self._env: OpenEnvironment | None = None
         self.databases: list[Any] = []
         self._turn: TurnLock | None = None
         # Held while the environment is opened, remapped or closed.
@@ -155,11 +166,13 @@ class Environment:
                 raise RepositoryClosedError("This repository has been closed; open it again.")
             if self._env is None:
                 try:
-                    self._env = self._map()
+                    self._env = env = self._map()
+                    if self.reads is not None:
+                        self.reads.attach(cast("_native.Environment", env), self.databases)
                 except (lmdb.Error, OSError) as error:
                     raise translate(error, self.folder) from error
 
-    def _map(self) -> lmdb.Environment:
+    def _map(self) -> OpenEnvironment:
         size = self._map_bytes
         self._make_files()
         while True:
@@ -170,8 +183,9 @@ class Environment:
             while size < used:
                 size *= 2
             try:
-                env = lmdb.open(
-                    str(self.folder),
+                env = open_environment(
+                    self.folder,
+                    self.native,
                     map_size=size,
                     max_dbs=len(self._names),
                     max_readers=_MAX_READERS,
@@ -229,7 +243,7 @@ class Environment:
             self._running.append(None)
             env = self._env
             if env is not None and not self._paused:
-                txn: Txn = env.begin()  # type: ignore[assignment]
+                txn: Txn = env.begin()
                 return txn
         except BaseException as error:
             # Processes killed during a read may have left their slots occupied.
@@ -333,7 +347,7 @@ class Environment:
         queue = self._queue
         running = self._running
         group: list[list[Any]] = []
-        env: lmdb.Environment | None = None
+        env: OpenEnvironment | None = None
         txn: Txn | None = None
         turn: TurnLock | None = None
         in_operation = False
@@ -345,7 +359,7 @@ class Environment:
                 turn = self._turn
                 assert turn is not None
                 turn.take()
-                begun: Txn = env.begin(write=True)  # type: ignore[assignment]
+                begun: Txn = env.begin(write=True)
                 txn = begun
                 in_operation = True
                 while queue and len(group) < _GROUP:
@@ -401,7 +415,7 @@ class Environment:
         """Undo a write transaction of this thread, which counts as running.
 
         py-lmdb waits until no thread is inside LMDB, which may never happen among busy readers. So
-        they are kept out.
+        they are kept out. The native engine does not wait.
         """
         mine = False
         # Another thread that pauses waits for this one, and keeps the readers out as well.
@@ -495,6 +509,8 @@ class Environment:
         """Close LMDB's environment, in a pause; the next thread that needs it opens it again."""
         env, self._env = self._env, None
         if env is not None:
+            if self.reads is not None:
+                self.reads.detach()
             env.close()
             turn, self._turn = self._turn, None
             if turn is not None:

@@ -241,14 +241,24 @@ class LmdbStore(OneStepStore):
 
     def last_drawn(self) -> int:
         environment = self._environment
+        if (reads := environment.reads) is not None and (drawn := reads.counter(b"ts")) is not None:
+            return drawn
         txn = environment.begin_read()
         try:
-            drawn = txn.get(b"ts")
+            found = txn.get(b"ts")
         finally:
             environment.end_read(txn)
-        return int.from_bytes(drawn or b"", "big")
+        return int.from_bytes(found or b"", "big")
 
     def reader(self, table: str, column: bytes) -> Reader:
+        read = self._reader(table, column)
+        if (reads := self._environment.reads) is None:
+            return read
+        keys = self._keys.prefix(table), b"\0\1" + column + b"\0"
+        view = self._safe_point.view
+        return reads.reader(*keys, _CELLS, _DATA, view, BLOCKED, read).read
+
+    def _reader(self, table: str, column: bytes) -> Reader:
         # Fast path for most reads: there is no lock, and the newest write is visible and contains
         # its value. Timestamps are compared as their bytes in the key: those of a lock and of
         # a later write sort before the bound.
@@ -295,7 +305,12 @@ class LmdbStore(OneStepStore):
         txn = environment.begin_read()
         try:
             self._safe_point.check(ts)
-            cursor = txn.cursor(environment.databases[_CELLS])
+            trees = environment.databases[_CELLS], environment.databases[_DATA]
+            if (native := environment.native) is not None:
+                states: list[CellState] | None = native.states(txn, keys, ts, *trees)
+                if states is not None:
+                    return states
+            cursor = txn.cursor(trees[0])
             return [
                 self._state(txn, cursor, key, ts) if cursor.set_range(key) else NOTHING
                 for key in keys

@@ -1,0 +1,198 @@
+//! Cells as `percola.store.lmdb.keys` and `percola.cells` encode them, and the version of one that
+//! a reader sees: `percola.store.lmdb.store.LmdbStore._state`.
+//!
+//! Whatever looks damaged is `Unclear`: the caller has the Python function decide, which raises.
+
+use std::ffi::c_int;
+
+use crate::lmdb::{self, Api, Dbi, KEY_BYTES, Val};
+
+pub const TOP: u64 = u64::MAX;
+pub const MAX_TS: u64 = (1 << 63) - 1;
+/// Bytes of a write record before its value.
+pub const HEADER: usize = 10;
+const INLINE: u8 = 1;
+const LAST_CHANGE: u8 = 2;
+/// Bytes of a record that repeats a change, before that.
+const CHANGE: usize = HEADER + 8;
+pub const PUT: u8 = b'P';
+pub const DELETE: u8 = b'D';
+
+/// The key of an entry, on the stack; a longer one than LMDB takes cannot be made.
+pub struct Key {
+    bytes: [u8; KEY_BYTES],
+    size: usize,
+}
+
+impl Key {
+    pub fn new() -> Key {
+        Key {
+            bytes: [0; KEY_BYTES],
+            size: 0,
+        }
+    }
+
+    pub fn get(&self) -> &[u8] {
+        &self.bytes[..self.size]
+    }
+
+    #[must_use]
+    pub fn add(&mut self, more: &[u8]) -> bool {
+        let end = self.size + more.len();
+        if end > KEY_BYTES {
+            return false;
+        }
+        self.bytes[self.size..end].copy_from_slice(more);
+        self.size = end;
+        true
+    }
+
+    /// Adds a row, with its NULs escaped.
+    #[must_use]
+    pub fn add_row(&mut self, row: &[u8]) -> bool {
+        if !row.contains(&0) {
+            return self.add(row);
+        }
+        row.iter().all(|byte| {
+            self.add(if *byte == 0 {
+                b"\0\xff"
+            } else {
+                std::slice::from_ref(byte)
+            })
+        })
+    }
+}
+
+pub fn number(bytes: &[u8]) -> Option<u64> {
+    Some(u64::from_be_bytes(bytes.try_into().ok()?))
+}
+
+/// A cell as a reader sees it.
+pub enum State<'a> {
+    Nothing,
+    Locked(u64, &'a [u8]),
+    Value(u64, &'a [u8]),
+    Deleted(u64),
+    Unclear,
+}
+
+/// A cursor with the entry that it stands at.
+pub struct Place<'a> {
+    api: &'static Api,
+    cursor: *mut lmdb::Cursor,
+    pub key: &'a [u8],
+    pub value: &'a [u8],
+}
+
+impl<'a> Place<'a> {
+    /// # Safety
+    /// The cursor is live for `'a`, is used by nobody else, and nothing is written meanwhile.
+    pub unsafe fn new(api: &'static Api, cursor: *mut lmdb::Cursor) -> Place<'a> {
+        Place {
+            api,
+            cursor,
+            key: &[],
+            value: &[],
+        }
+    }
+
+    fn go(&mut self, key: &[u8], op: c_int) -> Result<bool, c_int> {
+        let (mut key, mut value) = (Val::of(key), Val::EMPTY);
+        // SAFETY: the cursor is live.
+        match unsafe { (self.api.cursor_get)(self.cursor, &mut key, &mut value, op) } {
+            0 => {
+                // SAFETY: `new` was promised that these stay.
+                (self.key, self.value) = unsafe { (key.bytes(), value.bytes()) };
+                Ok(true)
+            }
+            lmdb::NOTFOUND => Ok(false),
+            code => Err(code),
+        }
+    }
+
+    /// Goes to the first entry at or after a key.
+    pub fn seek(&mut self, key: &[u8]) -> Result<bool, c_int> {
+        self.go(key, lmdb::SET_RANGE)
+    }
+
+    pub fn next(&mut self) -> Result<bool, c_int> {
+        self.go(&[], lmdb::NEXT)
+    }
+}
+
+/// The state of the cell `key` for a reader at `ts`; `place` is at or after its first entry.
+///
+/// # Safety
+/// `txn` is live for `'a`, has the cursor, and writes nothing meanwhile.
+pub unsafe fn state<'a>(
+    place: &mut Place<'a>,
+    txn: *mut lmdb::Txn,
+    data: Dbi,
+    key: &[u8],
+    ts: u64,
+) -> Result<State<'a>, c_int> {
+    while let Some(stamp) = place.key.strip_prefix(key) {
+        let Some(at) = number(stamp) else {
+            return Ok(State::Unclear);
+        };
+        if at <= MAX_TS {
+            if at <= ts {
+                return Ok(State::Locked(at, place.value));
+            }
+        } else {
+            let mut commit_ts = TOP - at;
+            if commit_ts > ts {
+                let mut bound = Key::new();
+                if !bound.add(key) || !bound.add(&(TOP - ts).to_be_bytes()) {
+                    return Ok(State::Unclear);
+                }
+                if !place.seek(bound.get())? {
+                    return Ok(State::Nothing);
+                }
+                continue;
+            }
+            let mut record = place.value;
+            if record.len() < HEADER {
+                return Ok(State::Unclear);
+            }
+            if record[1] > INLINE && record[1] & LAST_CHANGE != 0 {
+                if record.len() < CHANGE {
+                    return Ok(State::Unclear);
+                }
+                commit_ts = number(&record[HEADER..CHANGE]).unwrap_or(0);
+                record = &record[CHANGE..];
+                if record.is_empty() {
+                    return Ok(State::Nothing);
+                }
+                if record.len() < HEADER {
+                    return Ok(State::Unclear);
+                }
+            }
+            if record[0] == PUT {
+                if record[1] != 0 {
+                    return Ok(State::Value(commit_ts, &record[HEADER..]));
+                }
+                let start_ts = number(&record[2..HEADER]).unwrap_or(0) & MAX_TS;
+                let mut entry = Key::new();
+                if !entry.add(key) || !entry.add(&(TOP - start_ts).to_be_bytes()) {
+                    return Ok(State::Unclear);
+                }
+                let (mut name, mut value) = (Val::of(entry.get()), Val::EMPTY);
+                // SAFETY: the transaction is live.
+                return match unsafe { (place.api.get)(txn, data, &mut name, &mut value) } {
+                    // SAFETY: as the caller promises.
+                    0 => Ok(State::Value(commit_ts, unsafe { value.bytes() })),
+                    lmdb::NOTFOUND => Ok(State::Unclear),
+                    code => Err(code),
+                };
+            }
+            if record[0] == DELETE {
+                return Ok(State::Deleted(commit_ts));
+            }
+        }
+        if !place.next()? {
+            break;
+        }
+    }
+    Ok(State::Nothing)
+}

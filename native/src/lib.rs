@@ -1,0 +1,24 @@
+//! percola._native: LMDB for `percola.store.lmdb`, with its hot paths in native code.
+//!
+//! `docs/decisions/058-native-lmdb.md` says why it is here and what it may do.
+
+mod cells;
+mod environment;
+mod lmdb;
+mod reads;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    let (major, minor, patch) = lmdb::api(py)?.numbers();
+    module.add("LMDB_VERSION", format!("{major}.{minor}.{patch}"))?;
+    module.add_class::<environment::Environment>()?;
+    module.add_class::<environment::Transaction>()?;
+    module.add_class::<environment::Cursor>()?;
+    module.add_class::<reads::Reads>()?;
+    module.add_class::<reads::Reader>()?;
+    module.add_function(wrap_pyfunction!(reads::states, module)?)?;
+    Ok(())
+}

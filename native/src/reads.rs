@@ -1,0 +1,275 @@
+//! Reads: a cell, several cells, the rows of a range.
+//!
+//! Each does what the Python function named at it does, and leaves to that function whatever is
+//! not plain: an environment that is not open, an error of LMDB, damaged records, reads below the
+//! safe point. So errors are raised in one place.
+
+use std::ffi::c_int;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use pyo3::buffer::PyBuffer;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyInt, PyList, PyTuple};
+
+use crate::cells::{Key, Place, State, number, state};
+use crate::environment::{Environment, Hot, Sent, Shared, Transaction, lock};
+use crate::lmdb::{self, Dbi, Val};
+
+/// Cells of a batch from which on it is read without the GIL.
+const MANY: usize = 32;
+
+/// Single reads of whichever environment is open at the moment.
+#[pyclass(frozen, module = "percola._native")]
+#[derive(Default)]
+pub struct Reads {
+    current: Mutex<Option<(Arc<Shared>, Vec<Dbi>)>>,
+}
+
+impl Reads {
+    fn hot<R>(
+        &self,
+        py: Python<'_>,
+        read: impl FnOnce(&Shared, &[Dbi], &mut Hot) -> R,
+    ) -> Option<R> {
+        let guard = lock(&self.current);
+        let (shared, databases) = guard.as_ref()?;
+        shared.hot(py, |hot| read(shared, databases, hot))
+    }
+}
+
+#[pymethods]
+impl Reads {
+    #[new]
+    fn new() -> Self {
+        Reads::default()
+    }
+
+    /// From now on, read this environment.
+    fn attach(&self, environment: &Environment, databases: Vec<Dbi>) {
+        *lock(&self.current) = Some((environment.shared.clone(), databases));
+    }
+
+    /// From now on, have Python's functions read.
+    fn detach(&self) {
+        let old = lock(&self.current).take();
+        drop(old);
+    }
+
+    /// The integer stored under a key in the root tree, 0 if there is none; None: ask Python.
+    fn counter(&self, py: Python<'_>, key: &[u8]) -> Option<u64> {
+        self.hot(py, |shared, _, hot| {
+            let (mut key, mut value) = (Val::of(key), Val::EMPTY);
+            // SAFETY: the transaction has begun; nobody ends it meanwhile.
+            match unsafe { (shared.api.get)(hot.txn, lmdb::ROOT, &mut key, &mut value) } {
+                // SAFETY: as above.
+                0 => number(unsafe { value.bytes() }),
+                lmdb::NOTFOUND => Some(0),
+                _ => None,
+            }
+        })?
+    }
+
+    /// A reader of one column: `percola.store.lmdb.store.LmdbStore.reader`.
+    ///
+    /// `head` and `tail` are what its keys have before and behind the row, `cells` and `data`
+    /// the numbers of the trees, `safe_point` the shared integers of which the first is the safe
+    /// point, `blocked` what a read returns that a lock blocks, `slow` the function in Python.
+    #[allow(clippy::too_many_arguments)]
+    fn reader(
+        this: Py<Self>,
+        head: Vec<u8>,
+        tail: Vec<u8>,
+        cells: usize,
+        data: usize,
+        safe_point: PyBuffer<u64>,
+        blocked: Py<PyAny>,
+        slow: Py<PyAny>,
+    ) -> Reader {
+        Reader {
+            reads: this,
+            head,
+            tail,
+            cells,
+            data,
+            safe_point,
+            blocked,
+            slow,
+        }
+    }
+}
+
+/// Reads one column.
+#[pyclass(frozen, module = "percola._native")]
+pub struct Reader {
+    reads: Py<Reads>,
+    head: Vec<u8>,
+    tail: Vec<u8>,
+    cells: usize,
+    data: usize,
+    safe_point: PyBuffer<u64>,
+    blocked: Py<PyAny>,
+    slow: Py<PyAny>,
+}
+
+/// What a read of one cell has found.
+enum Found<'py> {
+    Value(Bound<'py, PyBytes>),
+    None,
+    Blocked,
+    AskPython,
+}
+
+impl Reader {
+    fn find<'py>(&self, py: Python<'py>, row: &[u8], ts: u64) -> Found<'py> {
+        let mut key = Key::new();
+        if !(key.add(&self.head) && key.add_row(row) && key.add(&self.tail)) {
+            return Found::AskPython;
+        }
+        let found = self.reads.get().hot(py, |shared, databases, hot| {
+            let (Some(&cells), Some(&data)) = (databases.get(self.cells), databases.get(self.data))
+            else {
+                return Found::AskPython;
+            };
+            // SAFETY: the buffer has at least one aligned integer, which other processes change.
+            let safe_point = unsafe { AtomicU64::from_ptr(self.safe_point.buf_ptr().cast()) };
+            // After the transaction has begun: see `percola.store.lmdb.safe_point`.
+            if safe_point.load(Ordering::Acquire) > ts {
+                return Found::AskPython;
+            }
+            if placed(shared, hot, cells) != 0 {
+                return Found::AskPython;
+            }
+            // SAFETY: the transaction has begun, the cursor is its own, and nobody else uses them
+            // while this thread holds the GIL.
+            let mut place = unsafe { Place::new(shared.api, hot.cursor) };
+            match place.seek(key.get()) {
+                Ok(true) => {}
+                Ok(false) => return Found::None,
+                Err(_) => return Found::AskPython,
+            }
+            // SAFETY: as above.
+            match unsafe { state(&mut place, hot.txn, data, key.get(), ts) } {
+                Ok(State::Value(_, value)) => Found::Value(PyBytes::new(py, value)),
+                Ok(State::Nothing | State::Deleted(_)) => Found::None,
+                Ok(State::Locked(..)) => Found::Blocked,
+                Ok(State::Unclear) | Err(_) => Found::AskPython,
+            }
+        });
+        found.unwrap_or(Found::AskPython)
+    }
+}
+
+#[pymethods]
+impl Reader {
+    /// The value of the cell for a reader at `ts`, None, or what says that a lock blocks it.
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        row: &Bound<'py, PyAny>,
+        ts: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let found = match (row.cast_exact::<PyBytes>(), ts.extract()) {
+            (Ok(row), Ok(ts)) => self.find(py, row.as_bytes(), ts),
+            _ => Found::AskPython,
+        };
+        match found {
+            Found::Value(value) => Ok(value.into_any()),
+            Found::None => Ok(py.None().into_bound(py)),
+            Found::Blocked => Ok(self.blocked.bind(py).clone()),
+            Found::AskPython => self.slow.bind(py).call1((row, ts)),
+        }
+    }
+}
+
+/// Readies the shared cursor for a tree.
+fn placed(shared: &Shared, hot: &mut Hot, cells: Dbi) -> c_int {
+    let api = shared.api;
+    // SAFETY: the transaction has begun, and the cursor belongs to it alone.
+    unsafe {
+        if !hot.cursor.is_null() && hot.db == cells {
+            return (api.cursor_renew)(hot.txn, hot.cursor);
+        }
+        if !hot.cursor.is_null() {
+            (api.cursor_close)(hot.cursor);
+            hot.cursor = null_mut();
+        }
+        hot.db = cells;
+        let code = (api.cursor_open)(hot.txn, cells, &mut hot.cursor);
+        if code != 0 {
+            hot.cursor = null_mut();
+        }
+        code
+    }
+}
+
+/// A `CellState` of `percola.store.base`.
+fn cell_state<'py>(py: Python<'py>, state: &State<'_>) -> PyResult<Bound<'py, PyTuple>> {
+    let none = || py.None().into_bound(py);
+    let (lock, commit_ts, value) = match state {
+        State::Locked(at, record) => {
+            let lock = (*at, PyBytes::new(py, record))
+                .into_pyobject(py)?
+                .into_any();
+            (lock, 0, none())
+        }
+        State::Value(at, value) => (none(), *at, PyBytes::new(py, value).into_any()),
+        State::Deleted(at) => (none(), *at, none()),
+        State::Nothing | State::Unclear => (none(), 0, none()),
+    };
+    PyTuple::new(py, [lock, PyInt::new(py, commit_ts).into_any(), value])
+}
+
+/// The states of cells: `percola.store.lmdb.store.LmdbStore.read`, within a transaction.
+///
+/// `keys` are theirs, without a timestamp. None: ask Python.
+#[pyfunction]
+pub fn states<'py>(
+    py: Python<'py>,
+    txn: &Transaction,
+    keys: Vec<pyo3::pybacked::PyBackedBytes>,
+    ts: u64,
+    cells: Dbi,
+    data: Dbi,
+) -> PyResult<Option<Bound<'py, PyList>>> {
+    let inner = &txn.inner;
+    let live = Sent::new(inner.live(py)?);
+    let api = inner.shared.api;
+    let read = || -> Result<Vec<State<'_>>, c_int> {
+        let mut cursor = null_mut();
+        // SAFETY: the transaction is live while the environment counts this thread as inside, or
+        // while it holds the GIL.
+        match unsafe { (api.cursor_open)(live.get(), cells, &mut cursor) } {
+            0 => {}
+            code => return Err(code),
+        }
+        // SAFETY: the cursor is of a live transaction, and used here only.
+        let mut place = unsafe { Place::new(api, cursor) };
+        let found = keys
+            .iter()
+            .map(|key| match place.seek(key)? {
+                // SAFETY: as above.
+                true => unsafe { state(&mut place, live.get(), data, key, ts) },
+                false => Ok(State::Nothing),
+            })
+            .collect();
+        // SAFETY: it is open, and not used again.
+        unsafe { (api.cursor_close)(cursor) };
+        found
+    };
+    let found = if keys.len() < MANY {
+        read()
+    } else {
+        inner.shared.outside(py, read)
+    };
+    let Ok(found) = found else { return Ok(None) };
+    if found.iter().any(|one| matches!(one, State::Unclear)) {
+        return Ok(None);
+    }
+    let list = PyList::empty(py);
+    for one in &found {
+        list.append(cell_state(py, one)?)?;
+    }
+    Ok(Some(list))
+}

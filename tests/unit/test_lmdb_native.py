@@ -1,0 +1,254 @@
+"""The native engine of the store on LMDB does exactly what the Python code and py-lmdb do."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import engines
+import lmdb
+import pytest
+from children import Child
+
+import percola
+from percola import SnapshotTooOldError, StoreError, Table
+from percola.cells import (
+    INLINE_BYTES,
+    NO_CHANGE,
+    Cell,
+    Kind,
+    LastChange,
+    LockRecord,
+    Op,
+    encode_lock,
+    encode_write,
+)
+from percola.store.base import BLOCKED, CellState, Put, RowMutation
+from percola.store.lmdb.environment import Environment
+from percola.store.lmdb.store import LmdbStore
+
+ROWS = [b"a", b"a\0", b"a\0b", b"a\xff", b"b", b"b" * 300]
+COLUMNS = [b"c", b"ca", b"d", b"@ack:o:c"]
+LATEST = 40
+CELLS = [Cell("t", row, column) for row in ROWS for column in COLUMNS]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[LmdbStore]:
+    with engines.using("native"):
+        store = LmdbStore(tmp_path, durability="relaxed")
+    store.create_tables(["s", "t", "u"])
+    yield store
+    store.close()
+
+
+def history(rng: random.Random) -> Iterator[RowMutation]:
+    """Cells with records of all kinds at random timestamps, and locks; some have none."""
+    for cell in rng.sample(CELLS, rng.randrange(len(CELLS) // 2, len(CELLS))):
+        changes: list[Put] = []
+        newest: LastChange = NO_CHANGE
+        for ts in sorted(rng.sample(range(2, LATEST), rng.randrange(6))):
+            op = rng.choice([Op.PUT, Op.PUT, Op.DELETE, Op.LOCK, Op.ROLLBACK])
+            silent = rng.random() < 0.2
+            if op is Op.PUT:
+                size = rng.choice([0, 1, INLINE_BYTES, INLINE_BYTES + 1, 9000])
+                value = rng.randbytes(size)
+                if size > INLINE_BYTES:
+                    changes.append(Put(Kind.DATA, cell.column, ts - 1, value))
+                inline = value if size <= INLINE_BYTES else None
+                record = encode_write(op, ts - 1, inline, silent=silent)
+            elif op is Op.DELETE:
+                record = encode_write(op, ts - 1, silent=silent)
+            else:
+                # A client that did not know the newest change has not repeated it.
+                known = newest if rng.random() < 0.7 else None
+                record = encode_write(op, ts - 1, last_change=known, decides=rng.random() < 0.3)
+            if op in (Op.PUT, Op.DELETE):
+                newest = LastChange(ts, record)
+            changes.append(Put(Kind.WRITE, cell.column, ts, record))
+        if rng.random() < 0.3:
+            lock = LockRecord(Op.PUT, cell, "me", 1, 2, True, rng.randbytes(20))
+            changes.append(Put(Kind.LOCK, cell.column, rng.randrange(1, LATEST), encode_lock(lock)))
+        yield RowMutation(cell.table, cell.row, (), changes)
+
+
+def in_python(store: LmdbStore, cells: list[Cell], ts: int) -> list[CellState]:
+    """What the Python code of `LmdbStore.read` finds."""
+    environment = store._environment
+    found, environment.native = environment.native, None
+    try:
+        return store.read(cells, ts)
+    finally:
+        environment.native = found
+
+
+def fail(*_: object) -> Any:
+    raise AssertionError("the native code has asked Python")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_reads_find_what_the_python_code_finds(
+    store: LmdbStore, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.mutate(list(history(random.Random(seed))))
+    store.raise_safe_point(3)
+    states = set()
+    slow = {column: store._reader("t", column) for column in COLUMNS}
+    for ts in range(3, LATEST + 1):
+        expected = in_python(store, CELLS, ts)
+        one_by_one = [slow[cell.column](cell.row, ts) for cell in CELLS]
+        with monkeypatch.context() as patch:
+            patch.setattr(LmdbStore, "_state", fail)
+            patch.setattr(LmdbStore, "_reader", lambda *_: fail)
+            fast = {column: store.reader("t", column) for column in COLUMNS}
+            # Many cells are read without the GIL, few with it.
+            assert store.read(2 * CELLS, ts) == 2 * expected
+            assert [store.read([cell], ts)[0] for cell in CELLS] == expected
+            assert [fast[cell.column](cell.row, ts) for cell in CELLS] == one_by_one
+        states |= {(lock is not None, value is not None) for lock, _, value in expected}
+        assert all(
+            found is BLOCKED if lock else found == value
+            for (lock, _, value), found in zip(expected, one_by_one, strict=True)
+        )
+    assert states == {(True, False), (False, True), (False, False)}
+    for read in (lambda: store.read(CELLS, 2), lambda: store.reader("t", b"c")(b"a", 2)):
+        with pytest.raises(SnapshotTooOldError):
+            read()
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b"",
+        b"P",
+        b"P\2" + bytes(12),
+        b"P\0" + bytes(8),
+        encode_write(Op.LOCK, 5, last_change=LastChange(3, b"P"))[:-1] + b"P",
+    ],
+)
+def test_damaged_records_are_the_python_codes_to_judge(store: LmdbStore, record: bytes) -> None:
+    def put(txn: Any) -> None:
+        key = store._key("t", b"r", b"c") + (2**64 - 1 - 9).to_bytes(8, "big")
+        txn.put(key, record, db=store._environment.databases[0])
+
+    def outcome(read: Any) -> object:
+        try:
+            return read()
+        except Exception as error:
+            return type(error), str(error)
+
+    store._environment.write(put)
+    cell = Cell("t", b"r", b"c")
+    assert outcome(lambda: store.read([cell], 9)) == outcome(lambda: in_python(store, [cell], 9))
+    fast, slow = store.reader("t", b"c"), store._reader("t", b"c")
+    assert outcome(lambda: fast(b"r", 9)) == outcome(lambda: slow(b"r", 9))
+
+
+# --- The engine -------------------------------------------------------------------------
+
+
+def errors_of(name: str, folder: Path) -> Iterator[tuple[type[Exception], str]]:
+    """What an engine raises for calls that cannot be done."""
+    with engines.using(name):
+        environment = Environment(folder, [b"one"], map_bytes=1 << 20)
+
+    def raised(call: Callable[[], object]) -> tuple[type[Exception], str]:
+        with pytest.raises((lmdb.Error, StoreError)) as found:
+            call()
+        return found.type, str(found.value)
+
+    with environment.reading() as txn:
+        one = environment.databases[0]
+        yield raised(lambda: txn.put(b"k", b"v", db=one))
+        yield raised(lambda: environment.write(lambda txn: txn.put(b"k" * 600, b"v")))
+        environment.close()
+        yield raised(lambda: txn.get(b"k", db=one))
+    with engines.using(name):
+        yield raised(lambda: Environment(folder / "data.mdb" / "folder", [b"one"]))
+
+
+def test_errors_are_those_of_py_lmdb(tmp_path: Path) -> None:
+    (tmp_path / "data.mdb").mkdir()
+    native, python = (list(errors_of(name, tmp_path / name)) for name in engines.ENGINES)
+    assert [(kind, told.replace("native", "python")) for kind, told in native] == python
+
+
+def test_a_map_is_not_changed_under_a_reader(tmp_path: Path) -> None:
+    with engines.using("native"):
+        environment = Environment(tmp_path, [b"one"])
+    env = environment._env
+    assert env is not None
+    with environment.reading(), pytest.raises(lmdb.InvalidParameterError):
+        env.set_mapsize(1 << 30)
+    environment.close()
+
+
+def test_an_environment_is_open_once_in_a_process(tmp_path: Path) -> None:
+    said = []
+    for name in engines.ENGINES:
+        with engines.using(name):
+            first = Environment(tmp_path / name, [b"one"])
+            with pytest.raises(StoreError) as raised:
+                Environment(tmp_path / name, [b"one"])
+            said.append(str(raised.value).replace(name, ""))
+            first.close()
+            Environment(tmp_path / name, [b"one"]).close()
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        ({}, "native"),
+        ({"PERCOLA_NATIVE": "0"}, "through py-lmdb; native code: PERCOLA_NATIVE=0"),
+        ({"LMDB_DEFAULT_LIB_VERSION": "9"}, "through py-lmdb; native code: LMDB_DEFAULT"),
+    ],
+)
+def test_the_version_says_which_engine_is_used(variables: dict[str, str], says: str) -> None:
+    engines.native()
+    shown = subprocess.run(
+        [Path(sys.executable).parent / "percola", "--version"],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert shown.startswith("percola ") and says in shown and shown.count("\n") == 1
+
+
+# --- Processes with different engines share a repository ----------------------------------
+
+table = Table("t")
+count = table.column("count", int)
+
+
+def increments(pipe: Connection, name: str, folder: Path, number: int) -> str:
+    with engines.using(name), percola.open(folder, [table], durability="relaxed") as repo:
+        for place in range(number):
+            repo.run(lambda t: t.set(count, "all", (t.get(count, "all") or 0) + 1))
+            with repo.transaction(two_phase=place % 2 == 0) as t:
+                t.set(count, f"{name}{os.getpid()}/{place}", place)
+        store = repo.context.store
+        assert isinstance(store, LmdbStore)
+        return "python" if store._environment.native is None else "native"
+
+
+def test_processes_with_different_engines_share_a_repository(tmp_path: Path) -> None:
+    engines.native()
+    folder, each = tmp_path / "repo", 60
+    percola.open(folder, [table], durability="relaxed").close()
+    with ExitStack() as stack:
+        names = list(engines.ENGINES)
+        children = [stack.enter_context(Child(increments, name, folder, each)) for name in names]
+        assert [child.hear() for child in children] == names
+    for name in engines.ENGINES:
+        with engines.using(name), percola.open(folder, [table]) as repo:
+            assert repo.snapshot().get(count, "all") == each * len(children)
+            assert len(list(repo.snapshot().scan(table))) == each * len(children) + 1
