@@ -5,8 +5,8 @@ documentation. A package index has none of these files. When PERCOLA_REPOSITORY 
 the repository, as in the workflow that builds the wheels, the links lead to the files of this
 version there. Without it they become plain text.
 
-The wheel is pure Python. With PERCOLA_WHEEL=native it has the native engine of the store on LMDB, as
-'make native' has built it, and fits this platform only; any Python from 3.11 on, though.
+The wheel is pure Python. With PERCOLA_WHEEL=native it has the native engine of the store on LMDB,
+as built by 'make native', and fits this platform only; any Python from 3.11 on, though.
 """
 
 from __future__ import annotations

@@ -18,6 +18,10 @@ const CHANGE: usize = HEADER + 8;
 pub const PUT: u8 = b'P';
 pub const DELETE: u8 = b'D';
 
+/// Entries that are passed one by one before seeking what follows.
+const STEPS: usize = 8;
+const BAD_VALSIZE: c_int = -30781;
+
 /// The key of an entry, on the stack; a longer one than LMDB takes cannot be made.
 pub struct Key {
     bytes: [u8; KEY_BYTES],
@@ -105,7 +109,10 @@ impl<'a> Place<'a> {
                 (self.key, self.value) = unsafe { (key.bytes(), value.bytes()) };
                 Ok(true)
             }
-            lmdb::NOTFOUND => Ok(false),
+            lmdb::NOTFOUND => {
+                (self.key, self.value) = (&[], &[]);
+                Ok(false)
+            }
             code => Err(code),
         }
     }
@@ -113,6 +120,26 @@ impl<'a> Place<'a> {
     /// Goes to the first entry at or after a key.
     pub fn seek(&mut self, key: &[u8]) -> Result<bool, c_int> {
         self.go(key, lmdb::SET_RANGE)
+    }
+
+    /// Goes past the entries of a cell; usually the next entry is another's.
+    pub fn pass(&mut self, cell: &[u8]) -> Result<bool, c_int> {
+        for _ in 0..STEPS {
+            if !self.key.starts_with(cell) {
+                return Ok(!self.key.is_empty());
+            }
+            if !self.next()? {
+                return Ok(false);
+            }
+        }
+        if !self.key.starts_with(cell) {
+            return Ok(true);
+        }
+        let mut after = Key::new();
+        if !after.add(cell) || !after.add(&[0xff; 9]) {
+            return Err(BAD_VALSIZE);
+        }
+        self.seek(after.get())
     }
 
     pub fn next(&mut self) -> Result<bool, c_int> {

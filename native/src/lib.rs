@@ -6,6 +6,7 @@ mod cells;
 mod environment;
 mod lmdb;
 mod reads;
+mod scans;
 
 use pyo3::prelude::*;
 
@@ -20,5 +21,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<reads::Reads>()?;
     module.add_class::<reads::Reader>()?;
     module.add_function(wrap_pyfunction!(reads::states, module)?)?;
+    module.add_function(wrap_pyfunction!(scans::scan, module)?)?;
+    module.add_function(wrap_pyfunction!(scans::scan_columns, module)?)?;
     Ok(())
 }

@@ -205,7 +205,7 @@ fn placed(shared: &Shared, hot: &mut Hot, cells: Dbi) -> c_int {
 }
 
 /// A `CellState` of `percola.store.base`.
-fn cell_state<'py>(py: Python<'py>, state: &State<'_>) -> PyResult<Bound<'py, PyTuple>> {
+pub fn cell_state<'py>(py: Python<'py>, state: &State<'_>) -> PyResult<Bound<'py, PyTuple>> {
     let none = || py.None().into_bound(py);
     let (lock, commit_ts, value) = match state {
         State::Locked(at, record) => {

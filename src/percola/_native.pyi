@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from percola.cells import Cell
 from percola.store.base import Blocked, CellState
 
 LMDB_VERSION: str
@@ -82,3 +83,30 @@ class Reads:
 def states(
     txn: Transaction, keys: list[bytes], ts: int, cells: int, data: int
 ) -> list[CellState] | None: ...
+def scan(
+    txn: Transaction,
+    trees: tuple[int, int],
+    ts: int,
+    first: bytes,
+    last: bytes,
+    columns: Sequence[tuple[bytes, bool]] | None,
+    limit: int,
+    table: str,
+    cell: Callable[[tuple[str, bytes, bytes]], Cell],
+) -> tuple[list[tuple[Cell, CellState]], bytes | None] | None: ...
+def scan_columns(
+    txn: Transaction,
+    trees: tuple[int, int],
+    ts: int,
+    first: bytes,
+    last: bytes,
+    columns: Sequence[bytes],
+    limit: int,
+) -> (
+    tuple[
+        list[tuple[int, list[bytes]]],
+        list[tuple[int, int, tuple[int, bytes]]],
+        bytes | None,
+    ]
+    | None
+): ...

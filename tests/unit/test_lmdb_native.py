@@ -89,6 +89,86 @@ def in_python(store: LmdbStore, cells: list[Cell], ts: int) -> list[CellState]:
         environment.native = found
 
 
+SCANS = [
+    None,
+    [(b"c", False)],
+    [(b"c", True)],
+    [(b"d", False), (b"", True)],
+    [(b"@ack:", True), (b"d", False)],
+]
+
+
+def scanned(store: LmdbStore, ts: int, limit: int, columns: Any) -> list[Any]:
+    """All of the table, by scans of `limit` cells, and each scan's end."""
+    found: list[Any] = []
+    position: bytes | None = b""
+    while position is not None:
+        cells, position = store.scan("t", position, b"", ts, columns=columns, limit=limit)
+        found += [cells, position]
+    return found
+
+
+def scanned_by_columns(store: LmdbStore, ts: int, limit: int) -> tuple[list[Any], ...]:
+    """All of the table, column by column, in parts: the rows, the values, what is blocked."""
+    rows: list[bytes] = []
+    values: list[Any] = []
+    blocked: list[Any] = []
+    position: bytes | None = b""
+    while position is not None:
+        part = store.scan_columns("t", position, b"", ts, [b"d", b"c", b"none"], limit)
+        assert part.rows.validate(full=True) is None
+        blocked += [(len(rows) + at, place, lock) for at, place, lock in part.blocked]
+        rows += part.rows.to_pylist()
+        values += zip(*(column.to_pylist() for column in part.values), strict=True)
+        position = part.following
+    return rows, values, sorted(blocked)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_scans_find_what_the_python_code_finds(store: LmdbStore, seed: int) -> None:
+    rng = random.Random(seed)
+    store.mutate(list(history(rng)))
+    # A cell with more versions, and a row with more columns, than are passed one by one.
+    versions = [Put(Kind.WRITE, b"c", ts, encode_write(Op.PUT, ts, b"%d" % ts)) for ts in range(60)]
+    others = [Put(Kind.WRITE, b"ccc%02d" % i, 5, encode_write(Op.PUT, 5, b"")) for i in range(60)]
+    row = rng.choice(ROWS)
+    store.mutate([RowMutation("t", row, (), [*versions[1:], *others])])
+    environment = store._environment
+    native = environment.native
+    asked = Asked(native)
+    for ts in (1, 7, LATEST // 2, LATEST):
+        for limit in (1, 5, 1000):
+            found = []
+            for environment.native in (asked, None):
+                found.append(
+                    (
+                        [scanned(store, ts, limit, columns) for columns in SCANS],
+                        scanned_by_columns(store, ts, limit),
+                    )
+                )
+            assert found[0] == found[1]
+            assert found[0][0][0]
+    environment.native = native
+    assert asked.answers == {"scan", "scan_columns"}
+
+
+class Asked:
+    """A native engine that must answer each call itself."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self.answers: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: object) -> Any:
+            result = getattr(self._engine, name)(*arguments)
+            assert result is not None, f"{name} has left it to Python"
+            self.answers.add(name)
+            return result
+
+        return call
+
+
 def fail(*_: object) -> Any:
     raise AssertionError("the native code has asked Python")
 

@@ -281,6 +281,19 @@ class ColumnReader:
         return ColumnScan(rows, values, self._blocked, following)
 
 
+def column_scan(
+    arrays: list[tuple[int, list[bytes]]],
+    blocked: list[tuple[int, int, tuple[int, bytes]]],
+    following: bytes | None,
+) -> ColumnScan:
+    """What `percola._native.scan_columns` has found: each array's length and buffers."""
+    rows, *values = (
+        pa.Array.from_buffers(pa.binary(), count, [pa.py_buffer(buffer) for buffer in buffers])
+        for count, buffers in arrays
+    )
+    return ColumnScan(rows, values, blocked, following)
+
+
 def _buffers(array: pa.Array) -> tuple[Any, Any, Any]:
     """The buffers of a whole binary array: which are valid, where they end, and the bytes."""
     valid, ends, raw = array.buffers()

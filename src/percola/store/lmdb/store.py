@@ -21,6 +21,7 @@ costs a commit no additional page.
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -78,6 +79,7 @@ _OF_KIND: Final = {
 }
 _AFTER: Final = b"\xff" * 9
 _STEPS: Final = 24  # Cells that a scan skips one by one before it seeks the next wanted column.
+_new_cell: Final = functools.partial(tuple.__new__, Cell)
 _PUT, _DELETE, _LOCK = int(Op.PUT), int(Op.DELETE), int(Op.LOCK)
 
 
@@ -388,6 +390,13 @@ class LmdbStore(OneStepStore):
         found: list[tuple[Cell, CellState]] = []
         with environment.reading() as txn:
             self._safe_point.check(ts)
+            if (native := environment.native) is not None:
+                trees = environment.databases[_CELLS], environment.databases[_DATA]
+                result: tuple[list[tuple[Cell, CellState]], bytes | None] | None = native.scan(
+                    txn, trees, ts, first, last, columns, limit, table, _new_cell
+                )
+                if result is not None:
+                    return result
             cursor = txn.cursor(environment.databases[_CELLS])
             going = cursor.set_range(first)
             row_part = b""
@@ -434,13 +443,17 @@ class LmdbStore(OneStepStore):
         columns: Sequence[bytes],
         limit: int = 8192,
     ) -> ColumnScan:
-        from percola.store.lmdb.scan import ColumnReader  # It needs pyarrow.
+        from percola.store.lmdb.scan import ColumnReader, column_scan  # It needs pyarrow.
 
         environment = self._environment
         first, last = self._keys.row_key(table, start), self._keys.end_key(table, end)
         with environment.reading() as txn:
             self._safe_point.check(ts)
             trees = environment.databases[_CELLS], environment.databases[_DATA]
+            if (native := environment.native) is not None:
+                result = native.scan_columns(txn, trees, ts, first, last, columns, limit)
+                if result is not None:
+                    return column_scan(*result)
             return ColumnReader(txn, self._keys, *trees, ts, columns).read(first, last, limit)
 
     def scan_kind(

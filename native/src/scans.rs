@@ -1,0 +1,421 @@
+//! Scans of ranges of rows: `percola.store.lmdb.store.LmdbStore.scan` and `scan_columns`.
+//!
+//! They run without the GIL. Whatever is not plain they leave to Python, as `reads` does.
+
+use std::ffi::c_int;
+use std::ptr::null_mut;
+
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyBytes, PyList, PyTuple};
+
+use crate::cells::{Place, State, state};
+use crate::environment::{Sent, Transaction};
+use crate::lmdb::{self, Dbi};
+use crate::reads::cell_state;
+
+/// Unwanted cells of a row that are passed one by one before seeking the next wanted one.
+const UNWANTED: usize = 24;
+/// Long values of about so many bytes end a scan of columns.
+const LONG_BYTES: usize = 16 << 20;
+const LONG: usize = 256;
+/// Before the row in a key: the table.
+const TABLE: usize = 2;
+/// What Percola's own columns begin with.
+const SYSTEM: u8 = b'@';
+
+/// A range of rows, in a transaction.
+#[derive(Clone, Copy)]
+struct Range<'a> {
+    api: &'static lmdb::Api,
+    txn: *mut lmdb::Txn,
+    cells: Dbi,
+    data: Dbi,
+    ts: u64,
+    first: &'a [u8],
+    last: &'a [u8],
+}
+
+/// What takes the cells of a range, in order.
+trait Taker<'a> {
+    /// Whether a row may begin now; otherwise the walk ends before it.
+    fn begins(&mut self) -> bool;
+    /// The number of a column among the wanted ones, or None.
+    fn place(&self, column: &[u8]) -> Option<usize>;
+    /// The names of wanted columns, in order; none if only walking finds them.
+    fn names(&self) -> &[&'a [u8]];
+    /// A wanted cell that has a lock or a value; `row` is as in its key.
+    fn take(&mut self, row: &'a [u8], column: &'a [u8], place: usize, state: State<'a>);
+}
+
+/// Why Python has to do it.
+struct AskPython;
+
+impl From<c_int> for AskPython {
+    fn from(_: c_int) -> Self {
+        AskPython
+    }
+}
+
+impl<'a> Range<'a> {
+    /// Passes the cells to `taker`; returns the row to continue from, as in its key.
+    ///
+    /// # Safety
+    /// The transaction is live for `'a` and does not write.
+    unsafe fn walk(&self, taker: &mut impl Taker<'a>) -> Result<Option<&'a [u8]>, AskPython> {
+        let mut cursor = null_mut();
+        // SAFETY: the transaction is live.
+        let code = unsafe { (self.api.cursor_open)(self.txn, self.cells, &mut cursor) };
+        if code != 0 {
+            return Err(AskPython);
+        }
+        // SAFETY: the cursor is the transaction's, and used here only.
+        let result = self.walk_by(unsafe { Place::new(self.api, cursor) }, taker);
+        // SAFETY: it is open, and not used again.
+        unsafe { (self.api.cursor_close)(cursor) };
+        result
+    }
+
+    fn walk_by(
+        &self,
+        mut place: Place<'a>,
+        taker: &mut impl Taker<'a>,
+    ) -> Result<Option<&'a [u8]>, AskPython> {
+        let mut going = place.seek(self.first)?;
+        let mut row: &[u8] = &[]; // With what ends it in a key.
+        let mut idle = 0;
+        while going {
+            let entry = place.key;
+            if entry >= self.last {
+                break;
+            }
+            if row.is_empty() || !entry.starts_with(row) {
+                let end = entry
+                    .windows(2)
+                    .skip(TABLE)
+                    .position(|pair| pair == b"\0\x01");
+                row = &entry[..end.ok_or(AskPython)? + TABLE + 2];
+                idle = 0;
+                if !taker.begins() {
+                    return Ok(Some(&row[TABLE..row.len() - 2]));
+                }
+            }
+            if entry.len() < row.len() + 9 {
+                return Err(AskPython);
+            }
+            let key = &entry[..entry.len() - 8];
+            let column = &key[row.len()..key.len() - 1];
+            if let Some(at) = taker.place(column) {
+                idle = 0;
+                // SAFETY: `walk` was promised it.
+                match unsafe { state(&mut place, self.txn, self.data, key, self.ts) }? {
+                    State::Unclear => return Err(AskPython),
+                    State::Nothing | State::Deleted(_) => {}
+                    found => taker.take(&row[TABLE..row.len() - 2], column, at, found),
+                }
+            } else if !taker.names().is_empty() {
+                idle += 1;
+                if idle > UNWANTED {
+                    idle = 0;
+                    let names = taker.names();
+                    let next = names.partition_point(|name| *name < column);
+                    let target = match names.get(next) {
+                        Some(name) => [row, name].concat(),
+                        None => [&row[..row.len() - 1], b"\x02"].concat(),
+                    };
+                    going = place.seek(&target)?;
+                    continue;
+                }
+            }
+            going = place.pass(key)?;
+        }
+        Ok(None)
+    }
+}
+
+/// A row as programs know it, from its part of a key.
+fn unescaped(row: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(row.len());
+    let mut after_nul = false;
+    for &byte in row {
+        if !(after_nul && byte == 0xff) {
+            plain.push(byte);
+        }
+        after_nul = byte == 0;
+    }
+    plain
+}
+
+// --- Cell by cell -------------------------------------------------------------------------
+
+struct Cells<'a> {
+    columns: Option<Vec<(&'a [u8], bool)>>,
+    names: Vec<&'a [u8]>,
+    limit: usize,
+    found: Vec<(&'a [u8], &'a [u8], State<'a>)>,
+}
+
+impl<'a> Taker<'a> for Cells<'a> {
+    fn begins(&mut self) -> bool {
+        self.found.len() < self.limit
+    }
+
+    fn place(&self, column: &[u8]) -> Option<usize> {
+        let wanted = match &self.columns {
+            None => column.first() != Some(&SYSTEM),
+            Some(columns) => columns.iter().any(|(name, is_prefix)| {
+                if *is_prefix {
+                    column.starts_with(name)
+                } else {
+                    column == *name
+                }
+            }),
+        };
+        wanted.then_some(0)
+    }
+
+    fn names(&self) -> &[&'a [u8]] {
+        &self.names
+    }
+
+    fn take(&mut self, row: &'a [u8], column: &'a [u8], _: usize, state: State<'a>) {
+        self.found.push((row, column, state));
+    }
+}
+
+/// `LmdbStore.scan` within a transaction: cells with keys in [first, last), and the row to
+/// continue from. `cell` makes a `Cell` of a tuple. None: ask Python.
+#[pyfunction]
+#[allow(clippy::too_many_arguments, clippy::type_complexity)]
+pub fn scan<'py>(
+    py: Python<'py>,
+    txn: &Transaction,
+    trees: (Dbi, Dbi),
+    ts: u64,
+    first: &[u8],
+    last: &[u8],
+    columns: Option<Vec<(PyBackedBytes, bool)>>,
+    limit: usize,
+    table: &Bound<'py, PyAny>,
+    cell: &Bound<'py, PyAny>,
+) -> PyResult<Option<(Bound<'py, PyList>, Option<Bound<'py, PyBytes>>)>> {
+    let inner = &txn.inner;
+    let range = Sent::new(Range {
+        api: inner.shared.api,
+        txn: inner.live(py)?,
+        cells: trees.0,
+        data: trees.1,
+        ts,
+        first,
+        last,
+    });
+    let wanted = columns.as_ref().map(|columns| {
+        columns
+            .iter()
+            .map(|(name, is_prefix)| (&name[..], *is_prefix))
+            .collect::<Vec<_>>()
+    });
+    let mut names: Vec<&[u8]> = wanted.iter().flatten().map(|(name, _)| *name).collect();
+    names.sort_unstable();
+    let mut taker = Cells {
+        columns: wanted,
+        names,
+        limit,
+        found: Vec::new(),
+    };
+    // SAFETY: the transaction is live while the environment counts this thread as inside; a
+    // transaction that scans does not write.
+    let walked = inner
+        .shared
+        .outside(py, || unsafe { range.get().walk(&mut taker) });
+    let Ok(following) = walked else {
+        return Ok(None);
+    };
+    let list = PyList::empty(py);
+    let mut last_row: (&[u8], Option<Bound<'py, PyBytes>>) = (&[], None);
+    for (row, column, state) in &taker.found {
+        let known = match &last_row {
+            (key, Some(known)) if key == row => known.clone(),
+            _ => {
+                let made = PyBytes::new(py, &unescaped(row));
+                last_row = (row, Some(made.clone()));
+                made
+            }
+        };
+        let column = PyBytes::new(py, column);
+        let address = PyTuple::new(py, [table, known.as_any(), column.as_any()])?;
+        list.append((cell.call1((address,))?, cell_state(py, state)?))?;
+    }
+    Ok(Some((
+        list,
+        following.map(|row| PyBytes::new(py, &unescaped(row))),
+    )))
+}
+
+// --- Column by column ---------------------------------------------------------------------
+
+/// An Arrow array of bytes under construction.
+#[derive(Default)]
+struct Array {
+    valid: Vec<u8>,
+    ends: Vec<i32>,
+    bytes: Vec<u8>,
+}
+
+impl Array {
+    fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    fn push(&mut self, value: Option<&[u8]>) {
+        let at = self.len();
+        if at % 8 == 0 {
+            self.valid.push(0);
+        }
+        if let Some(value) = value {
+            self.valid[at / 8] |= 1 << (at % 8);
+            self.bytes.extend_from_slice(value);
+        }
+        self.ends.push(self.bytes.len() as i32);
+    }
+
+    fn fill(&mut self, count: usize) {
+        while self.len() < count {
+            self.push(None);
+        }
+    }
+
+    /// Its length and buffers, as `pyarrow.Array.from_buffers` takes them.
+    fn buffers<'py>(&self, py: Python<'py>) -> (usize, [Bound<'py, PyBytes>; 3]) {
+        let mut ends = Vec::with_capacity(4 * self.len() + 4);
+        ends.extend_from_slice(&0i32.to_ne_bytes());
+        for end in &self.ends {
+            ends.extend_from_slice(&end.to_ne_bytes());
+        }
+        let parts = [&self.valid[..], &ends[..], &self.bytes[..]];
+        (self.len(), parts.map(|part| PyBytes::new(py, part)))
+    }
+}
+
+struct Columns<'a> {
+    /// Their names, in order, each with its number among those asked for.
+    names: Vec<&'a [u8]>,
+    places: Vec<usize>,
+    limit: usize,
+    long: usize,
+    row: &'a [u8],
+    rows: Array,
+    values: Vec<Array>,
+    blocked: Vec<(usize, usize, u64, &'a [u8])>,
+}
+
+impl<'a> Taker<'a> for Columns<'a> {
+    fn begins(&mut self) -> bool {
+        self.rows.len() < self.limit && self.long < LONG_BYTES
+    }
+
+    fn place(&self, column: &[u8]) -> Option<usize> {
+        self.names.binary_search(&column).ok()
+    }
+
+    fn names(&self) -> &[&'a [u8]] {
+        &self.names
+    }
+
+    fn take(&mut self, row: &'a [u8], _: &'a [u8], at: usize, state: State<'a>) {
+        if self.rows.len() == 0 || row != self.row {
+            if row.contains(&0) {
+                self.rows.push(Some(&unescaped(row)));
+            } else {
+                self.rows.push(Some(row));
+            }
+            self.row = row;
+        }
+        let index = self.rows.len() - 1;
+        let place = self.places[at];
+        let values = &mut self.values[place];
+        values.fill(index);
+        match state {
+            State::Value(_, value) => {
+                values.push(Some(value));
+                self.long += if value.len() > LONG { value.len() } else { 0 };
+            }
+            State::Locked(ts, record) => {
+                values.push(None);
+                self.blocked.push((index, place, ts, record));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// `LmdbStore.scan_columns` within a transaction: the rows and each column's values as the
+/// parts of Arrow arrays, the locks, and the row to continue from. None: ask Python.
+#[pyfunction]
+#[allow(clippy::too_many_arguments, clippy::type_complexity)]
+pub fn scan_columns<'py>(
+    py: Python<'py>,
+    txn: &Transaction,
+    trees: (Dbi, Dbi),
+    ts: u64,
+    first: &[u8],
+    last: &[u8],
+    columns: Vec<PyBackedBytes>,
+    limit: usize,
+) -> PyResult<
+    Option<(
+        Vec<(usize, [Bound<'py, PyBytes>; 3])>,
+        Vec<(usize, usize, (u64, Bound<'py, PyBytes>))>,
+        Option<Bound<'py, PyBytes>>,
+    )>,
+> {
+    let inner = &txn.inner;
+    let range = Sent::new(Range {
+        api: inner.shared.api,
+        txn: inner.live(py)?,
+        cells: trees.0,
+        data: trees.1,
+        ts,
+        first,
+        last,
+    });
+    let mut sorted: Vec<(&[u8], usize)> = columns
+        .iter()
+        .enumerate()
+        .map(|(place, name)| (&name[..], place))
+        .collect();
+    sorted.sort_unstable();
+    let mut taker = Columns {
+        names: sorted.iter().map(|(name, _)| *name).collect(),
+        places: sorted.iter().map(|(_, place)| *place).collect(),
+        limit,
+        long: 0,
+        row: &[],
+        rows: Array::default(),
+        values: columns.iter().map(|_| Array::default()).collect(),
+        blocked: Vec::new(),
+    };
+    let walked = inner.shared.outside(py, || {
+        // SAFETY: as in `scan`.
+        let walked = unsafe { range.get().walk(&mut taker) };
+        let count = taker.rows.len();
+        taker
+            .values
+            .iter_mut()
+            .for_each(|values| values.fill(count));
+        walked
+    });
+    let Ok(following) = walked else {
+        return Ok(None);
+    };
+    let arrays = std::iter::once(&taker.rows).chain(&taker.values);
+    Ok(Some((
+        arrays.map(|array| array.buffers(py)).collect(),
+        taker
+            .blocked
+            .iter()
+            .map(|(row, place, ts, record)| (*row, *place, (*ts, PyBytes::new(py, record))))
+            .collect(),
+        following.map(|row| PyBytes::new(py, &unescaped(row))),
+    )))
+}
