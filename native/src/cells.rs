@@ -20,7 +20,6 @@ pub const DELETE: u8 = b'D';
 
 /// Entries that are passed one by one before seeking what follows.
 const STEPS: usize = 8;
-const BAD_VALSIZE: c_int = -30781;
 
 /// The key of an entry, on the stack; a longer one than LMDB takes cannot be made.
 pub struct Key {
@@ -137,7 +136,7 @@ impl<'a> Place<'a> {
         }
         let mut after = Key::new();
         if !after.add(cell) || !after.add(&[0xff; 9]) {
-            return Err(BAD_VALSIZE);
+            return Err(lmdb::BAD_VALSIZE);
         }
         self.seek(after.get())
     }

@@ -213,7 +213,8 @@ impl Inner {
         }
     }
 
-    fn noted(&self, py: Python<'_>) {
+    /// Has the cursors of this transaction look again where they stand.
+    pub fn noted(&self, py: Python<'_>) {
         self.writes.set(py, self.writes.get(py).wrapping_add(1));
     }
 

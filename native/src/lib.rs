@@ -3,6 +3,7 @@
 //! `docs/decisions/058-native-lmdb.md` says why it is here and what it may do.
 
 mod cells;
+mod commit;
 mod environment;
 mod lmdb;
 mod reads;
@@ -23,5 +24,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(reads::states, module)?)?;
     module.add_function(wrap_pyfunction!(scans::scan, module)?)?;
     module.add_function(wrap_pyfunction!(scans::scan_columns, module)?)?;
+    module.add_function(wrap_pyfunction!(commit::commit_cells, module)?)?;
     Ok(())
 }

@@ -85,6 +85,7 @@ pub const NEXT: c_int = 8;
 pub const PREV: c_int = 12;
 pub const SET_RANGE: c_int = 17;
 
+pub const BAD_VALSIZE: c_int = -30781;
 pub const NOTFOUND: c_int = -30798;
 const MAP_FULL: c_int = -30792;
 const DBS_FULL: c_int = -30791;
@@ -211,7 +212,7 @@ pub fn error(py: Python<'_>, what: &str, code: c_int) -> PyErr {
         -30784 => "IncompatibleError",
         -30783 => "BadRslotError",
         -30782 => "BadTxnError",
-        -30781 => "BadValsizeError",
+        BAD_VALSIZE => "BadValsizeError",
         -30780 => "BadDbiError",
         libc::EACCES => "ReadonlyError",
         libc::EINVAL => "InvalidParameterError",

@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from percola.cells import Cell
-from percola.store.base import Blocked, CellState
+from percola.store.base import Blocked, CellState, OneStepWrite
 
 LMDB_VERSION: str
 
@@ -83,6 +83,13 @@ class Reads:
 def states(
     txn: Transaction, keys: list[bytes], ts: int, cells: int, data: int
 ) -> list[CellState] | None: ...
+def commit_cells(
+    txn: Transaction,
+    trees: tuple[int, int, int],
+    start_ts: int,
+    writes: Sequence[OneStepWrite],
+    prefixes: dict[str, bytes],
+) -> int | tuple[int, tuple[int, bytes] | None, int] | None: ...
 def scan(
     txn: Transaction,
     trees: tuple[int, int],

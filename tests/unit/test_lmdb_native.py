@@ -203,6 +203,61 @@ def test_reads_find_what_the_python_code_finds(
             read()
 
 
+def entries_of(store: LmdbStore) -> list[list[tuple[bytes, bytes]]]:
+    """Everything that is stored, tree by tree."""
+    environment = store._environment
+    with environment.reading() as txn:
+        trees = [list(txn.cursor(tree)) for tree in environment.databases]
+        return [*trees, [(b"ts", txn.get(b"ts") or b"")]]
+
+
+def random_commit(rng: random.Random, drawn: int) -> tuple[Any, ...]:
+    """The arguments of a one-step commit, which may conflict."""
+    writes = []
+    for cell in rng.sample(CELLS, rng.choice([0, 1, 1, 2, 5, len(CELLS)])):
+        op = rng.choice([Op.PUT] * 6 + [Op.DELETE, Op.LOCK if rng.random() < 0.2 else Op.PUT])
+        size = rng.choice([0, 1, 100, INLINE_BYTES, INLINE_BYTES + 1, 5000])
+        value = rng.randbytes(size) if op is Op.PUT else None
+        writes.append((cell, int(op), value, rng.choice([True, False, None])))
+    weak = rng.sample(CELLS, rng.choice([0, 0, 2]))
+    answered = [(Kind.NOTIFY, rng.choice(CELLS), rng.randrange(1, drawn + 2)) for _ in weak]
+    return rng.randrange(max(0, drawn - 6), drawn + 1), writes, weak, answered
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_commit_stores_what_the_python_code_stores(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    stores = []
+    for name in engines.ENGINES:
+        with engines.using(name):
+            stores.append(LmdbStore(tmp_path / name, durability="relaxed"))
+        stores[-1].create_tables(["s", "t"])
+        stores[-1].keep_feed("t")
+    asked = Asked(stores[0]._environment.native)
+    outcomes = set()
+    for _ in range(150):
+        arguments = random_commit(rng, stores[0].last_drawn())
+        locks = any(write[1] == Op.LOCK for write in arguments[1])
+        stores[0]._environment.native = engines.native() if locks else asked
+        if rng.random() < 0.05:
+            lock = LockRecord(Op.PUT, rng.choice(CELLS), "me", 1, 2, True, None)
+            put = Put(Kind.LOCK, lock.primary.column, stores[0].last_drawn(), encode_lock(lock))
+            mutation = RowMutation("t", lock.primary.row, (), [put])
+            assert [store.mutate([mutation]) for store in stores] == [[True]] * 2
+        native, python = (store.commit_one_step(*arguments) for store in stores)
+        assert native == python
+        outcomes.add(
+            "committed" if isinstance(native, int) else "locked" if native.lock else "newer"
+        )
+    assert entries_of(stores[0]) == entries_of(stores[1])
+    assert outcomes == {"committed", "locked", "newer"} and "commit_cells" in asked.answers
+    for store in stores:
+        store.raise_safe_point(9)
+        with pytest.raises(SnapshotTooOldError):
+            store.commit_one_step(8, arguments[1])
+        store.close()
+
+
 @pytest.mark.parametrize(
     "record",
     [

@@ -23,11 +23,15 @@ NEWEST_FIRST: Final = (Kind.DATA, Kind.WRITE)
 
 
 class Keys:
-    """Turns tables, rows and columns into keys and back; knows the tables of an environment."""
+    """Turns tables, rows and columns into keys and back; knows the tables of an environment.
+
+    Attributes:
+        prefixes: what the keys of each table known so far begin with.
+    """
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
-        self._prefixes: dict[str, bytes] = {}
+        self.prefixes: dict[str, bytes] = {}
         self._names: dict[bytes, str] = {}
 
     def create_tables(self, names: Iterable[str]) -> None:
@@ -44,29 +48,29 @@ class Keys:
                     txn.put(key, known.to_bytes(2, "big"))
 
         self._load()
-        if not all(name in self._prefixes for name in wanted):
+        if not all(name in self.prefixes for name in wanted):
             self._environment.write(create)
             self._load()
 
     def _load(self) -> None:
         with self._environment.reading() as txn:
             found = _tables(txn)
-        self._prefixes.update(found)
+        self.prefixes.update(found)
         self._names.update((number, name) for name, number in found.items())
 
     def prefix(self, table: str) -> bytes:
         """The prefix of a table's keys; UnknownTableError if the table does not exist."""
-        prefix = self._prefixes.get(table)
+        prefix = self.prefixes.get(table)
         if prefix is None:
             self._load()
-            prefix = self._prefixes.get(table)
+            prefix = self.prefixes.get(table)
             if prefix is None:
                 raise UnknownTableError(f"The store has no table {table!r}.")
         return prefix
 
     def key(self, table: str, row: bytes, column: bytes) -> bytes:
         """The key of a cell, without a timestamp."""
-        prefix = self._prefixes.get(table) or self.prefix(table)
+        prefix = self.prefixes.get(table) or self.prefix(table)
         if b"\0" in row:
             row = row.replace(b"\0", b"\0\xff")
         return prefix + row + b"\0\1" + column + b"\0"

@@ -173,52 +173,86 @@ class LmdbStore(OneStepStore):
         notifications: Sequence[Cell] = (),
         deletes: Sequence[tuple[Kind, Cell, int]] = (),
     ) -> int | OneStepConflict:
-        keys = [self._key(table, row, column) for (table, row, column), _, _, _ in writes]
+        prefixes = self._keys.prefixes
+        for write in writes:
+            if write[0][0] not in prefixes:
+                self._keys.prefix(write[0][0])  # Raises UnknownTableError, or knows it from now on.
+        native = self._environment.native
+        commit_cells = self._commit_cells if native is None else self._commit_cells_natively
 
         def commit(txn: Txn) -> int | OneStepConflict:
             self._safe_point.check(start_ts)
-            databases = self._environment.databases
-            cells = databases[_CELLS]
-            cursor = txn.cursor(cells)
-            last_changes: dict[bytes, LastChange] = {}
-            for key, (_, op, _, _) in zip(keys, writes, strict=True):
-                going = cursor.set_range(key)
-                if going:
-                    found = cursor.key()
-                    if found.startswith(key):
-                        ts = int.from_bytes(found[-8:], "big")
-                        if ts <= MAX_TS:
-                            return OneStepConflict(self._keys.cell(key), (ts, cursor.value()), 0)
-                        if TOP - ts > start_ts:
-                            return OneStepConflict(self._keys.cell(key), None, TOP - ts)
-                if op == _LOCK:
-                    records = _records(cursor, key, going)
-                    last_changes[key] = newest_change(records, complete=True) or NO_CHANGE
-            commit_ts = int.from_bytes(txn.get(b"ts") or b"", "big") + 1
-            plain = commit_ts.to_bytes(8, "big")
-            txn.put(b"ts", plain)
-            inverted = (TOP - commit_ts).to_bytes(8, "big")
-            for (_, op, value, observed), key in zip(writes, keys, strict=True):
-                if op == _LOCK:
-                    record = encode_write(op, start_ts, last_change=last_changes[key])
-                elif value is None or len(value) <= INLINE_BYTES:
-                    record = encode_write(op, start_ts, value, silent=observed is None)
-                else:
-                    record = encode_write(op, start_ts, silent=observed is None)
-                    data = key + (TOP - start_ts).to_bytes(8, "big")
-                    txn.put(data, value, db=databases[_DATA])
-                txn.put(key + inverted, record, db=cells)
-                if observed:
-                    txn.put(key + plain, b"", db=databases[_NOTIFY])
-            for cell in notifications:
-                txn.put(self._key(*cell) + plain, b"", db=databases[_NOTIFY])
-            for kind, cell, ts in deletes:
-                self._delete(txn, kind, self._key(*cell), ts)
+            outcome = commit_cells(txn, start_ts, writes)
+            if isinstance(outcome, OneStepConflict):
+                return outcome
+            if notifications or deletes:
+                plain = outcome.to_bytes(8, "big")
+                notify = self._environment.databases[_NOTIFY]
+                for cell in notifications:
+                    txn.put(self._key(*cell) + plain, b"", db=notify)
+                for kind, cell, ts in deletes:
+                    self._delete(txn, kind, self._key(*cell), ts)
             if feeds := self._feeds.current(txn):
-                self._feeds.list_commit(txn, feeds, writes, keys, plain)
-            return commit_ts
+                keys = [self._key(*cell) for cell, _, _, _ in writes]
+                self._feeds.list_commit(txn, feeds, writes, keys, outcome.to_bytes(8, "big"))
+            return outcome
 
         return self._environment.write(commit)
+
+    def _commit_cells_natively(
+        self, txn: Any, start_ts: int, writes: Sequence[OneStepWrite]
+    ) -> int | OneStepConflict:
+        """See `_commit_cells`."""
+        native, databases = self._environment.native, self._environment.databases
+        assert native is not None
+        trees = databases[_CELLS], databases[_DATA], databases[_NOTIFY]
+        found = native.commit_cells(txn, trees, start_ts, writes, self._keys.prefixes)
+        if found.__class__ is int:
+            return found
+        if found is None:
+            return self._commit_cells(txn, start_ts, writes)
+        at, lock, commit_ts = found
+        return OneStepConflict(writes[at][0], lock, commit_ts)
+
+    def _commit_cells(
+        self, txn: Txn, start_ts: int, writes: Sequence[OneStepWrite]
+    ) -> int | OneStepConflict:
+        """Check the cells, draw a commit_ts, and put records, long values and notify entries."""
+        keys = [self._key(table, row, column) for (table, row, column), _, _, _ in writes]
+        databases = self._environment.databases
+        cells = databases[_CELLS]
+        cursor = txn.cursor(cells)
+        last_changes: dict[bytes, LastChange] = {}
+        for key, (cell, op, _, _) in zip(keys, writes, strict=True):
+            going = cursor.set_range(key)
+            if going:
+                found = cursor.key()
+                if found.startswith(key):
+                    ts = int.from_bytes(found[-8:], "big")
+                    if ts <= MAX_TS:
+                        return OneStepConflict(cell, (ts, cursor.value()), 0)
+                    if TOP - ts > start_ts:
+                        return OneStepConflict(cell, None, TOP - ts)
+            if op == _LOCK:
+                records = _records(cursor, key, going)
+                last_changes[key] = newest_change(records, complete=True) or NO_CHANGE
+        commit_ts = int.from_bytes(txn.get(b"ts") or b"", "big") + 1
+        plain = commit_ts.to_bytes(8, "big")
+        txn.put(b"ts", plain)
+        inverted = (TOP - commit_ts).to_bytes(8, "big")
+        for (_, op, value, observed), key in zip(writes, keys, strict=True):
+            if op == _LOCK:
+                record = encode_write(op, start_ts, last_change=last_changes[key])
+            elif value is None or len(value) <= INLINE_BYTES:
+                record = encode_write(op, start_ts, value, silent=observed is None)
+            else:
+                record = encode_write(op, start_ts, silent=observed is None)
+                data = key + (TOP - start_ts).to_bytes(8, "big")
+                txn.put(data, value, db=databases[_DATA])
+            txn.put(key + inverted, record, db=cells)
+            if observed:
+                txn.put(key + plain, b"", db=databases[_NOTIFY])
+        return commit_ts
 
     def _advance(self, txn: Txn, count: int) -> int:
         drawn = int.from_bytes(txn.get(b"ts") or b"", "big") + count
