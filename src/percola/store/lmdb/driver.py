@@ -12,6 +12,7 @@ PERCOLA_NATIVE=0 in its environment a process uses py-lmdb.
 
 from __future__ import annotations
 
+import importlib
 import os
 import resource
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ import lmdb
 from percola.errors import StoreError, StoreFullError
 
 if TYPE_CHECKING:
-    from percola import _native
+    import percola._native as _native
 
 _LITTLE: Final = 64 << 20
 """A disk with less free space than this, in bytes, counts as full when a write fails."""
@@ -38,11 +39,9 @@ def _load() -> tuple[ModuleType | None, str]:
         # py-lmdb's own switch: its engines differ in the format of new files.
         return None, "LMDB_DEFAULT_LIB_VERSION is set"
     try:
-        from percola import _native
+        return importlib.import_module("percola._native"), ""
     except ImportError as error:
-        missing = isinstance(error, ModuleNotFoundError) or "cannot import name" in str(error)
-        return None, "not built" if missing else str(error)
-    return _native, ""
+        return None, "not built" if error.name == "percola._native" else str(error)
 
 
 native, _WHY_NOT = _load()

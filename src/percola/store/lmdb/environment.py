@@ -53,7 +53,7 @@ from percola.store.lmdb.background_sync import BackgroundSync
 from percola.store.lmdb.driver import OpenEnvironment, Txn, open_environment, translate
 
 if TYPE_CHECKING:
-    from percola import _native
+    import percola._native as _native
 
 T = TypeVar("T")
 
