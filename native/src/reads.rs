@@ -48,7 +48,9 @@ impl Reads {
 
     /// From now on, read this environment.
     fn attach(&self, environment: &Environment, databases: Vec<Dbi>) {
-        *lock(&self.current) = Some((environment.shared.clone(), databases));
+        let old = lock(&self.current).replace((environment.shared.clone(), databases));
+        // Without the mutex: closing an environment may give up the GIL.
+        drop(old);
     }
 
     /// From now on, have Python's functions read.
