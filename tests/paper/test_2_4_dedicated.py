@@ -100,6 +100,31 @@ def test_one_worker_runs_it_and_another_takes_over_when_that_one_stops(
             assert ran[-1] == "third"
 
 
+def test_with_a_number_so_many_workers_run_it_at_once_for_different_rows(
+    repo: Repository, wait_until: Callable[..., object]
+) -> None:
+    ran: set[tuple[str, str]] = set()
+    both = threading.Barrier(2)
+
+    def named(name: str) -> percola.Observer[str]:
+        def export(t: Transaction, row: str) -> None:
+            ran.add((name, row))
+            both.wait(DEADLINE)
+
+        return observer(changed, name="export", batch=1, dedicated=2)(export)
+
+    with (
+        working(repo, named("first")),
+        working(repo, named("second")),
+        working(repo, named("third")) as third,
+    ):
+        for row in ("a", "b"):
+            repo.run(lambda t, row=row: t.notify(changed, row))
+        wait_until(repo.is_idle)
+        assert len({name for name, _ in ran}) == len({row for _, row in ran}) == 2
+        assert len(third._schedule.claimed()) + sum(name == "third" for name, _ in ran) <= 1
+
+
 def test_the_observers_of_other_columns_are_run_by_all_workers(
     repo: Repository, wait_until: Callable[..., object]
 ) -> None:

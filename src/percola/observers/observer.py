@@ -52,7 +52,8 @@ before the runs.
 
 An observer that waits for an external system, such as a search index, may run on a dedicated
 thread, with `@observer(outbox_ready, dedicated=True)`: one worker of the repository runs it, on a
-thread that does nothing else, and the others stand by.
+thread that does nothing else, and the others stand by. Where more of them are faster, a number says
+in how many workers at a time it runs, each for other rows: `dedicated=4`.
 """
 
 from __future__ import annotations
@@ -115,7 +116,8 @@ class Observer(Generic[R]):
         batch: how many rows it may answer in one transaction at most; see `observer`.
         defer: seconds for which it is debounced while there is other work; see `observer`.
         share: cap on its part of a worker's time while there is other work, up to 1.
-        dedicated: whether one worker runs it, on a dedicated thread; see `observer`.
+        dedicated: in how many workers at a time it runs, on a dedicated thread of each; see
+            `observer`. False or 0: with the other observers, in every worker.
         ahead: reads in one call what runs for several rows will read; see `observer`.
         others: further columns that it observes, of the same table.
     """
@@ -126,7 +128,7 @@ class Observer(Generic[R]):
     batch: int = BATCH
     defer: float = 0.0
     share: float = 1.0
-    dedicated: bool = False
+    dedicated: int = 0
     ahead: AheadFunction[R] | None = None
     others: tuple[ObservedColumn[R], ...] = ()
 
@@ -159,6 +161,11 @@ class Observer(Generic[R]):
             raise ObserverError(
                 f"The observer {self.name!r} cannot read ahead with {self.ahead!r}: it is a "
                 "function of a snapshot and rows."
+            )
+        if not isinstance(self.dedicated, int) or self.dedicated < 0:
+            raise ObserverError(
+                f"The observer {self.name!r} cannot have dedicated={self.dedicated!r}: it is True, "
+                "False or a number of workers."
             )
         if self.dedicated and self.defer:
             raise ObserverError(
@@ -445,7 +452,7 @@ def observer(
     batch: int = BATCH,
     defer: float = 0.0,
     share: float = 1.0,
-    dedicated: bool = False,
+    dedicated: bool | int = False,
     ahead: AheadFunction[R] | None = None,
 ) -> Callable[[ObserverFunction[R]], Observer[R]]:
     """Turn a function into an `Observer`: `@observer(column)`; its name is the function's.
@@ -470,8 +477,9 @@ def observer(
             one second with a share of 0.2, its column is skipped for four seconds, and the changes
             that arrive meanwhile are answered together. Use it where a run has a high fixed cost.
             Where several observers share a column, the largest counts.
-        dedicated: run it on a dedicated thread, and in one worker at a time: the others stand by,
-            and one of them takes over when that worker ends, even by a crash. Use it for one that
+        dedicated: run it on a dedicated thread, and in one worker at a time, or in as many as this
+            number: the others stand by, and one of them takes over when such a worker ends, even
+            by a crash. Each worker runs it for other rows. Use it for one that
             waits for an external system or keeps a resource open there. It is not a lock: two
             runs may occasionally overlap, like any two runs. Where several observers share a
             column, all run on the dedicated thread if one does. `share` then caps that thread's
@@ -490,7 +498,7 @@ def observer(
     def bind(function: ObserverFunction[R]) -> Observer[R]:
         own = str(getattr(function, "__name__", ""))
         return Observer(
-            column, function, name or own, batch, defer, share, dedicated, ahead, others
+            column, function, name or own, batch, defer, share, int(dedicated), ahead, others
         )
 
     return bind
@@ -503,7 +511,7 @@ class Observers:
 
     Attributes:
         tables: the tables that have an observed column, in order.
-        dedicated: the columns that one worker handles, on a dedicated thread.
+        dedicated: the columns that some workers handle, on a dedicated thread, and how many.
         deferred: the columns that are debounced, and for how many seconds.
         sharing: the columns with a cap on their part of a worker's time, and the cap.
         prompt: the columns that the shared threads handle without debouncing.
@@ -532,9 +540,11 @@ class Observers:
             raise ObserverError("A worker needs at least one observer.")
         groups = self._by_column
         self.tables: Final = sorted({table for table, _ in groups})
-        self.dedicated: Final = frozenset(
-            address for address, group in groups.items() if any(one.dedicated for one in group)
-        )
+        self.dedicated: Final[Mapping[tuple[str, bytes], int]] = {
+            address: workers
+            for address, group in groups.items()
+            if (workers := max(one.dedicated for one in group))
+        }
         longest = {address: min(one.defer for one in group) for address, group in groups.items()}
         self.deferred: Final[Mapping[tuple[str, bytes], float]] = {
             address: seconds
@@ -545,7 +555,7 @@ class Observers:
         self.sharing: Final[Mapping[tuple[str, bytes], float]] = {
             address: share for address, share in largest.items() if share < 1
         }
-        self.prompt: Final = frozenset(groups.keys() - self.deferred.keys() - self.dedicated)
+        self.prompt: Final = frozenset(groups.keys() - self.deferred.keys() - self.dedicated.keys())
 
     def __iter__(self) -> Iterator[Observer[Any]]:
         return iter(self._by_name.values())

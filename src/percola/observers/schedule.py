@@ -57,7 +57,7 @@ class Schedule:
         self._worked = -math.inf
         self._rested: dict[Address, float] = {}
         self._busy: set[object] = set()
-        self._claims: set[Address] = set()
+        self._claims: dict[Address, Address] = {}
         self._wake_ups = 0
         self.ending = False
 
@@ -123,18 +123,21 @@ class Schedule:
     def claimed(self) -> frozenset[Address]:
         """The columns on a dedicated thread that this worker has claimed.
 
-        A worker claims the columns that no other has, and keeps them until it stops: the others
-        stand by.
+        A worker claims each column for which there is a place, and keeps it until it stops: the
+        others stand by.
         """
-        for address in self._observers.dedicated - self._claims:
-            if self._context.coordination.try_lock(*_claim(address)):
-                self._claims.add(address)
+        for address, workers in self._observers.dedicated.items():
+            for place in range(0 if address in self._claims else workers):
+                claim = _claim(address, place)
+                if self._context.coordination.try_lock(*claim):
+                    self._claims[address] = claim
+                    break
         return frozenset(self._claims)
 
     def disclaim(self) -> None:
         """Release the claims on columns with a dedicated thread; idempotent."""
         while self._claims:
-            self._context.coordination.unlock(*_claim(self._claims.pop()))
+            self._context.coordination.unlock(*self._claims.popitem()[1])
 
     def note_run(self, address: Address, seconds: float) -> None:
         """Note how long the observers of a column with a cap on worker time ran."""
@@ -205,7 +208,7 @@ class Schedule:
             yield from (entry for entry in entries if self._observers.of(entry[0]))
 
 
-def _claim(address: Address) -> tuple[str, bytes]:
+def _claim(address: Address, place: int) -> Address:
     """The advisory lock by which a worker claims a column with a dedicated thread; no row's."""
     table, column = address
-    return table, b"\0apart\0" + column
+    return table, b"\0apart\0" + column + (b"\0%d" % place if place else b"")
