@@ -152,11 +152,11 @@ PLANTED = [
     Planted(
         "exporter-begins-each-batch-at-the-windows-beginning",
         "Each batch of exports passes over all that were deleted before it.",
-        file="src/webindex/observers/export.py",
+        file="src/percola/recipes/export.py",
         old='after=reached.pop(window, "")',
         new='after=""',
         tests=[
-            "tests/webindex/test_outbox.py::test_exporting_does_not_pass_over_what_it_has_just_deleted"
+            "tests/unit/test_recipes_export.py::test_exporting_does_not_pass_over_what_it_has_just_deleted"
         ],
     ),
 ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 import percola
-from percola import Repository, SchemaError, Table, Transaction, Worker
+from percola import Repository, SchemaError, Snapshot, Table, Transaction, Worker
 from percola.recipes import Entry, Export, Refused, export
 
 offers = Table("offers")
@@ -108,6 +110,74 @@ def test_a_window_with_many_entries_is_exported_in_several_runs() -> None:
     work(repo, queue, receiver, most=10)
     assert [len(call) for call in receiver.calls] == [10, 10, 5]
     assert len(receiver.held) == 25
+
+
+def test_exporting_does_not_pass_over_what_it_has_just_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As many cells are looked at for the last batch of a window as for the first one."""
+    queue, receiver = Export("out"), Receiver()
+    repo = opened(queue)
+    put(repo, queue, **{f"o{n:03}": n for n in range(100)})
+    begun: list[str] = []
+    scan = Snapshot.scan
+
+    def noting(self: Any, table: Any, **options: Any) -> Any:
+        if table is queue.table:
+            begun.append(options.get("start") or options["prefix"])
+        return scan(self, table, **options)
+
+    monkeypatch.setattr(Snapshot, "scan", noting)
+    work(repo, queue, receiver, most=10)
+    assert [len(call) for call in receiver.calls] == [10] * 10
+    # Where each began: at the last entry of the one before.
+    ends = [call[-1] for call in receiver.calls]
+    assert [one.split("/")[1] for one in begun if not one.endswith("/")][:9] == ends[:9]
+
+
+def test_what_enters_a_window_before_the_exporters_place_in_it_is_exported_as_well() -> None:
+    queue, receiver = Export("out"), Receiver()
+    repo = opened(queue)
+    put(repo, queue, **{f"o{n:03}": n for n in range(30)})
+
+    def send(t: Transaction, entries: Sequence[Entry]) -> list[Refused]:
+        if len(receiver.calls) == 1:
+            put(repo, queue, early=1)
+        return receiver.send(t, entries)
+
+    [observer] = queue.observers(send, most=10)
+    Worker(repo, [observer], threads=1, retention=None).run_until_idle()
+    assert len(receiver.held) == 31 and "early" in receiver.held
+    assert left(repo, queue) == []
+
+
+def test_workers_share_what_was_entered_in_bulk() -> None:
+    """Two at a time; each call has the keys of one transaction, and a later change is a change."""
+    queue, receiver = Export("out"), Receiver()
+    repo = opened(queue)
+    for first in range(0, 40, 10):
+        with repo.transaction() as t:
+            for n in range(first, first + 10):
+                t.set(cents, f"o{n:02}", n)
+                queue.enter(t, f"o{n:02}", bulk=True)
+    put(repo, queue, o05=500)
+    both = threading.Barrier(2)
+
+    def send(t: Transaction, entries: Sequence[Entry]) -> list[Refused]:
+        if len(entries) == 10:
+            both.wait(60)
+        return receiver.send(t, entries)
+
+    workers = [Worker(repo, queue.observers(send, workers=2), threads=1) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    workers[0].run_until_idle()
+    for worker in workers:
+        worker.stop()
+    assert sorted(len(call) for call in receiver.calls) == [1, 10, 10, 10, 10]
+    assert {key: price for key, (_, price) in receiver.held.items()} == {
+        f"o{n:02}": 500 if n == 5 else n for n in range(40)
+    }
 
 
 def test_a_transaction_that_commits_late_is_exported_although_later_windows_were(

@@ -41,11 +41,17 @@ _ENCODER: Final = json.JSONEncoder(
 )
 _DECODER: Final = json.JSONDecoder(object_hook=_decimals)
 
-VALUES: Final[Codec[Any]] = Codec(
-    "json",
-    lambda value: _ENCODER.encode(value).encode(),
-    lambda raw: _DECODER.decode(raw.decode()),
-)
+
+def _encode(value: Any) -> bytes:
+    return _ENCODER.encode(value).encode()
+
+
+def _decode(raw: bytes) -> Any:
+    return _DECODER.decode(raw.decode())
+
+
+# Named functions, so that a schema can be sent to another process.
+VALUES: Final[Codec[Any]] = Codec("json", _encode, _decode)
 """JSON, and decimals as {"decimal": "1.20"}: they are exact."""
 
 

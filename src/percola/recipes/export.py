@@ -73,6 +73,10 @@ Send: TypeAlias = Callable[[Transaction, Sequence[Entry]], Iterable[Refused] | N
 class Export:
     """Changes for a system outside, taken by one exporter or several side by side.
 
+    Several exporters divide the keys, so that the entries of a key are sent one after the other,
+    and their number is part of the schema. One exporter may also run in several workers
+    (`observers`), which divide the windows.
+
     Args:
         name: of the queue's table.
         exporters: how many there are. Each has the keys whose hash is in its range, so the entries
@@ -98,14 +102,18 @@ class Export:
 
     # --- Entering -----------------------------------------------------------------------
 
-    def enter(self, t: Transaction, key: str, note: Any = None) -> None:
+    def enter(self, t: Transaction, key: str, note: Any = None, *, bulk: bool = False) -> None:
         """Enter a key that changes in this transaction, and notify its exporter.
 
         Args:
             note: goes with the entry: what JSON can hold, and Decimals. What is sent should be read
                 when it is sent, so that it is the newest.
+            bulk: whether this transaction enters hundreds of keys: they get a window of their own,
+                which one run exports, so that workers share what such transactions enter.
         """
         window = self.window_of(t.start_ts, key)
+        if bulk:
+            window += f".{t.start_ts % WINDOW:04}"
         self._put(t, Entry(f"{window}/{part(key)}/{t.start_ts:020}", key, t.start_ts, note))
 
     def _put(self, t: Transaction, one: Entry) -> None:
@@ -157,9 +165,15 @@ class Export:
     # --- Exporting ----------------------------------------------------------------------
 
     def observers(
-        self, send: Send, *, name: str = "", most: int = 500, share: float = 1.0
+        self,
+        send: Send,
+        *,
+        name: str = "",
+        most: int = 500,
+        share: float = 1.0,
+        workers: int = 1,
     ) -> list[Observer[str]]:
-        """The exporters, for a worker to run; each in one worker, on a thread of its own.
+        """The exporters, for a worker to run; each on a thread of its own.
 
         Args:
             send: called with the transaction of a run and some entries. It reads in the
@@ -171,6 +185,9 @@ class Export:
                 default.
             most: entries that one call gets at most.
             share: cap on the exporters' part of a worker's time, see `percola.observer`.
+            workers: how many workers run each exporter at a time, each for other windows. With
+                more than one, entries of a key may be sent at the same time and in any order: the
+                receiver has to compare epochs and to take an entry in one step.
         """
         name = name or f"{self.table.name}.export"
         several = len(self.ready) > 1
@@ -181,7 +198,7 @@ class Export:
                 name=f"{name}.{number}" if several else name,
                 batch=1,
                 share=share,
-                dedicated=True,
+                dedicated=workers,
             )(self._exporter(column, send, most))
             for number, column in enumerate(self.ready)
         ]
@@ -214,4 +231,6 @@ class Export:
 
 
 def _entry(row: Row[str], found: Any) -> Entry:
-    return Entry(row.key, found["key"], int(row.key.rpartition("/")[2]), found["note"])
+    _, key, epoch = row.key.split("/")
+    # Entries that webindex made before it had this queue are named by their rows alone.
+    return Entry(row.key, found.get("key", key), int(epoch), found.get("note"))
