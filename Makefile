@@ -36,7 +36,7 @@ demo: venv ## see real pages go from a crawl into a search index that follows a 
 	@scripts/java.sh install
 	@JAVA_HOME="$$(scripts/java.sh home)" $(BIN)/python -m webindex.cli.demo $(ARGS)
 
-test: setup ## run the tests but the long ones; WITHOUT="bigtable browser hbase index java javac kafka kerberos networks root rust systemd" leaves out what it names
+test: setup ## run the tests but the long ones; WITHOUT="bigtable browser hbase index java javac kafka kerberos opensearch networks root rust systemd" leaves out what it names
 	@$(BIN)/python -m pytest -m "not long" --durations=10 --without "$(WITHOUT)" $(or $(ARGS),$(PARALLEL))
 
 test-all: setup ## run every test, also the long ones; takes ARGS and WITHOUT as test does

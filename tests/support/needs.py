@@ -23,6 +23,7 @@ NEEDS: Final = {
     "javac": "a Java compiler, for the catalog's jar",
     "kafka": "the jars of a Kafka broker, and of Spark's connector to it",
     "kerberos": "the jars of a Kerberos server, and those of HBase",
+    "opensearch": "the distribution of OpenSearch",
     "networks": "root, to make networks and cut them",
     "root": "root, to act as other users and to mount small disks",
     "rust": "Rust, to build the native engine of the store on LMDB",

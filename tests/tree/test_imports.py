@@ -52,6 +52,7 @@ LAYERS: Final = {
     "webindex": (
         ("rendering.tables",),
         ("errors", "tables", "text_format", "sample"),
+        ("devserver",),
         ("crawl", "page", "incomplete", "journal", "spark"),
         ("serving", "load"),
         ("observers",),
@@ -76,6 +77,7 @@ MOST_MODULES: Final = 18
 
 # What webindex may import from besides `percola` itself.
 PUBLIC_PACKAGES: Final = (
+    "percola.devcluster",
     "percola.inspection",
     "percola.recipes",
     "percola.serve",

@@ -24,8 +24,9 @@ it (`pids`). One that `up` started runs until `down`.
 
 from __future__ import annotations
 
+from percola.devcluster import pids
 from percola.devcluster.cluster import Cluster
 from percola.devcluster.servers import Server, State
-from percola.devcluster.settings import ClusterError
+from percola.devcluster.settings import ClusterError, choose_ports, find_java
 
-__all__ = ["Cluster", "ClusterError", "Server", "State"]
+__all__ = ["Cluster", "ClusterError", "Server", "State", "choose_ports", "find_java", "pids"]

@@ -24,6 +24,7 @@ from rich.text import Text
 
 from percola import Observer, PercolaError, Repository
 from webindex.cli.crawl_docs import crawl_docs
+from webindex.cli.dev_opensearch import dev_opensearch
 from webindex.cli.explain import LISTED, print_story, story_json
 from webindex.cli.frontier import frontier_command
 from webindex.cli.options import (
@@ -509,6 +510,7 @@ cli.add_command(rerun_command)
 cli.add_command(remove_command)
 cli.add_command(blocks_command)
 cli.add_command(unblock_command)
+cli.add_command(dev_opensearch)
 
 
 if __name__ == "__main__":
