@@ -44,7 +44,7 @@ from benchmarks.processes import StageError, command
 from benchmarks.servers import OracleProcess, leader
 from benchmarks.tablets import WorkerProcess, worker
 from percola.devcluster import Cluster, jars
-from webindex.workers.processes import SEARCH_VARIABLE
+from webindex.serving.located import SEARCH_VARIABLE
 
 _OBSERVERS: Final = "webindex.main:observers"
 _WORKERS: Final = 2

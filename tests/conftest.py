@@ -22,7 +22,15 @@ SCRIPTS = ROOT / "scripts"
 INTEGRATION = "tests/integration/"
 NO_SPARK = tuple(
     f"{INTEGRATION}test_{what}"
-    for what in ("store_", "oracle_", "devcluster", "histories_", "site_", "webindex_")
+    for what in (
+        "store_",
+        "opensearch",
+        "oracle_",
+        "devcluster",
+        "histories_",
+        "site_",
+        "webindex_",
+    )
 )
 SPARK = INTEGRATION + "test_spark_"
 JAVA_WITHIN = INTEGRATION + "test_store_hbase"

@@ -107,8 +107,9 @@ hosts, rows `HOST/BB`, one for each first byte of a page id, so that pages rarel
     live          how many pages of the host are live, and how many of them may be indexed
 
 outbox, rows `WINDOW/CLUSTER/EPOCH`: documents that have changed and are not in the search index
-yet; see `webindex.observers.outbox`.
-    entry         when the captures that caused it were loaded
+yet; see `percola.recipes.Export`.
+    entry         {key, note}: the cluster, and when the captures that caused it were loaded
+    refused       an entry of a document that the search index refuses, and why
     ready         weak, on the rows `WINDOW`: the window has entries to export
 
 ranks, rows `00` to `ff`, one for each first byte of a page id:
@@ -124,6 +125,7 @@ removals, what was removed by request, and what is not loaded again: until which
 journal, rows `KIND/TIMESTAMP`: reports of jobs and exports, for the summary; see
 `webindex.journal` for how many are kept.
     report        one dictionary; on the row `load`, the total of the loads that are not kept
+    on the row `search`, where the search index is, if `webindex reindex --index` has moved it
     trimmed       on a row `KIND`: below which row everything was removed
     trim          weak, on the row `export`: there is a new report of an export
 
@@ -135,6 +137,7 @@ from __future__ import annotations
 from typing import Final, TypeVar
 
 from percola import JSON, Column, Table, Transaction
+from percola.recipes import Export
 from webindex.rendering.tables import TABLES as RENDERING
 
 pages: Final = Table("pages")
@@ -213,9 +216,9 @@ document: Final = clusters.column("document", JSON)
 hosts: Final = Table("hosts")
 live: Final = hosts.column("live", JSON)
 
-outbox: Final = Table("outbox")
-entry: Final = outbox.column("entry", JSON)
-outbox_ready: Final = outbox.weak_column("ready")
+exports: Final = Export("outbox")
+outbox: Final = exports.table
+outbox_ready: Final = exports.ready[0]
 
 ranks: Final = Table("ranks")
 rank_run: Final = ranks.column("run", int)

@@ -29,6 +29,8 @@ CAPTURES = list(sample()[:2])
 class KillingIndex:
     """A search index whose process may die before and after each commit of it."""
 
+    exporters = 1
+
     def __init__(self, inner: ServingIndex, boundary: Callable[[str], None]) -> None:
         self._inner = inner
         self._boundary = boundary

@@ -39,7 +39,6 @@ from percola import Repository, Transaction, Worker, observer
 from webindex import tables
 from webindex.crawl.warc import Capture, Revisit
 from webindex.load.transaction import load_captures
-from webindex.observers import outbox
 from webindex.page.urls import normalise, page_row
 from webindex.serving.tantivy.index import TantivyIndex
 from webindex.workers.processes import build_observers
@@ -295,7 +294,7 @@ def test_pages_come_beside_a_load_only_once_it_has_begun_and_are_all_found(
     beside = Beside(repo, index, pages_of(repo, 3, seed=1), every=0.5)
     beside.step()
     assert not beside.arrivals
-    repo.run(lambda t: t.notify(tables.outbox_ready, outbox.window_of(t.start_ts)))
+    repo.run(lambda t: t.notify(tables.outbox_ready, tables.exports.window_of(t.start_ts, "any")))
     beside.step()
     assert beside.arrivals
     assert not beside.look()

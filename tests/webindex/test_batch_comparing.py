@@ -22,7 +22,7 @@ from webindex.page.fingerprints import Sketch
 from webindex.rendering import tables as rendering
 
 # Given to the computation, or about work rather than about pages.
-UNCOMPARED = {"pages.body", "clusters.version", "outbox.entry", "ranks.run", "journal.report"}
+UNCOMPARED = {"pages.body", "clusters.version", "ranks.run", "journal.report"}
 # Bodies of earlier captures, and by what waiting revisits are found: which of these there are
 # depends on the order of loads.
 UNCOMPARED |= {"pages.earlier_body:*", "payloads.held", "waiting.for", "waiting.wanted"}

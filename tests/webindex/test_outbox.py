@@ -1,4 +1,4 @@
-"""The outbox: what waits for the search index, and what it costs to take it from there."""
+"""The exporter: what becomes of documents that the search index does not take."""
 
 from __future__ import annotations
 
@@ -8,99 +8,99 @@ from typing import Any
 import pytest
 
 import percola
-from percola import Repository, Snapshot, Transaction, Worker
+from percola import Repository, Worker
 from webindex import tables
+from webindex.batch.idle import judge_rest
+from webindex.cli.reindex import reindex
 from webindex.observers import export as exporting
-from webindex.observers import outbox
-from webindex.serving import ServingDocument
+from webindex.serving import IndexUnavailableError, RefusedDocumentsError, ServingDocument
 
-BATCH = 100
+SHOWN = {
+    "epoch": 1,
+    "url": "https://example.org/",
+    "title": "",
+    "text": "",
+    "language": None,
+    "anchors": [],
+    "duplicates": [],
+    "inlinks": 0,
+    "rank": 0.0,
+    "aliases": [],
+}
 
 
-class Exports:
-    """A search index that keeps the clusters whose documents have gone."""
+class Index:
+    """A search index that is not available for some calls, and refuses some clusters."""
+
+    exporters = 1
 
     def __init__(self) -> None:
-        self.batches: list[list[str]] = []
+        self.held: set[str] = set()
+        self.unavailable = 0
+        self.refuses: set[str] = set()
 
     def apply(
         self, puts: Sequence[ServingDocument], deletes: Sequence[tuple[str, int]] = ()
     ) -> int:
-        self.batches.append(sorted(cluster for cluster, _ in deletes))
-        return len(deletes)
+        if self.unavailable:
+            self.unavailable -= 1
+            raise IndexUnavailableError("It is away.")
+        clusters = {one.cluster for one in puts}
+        self.held |= clusters - self.refuses
+        if refused := clusters & self.refuses:
+            raise RefusedDocumentsError("here", dict.fromkeys(refused, "it is too long."))
+        return len(clusters)
 
 
 @pytest.fixture
 def repo(monkeypatch: pytest.MonkeyPatch) -> Repository:
-    monkeypatch.setattr(exporting, "EXPORT_BATCH", BATCH)
-    return percola.open("memory:", schema=tables.SCHEMA)
+    monkeypatch.setattr(exporting, "LONGEST_WAIT", 0.001)
+    repo = percola.open("memory:", schema=tables.SCHEMA)
+    with repo.transaction() as t:
+        for cluster in ("a", "b"):
+            t.set(tables.document, cluster, SHOWN)
+            tables.exports.enter(t, cluster, [])
+    return repo
 
 
-def enter(repo: Repository, clusters: Sequence[str]) -> str:
-    def put(t: Transaction) -> str:
-        for cluster in clusters:
-            outbox.enter(t, cluster)
-        return outbox.window_of(t.start_ts)
-
-    return repo.run(put)
+def export(repo: Repository, index: Any) -> None:
+    Worker(
+        repo, [exporting.export_to(index)], threads=1, attempts=2, retention=None
+    ).run_until_idle()
 
 
-def waiting(repo: Repository, window: str, after: str = "") -> list[str]:
-    with repo.snapshot() as now:
-        return [one.entry.cluster for one in outbox.entries(now, window, after=after)]
+def test_an_index_that_is_away_is_waited_for_without_dead_letters(repo: Repository) -> None:
+    index = Index()
+    index.unavailable = 50
+    export(repo, index)
+    assert (index.held, index.unavailable, repo.dead_lettered()) == ({"a", "b"}, 0, 0)
 
 
-def export_all(repo: Repository, index: Any) -> None:
-    Worker(repo, [exporting.export_to(index)], retention=None).run_until_idle()
+def test_what_an_earlier_version_has_entered_is_exported(repo: Repository) -> None:
+    with repo.transaction() as t:
+        t.set(tables.document, "old", SHOWN)
+        window = tables.exports.window_of(t.start_ts, "old")
+        t.set(tables.exports.entry, f"{window}/old/{t.start_ts:020}", {"loaded_ms": [1]})
+        t.notify(tables.outbox_ready, window)
+    index = Index()
+    export(repo, index)
+    assert index.held == {"a", "b", "old"}
 
 
-def test_a_window_is_gone_through_from_an_entry_on_and_then_from_its_beginning(
+def test_a_document_that_the_index_refuses_holds_up_no_other_and_is_told_of(
     repo: Repository,
 ) -> None:
-    window = enter(repo, ["a", "b", "c"])
-    with repo.snapshot() as now:
-        middle = list(outbox.entries(now, window))[1].entry.key
-    assert waiting(repo, window) == ["a", "b", "c"]
-    assert waiting(repo, window, middle) == ["b", "c", "a"]
-
-
-def test_exporting_does_not_pass_over_what_it_has_just_deleted(
-    repo: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As many cells are looked at for the last batch of a window as for the first one."""
-    window = enter(repo, [f"{n:06}" for n in range(10 * BATCH)])
-    begun: list[str] = []
-    scan = Snapshot.scan
-
-    def noting(self: Any, table: Any, **options: Any) -> Any:
-        if table is tables.outbox:
-            begun.append(options.get("start") or options["prefix"])
-        return scan(self, table, **options)
-
-    monkeypatch.setattr(Snapshot, "scan", noting)
-    index = Exports()
-    export_all(repo, index)
-    assert [len(batch) for batch in index.batches] == [BATCH] * 10
-    # Where each began: at the last entry of the one before.
-    ends = [f"{window}/{batch[-1]}/" for batch in index.batches]
-    assert [one[: len(ends[0])] for one in begun if not one.endswith("/")][:9] == ends[:9]
-
-
-def test_what_enters_a_window_before_the_exporters_place_in_it_is_exported_as_well(
-    repo: Repository,
-) -> None:
-    class Late(Exports):
-        def apply(
-            self, puts: Sequence[ServingDocument], deletes: Sequence[tuple[str, int]] = ()
-        ) -> int:
-            if len(self.batches) == 1:
-                assert enter(repo, ["000000-late"]) == window
-            return super().apply(puts, deletes)
-
-    window = enter(repo, [f"{n:06}" for n in range(3 * BATCH)])
-    index = Late()
-    export_all(repo, index)
-    exported = {cluster for batch in index.batches for cluster in batch}
-    assert "000000-late" in exported
-    assert len(exported) == 3 * BATCH + 1
-    assert waiting(repo, window) == []
+    index = Index()
+    index.refuses = {"a"}
+    export(repo, index)
+    assert index.held == {"b"}
+    judged, sentences = judge_rest(repo)
+    assert judged.differing == 1
+    [sentence] = sentences
+    assert sentence.startswith("The search index refuses 1 document ('webindex reindex' tries")
+    assert sentence.endswith("it is too long.")
+    index.refuses = set()
+    assert reindex(repo) == 2
+    export(repo, index)
+    assert index.held == {"a", "b"}
+    assert judge_rest(repo)[1] == []

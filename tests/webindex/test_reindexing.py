@@ -17,8 +17,9 @@ from webindex.cli.main import cli
 from webindex.cli.reindex import reindex
 from webindex.sample import CHANGED_URL
 from webindex.serving import TantivyIndex
+from webindex.serving.located import search_place
 from webindex.serving.tantivy.documents import FORMAT
-from webindex.workers.processes import open_repository, search_folder
+from webindex.workers.processes import open_repository
 
 __all__ = ["chain"]
 
@@ -34,7 +35,7 @@ def documents(repo: Repository) -> int:
 
 
 def test_what_is_lost_comes_back_as_it_was_and_once(chain: Chain) -> None:
-    before, folder = shown(chain.index), search_folder(chain.repo.address)
+    before, folder = shown(chain.index), search_place(chain.repo)
     assert len(before) > 100
     chain.index.close()
     shutil.rmtree(folder)

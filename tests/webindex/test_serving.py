@@ -156,10 +156,11 @@ def test_many_small_batches_leave_few_files_to_search(index: TantivyIndex, tmp_p
 
 def test_title_and_anchors_rank_over_the_body(index: TantivyIndex) -> None:
     filler = "the server reads its configuration at start "
+    linked = (("server start", 20),)
     index.apply(
         [
-            document("body", filler + "rewrite " + filler, title="Server start"),
-            document("title", filler + filler, title="Rewrite"),
+            document("body", filler + "rewrite " + filler, title="Server start", anchors=linked),
+            document("title", filler + filler, title="Rewrite", anchors=linked),
             document("anchor", filler + filler, title="Module", anchors=(("rewrite rules", 20),)),
         ]
     )

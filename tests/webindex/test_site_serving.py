@@ -97,18 +97,15 @@ def test_of_words_as_near_the_most_frequent_is_meant() -> None:
     assert nearest("wordless", begins) is None
 
 
-def test_only_unknown_words_are_asked_about() -> None:
+def test_only_single_words_are_asked_about() -> None:
     asked: list[str] = []
 
-    def begins(prefix: str) -> list[tuple[str, int]]:
-        asked.append(prefix)
-        return []
+    def better(word: str) -> str | None:
+        asked.append(word)
+        return None
 
-    assert respell("known", lambda text: [text], lambda word: True, begins) is None
-    assert respell("-unknown abc", lambda text: [text], lambda word: False, begins) is None
-    assert asked == []
-    assert respell("unknown", lambda text: [text], lambda word: False, begins) is None
-    assert asked
+    assert respell("unknown -excluded abc", lambda text: [text], better) is None
+    assert asked == ["unknown"]
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, fields
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from pyspark import SparkContext
@@ -18,7 +16,8 @@ from webindex.batch.facts import Facts
 from webindex.batch.inlinks import Row, for_large
 from webindex.batch.read import Found, Moment
 from webindex.page.urls import host
-from webindex.serving import ServingDocument, TantivyIndex
+from webindex.serving import NoIndexError, ServingDocument
+from webindex.serving.located import open_place
 
 _FIELDS: Final = frozenset(one.name for one in fields(ServingDocument)) - {"cluster", "epoch"}
 
@@ -92,31 +91,30 @@ def given_parts(page: Facts) -> Iterator[Keyed]:
 
 
 def served_rows(
-    context: SparkContext, folder: str, listed: list[tuple[str, int]], parts: int
+    context: SparkContext, place: str, listed: list[tuple[str, int]], parts: int
 ) -> RDD[tuple[str, Row]]:
     """The searchable documents, `listed` by cluster and epoch, as rows of that cluster."""
     return context.parallelize(listed, max(1, min(parts, len(listed)))).mapPartitions(
-        partial(_look_up, folder)
+        partial(_look_up, place)
     )
 
 
-def listed_documents(folder: str) -> list[tuple[str, int]]:
+def listed_documents(place: str) -> list[tuple[str, int]]:
     """Cluster and epoch of each document in the search index; none if there is no index yet."""
-    if not os.path.isdir(folder):
+    try:
+        with open_place(place, create=False) as index:
+            return sorted(index.clusters())
+    except NoIndexError:
         return []
-    with TantivyIndex(Path(folder), create=False) as index:
-        return sorted(index.clusters())
 
 
-def _look_up(folder: str, listed: Iterable[tuple[str, int]]) -> Iterator[tuple[str, Row]]:
-    with TantivyIndex(Path(folder), create=False) as index:
-        for cluster, _ in listed:
-            document = index.get(cluster)
-            if document is not None:
-                shown = asdict(document)
-                values = {name: shown[name] for name in _FIELDS}
-                values |= {"text": brief(document.text), "version": document.epoch}
-                yield cluster, Row("search", cluster, {"document": values})
+def _look_up(place: str, listed: Iterable[tuple[str, int]]) -> Iterator[tuple[str, Row]]:
+    with open_place(place, create=False) as index:
+        for document in index.get_many(cluster for cluster, _ in listed):
+            shown = asdict(document)
+            values = {name: shown[name] for name in _FIELDS}
+            values |= {"text": brief(document.text), "version": document.epoch}
+            yield document.cluster, Row("search", document.cluster, {"document": values})
 
 
 def expected_epoch(cluster: Row) -> Iterator[Keyed]:

@@ -45,9 +45,21 @@ def _left(repo: Repository) -> Iterator[tuple[str, int, str]]:
     if locks:
         yield "locks", locks, f"A transaction holds locks: {_many(locks, 'cell{}')}."
     with repo.snapshot() as snapshot:
-        waiting = sum(1 for _ in snapshot.scan(tables.outbox, columns=[tables.entry]))
+        waiting = sum(1 for _ in snapshot.scan(tables.outbox, columns=[tables.exports.entry]))
+        refused = list(tables.exports.refusals(snapshot))
     if waiting:
         yield "outbox", waiting, _wait(waiting, "document{}", "to be exported")
+    if refused:
+        yield (
+            "refused",
+            len(refused),
+            f"{_refused(len(refused))} for example: {refused[0].why}",
+        )
+
+
+def _refused(count: int) -> str:
+    what = _many(count, "document{}")
+    return f"The search index refuses {what} ('webindex reindex' tries again),"
 
 
 def _many(count: int, things: str) -> str:

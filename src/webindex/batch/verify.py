@@ -48,6 +48,7 @@ from webindex.load.removals import Rules, rules_in
 from webindex.load.transaction import reports_in
 from webindex.page.urls import url_of_row
 from webindex.rendering import tables as rendering
+from webindex.serving.located import search_place
 from webindex.spark.cached import freed
 from webindex.spark.jobs import (
     Job,
@@ -58,7 +59,7 @@ from webindex.spark.jobs import (
     running_session,
     started_job,
 )
-from webindex.workers.processes import open_repository, search_folder
+from webindex.workers.processes import open_repository
 
 _PARTS_A_CORE: Final = 4
 _PAGES_A_PART: Final = 1000
@@ -201,9 +202,9 @@ class _Comparison:
         if not self._now:
             self._verdict[10].note = "without the search index, which has no past"
             return
-        folder = str(search_folder(repo.address))
-        listed = found.listed_documents(folder)
-        served = found.served_rows(self._context, folder, listed, self._parts)
+        place = search_place(repo)
+        listed = found.listed_documents(place)
+        served = found.served_rows(self._context, place, listed, self._parts)
         there.append(renamed(served, names, self._parts).map(keyed))
         wanted.append(whole.clusters.flatMap(found.to_be_served))
         wanted.append(rows_there.filter(_is_cluster).flatMap(found.expected_epoch))

@@ -20,7 +20,6 @@ from percola import Column, Observer, Transaction, Worker
 from percola.spark import in_transactions
 from webindex import tables
 from webindex.batch.inlinks import Row
-from webindex.observers import outbox
 from webindex.workers.processes import build_observers, open_index
 
 _TABLES: Final = {table.name: table for table in tables.SCHEMA}
@@ -48,7 +47,7 @@ def _write(salt: int, t: Transaction, rows: Iterable[Row]) -> int:
         for name, value in values.items():
             if row.table == "clusters" and name == "document":
                 t.set(tables.document, key, {**value, "epoch": t.start_ts})
-                outbox.enter(t, key)
+                tables.exports.enter(t, key, [], bulk=True)
             else:
                 t.set(_column(row.table, name), key, value)
         cells += len(values)

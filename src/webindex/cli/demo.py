@@ -48,8 +48,7 @@ from webindex.sample import (
     recrawl_path,
     sample_path,
 )
-from webindex.serving.base import ServingError
-from webindex.serving.tantivy.index import TantivyIndex
+from webindex.serving.base import ServingError, ServingIndex
 from webindex.workers.processes import (
     Workers,
     open_index,
@@ -107,7 +106,7 @@ class Checks:
 class Watch:
     """Repeats a search until it finds something."""
 
-    def __init__(self, index: TantivyIndex, words: str) -> None:
+    def __init__(self, index: ServingIndex, words: str) -> None:
         self._index, self._words = index, words
         self._found_ms: float | None = None
         self._stopping = threading.Event()
@@ -177,7 +176,7 @@ class Demo:
             REJECTED,
         )
 
-    def _work_off(self, repo: Repository, index: TantivyIndex, workers: Workers) -> None:
+    def _work_off(self, repo: Repository, index: ServingIndex, workers: Workers) -> None:
         self._say(
             "Work it off",
             f"Each write has notified an observer. {WORKERS} worker processes run them: parse "
@@ -205,7 +204,7 @@ class Demo:
             ({}, 0),
         )
 
-    def _search(self, index: TantivyIndex) -> None:
+    def _search(self, index: ServingIndex) -> None:
         self._say(
             "Search",
             "Pages are ranked by their words, by the words of links to them, and by how many "
@@ -226,7 +225,7 @@ class Demo:
                 f"found {', '.join(best) or 'nothing'}",
             )
 
-    def _explain(self, repo: Repository, index: TantivyIndex) -> None:
+    def _explain(self, repo: Repository, index: ServingIndex) -> None:
         self._say(
             "Explain a duplicate",
             "One text is served under two addresses. This is some of what 'webindex explain' says:",
@@ -238,7 +237,7 @@ class Demo:
         self.checks.equal("the other page stands for it", found.canonical, CANONICAL)
 
     def _recrawl(
-        self, repo: Repository, index: TantivyIndex, workers: Workers, spark: SparkContext
+        self, repo: Repository, index: ServingIndex, workers: Workers, spark: SparkContext
     ) -> None:
         self._say(
             "Crawl a page again",

@@ -1,29 +1,49 @@
-"""§3: `webindex reindex` exports every document to the search index again.
+"""§3: `webindex reindex` exports every document to the search index again, or to another one.
 
 A search index that was lost, damaged or made by another version can be recovered: the repository
 has all its content. Each document is entered in the outbox as if it had changed, some hundreds a
 transaction, and the exporter exports them as usual, together with concurrent changes.
+
+With `--index`, the index is moved, from a folder to OpenSearch for instance, while workers and
+searchers run:
+
+    fill      every document is written to the new index, while changes are exported to the old one
+    switch    the new place is recorded in the repository: from then on, workers export to it and
+              searchers read it
+    catch up  what the new index lacks of the repository at a moment after the switch, or has too
+              much, is entered in the outbox
+
+An export that began before the switch may still write to the old index, but only what was committed
+before the switch, and so is caught up with.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Final
+from urllib.parse import urlsplit
 
 import click
 
-from percola import Repository
+from percola import Repository, Snapshot, Transaction
+from percola.recipes import Refused
 from webindex import tables
 from webindex.cli.options import console, json_option, progress_line, repo_option
+from webindex.errors import WorkingError
 from webindex.incomplete import refuse_half_built
-from webindex.observers import outbox
-from webindex.serving.base import ServingIndex
+from webindex.observers.export import serving_document
+from webindex.serving.base import RefusedDocumentsError, ServingIndex
+from webindex.serving.located import move_to, open_place, search_place
+from webindex.serving.opensearch.address import PASSWORD, USER
 from webindex.text_format import count
-from webindex.workers.processes import open_index, open_repository, search_folder
+from webindex.workers.processes import open_index, open_repository
 
-__all__ = ["nothing_exported", "reindex", "reindex_command"]
+__all__ = ["move", "nothing_exported", "reindex", "reindex_command"]
 
 _AT_ONCE: Final = 500
 
@@ -39,16 +59,74 @@ def reindex(repo: Repository, note: Callable[[int], None] = lambda entered: None
         RebuildError: the index is only half built.
     """
     refuse_half_built(repo)
-    entered = 0
     with repo.snapshot() as now:
+        refused = list(tables.exports.refusals(now))
         shown = (row.key for row in now.scan(tables.clusters, columns=[tables.document]))
-        while some := list(islice(shown, _AT_ONCE)):
-            with repo.transaction() as t:
-                for cluster in some:
-                    outbox.enter(t, cluster)
-            entered += len(some)
-            note(entered)
+        for one in refused:
+            repo.run(partial(_retry, one))
+        return _enter(repo, shown, note)
+
+
+def _retry(one: Refused, t: Transaction) -> None:
+    tables.exports.retry(t, one)
+
+
+def _enter(repo: Repository, clusters: Iterator[str], note: Callable[[int], None]) -> int:
+    entered = 0
+    while some := list(islice(clusters, _AT_ONCE)):
+        with repo.transaction() as t:
+            for cluster in some:
+                tables.exports.enter(t, cluster, [], bulk=True)
+        entered += len(some)
+        note(entered)
     return entered
+
+
+def move(repo: Repository, place: str, note: Callable[[int], None] = lambda written: None) -> int:
+    """Move the search index to a folder or a URL; return how many documents were written there.
+
+    Safe at any time, beside loaders, workers and searchers; if it is interrupted, run it again. The
+    old index stays as it is. Needs memory for the name of every cluster. `note` is called with the
+    number of documents written so far.
+
+    Raises:
+        WorkingError: the URL has a password, which would be recorded.
+        RebuildError: the index is only half built.
+        ServingError: the new place holds no index, or cannot be reached.
+    """
+    refuse_half_built(repo)
+    if "://" not in place:
+        place = os.path.abspath(place)
+    elif urlsplit(place).password is not None:
+        raise WorkingError(
+            "The place of the search index is recorded in the repository, and a password should "
+            f"not be: leave it out of the URL, and set {USER} and {PASSWORD} for all processes."
+        )
+    with open_place(place) as index:
+        with repo.snapshot() as now:
+            written = _fill(now, index, note)
+        repo.run(lambda t: move_to(t, place))
+        with repo.snapshot() as now:
+            has = dict(index.clusters())
+            stored = now.scan(tables.clusters, columns=[tables.document])
+            lacking = [
+                row.key for row in stored if has.pop(row.key, None) != row[tables.document]["epoch"]
+            ]
+        _enter(repo, iter([*lacking, *has]), lambda entered: None)
+    return written
+
+
+def _fill(now: Snapshot, index: ServingIndex, note: Callable[[int], None]) -> int:
+    written = 0
+    stored = now.scan(tables.clusters, columns=[tables.document])
+    documents = (serving_document(row.key, row[tables.document]) for row in stored)
+    while some := list(islice(documents, _AT_ONCE)):
+        # What it refuses, it will refuse of the exporter as well, which makes it a dead letter.
+        with suppress(RefusedDocumentsError):
+            index.apply(some)
+        written += len(some)
+        note(written)
+    return written
 
 
 def nothing_exported(repo: Repository, index: ServingIndex) -> str | None:
@@ -62,7 +140,7 @@ def nothing_exported(repo: Repository, index: ServingIndex) -> str | None:
         if next(iter(now.scan(tables.clusters, columns=[tables.document])), None) is None:
             return None
     return (
-        f"The search index in {search_folder(repo.address)} is empty, and the repository has "
+        f"The search index in {search_place(repo)} is empty, and the repository has "
         "documents. Workers export what has changed: 'webindex work'. If the index was lost, "
         "'webindex reindex' enters everything anew for them."
     )
@@ -71,24 +149,36 @@ def nothing_exported(repo: Repository, index: ServingIndex) -> str | None:
 @click.command("reindex")
 @repo_option
 @json_option
-def reindex_command(repo: str, as_json: bool) -> None:
+@click.option(
+    "--index",
+    "place",
+    metavar="FOLDER_OR_URL",
+    help="Move the index to another folder, or to an index on OpenSearch: https://HOST:PORT/NAME.",
+)
+def reindex_command(repo: str, as_json: bool, place: str | None) -> None:
     """Export every document again, for a search index that was lost or is refused.
 
     Remove what is left of its folder first. The workers then write the index from the repository:
     those that run, or 'webindex work'.
+
+    With --index, move the index while everything runs: 'work', 'search' and 'serve' use the new one
+    from then on. The old one stays as it is.
     """
-    # Opened first, so that an unusable folder is refused before anything is done.
-    with (
-        open_repository(repo) as opened,
-        open_index(opened, create=True),
-        progress_line("Entering documents …", shown=not as_json) as line,
-    ):
-
-        def note(entered: int) -> None:
-            line(f"{count(entered, 'document')} entered")
-
-        entered = reindex(opened, note)
+    with open_repository(repo) as opened:
+        with progress_line("Entering documents …", shown=not as_json) as line:
+            if place is not None:
+                done = move(opened, place, lambda one: line(f"{count(one, 'document')} written"))
+            else:
+                # Opened first, so that an unusable folder is refused before anything is done.
+                with open_index(opened, create=True):
+                    done = reindex(opened, lambda one: line(f"{count(one, 'document')} entered"))
+        where = search_place(opened)
     if as_json:
-        click.echo(json.dumps({"documents": entered}))
+        click.echo(json.dumps({"documents": done, **({"index": where} if place else {})}))
+    elif place:
+        console.print(
+            f"{count(done, 'document')} written to {where}, where the search index is from now on. "
+            "What has changed meanwhile is exported by the workers."
+        )
     else:
-        console.print(f"{count(entered, 'document')} to export: the workers write them to search.")
+        console.print(f"{count(done, 'document')} to export: the workers write them to search.")

@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from percola import Column, Row, Snapshot, Transaction, observer
 from webindex import tables
-from webindex.observers import outbox
 from webindex.observers.election import elect
 from webindex.page.urls import page_id, page_row
 
@@ -93,7 +92,7 @@ def assemble(t: Transaction, cluster: str) -> None:
             return
         fresh = [loaded for page, loaded in seen.items() if known.get(page) != loaded]
         t.set(tables.document, cluster, {**after, "seen": seen, "epoch": t.start_ts})
-    outbox.enter(t, cluster, fresh)
+    tables.exports.enter(t, cluster, fresh)
 
 
 def assemble_document(t: Transaction, members: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -1,33 +1,44 @@
 """§3: the end of the chain: changed documents are exported to the search index, in batches.
 
-The outbox lists the clusters that have changed since they were last exported. One run takes as
-many as justify a durable write of the search index: a trickle is exported at once, and a bulk load
-by the hundreds.
+The outbox (`tables.exports`) lists the clusters that have changed since they were last exported.
+One run takes as many as justify a durable write of the search index: a trickle is exported at once,
+and a bulk load by the hundreds. On an index that takes batches of several processes at a time, as
+many workers export (`ServingIndex.exporters`), each other windows of the outbox.
 """
 
 from __future__ import annotations
 
+import logging
+import random
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from percola import Observer, Transaction, observer
+from percola import Observer, Transaction
+from percola.recipes import Entry, Refused
 from webindex import journal, tables
-from webindex.observers import outbox
 from webindex.page.urls import host
-from webindex.serving.base import ServingDocument, ServingIndex
+from webindex.serving.base import (
+    IndexUnavailableError,
+    RefusedDocumentsError,
+    ServingDocument,
+    ServingIndex,
+)
 
 __all__ = ["EXPORT_BATCH", "export_to", "serving_document"]
 
 EXPORT_BATCH: Final = 500
 """Documents that one run of `export` writes to the search index."""
 
-_WINDOWS: Final = 256
-
 EXPORT_SHARE: Final = 0.5
 """A durable write of the search index takes 20 to 100 ms however small it is, beside a load: it
 gets a part of its thread's time while others work. With 0.3, nearly twice as many pages wait for
 more than a second beside a load; with 1, they wait for what workers get of the cores instead."""
+
+LONGEST_WAIT: Final = 5.0
+"""Seconds before an index that was not available is tried again, at most."""
+
+log = logging.getLogger("webindex.export")
 
 
 def export_to(index: ServingIndex) -> Observer[str]:
@@ -36,47 +47,49 @@ def export_to(index: ServingIndex) -> Observer[str]:
     It drains the outbox in batches: one durable write of the search index for all documents
     that have changed since the last one. Writing the index is not part of the transaction, but
     it is idempotent by cluster and epoch: a crash in between only repeats the write.
-    """
-    # By window, the last entry taken, for windows with more entries. A hint: if the run did not
-    # commit, or another process went further, entries before it are found as well.
-    reached: dict[str, str] = {}
 
-    # One window a transaction: its report is named by start_ts, and what was written to the index
-    # is noted before more is.
-    @observer(tables.outbox_ready, name="export", batch=1, share=EXPORT_SHARE, dedicated=True)
-    def export(t: Transaction, window: str) -> None:
+    While the index is not available, it tries again, for ever. A document that the index refuses
+    becomes a dead letter of the outbox (`tables.exports.refusals`).
+    """
+    failures = 0
+
+    def send(t: Transaction, entries: Sequence[Entry]) -> list[Refused]:
+        nonlocal failures
         puts: dict[str, ServingDocument] = {}
         deletes: dict[str, int] = {}
-        loaded: list[int] = []
-        taken: list[outbox.Entry] = []
-        for entry, loaded_ms in outbox.entries(t, window, after=reached.pop(window, "")):
-            if len(taken) >= EXPORT_BATCH:
-                t.notify(tables.outbox_ready, window)
-                if len(reached) >= _WINDOWS:
-                    reached.clear()
-                reached[window] = taken[-1].key
-                break
-            taken.append(entry)
-            loaded += loaded_ms
-            t.delete(tables.entry, entry.key)
-        documents = t.get_many((tables.document, entry.cluster) for entry in taken)
-        for (_, cluster, epoch), shown in zip(taken, documents, strict=True):
+        documents = t.get_many((tables.document, one.key) for one in entries)
+        for one, shown in zip(entries, documents, strict=True):
             if shown is None:
-                deletes[cluster] = max(deletes.get(cluster, 0), epoch)
+                deletes[one.key] = max(deletes.get(one.key, 0), one.epoch)
             else:
-                puts[cluster] = serving_document(cluster, shown)
-        if not taken:
-            return
-        index.apply(list(puts.values()), list(deletes.items()))
+                puts[one.key] = serving_document(one.key, shown)
+        refused: dict[str, str] = {}
+        try:
+            index.apply(list(puts.values()), list(deletes.items()))
+        except RefusedDocumentsError as error:
+            log.error("%s", error)
+            refused = error.why
+        except IndexUnavailableError as error:
+            # A TransientError: the worker runs this again, and does not count it as a failure.
+            failures += 1
+            wait = min(LONGEST_WAIT, 0.1 * 2.0 ** min(failures, 10)) * (0.5 + random.random() / 2)
+            log.warning("Documents wait to be exported, next attempt in %.1f s: %s", wait, error)
+            time.sleep(wait)
+            raise
+        failures = 0
         now = time.time_ns() // 1_000_000
-        if loaded:
+        if loaded := [ms for one in entries if one.key not in refused for ms in one.note or ()]:
             journal.keep(
                 t,
                 journal.EXPORT,
                 t.start_ts,
                 {"at_ms": now, "latency_ms": [now - one for one in loaded]},
             )
+        return [Refused(one, refused[one.key]) for one in entries if one.key in refused]
 
+    [export] = tables.exports.observers(
+        send, name="export", most=EXPORT_BATCH, share=EXPORT_SHARE, workers=index.exporters
+    )
     return export
 
 

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from percola import Column, Family, Repository, Snapshot, Table, WeakColumn, inspection
 from webindex import tables
-from webindex.observers import outbox
 
 __all__ = ["STEPS", "Trouble", "troubles", "unparsed", "waiting"]
 
@@ -59,7 +58,7 @@ def waiting(repo: Repository, now: Snapshot, row: str, cluster: str | None) -> I
                 step = STEPS.get(repr(column), f"for the observer of {column!r}")
                 yield f"{whose} waits {step}."
     if cluster is not None and any(
-        True for window in _windows(repo) for _ in outbox.entries(now, window, cluster)
+        True for window in _windows(repo) for _ in tables.exports.entries(now, window, cluster)
     ):
         yield f"Its cluster waits {STEPS['outbox.ready']}."
 

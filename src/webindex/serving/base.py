@@ -17,14 +17,17 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from types import TracebackType
 from typing import Literal, Protocol, Self
 
+from percola import TransientError
+
 MAX_EPOCH = 2**63 - 1
-MAX_CLUSTER_BYTES = 1_000
+# The length of an id that OpenSearch takes.
+MAX_CLUSTER_BYTES = 512
 
 # To return a slice of the hits an index has to hold all hits before it.
 MAX_LIMIT = 1_000
@@ -44,14 +47,22 @@ class ServingError(Exception):
 
 
 class NotAnIndexError(ServingError):
-    """The folder holds no search index, or one of another version."""
+    """This place holds no search index, or one of another version, or cannot hold one."""
+
+
+class NoIndexError(NotAnIndexError):
+    """There is nothing in this place, and an index was not to be created."""
 
 
 class DamagedIndexError(ServingError):
     """The folder holds a search index whose files cannot be read."""
 
 
-class BusyIndexError(ServingError):
+class IndexUnavailableError(ServingError, TransientError):
+    """The search index cannot be reached, or takes nothing at present; nothing is wrong with it."""
+
+
+class BusyIndexError(IndexUnavailableError):
     """Another writer held the search index for longer than the lock timeout."""
 
 
@@ -60,7 +71,23 @@ class IndexReadError(ServingError):
 
 
 class IndexWriteError(ServingError):
-    """A batch could not be made durable; the index is as it was before the batch."""
+    """A batch could not be made durable; applying it again is safe."""
+
+
+class RefusedDocumentsError(ServingError):
+    """The index refuses some documents, and would again; the others of the batch are durable.
+
+    Attributes:
+        why: the reason, by cluster.
+    """
+
+    def __init__(self, index: str, why: Mapping[str, str]) -> None:
+        cluster, first = next(iter(why.items()))
+        super().__init__(
+            f"The search index {index} refuses {len(why):,} of the documents, for example that of "
+            f"cluster {cluster!r}: {first}"
+        )
+        self.why = dict(why)
 
 
 class InvalidDocumentError(ServingError, ValueError):
@@ -76,7 +103,7 @@ class ServingDocument:
     encoding, become U+FFFD.
 
     Attributes:
-        cluster: the document's identity, 1 to 1,000 bytes in UTF-8.
+        cluster: the document's identity, 1 to 512 bytes in UTF-8.
         epoch: grows with each change of the cluster, 0 to 2**63 - 1.
         url: the canonical URL.
         language: ISO 639 code, or None when not detected.
@@ -169,20 +196,28 @@ class ServingIndex(Protocol):
     """An index to which changed clusters are exported, and which is searched.
 
     All calls may be made from several threads. Every call but `close` may raise `ServingError`.
+
+    Attributes:
+        exporters: how many processes gain by applying batches at a time; 1 if they take turns.
     """
+
+    exporters: int
 
     def apply(
         self, puts: Sequence[ServingDocument], deletes: Sequence[tuple[str, int]] = ()
     ) -> int:
-        """Make one batch durable, all of it or nothing, and return how many clusters changed.
+        """Make one batch durable, and return how many clusters changed.
+
+        If it raises, any part of the batch may have been applied, and it should be applied again.
 
         A put or a delete, `(cluster, epoch)`, that is not newer than the index's state of
         its cluster is skipped. Every search that begins after the return sees the batch,
         in any process.
 
         Raises:
-            BusyIndexError: other writers did not release the index in time; nothing was applied.
-            IndexWriteError: the store refused, for example a full disk; nothing was applied.
+            IndexUnavailableError: the index cannot be reached, or takes nothing at present.
+            IndexWriteError: the store refused, for example a full disk.
+            RefusedDocumentsError: the index holds all of the batch but some documents.
             InvalidDocumentError: a delete has no usable cluster or epoch.
         """
         ...
@@ -267,6 +302,10 @@ class ServingIndex(Protocol):
         """Return a cluster's document as it was put, or None when there is none."""
         ...
 
+    def get_many(self, clusters: Iterable[str]) -> Iterator[ServingDocument]:
+        """Iterate over the documents that there are of these clusters, in no order."""
+        ...
+
     def count(self) -> int:
         """Return the number of documents that can be found."""
         ...
@@ -287,6 +326,45 @@ class ServingIndex(Protocol):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None: ...
+
+
+def newest_changes(
+    puts: Sequence[ServingDocument], deletes: Sequence[tuple[str, int]]
+) -> dict[str, tuple[int, ServingDocument | None]]:
+    """The newest change of each cluster in a batch: its epoch, and its document unless deleted.
+
+    Raises InvalidDocumentError for a delete with no usable cluster or epoch.
+    """
+    newest: dict[str, tuple[int, ServingDocument | None]] = {}
+    for document in puts:
+        held = newest.get(document.cluster)
+        if held is None or held[0] < document.epoch:
+            newest[document.cluster] = (document.epoch, document)
+    for cluster, epoch in deletes:
+        check_change(cluster, epoch)
+        held = newest.get(cluster)
+        if held is None or held[0] <= epoch:
+            newest[cluster] = (epoch, None)
+    return newest
+
+
+def hit_of(document: ServingDocument, score: float, snippet: Runner) -> SearchHit:
+    """A document that matches, as a hit."""
+    return SearchHit(
+        cluster=document.cluster,
+        score=score,
+        url=document.url,
+        title=document.title,
+        snippet=snippet,
+        language=document.language,
+        host=document.host,
+        duplicates=document.duplicates,
+        inlinks=document.inlinks,
+        anchors=document.anchors,
+        rank=document.rank,
+        aliases=document.aliases,
+        changed=document.changed,
+    )
 
 
 def check_change(cluster: str, epoch: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from webindex.serving.base import SearchResults, ServingIndex
@@ -15,33 +15,43 @@ _SHORTEST = 4
 def respell(
     query: str,
     words: Callable[[str], list[str]],
-    known: Callable[[str], bool],
-    begins: Callable[[str], list[tuple[str, int]]],
+    better: Callable[[str], str | None],
 ) -> str | None:
     """Replace the words of a query that the index does not know; None if there is nothing to do.
 
     Args:
         query: as a user typed it. Phrases and excluded words are unchanged.
         words: splits a text into words as the index does.
-        known: whether any document has a word.
-        begins: words of the index that begin with some letters, with how many documents have them.
+        better: for a word that no document has, the nearest that one has; else None.
     """
     changed = query
     for clause in parse_query(query):
         typed = words(clause.text)
-        if clause.excluded or len(typed) != 1 or len(typed[0]) < _SHORTEST or known(typed[0]):
+        if clause.excluded or len(typed) != 1 or len(typed[0]) < _SHORTEST:
             continue
-        better = nearest(typed[0], begins)
-        if better is not None:
-            changed = changed.replace(clause.text, better)
+        replacement = better(typed[0])
+        if replacement is not None:
+            changed = changed.replace(clause.text, replacement)
     return changed if changed != query else None
 
 
 def nearest(word: str, begins: Callable[[str], list[tuple[str, int]]]) -> str | None:
-    """The word with the fewest differences, the most frequent among equals; None if all are far."""
-    most = 1 if len(word) < 7 else 2
+    """The word with the fewest differences, the most frequent among equals; None if all are far.
+
+    `begins` has words of the index that begin with some letters, and how many documents have them.
+    """
     # People seldom get the first letter wrong, but they swap the first two.
-    found = dict([*begins(word[:2]), *begins(word[1] + word[0]), *begins(word[0])])
+    return best_of(word, dict([*begins(word[:2]), *begins(word[1] + word[0]), *begins(word[0])]))
+
+
+def most_differences(word: str) -> int:
+    """How many letters of a word may be wrong."""
+    return 1 if len(word) < 7 else 2
+
+
+def best_of(word: str, found: Mapping[str, int]) -> str | None:
+    """The nearest of these words, with how many documents have each; None if all are far."""
+    most = most_differences(word)
     best = min(
         (
             (steps, -documents, other)

@@ -24,7 +24,7 @@ from webindex import reports as story
 from webindex import tables
 from webindex.page.urls import BadUrlError, normalise, page_row
 from webindex.rendering import tables as rendering
-from webindex.serving import ServingError, TantivyIndex
+from webindex.serving import ServingError, ServingIndex
 from webindex.serving.naming import telling
 from webindex.site import shown
 from webindex.site.live import Pipeline
@@ -63,7 +63,7 @@ _TITLES: Final = {
 class Site:
     """The request handlers and their state. Each method answers a request, in a thread."""
 
-    def __init__(self, repo: Repository, index: TantivyIndex, *, shows_details: bool) -> None:
+    def __init__(self, repo: Repository, index: ServingIndex, *, shows_details: bool) -> None:
         self.repo = repo
         self.index = index
         self.pipeline = Pipeline(repo, index)
@@ -199,7 +199,7 @@ class Site:
         )
 
 
-def make_app(repo: Repository, index: TantivyIndex, names: Names) -> ASGIApp:
+def make_app(repo: Repository, index: ServingIndex, names: Names) -> ASGIApp:
     """The site of an open repository and its search index; both must outlive it.
 
     Other machines are shown no tracebacks, processes and locks: the site has no login.

@@ -17,7 +17,7 @@ from percola.inspection import Failure
 from percola.serve import Letter, Sampler
 from webindex import tables
 from webindex.reports import STEPS
-from webindex.serving import ServingError, TantivyIndex
+from webindex.serving import ServingError, ServingIndex
 from webindex.site.exports import ExportLog
 from webindex.site.shown import address
 from webindex.workers.processes import build_observers
@@ -37,7 +37,7 @@ class Pipeline(Sampler):
 
     expected = (PercolaError, ServingError)
 
-    def __init__(self, repo: Repository, index: TantivyIndex) -> None:
+    def __init__(self, repo: Repository, index: ServingIndex) -> None:
         observers = build_observers(index)
         super().__init__(repo, observers)
         self.notes = {

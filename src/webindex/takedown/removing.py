@@ -25,7 +25,7 @@ from webindex.load.removals import Scope, lift, put
 from webindex.load.revisits import date_text
 from webindex.page.urls import host, url_of_row
 from webindex.rendering import tables as rendering
-from webindex.serving.base import ServingIndex
+from webindex.serving.base import ServingDocument, ServingIndex
 from webindex.takedown.erasing import Stored, erase_refused, stored_at
 
 __all__ = ["Removed", "remove", "unblock"]
@@ -254,15 +254,12 @@ def _await_export(
     left = list(clusters)
     deadline = time.monotonic() + seconds
     while True:
-        left = [one for one in left if _shows(index, one, cover)]
+        left = [one.cluster for one in index.get_many(left) if _shows(one, cover)]
         if not left or time.monotonic() >= deadline:
             return len(left)
         time.sleep(_LOOK_SECONDS)
 
 
-def _shows(index: ServingIndex, cluster: str, cover: _Cover) -> bool:
-    document = index.get(cluster)
-    if document is None:
-        return False
+def _shows(document: ServingDocument, cover: _Cover) -> bool:
     urls = (document.url, *document.duplicates, *document.aliases)
     return any(cover.scope_of(url) is not None for url in urls)

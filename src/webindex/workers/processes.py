@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 from percola import Observer, Repository, Worker, WorkerOptions
@@ -37,7 +36,8 @@ from webindex.observers.redirects import follow, resolve
 from webindex.rendering.browser import Browser
 from webindex.rendering.dependencies import dependency_observers
 from webindex.rendering.render import ATTEMPTS, render_with
-from webindex.serving.tantivy.index import TantivyIndex
+from webindex.serving.base import ServingIndex
+from webindex.serving.located import LocatedIndex
 from webindex.takedown.erasing import erase
 
 THREADS: Final = 1
@@ -45,33 +45,15 @@ THREADS: Final = 1
 store's: two processes then process 115 pages a second instead of 165."""
 REPORT: Final = 5.0
 """Seconds between reports of a worker for the live view (`WorkerOptions.report`)."""
-SEARCH_VARIABLE: Final = "WEBINDEX_SEARCH"
 _RESTARTS: Final = 20
 
 
-def open_index(repo: Repository, *, create: bool = False) -> TantivyIndex:
-    """The search index of a repository; see `search_folder`."""
-    return TantivyIndex(search_folder(repo.address), create=create)
+def open_index(repo: Repository, *, create: bool = False) -> LocatedIndex:
+    """The search index of a repository; see `webindex.serving.located`."""
+    return LocatedIndex(repo, create=create)
 
 
-def search_folder(address: str) -> Path:
-    """The folder of the search index: in the repository's folder, or what WEBINDEX_SEARCH names.
-
-    The latter is for repositories on a remote store; all processes that export or search name the
-    same folder, of a file system that supports locks. Raises WorkingError if it is not set.
-    """
-    if "://" not in address:
-        return Path(address) / "serving"
-    named = os.environ.get(SEARCH_VARIABLE)
-    if not named:
-        raise WorkingError(
-            f"The repository {address} is no folder, so its search index needs one: set "
-            f"{SEARCH_VARIABLE} to a folder that all workers and searchers share."
-        )
-    return Path(named)
-
-
-def build_observers(index: TantivyIndex, *, resources: bool = False) -> list[Observer[Any]]:
+def build_observers(index: ServingIndex, *, resources: bool = False) -> list[Observer[Any]]:
     """Every observer of the web index: the paper's main() of the worker.
 
     `resources` says whether the repository keeps resources (`keeps_resources`): then what pages use

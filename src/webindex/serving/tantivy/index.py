@@ -37,20 +37,21 @@ from webindex.serving.base import (
     Facet,
     IndexReadError,
     IndexWriteError,
+    NoIndexError,
     NotAnIndexError,
     Runner,
-    SearchHit,
     SearchResults,
     ServingDocument,
     ServingError,
     ServingIndex,
-    check_change,
     check_page,
+    hit_of,
+    newest_changes,
 )
 from webindex.serving.lock import at_fork, only_writer
 from webindex.serving.query import MAX_CHARACTERS
 from webindex.serving.snippet import CHARACTERS, beginning, mark, opening, part
-from webindex.serving.spelling import respell
+from webindex.serving.spelling import nearest, respell
 from webindex.serving.tantivy.documents import (
     FORMAT,
     SLICES,
@@ -99,6 +100,8 @@ class TantivyIndex(ServingIndex):
         DamagedIndexError: the folder's index cannot be read.
     """
 
+    exporters = 1
+
     def __init__(
         self, folder: str | Path, *, create: bool = True, lock_timeout: float = 60.0
     ) -> None:
@@ -131,16 +134,7 @@ class TantivyIndex(ServingIndex):
     def apply(
         self, puts: Sequence[ServingDocument], deletes: Sequence[tuple[str, int]] = ()
     ) -> int:
-        newest: dict[str, tuple[int, bool]] = {}
-        documents: dict[tuple[str, int], ServingDocument] = {}
-        for document in puts:
-            change = (document.epoch, False)
-            newest[document.cluster] = max(newest.get(document.cluster, change), change)
-            documents.setdefault((document.cluster, document.epoch), document)
-        for cluster, epoch in deletes:
-            check_change(cluster, epoch)
-            change = (epoch, True)
-            newest[cluster] = max(newest.get(cluster, change), change)
+        newest = newest_changes(puts, deletes)
         if not newest:
             return 0
         with self._writing(len(newest)), self._kept.batch() as writer:
@@ -149,10 +143,10 @@ class TantivyIndex(ServingIndex):
             held = self._held(newest)
             changes = {
                 cluster: tombstone(cluster, epoch)
-                if deleted
-                else to_stored(documents[cluster, epoch], self._analyzers)
-                for cluster, (epoch, deleted) in newest.items()
-                if cluster not in held or held[cluster] < (epoch, deleted)
+                if document is None
+                else to_stored(document, self._analyzers)
+                for cluster, (epoch, document) in newest.items()
+                if cluster not in held or held[cluster] < (epoch, document is None)
             }
             if changes:
                 _commit(writer, changes)
@@ -203,7 +197,7 @@ class TantivyIndex(ServingIndex):
             for score, address in found.hits:
                 document = from_stored(searcher.doc(address))
                 snippet = self._snippet(searcher, document, asked)
-                hits.append(_hit(document, 0.0 if newest else score, snippet))
+                hits.append(hit_of(document, 0.0 if newest else score, snippet))
             words = len(asked.sought)
             matched = words if least is None else least + asked.phrases
             # The library's type stub leaves `count` out.
@@ -289,7 +283,11 @@ class TantivyIndex(ServingIndex):
                 return searcher.terms_with_prefix("text", prefix, limit=_SIMILAR_WORDS)
 
             vocabulary = self._vocabulary(searcher)
-            return respell(query, vocabulary.analyze, vocabulary.known, begins)
+
+            def better(word: str) -> str | None:
+                return None if vocabulary.known(word) else nearest(word, begins)
+
+            return respell(query, vocabulary.analyze, better)
 
     def complete(self, query: str, *, limit: int = 8) -> list[str]:
         typed = query[:MAX_CHARACTERS]
@@ -321,6 +319,9 @@ class TantivyIndex(ServingIndex):
             for _, address in searcher.search(query, limit=1, count=False).hits:
                 return from_stored(searcher.doc(address))
             return None
+
+    def get_many(self, clusters: Iterable[str]) -> Iterator[ServingDocument]:
+        return (found for found in map(self.get, clusters) if found is not None)
 
     def count(self) -> int:
         with self._reading("count documents"):
@@ -364,7 +365,7 @@ class TantivyIndex(ServingIndex):
             if create:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not folder.is_dir():
-                raise NotAnIndexError(f"There is no folder {folder} with a search index.")
+                raise NoIndexError(f"There is no folder {folder} with a search index.")
             if not (folder / "meta.json").exists():
                 self._check_empty(create)
                 # Two processes must not both create the index.
@@ -396,7 +397,7 @@ class TantivyIndex(ServingIndex):
                 "index. Name an empty or a new folder."
             )
         if not create:
-            raise NotAnIndexError(
+            raise NoIndexError(
                 f"There is no search index in {self._folder}. Name the folder that the exporter "
                 "writes to."
             )
@@ -502,24 +503,6 @@ class _Vocabulary:
 
 def _filters(host: str | None, language: str | None, since: datetime.date | None) -> Filters:
     return Filters(host, language, None if since is None else seconds(since.isoformat()))
-
-
-def _hit(document: ServingDocument, score: float, snippet: Runner) -> SearchHit:
-    return SearchHit(
-        cluster=document.cluster,
-        score=score,
-        url=document.url,
-        title=document.title,
-        snippet=snippet,
-        language=document.language,
-        host=document.host,
-        duplicates=document.duplicates,
-        inlinks=document.inlinks,
-        anchors=document.anchors,
-        rank=document.rank,
-        aliases=document.aliases,
-        changed=document.changed,
-    )
 
 
 def _says_damaged(error: Exception) -> bool:

@@ -42,17 +42,17 @@ FIELDS: Final = {"title": 2.0, "headings": 1.5, "anchors": 1.0, "text": 1.0, "ur
 STEMMED: Final = ("title", "headings", "anchors", "text")
 """Those that have a field of stems beside them, `…_stems`."""
 
-_TIE: Final = 0.3
+TIE: Final = 0.3
 # Above any sum of word scores: a URL's page comes first.
-_ADDRESS_SCORE: Final = 1e6
+ADDRESS_SCORE: Final = 1e6
 # A word that is on a tenth of all pages scores about 3 in a title.
-_NAME_SCORE: Final = {"names": 8.0, "called": 8.0}
-_IDENTIFIER: Final = 2.0
-_PARTS: Final = 0.5
-_LITTLE: Final = 0.1
-# Two words of the query with at most `_SLOP` others between them, by field.
-_BESIDE: Final = {"title": 0.5, "headings": 0.5, "text": 1.0}
-_SLOP: Final = 3
+NAME_SCORE: Final = {"names": 8.0, "called": 8.0}
+IDENTIFIER: Final = 2.0
+PARTS: Final = 0.5
+LITTLE: Final = 0.1
+# Two words of the query with at most `SLOP` others between them, by field.
+BESIDE: Final = {"title": 0.5, "headings": 0.5, "text": 1.0}
+SLOP: Final = 3
 SHORTEST_START: Final = 3
 _WORDS_A_START: Final = 16
 
@@ -226,14 +226,14 @@ def build(
         ]
         parts.append((Occur.Must, Query.boolean_query(some, least)))
     parts += [
-        (Occur.Should, Query.boost_query(_clause(schema, one), _LITTLE)) for one in asked.little
+        (Occur.Should, Query.boost_query(_clause(schema, one), LITTLE)) for one in asked.little
     ]
     parts += [(Occur.Should, better) for better in _better(schema, asked)]
     parts += [(Occur.MustNot, _in_fields(schema, words)) for words in asked.excluded]
     if asked.addresses:
         terms = [
             Query.const_score_query(
-                Query.term_query(schema, "address", url, "basic"), _ADDRESS_SCORE / 4**place
+                Query.term_query(schema, "address", url, "basic"), ADDRESS_SCORE / 4**place
             )
             for place, url in enumerate(asked.addresses)
         ]
@@ -256,16 +256,16 @@ def _better(schema: tantivy.Schema, asked: Asked) -> list[Query]:
         return []
     found = [
         Query.const_score_query(Query.term_query(schema, field, asked.name, "basic"), score)
-        for field, score in _NAME_SCORE.items()
+        for field, score in NAME_SCORE.items()
     ]
     words = [one.words[0] for one in asked.sought]
     for first, second in itertools.pairwise(words):
         beside: list[str | tuple[int, str]] = [*first, *second]
         near = [
-            Query.boost_query(Query.phrase_query(schema, field, beside, _SLOP), weight)
-            for field, weight in _BESIDE.items()
+            Query.boost_query(Query.phrase_query(schema, field, beside, SLOP), weight)
+            for field, weight in BESIDE.items()
         ]
-        found.append(Query.disjunction_max_query(near, tie_breaker=_TIE))
+        found.append(Query.disjunction_max_query(near, tie_breaker=TIE))
     return found
 
 
@@ -283,10 +283,10 @@ def _clause(schema: tantivy.Schema, one: Sought) -> Query:
             for field in STEMMED
         ]
         fields.append(Query.term_query(schema, "url", one.words[0][0]))
-        found = [Query.disjunction_max_query(fields, tie_breaker=_TIE), *found[1:]]
+        found = [Query.disjunction_max_query(fields, tie_breaker=TIE), *found[1:]]
     if one.identifier is not None:
         term = Query.term_query(schema, "identifiers", one.identifier)
-        found = [Query.boost_query(_any(found), _PARTS), Query.boost_query(term, _IDENTIFIER)]
+        found = [Query.boost_query(_any(found), PARTS), Query.boost_query(term, IDENTIFIER)]
     return _any(found)
 
 
@@ -298,7 +298,7 @@ def _in_fields(schema: tantivy.Schema, words: Words) -> Query:
         else:
             query = Query.phrase_query(schema, field, list(words))
         fields.append(Query.boost_query(query, boost))
-    return Query.disjunction_max_query(fields, tie_breaker=_TIE)
+    return Query.disjunction_max_query(fields, tie_breaker=TIE)
 
 
 def in_text(schema: tantivy.Schema, words: Words) -> Query:

@@ -1,0 +1,159 @@
+"""How a serving document, or the tombstone of a deleted one, is stored on OpenSearch.
+
+The text is analysed as by Tantivy: the same words, in lower case and without accents. Stems are
+made here, by the analysers of that engine, and stored as words between blanks. What is only
+displayed is in one object that is not indexed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from webindex.serving.base import ServingDocument
+from webindex.serving.naming import names, telling
+from webindex.serving.snippet import CHARACTERS
+from webindex.serving.tantivy.documents import (
+    Analyzers,
+    authority,
+    own_share,
+    seconds,
+    url_words,
+)
+from webindex.serving.tantivy.query import STEMMED
+
+FORMAT: Final = 1
+"""The version of everything in this module. An index of another version is refused."""
+
+MOST_BYTES_OF_A_TERM: Final = 32_766
+"""Lucene's limit; a longer URL is displayed, and not found by itself."""
+
+_UNSPACED: Final = (
+    r"\p{IsHan}\p{IsHiragana}\p{IsKatakana}ー\p{IsHangul}\p{IsBopomofo}"
+    r"\p{IsThai}\p{IsLao}\p{IsKhmer}\p{IsMyanmar}"
+)
+_WORD: Final = rf"[{_UNSPACED}]|[\p{{L}}\p{{M}}\p{{N}}&&[^{_UNSPACED}]]+"
+# It begins at the beginning of a word and does not go back: on a very long word, trying each of its
+# letters would take for ever.
+_NAME: Final = r"(?<![\p{L}\p{M}\p{N}_$])[\p{L}\p{M}]*+[\p{N}_$][\p{L}\p{M}\p{N}_$]*"
+_KEYWORD: Final = {"type": "keyword", "ignore_above": MOST_BYTES_OF_A_TERM // 4}
+_WORDS: Final = {"type": "text", "analyzer": "words"}
+_STEMS: Final = {"type": "text", "analyzer": "whitespace", "index_options": "freqs"}
+
+
+def index_body(shards: int | None, replicas: int | None) -> dict[str, Any]:
+    """Settings and mappings of a new index."""
+    numbers = {"number_of_shards": shards, "number_of_replicas": replicas}
+    return {
+        "settings": {
+            "analysis": {
+                "tokenizer": {
+                    "words": {"type": "pattern", "pattern": _WORD, "group": 0},
+                    "names": {"type": "pattern", "pattern": _NAME, "group": 0},
+                },
+                "filter": {"not_long": {"type": "length", "max": 80}},
+                "analyzer": {
+                    "words": {
+                        "tokenizer": "words",
+                        "filter": ["not_long", "lowercase", "asciifolding"],
+                    },
+                    "names": {"tokenizer": "names", "filter": ["not_long", "lowercase"]},
+                },
+            },
+            "index": {name: number for name, number in numbers.items() if number is not None},
+        },
+        "mappings": {
+            "dynamic": "strict",
+            "_meta": {"webindex": FORMAT},
+            "properties": {
+                "deleted": {"type": "boolean"},
+                "authority": {"type": "float"},
+                "title": {**_WORDS, "copy_to": "identifiers"},
+                "text": {**_WORDS, "copy_to": "identifiers"},
+                "headings": {**_WORDS, "copy_to": "identifiers"},
+                "anchors": _WORDS,
+                "url": _WORDS,
+                **{f"{field}_stems": _STEMS for field in STEMMED},
+                "identifiers": {"type": "text", "analyzer": "names", "index_options": "freqs"},
+                "names": _KEYWORD,
+                "called": _KEYWORD,
+                "changed": {"type": "long"},
+                "address": _KEYWORD,
+                "host": _KEYWORD,
+                "language": _KEYWORD,
+                "shown": {"type": "object", "enabled": False},
+            },
+        },
+    }
+
+
+def tombstone() -> dict[str, Any]:
+    """The document that keeps the epoch of a deleted cluster, as its version."""
+    return {"deleted": True}
+
+
+def to_stored(document: ServingDocument, analyzers: Analyzers) -> dict[str, Any]:
+    """The form in which a document is indexed; its cluster is the id, its epoch the version."""
+
+    def stems(text: str) -> str:
+        return " ".join(analyzers.stems(text, document.language))
+
+    anchors = telling(document.anchors)
+    repeated = [text for text, count in anchors for _ in range(max(1, count).bit_length())]
+    called = [*document.headings, *(text for text, _ in anchors)]
+    worth = authority(document.rank, document.inlinks)
+    stored: dict[str, Any] = {
+        "deleted": False,
+        "authority": worth * own_share(document.linked, len(document.text)),
+        "title": document.title,
+        "text": document.text,
+        "headings": list(document.headings),
+        "anchors": repeated,
+        "title_stems": stems(document.title),
+        "text_stems": stems(document.text),
+        "headings_stems": [stems(text) for text in document.headings],
+        "anchors_stems": [stems(text) for text in repeated],
+        "names": sorted({analyzers.name(text) for text in names(document.title)} - {""}),
+        "called": sorted({analyzers.name(text) for text in called} - {""}),
+        "changed": seconds(document.changed),
+        "url": url_words(document.url),
+        "address": [document.url, *document.duplicates, *document.aliases],
+        "host": document.host,
+        "shown": {
+            "url": document.url,
+            "opening": document.text[:CHARACTERS],
+            "anchors": document.anchors,
+            "duplicates": document.duplicates,
+            "inlinks": document.inlinks,
+            "rank": document.rank,
+            "aliases": document.aliases,
+            "headings": document.headings,
+            "linked": document.linked,
+            "changed": document.changed,
+        },
+    }
+    if document.language is not None:
+        stored["language"] = document.language
+    return stored
+
+
+def from_stored(cluster: str, epoch: int, stored: Mapping[str, Any]) -> ServingDocument:
+    """Return the document that `to_stored` was given; without a text if that was not read."""
+    shown = stored["shown"]
+    return ServingDocument(
+        cluster=cluster,
+        epoch=epoch,
+        url=shown["url"],
+        title=stored["title"],
+        text=stored.get("text", ""),
+        language=stored.get("language"),
+        host=stored["host"],
+        anchors=tuple((text, count) for text, count in shown["anchors"]),
+        duplicates=tuple(shown["duplicates"]),
+        inlinks=shown["inlinks"],
+        rank=shown["rank"],
+        aliases=tuple(shown["aliases"]),
+        headings=tuple(shown["headings"]),
+        linked=shown["linked"],
+        changed=shown["changed"],
+    )
