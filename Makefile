@@ -59,6 +59,7 @@ mutants: venv ## plant bugs in the protocol and around it, and see the simulatio
 
 crash: setup ## kill processes and cut the power at every boundary, then at random for minutes
 	@$(BIN)/python -m tests.crash $(ARGS)
+	@KILLS=50 $(BIN)/python -m pytest -q tests/integration/test_recipes_kills.py
 
 fuzz: venv ## throw bytes at every codec and parser, guided by coverage (SECONDS=60 each)
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)

@@ -25,7 +25,7 @@ import percola
 from percola.recipes import check
 
 PROGRAM = Path(__file__).parent / "programs"
-KILLS = 12
+KILLS = int(os.environ.get("KILLS", "12"))  # `make crash`: 50
 WORKERS = 4
 ROUNDS = 2
 ORDERS = 300
@@ -135,8 +135,9 @@ def compare(table: Any, repo: percola.Repository, shop: Any) -> None:
     orders = table("orders", "customer,product,pieces").where("pieces is not null")
     products = table("products", "category,cents").where("cents is not null")
 
-    expected = orders.groupBy("customer").agg(F.count("*"), F.sum("pieces"))
-    found = table("ordered", "count,pieces").select("row", "count", "pieces")
+    kilos = F.col("pieces").cast("decimal(10, 0)") * F.lit(shop.KILOS)
+    expected = orders.groupBy("customer").agg(F.count("*"), F.sum("pieces"), F.sum(kilos))
+    found = table("ordered", "count,pieces,kilos").select("row", "count", "pieces", "kilos")
     assert rows(expected) == rows(found)
     assert len(rows(found)) == 6
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from percola import Table, Transaction, observer
+from decimal import Decimal
+
+from percola import Table, Transaction, decimal_of, observer
 from percola.recipes import MIN, Distinct, Index, Sums, Tree
 
 orders = Table("orders")
@@ -14,7 +16,10 @@ products = Table("products")
 category = products.column("category", str, observed=True)
 cents = products.column("cents", int, observed=True)
 
-ordered = Sums("ordered", orders, {"pieces": int})
+KILOS = Decimal("0.125")
+"""What a piece weighs."""
+
+ordered = Sums("ordered", orders, {"pieces": int, "kilos": decimal_of(18, 3)})
 buyers = Distinct("buyers", orders)
 cheapest: Tree[str] = Tree("cheapest", products, MIN)
 by_product = Index("by_product", orders, due=priced)
@@ -26,7 +31,8 @@ def order_changed(t: Transaction, order: str) -> None:
     who, what, number = (t.get(column, order) for column in (customer, product, pieces))
     if number is None:
         who = what = None
-    ordered.contribute(t, order, {str(who): {"pieces": number}} if who else {})
+    measures = {"pieces": number, "kilos": (number or 0) * KILOS}
+    ordered.contribute(t, order, {str(who): measures} if who else {})
     buyers.contribute(t, order, {str(what): [str(who)]} if who and what else {})
     by_product.register(t, order, [str(what)] if what else [])
 
