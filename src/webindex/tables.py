@@ -37,8 +37,11 @@ pages, one row for each captured page:
     recrawl       the row in `recrawls` of a live page or redirect
     joined        the cluster of a live page, and the keys that put it there:
                   {cluster, content, target}
+    shared        what a page has added to the summary of a large cluster; see
+                  `webindex.observers.summaries`
     resolve       weak: the pointer, or a page along its chain, has changed
     join          weak: the fingerprint or the resolved target has changed
+    share         weak: what this page adds to the summary of a large cluster may have changed
 
 payloads, rows `KEY/ID`: which pages have a payload, KEY being a hash of its digest:
     held          the URL of the page ID: its `capture` or one of `earlier` has this payload
@@ -61,6 +64,8 @@ row of 360 bytes in `payloads`; each of at most 4 earlier captures 7 KB with its
 aliases, one row for each page that another page points to, captured or not, named as in `pages`:
     from:ID       a page whose pointer names this one: {url, kind}
     via:ID        a page whose pointer chain ends here: {url, kind}
+    named:ID      1: a page is in a cluster as one whose canonical page is this one; repositories of
+                  earlier versions have it for large clusters
     changed       weak: whether this page is live, or where it points, has changed
 
 inlinks, one row for each page that is linked to, captured or not, named as in `pages`:
@@ -99,9 +104,23 @@ keys, what live pages have in common (§3.1), one row for each value:
 
 clusters, one row for each set of live pages that are one document to a reader; names are random:
     member:ID     a page of the cluster: its keys, and what a document shows of it
-    version       never written, but locked by each transaction that changes the set of members
-    changed       weak: members, their in-links, aliases or ranks have changed
+    size          how many members a large cluster has; others have none. Locked by each transaction
+                  that changes the set of members
+    changed       weak: members, their in-links, aliases or ranks have changed; of a large cluster,
+                  any of them may have
     document      what the search index shows of the cluster; deleted when it shows nothing
+
+summaries, rows `CLUSTER` and `CLUSTER/HH`: what the members of a large cluster add up to; see
+`webindex.observers.summaries`:
+    entry:ID, sub:HH, split
+                  the nodes of a tree whose root has the canonical page (`percola.recipes.Nodes`)
+    delta:N       changes that are not in `totals` yet
+    totals        {pages, aliases, links, anchors: {text: count}}; and `until`, if fewer pages than
+                  that have been added since the cluster became large
+    texts:HH, best
+                  all texts of the links, as in `anchors`
+    alias:ID      a redirect that leads to a member
+    due           weak: a node, or `totals`, has to be computed
 
 hosts, rows `HOST/BB`, one for each first byte of a page id, so that pages rarely conflict there:
     live          how many pages of the host are live, and how many of them may be indexed
@@ -134,10 +153,11 @@ journal, rows `KIND/TIMESTAMP`: reports of jobs and exports, for the summary; se
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
 
 from percola import JSON, Column, Table, Transaction
-from percola.recipes import Export
+from percola.recipes import MIN, Export, Nodes
 from webindex.rendering.tables import TABLES as RENDERING
 
 pages: Final = Table("pages")
@@ -160,8 +180,10 @@ resolved: Final = pages.column("resolved", JSON)
 rank: Final = pages.column("rank", JSON)
 joined: Final = pages.column("joined", JSON)
 recrawl: Final = pages.column("recrawl", str)
+shared: Final = pages.column("shared", JSON)
 resolve_due: Final = pages.weak_column("resolve")
 join_due: Final = pages.weak_column("join")
+share_due: Final = pages.weak_column("share")
 
 payloads: Final = Table("payloads")
 held: Final = payloads.column("held", str)
@@ -174,6 +196,7 @@ wake_due: Final = waiting.weak_column("wake")
 aliases: Final = Table("aliases")
 points_here: Final = aliases.family("from", JSON)
 leads_here: Final = aliases.family("via", JSON)
+named_by: Final = aliases.family("named", int)
 aliases_changed: Final = aliases.weak_column("changed")
 
 inlinks: Final = Table("inlinks")
@@ -209,9 +232,27 @@ sketch_of: Final = keys.column("sketch", bytes)
 
 clusters: Final = Table("clusters")
 member: Final = clusters.family("member", JSON)
-version: Final = clusters.column("version", int)
+size: Final = clusters.column("size", int)
 cluster_changed: Final = clusters.weak_column("changed")
 document: Final = clusters.column("document", JSON)
+
+summaries: Final = Table("summaries")
+summary_due: Final = summaries.weak_column("due")
+summary_nodes: Final = Nodes(summaries, MIN, summary_due)
+summary_delta: Final = summaries.family("delta", JSON)
+totals: Final = summaries.column("totals", JSON)
+summary_texts: Final = summaries.family("texts", JSON)
+summary_best: Final = summaries.column("best", JSON)
+redirected: Final = summaries.family("alias", str)
+
+LARGE_CLUSTER: Final = 128
+"""A cluster with more members is large, until it has half as many."""
+
+MOST_URLS: Final = 50
+"""Duplicates that a document names, and redirects: those whose ids come first."""
+
+NOTHING: Final[Mapping[str, Any]] = {"pages": 0, "aliases": 0, "links": 0, "anchors": {}}
+"""The totals of a cluster to which no page has been added yet."""
 
 hosts: Final = Table("hosts")
 live: Final = hosts.column("live", JSON)
@@ -247,6 +288,7 @@ SCHEMA: Final = [
     recrawls,
     keys,
     clusters,
+    summaries,
     hosts,
     outbox,
     ranks,
@@ -256,7 +298,7 @@ SCHEMA: Final = [
 ]
 
 ADDED: Final = frozenset(
-    {"payloads", "waiting", "anchors", "frontier", "recrawls", "removals"}
+    {"payloads", "waiting", "anchors", "frontier", "recrawls", "removals", "summaries"}
     | {one.name for one in RENDERING}
 )
 """Tables that repositories of earlier versions lack; opening a repository adds them."""

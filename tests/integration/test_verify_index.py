@@ -67,7 +67,10 @@ def crawled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def worked_off(tmp_path_factory: pytest.TempPathFactory, crawled: Path) -> Path:
     """A closed repository with the crawl loaded, worked off and ranked: copy it to change it."""
     folder = tmp_path_factory.mktemp("index") / "repo"
-    with open_repository(str(folder), create=True) as repo:
+    with (
+        open_repository(str(folder), create=True) as repo,
+        mock.patch.object(tables, "LARGE_CLUSTER", 2),
+    ):
         load(repo, crawled)
         with mock.patch.object(inlinks, "LARGE", 2):  # some pages of this small crawl are
             work(repo)
@@ -90,6 +93,10 @@ def worked_off(tmp_path_factory: pytest.TempPathFactory, crawled: Path) -> Path:
 
         repo.run(ranks)
         work(repo)
+        large = [
+            row[tables.size] for row in repo.snapshot().scan(tables.clusters) if tables.size in row
+        ]
+        assert large == [4]
     return folder
 
 

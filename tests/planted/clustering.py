@@ -4,6 +4,7 @@ from tests.planted.planted import Planted
 
 _TESTS = "tests/webindex/test_clustering_batches.py"
 _BATCH = f"{_TESTS}::test_runs_of_one_batch_that_share_a_timestamp_end_in_the_components"
+_LARGE = "tests/webindex/test_large_clusters.py"
 _PRINTS = "tests/webindex/test_fingerprints.py"
 
 PLANTED = [
@@ -49,6 +50,14 @@ PLANTED = [
         old="            if len(clusters) > 1:\n                self.merge",
         new="            if len(clusters) > 2:\n                self.merge",
         tests=[_BATCH],
+    ),
+    Planted(
+        "links-inside-large-cluster-counted",
+        "Links between the pages of a large cluster count for its document.",
+        file="src/webindex/observers/summaries.py",
+        old="        if its == cluster:",
+        new="        if its is None:",
+        tests=[f"{_LARGE}::test_any_history_of_a_large_cluster_ends_in_what_its_pages_say"],
     ),
     Planted(
         "own-words-ignored",

@@ -155,11 +155,11 @@ PLANTED = [
         tests=[_TEXTS],
     ),
     Planted(
-        "inside-texts-of-any-url",
-        "A link within a document is taken back from texts of another URL of it.",
+        "inside-texts-kept",
+        "The texts of links within a document are not taken back.",
         file="src/webindex/observers/documents.py",
-        old="text for text in words if text in counted)",
-        new="words)",
+        old="                    anchors.subtract(words)",
+        new="                    anchors.subtract([])",
         tests=[_URLS],
     ),
 ]

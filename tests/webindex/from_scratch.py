@@ -65,13 +65,28 @@ class Index:
 
     `documents` are by the set of URLs that they stand for; so are `clusters` named in `cells`,
     by their first URL, because their names in a repository are random. `texts` are all texts of the
-    links that vouch for a page, by its row.
+    links that vouch for a page, by its row; `totals` are by the names of clusters.
     """
 
     cells: Cells
     texts: dict[str, Counter[str]]
     documents: dict[str, dict[str, Any]]
     pages: dict[str, Page]
+    totals: dict[str, Totals]
+
+
+@dataclass
+class Totals:
+    """The sums over the pages of a cluster, and the redirects that lead there."""
+
+    pages: int
+    aliases: list[str]
+    links: int
+    anchors: Counter[str]
+
+
+MOST_URLS = MOST_ANCHORS = 50
+"""Duplicates, redirects and anchors that a document has; tests replace them."""
 
 
 def compute(captures: Iterable[Capture], ranks: Mapping[str, float] | None = None) -> Index:
@@ -165,6 +180,7 @@ def compute(captures: Iterable[Capture], ranks: Mapping[str, float] | None = Non
             cells["frontier", f"{99 - level:02}/{row[0]}/{row[3:]}", "url"] = url
 
     documents = {}
+    totals = {}
     owners: dict[str, dict[str, Any]] = {}
     bands: defaultdict[str, set[str]] = defaultdict(set)
     leaders = _leaders(pages.values())
@@ -174,6 +190,8 @@ def compute(captures: Iterable[Capture], ranks: Mapping[str, float] | None = Non
         for url in group:
             page, content = pages[url], _content(pages[url])
             keys = {"content": content, "target": targets.get(url)}
+            if url in targets:
+                cells["aliases", page_row(targets[url]), f"named:{page_id(url)}"] = 1
             cells["pages", page_row(url), "joined"] = {"cluster": name, **keys}
             leader = leaders.get(content, content)
             member = {**shown(page), **keys, "leader": leader}
@@ -187,7 +205,9 @@ def compute(captures: Iterable[Capture], ranks: Mapping[str, float] | None = Non
             counter = live[f"{host(url)}/{page_id(url)[:2]}"]
             counter["pages"] += 1
             counter["indexable"] += not page.noindex
-        document = _document([pages[url] for url in group], redirects, tallies, ranks or {})
+        document, totals[name] = _document(
+            [pages[url] for url in group], redirects, tallies, ranks or {}
+        )
         if document is not None:
             documents[name] = cells["clusters", name, "document"] = document
     for content, owner in owners.items():
@@ -197,7 +217,7 @@ def compute(captures: Iterable[Capture], ranks: Mapping[str, float] | None = Non
     for row, counter in live.items():
         cells["hosts", row, "live"] = counter
     texts = {page_row(url): anchors for url, (_, anchors) in tallies.items()}
-    return Index(cells, texts, documents, pages)
+    return Index(cells, texts, documents, pages, totals)
 
 
 def described(one: Capture, url: str) -> dict[str, Any]:
@@ -325,13 +345,59 @@ def _large(found: Cells, expected: Index) -> Cells:
     return cells
 
 
+def _large_clusters(found: Cells, expected: Index) -> Cells:
+    """The cells of clusters that were found to be large: that depends on what they have been."""
+    cells: Cells = {}
+    for table, name, column in found:
+        if (table, column) != ("clusters", "size") or name not in expected.totals:
+            continue
+        totals = expected.totals[name]
+        members = {
+            of: value
+            for (where, row, of), value in expected.cells.items()
+            if (where, row) == ("clusters", name) and of.startswith("member:")
+        }
+        cells["clusters", name, "size"] = len(members)
+        orders = {}
+        for of, one in members.items():
+            url = one["url"]
+            cells["pages", page_row(url), "shared"] = name
+            rank = expected.cells.get(("pages", page_row(url), "rank"), 0.0)
+            order = [-rank, not url.startswith("https:"), len(url), url]
+            if one["indexable"]:
+                orders[of.replace("member", "entry")] = [*order, one["title"], one["language"]]
+        for page, order in orders.items():
+            cells["summaries", name, page] = order
+        if orders:
+            cells["summaries", name, "first"] = min(orders.values())
+        shown = {text: totals.anchors[text] for text in _most_frequent(+totals.anchors)}
+        cells["summaries", name, "totals"] = {
+            "pages": totals.pages,
+            "aliases": len(totals.aliases),
+            "links": totals.links,
+            "anchors": shown,
+        }
+        best: dict[str, list[Any]] = {}
+        for text, number in sorted(totals.anchors.items()):
+            if number:
+                part = blake2b(text.encode(), digest_size=1).hexdigest()
+                cells.setdefault(("summaries", name, f"texts:{part}"), {})[text] = number
+                if text not in shown and number > 0:
+                    best[part] = min(best.get(part, [0, ""]), [-number, text])
+        if best:
+            cells["summaries", name, "best"] = best
+        for url in totals.aliases:
+            cells["summaries", name, url] = "redirect"
+    return cells
+
+
 def _document(
     group: list[Page],
     redirects: Mapping[str, set[str]],
     tallies: Mapping[str, tuple[int, Counter[str]]],
     ranks: Mapping[str, float],
-) -> dict[str, Any] | None:
-    """The serving document of a cluster, if it has one."""
+) -> tuple[dict[str, Any] | None, Totals]:
+    """The serving document of a cluster, if it has one, and the sums over its pages."""
     group.sort(
         key=lambda p: (
             p.noindex,
@@ -342,8 +408,6 @@ def _document(
         )
     )
     canonical, *others = group
-    if canonical.noindex:
-        return None
     aliases = sorted(one for page in group for one in redirects.get(page.url, ()))
     inside = {page.url for page in group} | set(aliases)
     count, anchors = 0, Counter[str]()
@@ -356,21 +420,29 @@ def _document(
             if link.rel == "follow" and link.url == url
         ]
         count += links - len(within)
-        outside = texts - Counter(text for link in within for text in link.anchors)
-        anchors += Counter({text: outside[text] for text in _most_frequent(texts)})
-    common = sorted(anchors.items(), key=lambda one: (-one[1], one[0]))
-    return {
+        anchors.update({text: texts[text] for text in _most_frequent(texts)})
+        anchors.subtract(text for link in within for text in link.anchors)
+    totals = Totals(len(group), aliases, count, anchors)
+    if canonical.noindex:
+        return None, totals
+    common = sorted((+anchors).items(), key=lambda one: (-one[1], one[0]))
+    first = sorted((page.url for page in others), key=page_id)[:MOST_URLS]
+    leading = sorted(aliases, key=page_id)[:MOST_URLS]
+    more = len(others) + len(aliases) - len(first) - len(leading)
+    document = {
         "url": canonical.url,
         "title": canonical.title,
         "text": canonical.text,
         **canonical.outline,
         "language": canonical.language,
-        "anchors": [list(one) for one in common[:50]],
-        "duplicates": sorted(page.url for page in others),
-        "aliases": aliases,
+        "anchors": [list(one) for one in common[:MOST_ANCHORS]],
+        "duplicates": sorted(first),
+        "aliases": sorted(leading),
+        **({"more": more} if more else {}),
         "inlinks": count,
         "rank": ranks.get(canonical.url, 0.0),
     }
+    return document, totals
 
 
 def held(repo: Repository) -> Cells:
@@ -387,18 +459,51 @@ def held(repo: Repository) -> Cells:
     )
     for table in (t for t in tables.SCHEMA if t not in left_out):
         for row in now.scan(table):
+            if table is tables.summaries:
+                found |= _summary(row, names)
+                continue
             key = names[row.key] if table is tables.clusters else row.key
             for column, value in row.items():
                 if column in (tables.revisited, tables.recrawl) or column.name.startswith(
                     "earlier"
                 ):
                     continue  # What a page was: see test_revisits.py.
+                if column == tables.shared:
+                    value = names.get(value["cluster"])
                 if column in (tables.joined, tables.owner):
                     value = {**value, "cluster": names.get(value["cluster"])}
                 if table is not tables.anchors:
                     value = _timeless(column.name, value)
                 found[table.name, key, column.name] = value
+    _first_of_nodes(found)
     return found
+
+
+def _summary(row: Any, names: Mapping[str, str]) -> Cells:
+    """A node's cells as those of its tree: where in a tree an entry is depends on its past."""
+    root, below, _ = row.key.partition("/")
+    cells: Cells = {}
+    for column, value in row.items():
+        kind = column.name.partition(":")[0]
+        name = names.get(root, root)
+        if kind == "alias":
+            cells["summaries", name, value] = "redirect"
+        elif kind == "sub":
+            if not below:
+                cells["summaries", name, column.name] = value
+        elif kind != "split":
+            cells["summaries", name, column.name] = value
+            if kind == "entry" and not below:
+                cells["summaries", name, f"sub:{column.name}"] = value
+    return cells
+
+
+def _first_of_nodes(cells: Cells) -> None:
+    """Replace what is at the root of a tree and below it by the first of these."""
+    for cell in [cell for cell in cells if cell[0] == "summaries" and cell[2].startswith("sub:")]:
+        first = (*cell[:2], "first")
+        value = cells.pop(cell)
+        cells[first] = min(cells.get(first, value), value)
 
 
 def check_recrawls(repo: Repository) -> None:
@@ -460,6 +565,7 @@ def check(
     expected = compute(captures, ranks)
     found = held(repo)
     expected.cells |= _large(found, expected)
+    expected.cells |= _large_clusters(found, expected)
     wrong = [
         f"{' / '.join(cell)}\n    found    {_short(found.get(cell))}"
         f"\n    expected {_short(expected.cells.get(cell))}"
@@ -509,7 +615,8 @@ def at_rest(repo: Repository, *, dead_lettered: int = 0) -> None:
         document = row.get(tables.document)
         if document is not None:
             members = row.family(tables.member)
-            assert document["seen"] == {name: one["loaded_ms"] for name, one in members.items()}
+            loaded = {name: one["loaded_ms"] for name, one in members.items()}
+            assert document["seen"] == ({} if tables.size in row else loaded)
 
 
 def _short(value: Any) -> str:

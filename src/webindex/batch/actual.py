@@ -139,6 +139,7 @@ def to_be_served(cluster: Row) -> Iterator[Keyed]:
         "duplicates": tuple(document["duplicates"]),
         "aliases": tuple(document["aliases"]),
         "headings": tuple(document["headings"]),
+        "more": document.get("more", 0),
     }
     names = _FIELDS | {"cluster", "epoch"}
     shown = asdict(ServingDocument(**{name: given[name] for name in names}))

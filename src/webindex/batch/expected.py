@@ -28,6 +28,7 @@ from webindex.page.fingerprints import Sketch
 from webindex.page.urls import host, page_id, page_row
 
 MAX_ANCHORS: Final = 50
+MAX_URLS: Final = 50
 """Distinct anchor texts that a document keeps."""
 
 
@@ -320,20 +321,30 @@ def _cluster(
     canonical = canonical_of(members)
     if canonical is not None:
         links, anchors = next(iter(totals), (0, Counter[str]()))
-        common = sorted(anchors.items(), key=lambda one: (-one[1], one[0]))
+        common = sorted((+anchors).items(), key=lambda one: (-one[1], one[0]))
+        others = _first({page.url for page in members} - {canonical.url})
+        leading = set(redirects)
+        aliases = _first(leading)
+        more = len(members) - 1 + len(leading) - len(others) - len(aliases)
         values["document"] = {
             "url": canonical.url,
             "title": canonical.title,
             "language": canonical.language,
             "changed": canonical.changed,
             "anchors": [list(one) for one in common[:MAX_ANCHORS]],
-            "duplicates": sorted({page.url for page in members} - {canonical.url}),
-            "aliases": sorted(redirects),
+            "duplicates": others,
+            "aliases": aliases,
+            **({"more": more} if more else {}),
             "inlinks": links,
             "rank": canonical.rank,
             "seen": {page_id(page.url): page.loaded_ms for page in members},
         }
     return Row("clusters", name, values)
+
+
+def _first(urls: Iterable[str]) -> list[str]:
+    """The URLs that a document names: of many, those whose ids come first."""
+    return sorted(sorted(urls, key=page_id)[:MAX_URLS])
 
 
 def _shown(cluster: Row) -> Iterator[tuple[str, str]]:

@@ -140,15 +140,18 @@ def share_of(target: Target) -> Iterator[tuple[str, Total]]:
     if here is not None:
         follow = [one for one in target.links if one.rel == "follow"]
         _, texts = _total(follow)
-        count, anchors = _total(one for one in follow if one.cluster != here)
-        if count:
-            shown = dict(_most_frequent(texts))
-            yield here, (count, Counter({t: n for t, n in anchors.items() if t in shown}))
+        count, own = _total(one for one in follow if one.cluster == here)
+        anchors = Counter(dict(_most_frequent(texts)))
+        anchors.subtract(own)
+        if follow:
+            yield here, (len(follow) - count, anchors)
 
 
 def added(one: Total, other: Total) -> Total:
     """The sum of two totals."""
-    return one[0] + other[0], one[1] + other[1]
+    anchors = one[1].copy()
+    anchors.update(other[1])
+    return one[0] + other[0], anchors
 
 
 def _total(links: Iterable[Sent]) -> Total:

@@ -77,6 +77,8 @@ _STEPS: Final = {
     "inlinks.changed": "to count",
     "inlinks.added": "to add to counts",
     "clusters.changed": "to assemble",
+    "pages.share": "to share with their clusters",
+    "summaries.due": "to sum up",
     "removals.erase": "to erase",
     "outbox.ready": "to export",
     "renders.due": "to render",
@@ -403,6 +405,8 @@ def print_results(query: str, results: SearchResults) -> None:
             notes.append(count(len(hit.duplicates), "duplicate"))
         if hit.aliases:
             notes.append(count(len(hit.aliases), "redirect"))
+        if hit.more:
+            notes.append(f"{hit.more:,} more")
         console.print()
         # Crawled text: some characters would control the terminal.
         console.print(Text.assemble(f"{number:>3}  ", (harmless(hit.title or hit.url), "bold")))

@@ -18,26 +18,33 @@ pages of one text that arrive at the same moment would each found a cluster, hav
     keys.owner          one cell for all pages with a content: its cluster, and their number
     keys.near           one cell for all contents that agree in a band: two near ones share one
     pages.joined        that of a canonical page is locked by every page that names it
-    clusters.version    locked by every transaction that adds to, removes from, splits or merges a
+    clusters.size       locked by every transaction that adds to, removes from, splits or merges a
                         cluster
+
+Of a large cluster (`webindex.observers.summaries`), which `size` tells apart, the members are read
+only if its components may have changed: see `_Change.update`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from secrets import token_hex
-from typing import Any
+from typing import Any, Final
 
 from percola import Column, Snapshot, Transaction, observer
 from webindex import tables
 from webindex.observers.components import content_key, partition
-from webindex.observers.leaders import bands_of, leader_of_new, replace
+from webindex.observers.documents import announce, share_all
+from webindex.observers.leaders import bands_of, leader_of_new, leads_others, replace
 from webindex.observers.redirects import target_of
 from webindex.page.urls import host, page_id, page_row
 
 __all__ = ["join"]
 
 Member = dict[str, Any]
+
+_SOME_IDS: Final = ("000", "00", "0")
+"""Prefixes of page ids, which are hashes: one in 4096, one in 256, one in 16."""
 
 
 def _read_ahead(t: Snapshot, rows: Sequence[str]) -> None:
@@ -55,12 +62,14 @@ def _read_ahead(t: Snapshot, rows: Sequence[str]) -> None:
             continue
         page = page_id(found["url"])
         if standing is not None and now is not None and _same_keys(standing, now):
-            cells.append((tables.member[page], standing["cluster"]))
+            cells += [(tables.member[page], standing["cluster"])]
+            cells += [(tables.size, standing["cluster"])]
             continue
         cells.append((tables.live, _counter(found["url"])))
         if standing is not None:
             leaving.append(standing)
-            cells += [(tables.owner, standing["content"]), (tables.version, standing["cluster"])]
+            cells += [(tables.owner, standing["content"]), (tables.size, standing["cluster"])]
+            cells.append((tables.member[page], standing["cluster"]))
             cells.append((tables.sketch_of, standing["content"]))
         if now is not None:
             entering.append((row, now))
@@ -68,7 +77,11 @@ def _read_ahead(t: Snapshot, rows: Sequence[str]) -> None:
             if now["target"] is not None:
                 cells.append((tables.joined, page_row(now["target"])))
     t.get_many(cells)
-    left = {standing["cluster"] for standing in leaving}
+    left = {
+        standing["cluster"]
+        for standing in leaving
+        if t.get(tables.size, standing["cluster"]) is None
+    }
     t.get_rows(tables.clusters, left, [tables.member])
     t.get_rows(tables.aliases, [page_row(now["url"]) for _, now in entering], [tables.leads_here])
     cells = []
@@ -86,8 +99,9 @@ def _read_ahead(t: Snapshot, rows: Sequence[str]) -> None:
     for row, now in new:
         now["leader"] = leader_of_new(t, now["content"], sketches[row])
     around = [_around(t, now, t.get) for _, now in entering]
-    t.get_many((tables.version, cluster) for one in around for cluster in one)
+    t.get_many((tables.size, cluster) for one in around for cluster in one)
     merged = {cluster for one in around if len(one) > 1 for cluster in one}
+    merged = {cluster for cluster in merged if t.get(tables.size, cluster) is None}
     t.get_rows(tables.clusters, merged - left, [tables.member])
 
 
@@ -107,18 +121,22 @@ def join(t: Transaction, row: str) -> None:
         _show(t, standing["cluster"], page, now)
         return
     change = _Change(t)
-    was = None if standing is None else change.load(standing["cluster"])[page]
+    was = None if standing is None else change.find(standing["cluster"], page)
     _count(
         t,
         url,
         pages=(now is not None) - (was is not None),
         indexable=(now is not None and now["indexable"]) - (was is not None and was["indexable"]),
     )
+    _name(t, page, was, now)
     led = _change_content(t, row, was, now)
     touched = change.lead(led)
-    if standing is not None:
-        change.put(standing["cluster"], page, now)
-        touched.add(standing["cluster"])
+    if standing is not None and was is not None:
+        stays = now is not None and now["content"] == was["content"]
+        if not change.update(standing["cluster"], page, now if stays else None):
+            change.load(standing["cluster"])
+            change.put(standing["cluster"], page, now)
+            touched.add(standing["cluster"])
     for cluster in sorted(touched):
         change.split(cluster)
     if now is None:
@@ -127,6 +145,19 @@ def join(t: Transaction, row: str) -> None:
         _enter(t, change, page, now, changed=was is None or was["content"] != now["content"])
     change.follow(led)
     change.write()
+
+
+def _name(t: Transaction, page: str, was: Member | None, now: Member | None) -> None:
+    """Enter a page at its canonical page, in the transaction in which it joins that one's cluster.
+
+    `aliases.via` is changed before: it does not tell what connects a cluster until `join` has run.
+    """
+    targets = [None if one is None else one["target"] for one in (was, now)]
+    if targets[0] != targets[1]:
+        if targets[0] is not None:
+            t.delete(tables.named_by[page], page_row(targets[0]))
+        if targets[1] is not None:
+            t.set(tables.named_by[page], page_row(targets[1]), 1)
 
 
 def _change_content(
@@ -193,7 +224,7 @@ def _show(t: Transaction, cluster: str, page: str, now: Member) -> None:
         _count(t, now["url"], pages=0, indexable=now["indexable"] - was["indexable"])
     if was != now:
         t.set(cell, cluster, now)
-    t.notify(tables.cluster_changed, cluster)
+    announce(t, cluster, page_row(now["url"]))
 
 
 def _enter(
@@ -278,7 +309,8 @@ def _release(t: Transaction, content: str) -> None:
 class _Change:
     """The changes that one run makes to clusters; members are written at its end.
 
-    A cluster that a page is only added to is locked but not read: it may have thousands of members.
+    A cluster that a page is only added to is locked but not read, and one that is large is read
+    only if it must be: it may have thousands of members.
     """
 
     def __init__(self, t: Transaction) -> None:
@@ -288,18 +320,109 @@ class _Change:
         self._cluster_of: dict[str, str] = {}
         self._loaded: set[str] = set()
 
+    def _lock(self, cluster: str) -> int | None:
+        """Lock a cluster; its size if it is large."""
+        self._before.setdefault(cluster, {})
+        self._after.setdefault(cluster, {})
+        return self._t.get_for_update(tables.size, cluster)
+
     def load(self, cluster: str) -> Mapping[str, Member]:
         """Lock a cluster and return its members."""
         if cluster not in self._loaded:
-            self._t.get_for_update(tables.version, cluster)
+            self._lock(cluster)
             row = self._t.get_row(tables.clusters, cluster, [tables.member])
             members = row.family(tables.member)
-            # Pages may have been added to it already.
+            # Pages may have been added to it already, or found there.
+            gone = self._before[cluster].keys() - self._after[cluster].keys()
             self._before[cluster] = members
-            self._after[cluster] = {**members, **self._after.get(cluster, {})}
+            self._after[cluster] = {**members, **self._after[cluster]}
+            for page in gone:
+                del self._after[cluster][page]
             self._cluster_of |= dict.fromkeys(self._after[cluster], cluster)
             self._loaded.add(cluster)
         return self._after[cluster]
+
+    def find(self, cluster: str, page: str) -> Member:
+        """Lock a cluster and return a page of it; read the others only if it is not large."""
+        if self._lock(cluster) is None:
+            return self.load(cluster)[page]
+        member: Member | None = self._t.get(tables.member[page], cluster)
+        assert member is not None, (cluster, page)
+        self._before[cluster][page] = self._after[cluster][page] = member
+        self._cluster_of[page] = cluster
+        return member
+
+    def update(self, cluster: str, page: str, now: Member | None) -> bool:
+        """Change a page of a large cluster, unless the others may not be connected afterwards.
+
+        They are if nothing but its content and leader joins the page to them: all pages with a
+        leader are joined to each other. No other page may name this one. A canonical page that it
+        names must have the same leader, or another page must have that leader and name that one;
+        or no other page has that leader.
+
+        Args:
+            cluster: where it is; was read by `find`.
+            page: the page.
+            now: what it is, if its content stays, and it is counted there. It stays with others
+                that have its leader, and otherwise becomes a cluster of its own. None: it is taken
+                out, and the caller adds it again where it belongs.
+
+        Returns whether that was possible.
+        """
+        if cluster in self._loaded:
+            return False
+        member = self._after[cluster][page]
+        if self._is_named(cluster, member):
+            return False
+        alone = self._is_alone(member, counted=now is not None)
+        if member["target"] is not None and not alone:
+            its = self._t.get(tables.member[page_id(member["target"])], cluster)
+            if (
+                its is not None
+                and its["leader"] != member["leader"]
+                and not self._is_named_besides(cluster, page, member)
+            ):
+                return False
+        if now is not None and alone:
+            self._move([page], cluster, self.create())
+        else:
+            self.put(cluster, page, now)
+        return True
+
+    def _is_named(self, cluster: str, member: Member) -> bool:
+        """Whether another page of the cluster has joined it because it names this one."""
+        t, url = self._t, member["url"]
+        naming = t.get_row(tables.aliases, page_row(url), [tables.named_by]).family(tables.named_by)
+        others = t.get_many((tables.member[one], cluster) for one in sorted(naming))
+        return any(one is not None and one["target"] == url for one in others)
+
+    def _is_alone(self, member: Member, *, counted: bool) -> bool:
+        """Whether no other page has the leader of a page, which is `counted` with its content."""
+        content = member["content"]
+        if member["leader"] != content:
+            return False
+        owner = self._t.get(tables.owner, content)
+        if (0 if owner is None else owner["pages"]) != counted:
+            return False
+        # If its content has gone with it, those that it led have other leaders already.
+        sketch = self._t.get(tables.sketch_of, content) if counted else None
+        return sketch is None or not leads_others(self._t, content, sketch)
+
+    def _is_named_besides(self, cluster: str, page: str, member: Member) -> bool:
+        """Whether a page with the same leader is found that names the same canonical page."""
+        t, target = self._t, member["target"]
+        for start in _SOME_IDS:
+            family = tables.leads_here.starting(start)
+            found = t.get_row(tables.aliases, page_row(target), [family]).family(family)
+            naming = [n for n, one in found.items() if one["kind"] == "canonical" and n != page]
+            others = t.get_many((tables.member[other], cluster) for other in naming)
+            for other in others:
+                if other is not None and (other["leader"], other["target"]) == (
+                    member["leader"],
+                    target,
+                ):
+                    return True
+        return False
 
     def cluster_of(self, page: str) -> str | None:
         """The current cluster of a page, among the clusters that were loaded."""
@@ -317,9 +440,7 @@ class _Change:
     def put(self, cluster: str, page: str, member: Member | None) -> None:
         """Add a page to a cluster or update it there; None removes it."""
         if cluster not in self._after:
-            self._t.get_for_update(tables.version, cluster)
-            self._before[cluster] = {}
-            self._after[cluster] = {}
+            self._lock(cluster)
         if member is None:
             del self._after[cluster][page]
             del self._cluster_of[page]
@@ -358,10 +479,10 @@ class _Change:
 
     def merge(self, clusters: Collection[str]) -> str:
         """Move the members of all clusters into the largest; return its name."""
-        sizes = {cluster: len(self.load(cluster)) for cluster in clusters}
+        sizes = {cluster: self._lock(cluster) or len(self.load(cluster)) for cluster in clusters}
         into = min(sizes, key=lambda cluster: (-sizes[cluster], cluster))
         for cluster in sizes.keys() - {into}:
-            self._move(list(self._after[cluster]), cluster, into)
+            self._move(list(self.load(cluster)), cluster, into)
         return into
 
     def _move(self, pages: Iterable[str], cluster: str, into: str) -> None:
@@ -379,18 +500,31 @@ class _Change:
                 t.set(tables.owner, content, {**owner, "cluster": into})
 
     def write(self) -> None:
-        """Write the members, and notify the clusters that changed to reassemble their documents."""
+        """Write the members, and notify the clusters that changed, or the members of large ones."""
         t = self._t
         for cluster, after in self._after.items():
             before = self._before[cluster]
             if before == after:
                 continue
-            t.notify(tables.cluster_changed, cluster)
-            for page in before.keys() - after.keys():
+            gone = {page: one for page, one in before.items() if page not in after}
+            for page in gone:
                 t.delete(tables.member[page], cluster)
-            for page, member in after.items():
-                if before.get(page) != member:
-                    t.set(tables.member[page], cluster, member)
+            changed = {page: one for page, one in after.items() if before.get(page) != one}
+            for page, member in changed.items():
+                t.set(tables.member[page], cluster, member)
+            size = t.get(tables.size, cluster)
+            if size is None:
+                t.notify(tables.cluster_changed, cluster)
+                continue
+            size += len(after) - len(before)
+            tables.set_or_delete(t, tables.size, cluster, size)
+            share_all(t, {**gone, **changed})
+            records = t.get_many((tables.shared, page_row(one["url"])) for one in gone.values())
+            if not all(records):
+                # The document may name a page that has not shared, and so takes nothing back.
+                t.notify(tables.summary_due, cluster)
+            if not size:
+                t.notify(tables.cluster_changed, cluster)
 
 
 def _count(t: Transaction, url: str, *, pages: int, indexable: int) -> None:

@@ -112,4 +112,5 @@ def serving_document(cluster: str, shown: Mapping[str, Any]) -> ServingDocument:
         headings=tuple(shown.get("headings", ())),
         linked=shown.get("linked", 0.0),
         changed=shown.get("changed", ""),
+        more=shown.get("more", 0),
     )

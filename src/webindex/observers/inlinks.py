@@ -65,7 +65,8 @@ _DELTAS: Final = 64
 
 def _read_ahead_links(t: Snapshot, rows: Sequence[str]) -> None:
     """Prefetch what `invert` reads of the targets whose links change."""
-    t.get_many((column, row) for row in rows for column in (tables.links, tables.inverted))
+    own = (tables.links, tables.inverted, tables.shared)
+    t.get_many((column, row) for row in rows for column in own)
     targets = {
         page_row(url)
         for row in rows
@@ -99,6 +100,8 @@ def invert(t: Transaction, row: str) -> None:
         else:
             _add_delta(t, target, before, after)
     tables.set_or_delete(t, tables.inverted, row, wanted)
+    if t.get(tables.shared, row) is not None:
+        t.notify(tables.share_due, row)
 
 
 _Link = tuple[list[str], str]
@@ -152,8 +155,11 @@ def _read_ahead(t: Snapshot, rows: Sequence[str]) -> None:
     others = sorted(set(rows).difference(counted))
     t.get_many((tables.capture, row) for row in others)
     t.get_many((column, row) for row in counted for column in (tables.joined, tables.resolved))
-    ends = [t.get(tables.resolved, row) for row in counted if t.get(tables.joined, row) is None]
-    t.get_many((tables.joined, page_row(end["url"])) for end in ends if end is not None)
+    found = [t.get(tables.resolved, row) for row in counted if t.get(tables.joined, row) is None]
+    ends = [page_row(end["url"]) for end in found if end is not None]
+    t.get_many((tables.joined, end) for end in ends)
+    joined = [t.get(tables.joined, row) for row in (*counted, *ends)]
+    t.get_many((tables.size, one["cluster"]) for one in joined if one is not None)
 
 
 @observer(tables.inlinks_changed, batch=tables.BATCH, defer=COUNT_SECONDS, ahead=_read_ahead)

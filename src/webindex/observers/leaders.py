@@ -30,7 +30,7 @@ from webindex.observers.components import (
 )
 from webindex.page.fingerprints import Sketch
 
-__all__ = ["bands_of", "leader_of_new", "replace"]
+__all__ = ["bands_of", "leader_of_new", "leads_others", "replace"]
 
 _CHUNK = 16
 """Contents that are read at a time: of many, the first that leads is mostly among the first."""
@@ -46,6 +46,11 @@ def bands_of(content: str, sketch: bytes | None) -> list[tuple[Column[str, Any],
 def leader_of_new(t: Snapshot, content: str, sketch: bytes | None) -> str:
     """The leader that a new content would get; reads what `replace` will read first."""
     return content if sketch is None else _Deciding(t).leader(content, sketch)
+
+
+def leads_others(t: Snapshot, content: str, sketch: bytes) -> bool:
+    """Whether a content is the leader of another one."""
+    return _Deciding(t).leads_any(content, sketch)
 
 
 def replace(
@@ -149,6 +154,14 @@ class _Deciding:
                 if self.leads(one) and self._is_near(packed, one):
                     return one
         return content
+
+    def leads_any(self, content: str, packed: bytes) -> bool:
+        """Whether a content leads one after it."""
+        for chunk in _chunks(self._listed(content, packed, before=False)):
+            self._t.get_many((tables.owner, one) for one in chunk)
+            if any(self.led_by(one) == content for one in chunk):
+                return True
+        return False
 
     def near(self, content: str, packed: bytes) -> Iterator[str]:
         """The contents after this one that are near to it."""

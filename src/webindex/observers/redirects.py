@@ -105,7 +105,9 @@ def resolve(t: Transaction, row: str) -> None:
     if after is not None and reached is not None:
         t.set(here, page_row(reached), {"url": url, "kind": after["kind"]})
     for end in {left, reached} - {None}:
-        tell(t, page_row(str(end)))
+        if tell(t, page_row(str(end))):
+            # Pages of that cluster that link to this one look again whether they link to it.
+            t.notify(tables.share_due, row)
     # Others read where a redirect leads, also what was resolved before the page became a redirect.
     if _redirects(pointer) or _redirects(before):
         t.notify(tables.aliases_changed, row)

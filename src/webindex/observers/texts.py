@@ -9,8 +9,10 @@ first one of each part is a candidate for a place there, and `best` has these. S
 writes the part of its text, `best`, and the parts of texts that enter the tally: two or three cells
 of 257. Each part grows with the number of texts divided by 256.
 
-Only runs that write the page's tally come here, so they conflict with each other, and no cell here
-needs a guard of its own.
+Large clusters have theirs in `summaries`, in the same form, with `totals` in place of the tally.
+
+Only runs that write the page's tally, or the totals, come here, so they conflict with each other,
+and no cell here needs a guard of its own.
 """
 
 from __future__ import annotations
@@ -18,15 +20,27 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from percola import Transaction
+from percola import Column, Family, Transaction
 from webindex import tables
 
-__all__ = ["PARTS", "Texts", "first", "part_of", "plant"]
+__all__ = ["PARTS", "SUMMARY", "Texts", "first", "part_of", "plant"]
 
 PARTS: Final = 256
 """The number of cells of one page into which its texts are divided."""
+
+
+class Cells(NamedTuple):
+    """Where the texts of a row are: the parts, and the first text of each that is not shown."""
+
+    texts: Family[str, Any]
+    best: Column[str, Any]
+
+
+PAGE: Final = Cells(tables.texts, tables.best)
+SUMMARY: Final = Cells(tables.summary_texts, tables.summary_best)
+"""Those of a page, and those of a large cluster (`webindex.observers.summaries`)."""
 
 _Item = list[Any]
 """[-number, text]: in this order, the most frequent text comes first, and equals by text."""
@@ -70,7 +84,9 @@ def plant(t: Transaction, row: str, numbers: Mapping[str, int]) -> None:
 
 def _best(texts: Mapping[str, int], shown: Mapping[str, int]) -> _Item | None:
     """The first text of a part that is not shown."""
-    return min(([-n, text] for text, n in texts.items() if text not in shown), default=None)
+    return min(
+        ([-n, text] for text, n in texts.items() if n > 0 and text not in shown), default=None
+    )
 
 
 class Texts:
@@ -80,11 +96,17 @@ class Texts:
         t: the transaction; it must write or lock the page's tally.
         row: the page.
         shown: the texts in its tally.
+        cells: where its texts are.
+
+    A number may be less than none, until the links arrive from which it was subtracted.
     """
 
-    def __init__(self, t: Transaction, row: str, shown: Mapping[str, int]) -> None:
+    def __init__(
+        self, t: Transaction, row: str, shown: Mapping[str, int], cells: Cells = PAGE
+    ) -> None:
         self._t: Final = t
         self._row: Final = row
+        self._cells: Final = cells
         self._shown = dict(shown)
         self._parts: dict[str, dict[str, int]] = {}
         self._found: dict[str, _Item] | None = None
@@ -95,22 +117,22 @@ class Texts:
         for text, change in changes.items():
             self._change(text, change)
         for part in sorted({part_of(text) for text in changes}):
-            tables.set_or_delete(self._t, tables.texts[part], self._row, self._parts[part])
+            tables.set_or_delete(self._t, self._cells.texts[part], self._row, self._parts[part])
         if self._best != (self._found or {}):
-            tables.set_or_delete(self._t, tables.best, self._row, self._best)
+            tables.set_or_delete(self._t, self._cells.best, self._row, self._best)
         return self._shown
 
     def _change(self, text: str, change: int) -> None:
         part = part_of(text)
         texts = self._part(part)
         number = texts.pop(text, 0) + change
-        if number > 0:
+        if number:
             texts[text] = number
         if 0 < self._shown.get(text, 0) <= number:
             self._shown[text] = number
             return
         if self._found is None:
-            self._found = self._t.get(tables.best, self._row) or {}
+            self._found = self._t.get(self._cells.best, self._row) or {}
             self._best = dict(self._found)
         self._shown.pop(text, None)
         self._look_for_best(part)
@@ -137,5 +159,5 @@ class Texts:
 
     def _part(self, part: str) -> dict[str, int]:
         if part not in self._parts:
-            self._parts[part] = dict(self._t.get(tables.texts[part], self._row) or {})
+            self._parts[part] = dict(self._t.get(self._cells.texts[part], self._row) or {})
         return self._parts[part]

@@ -55,6 +55,8 @@ def counted(now: Snapshot, document: Mapping[str, Any]) -> tuple[list[Counted], 
     """The summands of a document's `inlinks`, and how much is subtracted.
 
     The URLs that have most links come first. Links between the document's own pages are subtracted.
+    Of a document with more URLs than it names, these are those of the URLs that it names, and how
+    much is subtracted is not known: 0.
     """
     roles = {document["url"]: "canonical"}
     roles |= dict.fromkeys(document["duplicates"], "duplicate")
@@ -65,7 +67,8 @@ def counted(now: Snapshot, document: Mapping[str, Any]) -> tuple[list[Counted], 
         for (url, role), tally in zip(roles.items(), tallies, strict=True)
     ]
     # While some are still to be counted, the document may have more than its URLs.
-    inside = max(0, sum(one.links for one in found) - document["inlinks"])
+    known = sum(one.links for one in found) if "more" not in document else 0
+    inside = max(0, known - document["inlinks"])
     return sorted(found, key=lambda one: (-one.links, one.url)), inside
 
 

@@ -24,6 +24,8 @@ STEPS: Final[Mapping[str, str]] = {
     "inlinks.changed": "to have its in-links counted",
     "inlinks.added": "to have changes of its in-links added up",
     "clusters.changed": "to have its document assembled",
+    "pages.share": "to be added to the summary of its cluster",
+    "summaries.due": "to have its summary computed",
     "removals.erase": "to have what was loaded of it erased, as it was removed",
     "outbox.ready": "to be exported to search",
     "journal.trim": "to have its old entries removed",
@@ -54,7 +56,7 @@ def waiting(repo: Repository, now: Snapshot, row: str, cluster: str | None) -> I
             if isinstance(column, Column) and not column.observed:
                 continue
             if not isinstance(column, Family) and _dirty(repo, column, key):
-                whose = "Its cluster" if table is tables.clusters else "The page"
+                whose = "Its cluster" if key == cluster else "The page"
                 step = STEPS.get(repr(column), f"for the observer of {column!r}")
                 yield f"{whose} waits {step}."
     if cluster is not None and any(
@@ -84,6 +86,7 @@ def _rows(row: str, cluster: str | None) -> Iterator[tuple[Table[str], str]]:
     yield tables.inlinks, row
     if cluster is not None:
         yield tables.clusters, cluster
+        yield tables.summaries, cluster
 
 
 def _dirty(repo: Repository, column: Column[str, Any] | WeakColumn[str], row: str) -> bool:

@@ -109,8 +109,9 @@ class ServingDocument:
         language: ISO 639 code, or None when not detected.
         host: the URL's host in lower case.
         anchors: distinct texts of links to the cluster, each with its number of links.
-        duplicates: the other URLs of the cluster.
-        aliases: URLs of redirects that lead to the cluster.
+        duplicates: the other URLs of the cluster, at most 50 of them.
+        aliases: URLs of redirects that lead to the cluster, at most 50 of them.
+        more: how many duplicates and redirects there are besides.
         inlinks: number of links to the cluster from elsewhere.
         rank: PageRank as a multiple of the average page's; 0.0 when not known.
         headings: texts of the page's headings and of the terms that it defines, in its order.
@@ -137,6 +138,7 @@ class ServingDocument:
     headings: tuple[str, ...] = ()
     linked: float = 0.0
     changed: str = ""
+    more: int = 0
 
     def __post_init__(self) -> None:
         check_change(self.cluster, self.epoch)
@@ -175,6 +177,7 @@ class SearchHit:
     rank: float = 0.0
     aliases: tuple[str, ...] = ()
     changed: str = ""
+    more: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,6 +366,7 @@ def hit_of(document: ServingDocument, score: float, snippet: Runner) -> SearchHi
         anchors=document.anchors,
         rank=document.rank,
         aliases=document.aliases,
+        more=document.more,
         changed=document.changed,
     )
 

@@ -35,6 +35,7 @@ from webindex.observers.clustering import join
 from webindex.observers.inlinks import invert
 from webindex.observers.parse import withdraw
 from webindex.observers.redirects import resolve
+from webindex.observers.summaries import share
 from webindex.page.urls import page_id, page_row, url_of_row
 from webindex.rendering import tables as rendering
 from webindex.rendering.dependencies import enter, forget_image, spread_from
@@ -162,7 +163,10 @@ def _erase_page(t: Transaction, row: str, stored: Stored, rules: Rules) -> None:
         withdraw(t, row, url)
         resolve(t, row)
         invert(t, row)
+        joined = t.get(tables.joined, row)
         join(t, row)
+        if joined is not None and t.get(tables.size, joined["cluster"]) is not None:
+            share(t, row)
     forget(t, row)
     for column in _CELLS:
         t.delete(column, row)

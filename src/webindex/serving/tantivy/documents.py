@@ -213,6 +213,7 @@ def to_stored(document: ServingDocument, analyzers: Analyzers) -> tantivy.Docume
         "headings": document.headings,
         "linked": document.linked,
         "changed": document.changed,
+        "more": document.more,
     }
     stored.add_bytes("shown", json.dumps(shown, ensure_ascii=False).encode())
     return stored
@@ -295,6 +296,7 @@ def from_stored(stored: tantivy.Document) -> ServingDocument:
         headings=tuple(shown["headings"]),
         linked=shown["linked"],
         changed=shown["changed"],
+        more=shown.get("more", 0),
     )
 
 

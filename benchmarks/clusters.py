@@ -1,0 +1,155 @@
+"""What one change costs in a cluster of duplicates, by the number of its pages.
+
+Pages of one text, each of which has a link to it, are one cluster. Then, one at a time:
+
+    link       a page elsewhere links to a member
+    rank       a member's PageRank moves
+    leave      a member gets a text of its own
+    gone       a member is removed from its site
+    join       a page with the text arrives
+
+A figure is the processor time of all that follows from one change in one process with one thread,
+but for parsing and exporting, less that of a worker that finds nothing to do: the median of some
+changes, in milliseconds. On LMDB, with relaxed durability.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
+
+import percola
+from benchmarks.measure import (
+    OUTPUT,
+    conditions,
+    conditions_line,
+    output_name,
+    temporary_folder,
+    write_json,
+)
+from percola import Observer, Repository, Worker
+from webindex import tables
+from webindex.crawl.warc import Capture
+from webindex.load.transaction import load_captures
+from webindex.observers.documents import assemble, tell
+from webindex.observers.parse import parse
+from webindex.page.urls import page_row
+from webindex.serving import TantivyIndex
+from webindex.workers.processes import build_observers
+
+SIZES: Final = (10, 400, 4_000, 20_000)
+_GROUP: Final = 64
+_TEXT: Final = " ".join(f"The {number}th sentence of the page." for number in range(40))
+
+
+class Cluster:
+    """A repository with one cluster, and changes to it."""
+
+    def __init__(self, repo: Repository, index: TantivyIndex, pages: int) -> None:
+        self._repo = repo
+        self._hours = 1
+        self._urls = [f"https://copies.example/?session={number}" for number in range(pages)]
+        every: Sequence[Observer[Any]] = build_observers(index)
+        self._answering = [
+            one for one in every if one is not parse and tables.outbox_ready not in one.columns
+        ]
+        for at in range(0, pages, _GROUP):
+            some = self._urls[at : at + _GROUP]
+            captures = [self._page(url) for url in some]
+            captures += [self._linking(number) for number in range(at, at + len(some))]
+            load_captures(repo, captures, "crawl.warc.gz")
+        # Documents are assembled once all pages are there.
+        building = [one for one in self._answering if one is not assemble]
+        self._answer([parse, *building])
+        self._answer(self._answering)
+
+    def _answer(self, observers: Sequence[Observer[Any]]) -> float:
+        worker = Worker(self._repo, observers, threads=1, warn_unobserved=False)
+        began = time.process_time()
+        worker.run_until_idle()
+        return (time.process_time() - began) * 1000
+
+    def idle(self) -> float:
+        """The milliseconds of a worker that finds nothing to do."""
+        return statistics.median(self._answer(self._answering) for _ in range(9))
+
+    def _page(self, url: str, text: str = _TEXT, status: int = 200, more: str = "") -> Capture:
+        body = f"<html><title>Copy</title><body><p>{text}</p>{more}</body></html>".encode()
+        at = 1_600_000_000 + 3600 * self._hours
+        date = datetime.fromtimestamp(at, UTC)
+        headers = {"content-type": "text/html"}
+        return Capture(url, date, status, "text/html", headers, body, 0, len(body), None, False)
+
+    def _linking(self, number: int, *, twice: bool = False) -> Capture:
+        """A page elsewhere that links to a member, and perhaps to the one after it."""
+        one, other = (self._urls[(number + n) % len(self._urls)] for n in (0, 1))
+        links = f'<a href="{one}">Text {number % 100}</a>'
+        links += f'<a href="{other}">Text {number % 90}</a>' if twice else ""
+        return self._page(f"https://linking.example/{number}", f"Number {number}.", more=links)
+
+    def change(self, what: str, number: int) -> float:
+        """Make one change; the milliseconds of what follows."""
+        self._hours += 1
+        url = self._urls[number]
+        if what == "rank":
+
+            def move(t: percola.Transaction) -> None:
+                t.set(tables.rank, page_row(url), {"value": 0.5 + number / 1e6, "run": 1})
+                tell(t, page_row(url))
+
+            self._repo.run(move)
+            return self._answer(self._answering)
+        made: dict[str, Callable[[], Capture]] = {
+            "link": lambda: self._linking(number, twice=True),
+            "leave": lambda: self._page(url, f"{number} alone. " * 40),
+            "gone": lambda: self._page(url, status=404),
+            "join": lambda: self._page(f"{url}&new=1"),
+        }
+        load_captures(self._repo, [made[what]()], "crawl.warc.gz")
+        self._answer([parse])
+        return self._answer(self._answering)
+
+
+CHANGES: Final = ("link", "rank", "join", "leave", "gone")
+
+
+def run(console: Console, *, quick: bool) -> None:
+    """Measure, print the table, leave the figures as JSON."""
+    where = conditions()
+    sizes, times = (SIZES[:2], 3) if quick else (SIZES, 9)
+    found: dict[str, dict[str, float]] = {}
+    for size in sizes:
+        with (
+            console.status(f"Clusters: {size:,} pages …"),
+            temporary_folder() as folder,
+            percola.open(folder / "repo", tables.SCHEMA, durability="relaxed") as repo,
+            TantivyIndex(Path(folder) / "index", create=True) as index,
+        ):
+            cluster = Cluster(repo, index, size)
+            number = 0
+            found[str(size)] = {}
+            idle = cluster.idle()
+            for what in CHANGES:
+                measured = []
+                for _ in range(min(times, max(1, size // len(CHANGES)))):
+                    measured.append(cluster.change(what, number))
+                    number += 1
+                found[str(size)][what] = round(statistics.median(measured) - idle, 2)
+    grid = Grid(box=SIMPLE_HEAD, title="Processor time of one change, ms", title_justify="left")
+    for heading in ("Pages", *CHANGES):
+        grid.add_column(heading, justify="right")
+    for size_, figures in found.items():
+        grid.add_row(f"{int(size_):,}", *(f"{figures[what]:.1f}" for what in CHANGES))
+    console.print(grid)
+    path = write_json(output_name("clusters", quick=quick), {"conditions": where, "ms": found})
+    console.print(Text(f"On {conditions_line(where)}."))
+    console.print(Text(f"Figures: {path.relative_to(OUTPUT.parent.parent)}", style="dim"))
