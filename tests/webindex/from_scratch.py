@@ -486,6 +486,8 @@ def _summary(row: Any, names: Mapping[str, str]) -> Cells:
     for column, value in row.items():
         kind = column.name.partition(":")[0]
         name = names.get(root, root)
+        if kind in ("entry", "sub"):
+            value = value[:-1]  # `changed` of the elected page depends on time.
         if kind == "alias":
             cells["summaries", name, value] = "redirect"
         elif kind == "sub":
