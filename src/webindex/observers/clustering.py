@@ -520,8 +520,8 @@ class _Change:
             tables.set_or_delete(t, tables.size, cluster, size)
             share_all(t, {**gone, **changed})
             records = t.get_many((tables.shared, page_row(one["url"])) for one in gone.values())
-            if not all(records):
-                # The document may name a page that has not shared, and so takes nothing back.
+            if any(one is None or one["cluster"] != cluster for one in records):
+                # The document may name a page that has not shared here, and so takes nothing back.
                 t.notify(tables.summary_due, cluster)
             if not size:
                 t.notify(tables.cluster_changed, cluster)

@@ -270,8 +270,10 @@ def _add_deltas(t: Transaction, cluster: str) -> tuple[Record | None, list[int]]
         t.delete(tables.summary_delta[shard], cluster)
     texts = Texts(t, cluster, now["anchors"], SUMMARY)
     now["anchors"] = dict(sorted(texts.add({k: n for k, n in changes.items() if n}).items()))
-    # Until all pages that made it large have shared, the document stays as it was.
-    if now["pages"] >= min(now.get("until", 0), t.get(tables.size, cluster) or 0):
+    # Until all pages that made it large have shared, the document stays as it was. Of one that is
+    # about to be small again nobody may be left to share.
+    size = t.get(tables.size, cluster) or 0
+    if size <= tables.LARGE_CLUSTER // 2 or now["pages"] >= min(now.get("until", 0), size):
         now.pop("until", None)
     if not any(now.values()):
         now = {}
