@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import socket
@@ -189,7 +188,7 @@ def impostor() -> Iterator[tuple[str, Callable[[bytes], None]]]:
         (b"", "closed the connection without an answer"),
         (frames.welcome(), "closed the connection"),
         (frames.welcome() + frames.drawn(1, 5, 1, b"x"), "not asked for"),
-        (os.urandom(3), "not a 'percola oracle'"),
+        (b"\x10\xbf>", "not a 'percola oracle'"),
         (frames.refused(Code.LIMIT, "It is full."), r"It is full\)\. Is 'percola oracle'"),
         (frames.frame(frames.PONG), "not a 'percola oracle'"),
     ],

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from kafka import KafkaConsumer, TopicPartition
 from needs import lack, need
 from server_process import ServerProcess, free_port
 
@@ -79,6 +78,8 @@ class KafkaBroker(ServerProcess):
 
     def records(self, topic: str) -> list[Record]:
         """All that a topic holds now, each partition in its order."""
+        from kafka import KafkaConsumer, TopicPartition  # It takes a second.
+
         consumer = KafkaConsumer(bootstrap_servers=self.address, group_id=None)
         try:
             numbers = consumer.partitions_for_topic(topic) or ()
