@@ -100,8 +100,8 @@ class _Numbered(Keys):
     """The keys of a store with two tables, which no environment has to be asked for."""
 
     def __init__(self) -> None:
-        self._prefixes = {"a": b"\0\1", "b": b"\0\2"}
-        self._names = {number: name for name, number in self._prefixes.items()}
+        self.prefixes = {"a": b"\0\1", "b": b"\0\2"}
+        self._names = {number: name for name, number in self.prefixes.items()}
 
     def _load(self) -> None:
         raise DamagedRecordError("There is no such table.")
