@@ -158,6 +158,10 @@ class FrameServer:
         for peer in list(self._peers.values()):
             peer.socket.close()
         self._peers.clear()
+        for one in self._listening:
+            # Releases the port also if a process that was forked just now has yet to close it.
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
         for one in (*self._listening, self._waker, self._wakes):
             one.close()
         self._poll.close()
