@@ -109,7 +109,8 @@ def test_a_stream_that_is_killed_loses_nothing_and_repeats_harmlessly(
     # As if the last batch had been sent, and the process killed before it could say so.
     logs = tmp_path / "checkpoint"
     planned = {int(one.name) for one in (logs / "offsets").glob("[0-9]*")}
-    (logs / "commits" / str(max(planned))).unlink(missing_ok=True)
+    for name in (f"{max(planned)}", f".{max(planned)}.crc"):
+        (logs / "commits" / name).unlink(missing_ok=True)
     with Child(stream, *arguments) as child:
         jvm = child.hear()
         child.tell("finish")

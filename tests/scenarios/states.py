@@ -1,10 +1,10 @@
 """What a repository holds, without what depends on time and chance: to compare two of them.
 
 Clusters have names that were made up when they were founded; here each is named by its first URL.
-Times of loading and epochs are left out, where a capture stands in which file, which captures were
-identical to it, and what revisits wait for: one that came before its original is registered there,
-one that came later is not. Of each row a digest is kept, so that two indexes of a whole corpus fit
-into memory.
+Times of loading and epochs are left out, which of the captures that say the same came first, where
+a capture stands in which file, which captures were identical to it, and what revisits wait for: one
+that came before its original is registered there, one that came later is not. Of each row a digest
+is kept, so that two indexes of a whole corpus fit into memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ State = dict[tuple[str, str], bytes]
 """A digest of each row: (table, row) → of all its cells."""
 
 _OF_TIME: Final = frozenset(
-    {"loaded_ms", "file", "offset", "length", "seen", "epoch", "run", "identical"}
+    {"loaded_ms", "changed", "file", "offset", "length", "seen", "epoch", "run", "identical"}
 )
 _WITHOUT: Final = (tables.journal, tables.ranks, tables.waiting)
 
