@@ -279,7 +279,8 @@ def test_each_seeded_bug_is_caught_by_its_invariant_and_no_other(
         (10, "search", "?ghost", "document"),
     }
     overlook(repo)
-    repo.run(lambda t: t.set(tables.entry, "0/somewhere/1", {"loaded_ms": []}))
+    entered = {"key": "somewhere", "note": []}
+    repo.run(lambda t: t.set(tables.exports.entry, "0/somewhere/1", entered))
     bugs.expected.add((11, "outbox", "", "what is left"))
 
     verdict = verify(repo.address, spark=spark, quiet=True)
