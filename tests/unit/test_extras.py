@@ -188,6 +188,7 @@ MODULES: Final = {
         "percola.oracle.client",
         "percola.oracle.server",
     ],
+    "opensearch": ["opensearchpy"],
     "otel": [
         "percola.transactions.spans",
         "opentelemetry.exporter.otlp.proto.http.trace_exporter",
