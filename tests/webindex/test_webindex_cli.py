@@ -138,7 +138,8 @@ def test_search_leaves_out_words_with_a_dash(worked_off: Path) -> None:
         return int(call("search", "--repo", worked_off, "--json", *words).json["total"])
 
     both, without = total("sqlite", "license"), total("sqlite", "-license")
-    assert both > 0 and without > 0 and both + without == total("sqlite")
+    # A page that only has another form of the word is found with it, and is not left out.
+    assert both > 0 and total("sqlite") > without >= total("sqlite") - both
     assert total("-license", "sqlite", "--limit", "3") == without
     assert total('sqlite -"public domain"') == total("sqlite", '-"public domain"') > 0
 

@@ -2,7 +2,7 @@
 
     linux kernel        both words, anywhere in the document
     "linux kernel"      the two words side by side
-    linux -kernel       without the second word
+    linux -kernel       without the second word, as typed: pages with other forms of it stay
     linux kern          words that begin with the last one, if no document contains it as typed
     what is linux       "what" and "is" need not be there: little words beside others
     raw_input, $HOME    that very name before its parts
