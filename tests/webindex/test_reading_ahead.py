@@ -71,7 +71,7 @@ def test_reading_ahead_takes_a_tenth_of_the_reads_and_ends_in_the_same(tmp_path:
         assert ahead[name] * factor <= plain[name], (name, plain, ahead)
 
 
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("threads", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_pages_that_change_go_and_name_others_end_in_the_same(tmp_path: Path, threads: int) -> None:
     chain, _ = open_counted(tmp_path / "search", prefetches=True)
     pages = [one for one in sample() if one.status == 200]
