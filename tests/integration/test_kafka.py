@@ -1,4 +1,4 @@
-"""Changes in a real Kafka: whoever applies the events of a topic has the table's rows."""
+"""Changes in a real Kafka: the events of a topic, applied in order, give the table's rows."""
 
 from __future__ import annotations
 

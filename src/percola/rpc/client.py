@@ -230,8 +230,8 @@ class Connection:
         with suppress(OSError):  # It may not be connected any more.
             # Not that of an SSLSocket, which must not be changed while another thread uses it.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
-        # Whoever waits for bytes has just been woken. Closed under the guard: the number of the
-        # descriptor may be another file's at once.
+        # A thread that waits for bytes has just been woken. Closed under the guard, as the number
+        # of the descriptor may be another file's at once.
         with self._guard:
             self._socket.close()
 

@@ -129,19 +129,6 @@ def _compare_partition(
     yield tally
 
 
-def differing_rows(pairs: Iterable[tuple[Row | None, Row | None]]) -> Tally:
-    """Rows that are known to differ, each as found and as expected."""
-    tally = Tally()
-    for found, expected in pairs:
-        row = found or expected
-        assert row is not None
-        sides = [{} if one is None else parts_of(one) for one in (found, expected)]
-        differences = list(differences_of(row.table, row.row, *sides))
-        tally.differing.update({one.invariant for one in differences})
-        tally.add(Tally(first=differences))
-    return tally
-
-
 def _merged(pieces: Iterable[Parts]) -> Parts:
     merged: Parts = {}
     for one in pieces:

@@ -47,19 +47,16 @@ class Rendered(NamedTuple):
     """Both sides of the comparison.
 
     Attributes:
-        there, wanted: rows of `resources`, `bodies` and `uses`.
-        images: rows of `renders` whose images are not what the captures make them, each as it is
-            and as it is expected, without those that are going to be rendered.
-        compared: the number of pages that have an image or should have one.
-        waiting: the number of those that are going to be rendered.
+        there, wanted: rows of `resources`, `bodies`, `uses` and, of images that nobody is going to
+            render, `renders`.
+        waiting: the number of images that are not what the captures make them, and are going to be
+            rendered.
         unfollowed: the number of pages that were loaded before the repository kept resources, and
             that nobody has looked at since.
     """
 
     there: RDD[Row]
     wanted: RDD[Row]
-    images: list[tuple[Row | None, Row | None]]
-    compared: int
     waiting: int
     unfollowed: int
 
@@ -72,13 +69,16 @@ class _Document(NamedTuple):
     urls: list[str]
 
 
-def rendered(moment: Moment, since_ms: int, parts: int, reads: int) -> Rendered:
+def rendered(
+    moment: Moment, since_ms: int, parts: int, reads: int, *, images: bool = True
+) -> Rendered:
     """What resources, uses and images there are, and should be.
 
     Args:
         since_ms: when the repository began to keep resources; pages that were loaded before are
             followed once they are loaded or looked at again.
         parts, reads: about how many tasks compute and read.
+        images: whether to compare images too: which pages are due is known of the present only.
     """
     pages = moment.rows("documents", reads).map(_as_pair)
     resources = moment.rows("resources", parts).map(_as_pair)
@@ -100,18 +100,17 @@ def rendered(moment: Moment, since_ms: int, parts: int, reads: int) -> Rendered:
     )
     holders: RDD[Row] = resources.flatMap(_holder)
     wanted = context.union([holders, asked.flatMap(_uses), abouts.flatMap(_seen)])
-    images = _images(documents, abouts, parts)
-    images.persist(StorageLevel.MEMORY_AND_DISK)
-    judged = images.filter(_differs).mapPartitions(partial(_unless_due, moment.address))
-    judged.persist(StorageLevel.MEMORY_AND_DISK)
-    return Rendered(
-        there,
-        wanted,
-        judged.filter(lambda one: one[1]).keys().collect(),
-        images.count(),
-        judged.filter(lambda one: not one[1]).count(),
-        documents.filter(lambda one: one[1].current is None).count(),
-    )
+    waiting = 0
+    if images:
+        judged: RDD[_Judged] = _images(documents, abouts, parts).mapPartitions(
+            partial(_judged, moment.address)
+        )
+        judged.persist(StorageLevel.MEMORY_AND_DISK)
+        there = there.union(judged.flatMap(partial(_side, 0)))
+        wanted = wanted.union(judged.flatMap(partial(_side, 1)))
+        waiting = judged.filter(lambda one: one[1].is_due).count()
+    unfollowed = documents.filter(lambda one: one[1].current is None).count()
+    return Rendered(there, wanted, waiting, unfollowed)
 
 
 def _as_pair(found: Found) -> tuple[str, dict[str, Any]]:
@@ -257,27 +256,34 @@ def _image(
     yield row, (about["inputs"], expected)
 
 
-def _differs(image: _Image) -> bool:
-    found, expected = image[1]
-    return found != expected
+class _Sides(NamedTuple):
+    """What an image shows and what it would show now; whether it is going to be rendered."""
+
+    sides: tuple[str | None, str | None]
+    is_due: bool
 
 
-def _unless_due(
-    address: str, images: Iterable[_Image]
-) -> Iterator[tuple[tuple[Row | None, Row | None], bool]]:
-    """Images that differ, and of each whether that is wrong: nobody is going to render it."""
+_Judged = tuple[str, _Sides]
+
+
+def _judged(address: str, images: Iterable[_Image]) -> Iterator[_Judged]:
+    """Find out of each image that differs whether it is due, or dead-lettered."""
     repo: Repository | None = None
     try:
         for row, sides in images:
-            repo = repo or open_repository(address)
-            is_wrong = not (
-                inspection.is_dirty(repo, rendering.render_due, row)
-                or any(inspection.failures(repo, table=rendering.renders, row=row))
-            )
-            found, expected = (
-                None if one is None else Row("renders", row, {IMAGE: one}) for one in sides
-            )
-            yield (found, expected), is_wrong
+            is_due = False
+            if sides[0] != sides[1]:
+                repo = repo or open_repository(address)
+                is_due = inspection.is_dirty(repo, rendering.render_due, row) or any(
+                    inspection.failures(repo, table=rendering.renders, row=row)
+                )
+            yield row, _Sides(sides, is_due)
     finally:
         if repo is not None:
             repo.close()
+
+
+def _side(which: int, judged: _Judged) -> Iterator[Row]:
+    row, (sides, is_due) = judged
+    if sides[which] is not None and not is_due:
+        yield Row("renders", row, {IMAGE: sides[which]})

@@ -26,7 +26,6 @@ from webindex.batch.compare import (
     Keyed,
     Tally,
     compare,
-    differing_rows,
     keyed,
     pair_names,
     renamed,
@@ -167,7 +166,7 @@ class _Comparison:
         wanted.append(recrawls_of(facts, captured.map(_cells), self._parts).map(keyed))
         self._add_named(repo, naming, whole, there, wanted)
         self._add_crawl(repo, captured, list(files), there, wanted)
-        images = self._add_renders(repo, reads, there, wanted)
+        self._add_renders(repo, reads, there, wanted)
         tally = self._job.run(
             Progress("Comparing every row", 0, 0),
             lambda: compare(self._context.union(there), self._context.union(wanted), self._parts),
@@ -179,7 +178,6 @@ class _Comparison:
                 whole.placed.map(lambda page: page.cluster).distinct(self._parts).count(),
             ),
         )
-        tally.add(images)
         self._fill_in(tally)
 
     def _add_named(
@@ -249,18 +247,19 @@ class _Comparison:
 
     def _add_renders(
         self, repo: Repository, reads: int, there: list[RDD[Keyed]], wanted: list[RDD[Keyed]]
-    ) -> Tally:
-        """Compare resources and their uses; return how images differ."""
+    ) -> None:
+        """Compare resources, their uses, and images."""
         uses, images = self._verdict[15], self._verdict[16]
         with repo.snapshot(at=self._verdict.at) as then:
             kept = then.get(rendering.kept, rendering.SETTINGS)
         if kept is None:
             for judged in (uses, images):
                 judged.checked, judged.note = False, "this repository keeps no resources"
-            return Tally()
+            return
+        since_ms = kept.get("since_ms", 0)
         found = self._job.run(
             Progress("Following resources", 0, 0),
-            lambda: rendered(self._moment, kept.get("since_ms", 0), self._parts, reads),
+            lambda: rendered(self._moment, since_ms, self._parts, reads, images=self._now),
         )
         there.append(found.there.map(keyed))
         wanted.append(found.wanted.map(keyed))
@@ -270,15 +269,10 @@ class _Comparison:
                 "webindex rerun ask_page"
             )
         if not self._now:
-            images.checked = False
-            images.note = "not checked: which pages are due has no past"
-            return Tally()
-        if found.waiting:
+            images.checked, images.note = False, "not checked: which pages are due has no past"
+        elif found.waiting:
             wait = "waits" if found.waiting == 1 else "wait"
             images.note = f"{found.waiting:,} {wait} to be rendered"
-        tally = differing_rows(found.images)
-        tally.compared[16] = found.compared
-        return tally
 
     def _fill_in(self, tally: Tally) -> None:
         for judged in self._verdict.judged:

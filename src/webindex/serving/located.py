@@ -13,8 +13,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from percola import Repository, Transaction
 from webindex import tables
@@ -130,14 +129,3 @@ class LocatedIndex(ServingIndex):
     def close(self) -> None:
         for index in self._opened:
             index.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()

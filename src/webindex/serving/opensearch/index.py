@@ -25,8 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from webindex.serving.base import (
     Facet,
@@ -422,17 +421,6 @@ class OpenSearchIndex(ServingIndex):
     def close(self) -> None:
         self._closed = True
         self._client.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _open(self, create: bool) -> None:
         from opensearchpy import NotFoundError, RequestError

@@ -25,8 +25,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import tantivy
 from tantivy import Occur, Query
@@ -347,17 +345,6 @@ class TantivyIndex(ServingIndex):
     def close(self) -> None:
         self._closed = True
         self._kept.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _open(self, create: bool) -> tantivy.Index:
         folder = self._folder
