@@ -11,6 +11,7 @@ import logging
 import os
 import stat
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -181,8 +182,8 @@ def test_a_writer_that_waits_for_another_process_logs_which_one_and_since_when(
     ):
         holder.hear()
         writing = in_thread(lambda: repo.run(lambda t: t.set(body, "b", b"v")))
-        wait_until(lambda: bool(caplog.records))
-        text = caplog.records[0].getMessage()
+        wait_until(lambda: f"held by process {holder.pid}" in caplog.text)
+        text = next(one for one in caplog.messages if f"held by process {holder.pid}" in one)
         assert text.startswith(f"process {os.getpid()} has waited since ")
         assert f"for the lock {turn}, which is held by process {holder.pid} (user root" in text
         holder.tell()
@@ -211,11 +212,34 @@ def test_a_worker_that_waits_to_announce_its_observers_logs_for_whom(
     ):
         holder.hear()
         announcing = in_thread(lambda: coordination.announce_observers({"docs.body": ["one"]}))
-        wait_until(lambda: bool(caplog.records))
-        assert f"held by process {holder.pid} (user root" in caplog.records[0].getMessage()
+        holder_named = f"held by process {holder.pid} (user root"
+        wait_until(lambda: any(holder_named in one.getMessage() for one in caplog.records))
         holder.tell()
         announcing.result(20)
     coordination.close()
+
+
+def test_a_wait_that_ends_while_its_holder_is_looked_up_is_not_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(file_locks, "LOGGED_AFTER", 0.01)
+    asked, answer = threading.Event(), threading.Event()
+
+    def held_by() -> list[file_locks.Holder]:
+        asked.set()
+        assert answer.wait(20)
+        return []
+
+    before = set(threading.enumerate())
+    wait = file_locks.Wait("a lock", held_by)
+    with caplog.at_level(logging.WARNING, "percola.store"):
+        with wait.waiting():
+            assert asked.wait(20)
+            (watcher,) = set(threading.enumerate()) - before
+        wait.close()
+        answer.set()
+        watcher.join(20)
+    assert "a lock" not in caplog.text
 
 
 def test_files_that_are_mapped_have_all_their_blocks(tmp_path: Path) -> None:

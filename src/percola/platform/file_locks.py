@@ -127,12 +127,14 @@ class Wait:
             waited = time.monotonic() - since
             if waited >= due:
                 due *= 2
-                self._log(waited)
+                self._log(since, waited)
 
-    def _log(self, waited: float) -> None:
+    def _log(self, since: float, waited: float) -> None:
         try:
             found = self._held_by()
         except OSError:  # The file has been closed meanwhile.
+            return
+        if self._since != since:  # The lock was released while its holders were looked up.
             return
         others = " and ".join(map(str, found)) or "a process that cannot be seen from here"
         began = time.strftime("%H:%M:%S", time.localtime(time.time() - waited))
