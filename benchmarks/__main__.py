@@ -19,7 +19,7 @@ from benchmarks.lockstep import LockstepError
 from percola import PercolaError
 
 NAMES: Final = {
-    "fig7": "figure 7: clustering delay by crawl rate: Percola, Spark, PostgreSQL, Bytewax",
+    "fig7": "figure 7: clustering delay by crawl rate: Percola, Spark and other systems",
     "oracle": "§2.3: timestamps a second and their latency, over clients and processes",
     "fig8_lmdb": "figure 8: single-cell reads and writes, Percola and raw LMDB in turn",
     "fig8_network": "figure 8 on HBase and on Bigtable's emulator, with an oracle and ZooKeeper",

@@ -59,7 +59,7 @@ from webindex.workers.processes import (
     wait_until_idle,
 )
 
-_PATIENCE: Final = 300.0
+_TIMEOUT: Final = 300.0
 _LOOK_SECONDS: Final = 0.25
 
 
@@ -101,11 +101,9 @@ def measure_chain(
                 status.update("Chain: one changed page at a time …")
 
                 def rest() -> None:
-                    wait_until_idle(repo, workers, _PATIENCE)
+                    wait_until_idle(repo, workers, _TIMEOUT)
 
-                arrivals = one_at_a_time(
-                    repo, index, pages_of(repo, alone, seed=1), rest, _PATIENCE
-                )
+                arrivals = one_at_a_time(repo, index, pages_of(repo, alone, seed=1), rest, _TIMEOUT)
                 figures.latencies["trickle"] = [
                     one.found for one in arrivals if one.found is not None
                 ]
@@ -138,7 +136,7 @@ def _bulk(
         while sum(repo.pending().values()) > 200:
             workers.check()
             time.sleep(0.5)
-        wait_until_idle(repo, workers, _PATIENCE)
+        wait_until_idle(repo, workers, _TIMEOUT)
         figures.searchable = time.perf_counter() - began
     figures.worker_cpu = processor_time(workers) - worked
     summary = summarise(repo, since=before)
@@ -166,7 +164,7 @@ def _steady(
         time.sleep(max(0.0, began + number / rate - time.perf_counter()))
         load_captures(repo, [recaptured(page, f"Change {number} of this page.")], "steady")
     figures.steady_rate = len(pages) / (time.perf_counter() - began)
-    wait_until_idle(repo, workers, _PATIENCE)
+    wait_until_idle(repo, workers, _TIMEOUT)
     figures.latencies["steady"] = latencies(repo, before)
 
 

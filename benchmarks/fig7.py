@@ -7,12 +7,12 @@ clusters are compared with those of union-find: the benchmark fails if they diff
     Percola              a transaction writes a document, an observer in another process clusters
                          it; batched: what is due is written together, a run answers up to 32
     Spark, batch         three jobs in a row as in the paper, and one fused, over everything
-    Structured Streaming foreachBatch, with an index in Parquet
+    Structured Streaming foreachBatch with an index in Parquet; transformWithState
     PostgreSQL           a transaction a document, by plain statements, in one client
-    Bytewax              keys and clusters in memory
+    Bytewax, Pathway     keys and clusters in memory
 
 Durability is named: full waits for the disk at each commit, relaxed does not. The batch's and the
-stream's files are not synced; Bytewax has no durability.
+streams' files are not synced; Bytewax and Pathway have no durability.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
 
-from benchmarks import fig7_percola, fig7_report, fig7_spark, postgres
+from benchmarks import fig7_percola, fig7_report, fig7_spark, fig7_stream, postgres
 from benchmarks.fig7_documents import Documents, Shape, check, expected
 from benchmarks.fig7_steps import RATES, plan, write_keys
 from benchmarks.measure import (
@@ -40,10 +41,11 @@ from benchmarks.measure import (
 )
 from percola.spark import spark_session
 
-BYTEWAX: Final = "bytewax==0.21.1"
+IN_MEMORY: Final = {"Bytewax": "bytewax==0.21.1", "Pathway": "pathway==0.33.0"}
+"""Peers that keep all in memory, and the package of each."""
 _HERE: Final = Path(__file__).parent
 _MOST: Final = 80_000
-_PATIENCE: Final = 300.0
+_TIMEOUT: Final = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,31 +168,32 @@ class Comparison:
             _lines([*command, "labels", str(base)])
         self.check("PostgreSQL", _read_labels(base))
 
-    def bytewax(self) -> None:
-        """Bytewax, in memory."""
-        python = postgres.environment("bytewax", [BYTEWAX])
-        self.versions["Bytewax"] = BYTEWAX.partition("==")[2]
+    def in_memory(self, peer: str) -> None:
+        """Bytewax or Pathway."""
+        package = IN_MEMORY[peer]
+        python = postgres.environment(peer.lower(), [package])
+        self.versions[peer] = package.partition("==")[2]
         keys, labels = self.folder / "keys", self.folder / "labels"
         write_keys(keys, self._keys)
-        line = Line("Bytewax, in memory", "")
+        line = Line(f"{peer}, in memory", "")
         self.say(line.name)
         words = [str(keys), str(self.size.documents), str(self.total), str(labels)]
         words += _words(self.steps)
-        found = _lines([str(python), str(_HERE / "fig7_bytewax.py"), *words])
+        found = _lines([str(python), str(_HERE / f"fig7_{peer.lower()}.py"), *words])
         for step in found:
             line.steps.append(step)
             if not step["held"]:
                 break
         self.lines.append(line)
-        self.check("Bytewax", _read_labels(labels))
+        self.check(peer, _read_labels(labels))
 
     def spark(self, labels: Sequence[int]) -> None:
-        """The batch jobs, and the stream."""
+        """The batch jobs, and the streams."""
         self.say("starting Spark")
         repository = fig7_spark.Repository(self.folder / "spark", self.documents)
         repository.write(self.total)
         me = os.getpid()
-        with spark_session("local[*]", "fig7", fig7_spark.CONFIG) as spark:
+        with spark_session("local[*]", "fig7", fig7_spark.CONFIG | fig7_stream.CONFIG) as spark:
             self.versions["Spark"] = spark.version
             self.say("passes of Spark over everything")
             sizes = [self.size.documents] * self.size.passes + [self.total] * 2
@@ -198,14 +201,16 @@ class Comparison:
             for name, job in fig7_spark.JOBS.items():
                 place = job(spark, repository, self.total)
                 self.check(f"Spark, {name}", repository.labels(spark, place))
-            self.say("Structured Streaming")
-            stream = fig7_spark.Stream(spark, repository, labels, me)
             streamed = plan(self.size.documents, self.size.streamed, 2 * self.size.seconds)
-            line = Line("Structured Streaming", "")
-            line.steps = [one.to_json() for one in stream.measure(streamed, _PATIENCE)]
-            self.lines.append(line)
-            stream.fill(self.total, _PATIENCE)
-            self.check("Structured Streaming", stream.labels())
+            for kind, one in fig7_stream.STREAMS.items():
+                name = f"Structured Streaming, {kind}"
+                self.say(name)
+                line = Line(name, "")
+                with one(spark, repository, labels, me, _TIMEOUT) as stream:
+                    line.steps = [one.to_json() for one in stream.measure(streamed)]
+                    stream.fill(self.total)
+                self.lines.append(line)
+                self.check(name, stream.labels())
         repository.remove()
 
     def batches(self) -> dict[str, fig7_spark.Batch]:
@@ -254,7 +259,7 @@ def run(console: Console, *, quick: bool, documents: int | None = None) -> None:
         comparison.percola()
         peers: dict[str, Callable[[], None]] = {
             "PostgreSQL": lambda: comparison.postgres(labels),
-            "Bytewax": comparison.bytewax,
+            **{peer: partial(comparison.in_memory, peer) for peer in IN_MEMORY},
         }
         for name, measure in peers.items():
             try:

@@ -53,8 +53,8 @@ from webindex.reports.summary import summarise
 from webindex.serving.base import ServingIndex
 from webindex.workers.processes import open_index, open_repository
 
-_PATIENCE: Final = 600.0
-_TRICKLE_PATIENCE: Final = 60.0
+_TIMEOUT: Final = 600.0
+_TRICKLE_TIMEOUT: Final = 60.0
 _REST_SECONDS: Final = 0.005
 _EVERY: Final = 0.3
 _BESIDE_PAGES: Final = 30
@@ -101,7 +101,7 @@ class _Pass:
             self.workers.check()
             return self.repo.is_idle()
 
-        until(done, lambda: self.repo.snapshot().start_ts, _PATIENCE, every=_REST_SECONDS)
+        until(done, lambda: self.repo.snapshot().start_ts, _TIMEOUT, every=_REST_SECONDS)
 
     def stage(
         self,
@@ -206,12 +206,12 @@ def measure_index(
         figures.recrawl = _recrawl(one, corpus, figures.whole)
         say("one changed page at a time")
         pages = pages_of(one.repo, trickle, seed=1)
-        figures.trickle = one_at_a_time(one.repo, one.index, pages, one.rest, _TRICKLE_PATIENCE)
+        figures.trickle = one_at_a_time(one.repo, one.index, pages, one.rest, _TRICKLE_TIMEOUT)
         say("changed pages beside the load of another crawl")
         beside = Beside(one.repo, one.index, pages_of(one.repo, _BESIDE_PAGES, seed=2), _EVERY)
         stage = one.stage("beside", "load", str(corpus.beside), meanwhile=beside.step)
         figures.stages.append(stage)
-        until(beside.look, lambda: one.repo.snapshot().start_ts, _TRICKLE_PATIENCE)
+        until(beside.look, lambda: one.repo.snapshot().start_ts, _TRICKLE_TIMEOUT)
         figures.beside = beside.arrivals
         say("verify, after all of that")
         figures.stages.append(one.stage("verify after all", "verify"))

@@ -24,7 +24,7 @@ Measured = tuple[int, float, float]
 Player = Callable[[str, float], Measured]
 """What a process offers: run a task of this name for about so many seconds."""
 
-_PATIENCE: Final = 60.0
+_TIMEOUT: Final = 60.0
 _spawn = multiprocessing.get_context("spawn")
 
 
@@ -73,7 +73,7 @@ class Lockstep:
             end.close()
         for process in self._processes:
             # Closing the pipe asks them to end; what has failed or hangs is not waited for.
-            process.join(_PATIENCE if kind is None else 1)
+            process.join(_TIMEOUT if kind is None else 1)
             if process.is_alive():
                 process.terminate()
                 process.join()
@@ -116,7 +116,7 @@ def _play(
                     task, seconds = end.recv()
                 except EOFError:
                     return
-                barrier.wait(_PATIENCE)
+                barrier.wait(_TIMEOUT)
                 measured = player(task, seconds)
                 try:
                     end.send(measured)

@@ -53,7 +53,7 @@ _plain = Table("plain")
 _plain_number = _plain.column("number", int)
 _plain_body = _plain.column("body", str)
 _PADDING: Final = "x" * 60
-_PATIENCE: Final = 120.0
+_TIMEOUT: Final = 120.0
 
 
 # --- The least that a source in Python does ---------------------------------------------
@@ -135,7 +135,7 @@ class Watched:
         began = time.perf_counter()
         self._publish(number)
         with self._came:
-            if not self._came.wait_for(lambda: self._newest >= number, _PATIENCE):
+            if not self._came.wait_for(lambda: self._newest >= number, _TIMEOUT):
                 raise PercolaError(f"The number {number} has not come: {self.query.exception()}.")
         return (time.perf_counter() - began) * 1000
 
@@ -207,7 +207,7 @@ def _rate(spark: SparkSession, folder: Path, events: int) -> dict[str, list[floa
     writer = frame.writeStream.foreachBatch(sink)
     query = writer.option("checkpointLocation", str(folder / "rate")).start()
     try:
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _TIMEOUT
         pause = threading.Event()
         wanted = min(events, 20) + 3
         while sum(1 for one in query.recentProgress if one["numInputRows"]) < wanted:
