@@ -27,6 +27,7 @@ NAMES: Final = {
     "fig9": "figure 9: a TPC-E-like brokerage by processes: Percola and PostgreSQL in turn",
     "fig9_hbase": "figure 9 on HBase: the same brokerage beside servers of its own",
     "fig10_faults": "figure 10: a bank on HBase while servers, oracles and programs are killed",
+    "fig10_brokerage": "figure 10: figure 9 on 15 region servers while a third is killed",
     "fig10_webindex": "figure 10: the web index on HBase follows a crawl beside such faults",
     "tablets": "§2.4: how evenly two worker processes serve the regions of a table on HBase",
     "calls": "§2.5: calls to a network store that a document takes, with cache and prefetch",

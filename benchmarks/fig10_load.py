@@ -23,7 +23,7 @@ from percola.testing.histories.timestamps import check, explain
 
 REGIONS: Final = 6
 _DEADLINE: Final = 300.0
-_SMALL_JAVA: Final = "-Xmx128m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ActiveProcessorCount=1"
+SMALL_JAVA: Final = "-Xmx128m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ActiveProcessorCount=1"
 
 
 class BankError(percola.PercolaError):
@@ -50,7 +50,7 @@ class Program:
                 env={
                     **os.environ,
                     "PYTHONPATH": sources,
-                    "PERCOLA_HBASE_JVM_OPTIONS": _SMALL_JAVA,
+                    "PERCOLA_HBASE_JVM_OPTIONS": SMALL_JAVA,
                 },
             )
 

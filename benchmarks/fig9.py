@@ -81,17 +81,23 @@ POSTGRES: Final = (
 )
 
 
-class _Process:
+class Process:
     """A client or a worker, ready when this returns."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=_HERE.parent
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=_HERE.parent,
+            env=env,
         )
         self.pid = self._process.pid
         self.hear()
 
     def hear(self) -> str:
+        """The next line that it prints."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -99,6 +105,7 @@ class _Process:
         return line
 
     def tell(self, words: str) -> None:
+        """Write it a line."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{words}\n")
         self._process.stdin.flush()
@@ -118,7 +125,7 @@ class _Process:
         self._process.stdout.close()
 
 
-def _drive(clients: Sequence[_Process], seconds: float) -> list[dict[str, Any]]:
+def _drive(clients: Sequence[Process], seconds: float) -> list[dict[str, Any]]:
     """Let all clients run; what they tell."""
     for client in clients:
         client.tell(str(seconds))
@@ -153,14 +160,14 @@ def on_percola(
     with ExitStack() as stack:
         clients = []
         for number in range(processes):
-            clients.append(_Process([*command, str(size.customers), str(number)]))
+            clients.append(Process([*command, str(size.customers), str(number)]))
             stack.callback(clients[-1].end)
         parts = {**servers, **{f"client {n}": one.pid for n, one in enumerate(clients)}}
 
         def spent() -> dict[str, float]:
             return {"": cpu_of(os.getpid()), **{part: cpu_of(pid) for part, pid in parts.items()}}
 
-        worker = _Process([*command, "worker"])
+        worker = Process([*command, "worker"])
         try:
             before = spent()
             began = time.monotonic()
@@ -168,7 +175,7 @@ def on_percola(
                 client.tell(f"{seconds} {warm}")
             time.sleep((warm or seconds) / 2)
             worker.end(kill=True)
-            worker = _Process([*command, "worker"])
+            worker = Process([*command, "worker"])
             if warm:
                 time.sleep(max(0.0, began + warm - time.monotonic()))
                 before = spent()
@@ -202,7 +209,7 @@ def on_postgres(
     with ExitStack() as stack:
         clients = []
         for number in range(processes):
-            clients.append(_Process([*command, str(number)]))
+            clients.append(Process([*command, str(number)]))
             stack.callback(clients[-1].end)
         # The server is a child of this process: its time is in the sum.
         before = cpu_of(os.getpid())

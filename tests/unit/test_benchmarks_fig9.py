@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import cast
 
 import pytest
 
 import percola
 from benchmarks import fig9_brokerage as fig9
+from benchmarks import fig10_brokerage as fig10
 from benchmarks.fig9_emulator import Emulator, Facts, InvariantError, Size, check
-from percola import Observer, Transaction, Worker, observer
+from percola import Observer, StoreError, Transaction, Worker, observer
 
 SIZE = Size(20)
 
@@ -90,3 +95,55 @@ def test_a_lost_trade_is_found() -> None:
     facts, orders, results = traded()
     with pytest.raises(InvariantError, match="The trades are"):
         check(facts, SIZE, orders + 1, results)
+
+
+# --- Under faults (figure 10) -------------------------------------------------------------
+
+
+def told_under_faults(folder: Path, mistake: str = "") -> str:
+    """A client whose every fifth transaction ends with an error; which promise is broken."""
+    with percola.open("memory:", fig9.SCHEMA) as repo:
+        fig9.load(repo, SIZE)
+        brokerage = fig9.PercolaBrokerage(repo, 0)
+        run, calls = brokerage._run, itertools.count()
+
+        def failing(function: Callable[[Transaction], fig9.T]) -> fig9.T:
+            number = next(calls)
+            found = None if number % 10 == 4 else run(function)
+            if number % 5 == 4:
+                raise StoreError("The connection was cut.")
+            return cast(fig9.T, found)
+
+        brokerage._run = failing  # type: ignore[method-assign]
+        client = fig10.Client(brokerage, SIZE, 0, log=folder / "0.log")
+        for _ in range(300):
+            with suppress(StoreError):
+                client.step()
+        if mistake == "lost":
+            client._note("trade_order", "none", "")
+        elif mistake == "made up":
+            run(lambda t: t.set(fig9.order, "none", [0, 0, 1]))
+        Worker(repo, [fig9.add_up]).run_until_idle()
+        return fig10.Told.of(folder).broken(fig9.facts(repo), SIZE)
+
+
+def test_outcomes_that_a_client_does_not_know_may_be_either(tmp_path: Path) -> None:
+    assert told_under_faults(tmp_path) == ""
+
+
+@pytest.mark.parametrize(("mistake", "found"), [("lost", "are lost"), ("made up", "never made")])
+def test_a_trade_that_is_lost_or_made_up_is_found(tmp_path: Path, mistake: str, found: str) -> None:
+    assert found in told_under_faults(tmp_path, mistake)
+
+
+def test_the_throughput_is_back_when_ten_seconds_have_it() -> None:
+    second = 10**9
+    # 100 a second for a minute, none for 20 s, half of it for 15 s, then all of it.
+    rates = [(60, 100), (20, 0), (15, 50), (60, 100)]
+    commits, start = [], 0
+    for seconds, each in rates:
+        commits += [start + one * second // each for one in range(seconds * each)]
+        start += seconds * second
+    killed, opened = 60 * second, 82 * second
+    assert fig10.recovered(commits, killed, opened, start) == pytest.approx(13, abs=1)
+    assert fig10.recovered(commits, killed, opened, 95 * second) is None

@@ -38,13 +38,19 @@ def dev_cluster() -> None:
 
 @dev_cluster.command()
 @folder_option
-@click.option("--region-servers", type=click.IntRange(1, MOST), help="How many.  [default: 3]")
-@click.option("--data-nodes", type=click.IntRange(1, MOST), help="How many.  [default: 3]")
+@click.option(
+    "--region-servers",
+    type=click.IntRange(1, MOST["region_servers"]),
+    help="How many.  [default: 3]",
+)
+@click.option(
+    "--data-nodes", type=click.IntRange(1, MOST["data_nodes"]), help="How many.  [default: 3]"
+)
 @click.option("--small", is_flag=True, help="One region server, one DataNode, less memory.")
 @click.option(
     "--first-port",
     type=click.IntRange(1024, 65_000),
-    help="The first of 40 ports.  [default: what is free, below 32000]",
+    help="The first of 48 ports.  [default: what is free, below 32000]",
 )
 @click.option(
     "--session",

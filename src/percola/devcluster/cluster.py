@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,16 +22,33 @@ NAMESPACE: Final = "percola"
 LOOK_EVERY: Final = 0.1
 
 
+@dataclass(frozen=True, slots=True)
+class Regions:
+    """How the regions of a cluster are served.
+
+    Attributes:
+        live: region servers that the master considers alive.
+        dead: those that it considers dead.
+        served: regions on live servers.
+        in_transition: regions that are being opened or closed.
+    """
+
+    live: int
+    dead: int
+    served: int
+    in_transition: int
+
+
 class Cluster:
     """A development cluster in a folder; as a context manager it is up for the block.
 
     Args:
         folder: the cluster's files; created if it is missing. A cluster that exists there is
             reused, with its tables and ports.
-        region_servers: how many (1 to 7); None: as many as the existing cluster has, or 3.
-        data_nodes: likewise.
+        region_servers: how many (1 to 15); None: as many as the existing cluster has, or 3.
+        data_nodes: likewise (1 to 7).
         heap: MiB of heap for each process of a kind, instead of `settings.HEAP`.
-        first_port: the first of its 40 ports; None: free ones below 32,000.
+        first_port: the first of its 48 ports; None: free ones below 32,000.
         host: the address of this machine on which everything listens; None: 127.0.0.1.
         away: region servers that run in network namespaces (`ip netns`) of their own, from which
             `host` can be reached: {"regionserver-2": (address there, name of the namespace)}.
@@ -216,6 +234,26 @@ class Cluster:
         if figures is None:
             raise ClusterError(f"The master does not answer at {self.web}.")
         return self._alive(figures)
+
+    def regions(self) -> Regions:
+        """What the master says about regions and region servers now.
+
+        Raises:
+            ClusterError: the master does not answer.
+        """
+        server = self._master()
+        assigning = self._figures(
+            "master", "Hadoop:service=HBase,name=Master,sub=AssignmentManager"
+        )
+        if server is None or assigning is None:
+            raise ClusterError(f"The master does not answer at {self.web}.")
+        live = int(server["numRegionServers"])
+        return Regions(
+            live,
+            int(server["numDeadRegionServers"]),
+            round(float(server["averageLoad"]) * live),
+            int(assigning["ritCount"]),
+        )
 
     def _alive(self, figures: Mapping[str, Any]) -> list[str]:
         # HOST,PORT,STARTED;… with the milliseconds at which it began. A server that was killed

@@ -27,7 +27,7 @@ from percola.devcluster.pids import marks
 from percola.errors import PercolaError
 
 HOST: Final = "127.0.0.1"
-PORTS: Final = 40
+PORTS: Final = 48
 """How many ports in a row belong to a cluster, whether it uses them all or not."""
 
 FIRST_PORTS: Final = range(21_000, 32_000, PORTS)
@@ -57,8 +57,10 @@ OPTIONS: Final = "PERCOLA_HBASE_SERVER_JVM_OPTIONS"
 SESSION: Final = 90
 """Seconds for which a server may be silent before it is considered dead; HBase's own default."""
 
-MOST: Final = 7
-"""DataNodes, and region servers, that a cluster may have."""
+MOST: Final[Mapping[str, int]] = {"region_servers": 15, "data_nodes": 7}
+"""How many of each a cluster may have."""
+
+_LOW: Final = 7  # Region servers with ports below the DataNodes'.
 
 MAINS: Final[Mapping[str, tuple[str, ...]]] = {
     "zookeeper": ("org.apache.zookeeper.server.quorum.QuorumPeerMain", "{conf}/zoo.cfg"),
@@ -121,7 +123,7 @@ class Layout:
     """How many processes a cluster has, their memory, and where their ports begin.
 
     Attributes:
-        region_servers: how many HBase region servers, 1 to 7.
+        region_servers: how many HBase region servers, 1 to 15.
         data_nodes: how many HDFS DataNodes, 1 to 7; up to three of them hold each block.
         first_port: the lowest port; ZooKeeper's.
         heap: MiB of heap for each process of a kind; the kinds are the keys of `HEAP`.
@@ -143,10 +145,10 @@ class Layout:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("region_servers", "data_nodes"):
-            if not 1 <= getattr(self, name) <= MOST:
+        for name, most in MOST.items():
+            if not 1 <= getattr(self, name) <= most:
                 raise ClusterError(
-                    f"A development cluster has 1 to {MOST} {name.replace('_', ' ')}, not "
+                    f"A development cluster has 1 to {most} {name.replace('_', ' ')}, not "
                     f"{getattr(self, name)}."
                 )
         if self.session < 2:
@@ -185,8 +187,8 @@ class Layout:
             "format": (),
             "namenode": (base + 1, base + 2),  # the second: HTTP, for people and for readiness
             "master": (base + 3, base + 4),  # likewise
-            "regionserver": (base + 4 + number,),
-            "datanode": tuple(base + 4 + MOST + 4 * (number - 1) + i for i in range(1, 5)),
+            "regionserver": (base + 4 + number + (4 * MOST["data_nodes"] if number > _LOW else 0),),
+            "datanode": tuple(base + 4 + _LOW + 4 * (number - 1) + i for i in range(1, 5)),
         }[kind]
 
     def host_of(self, name: str) -> str:
