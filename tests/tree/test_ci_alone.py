@@ -48,12 +48,12 @@ def integration(*texts: str) -> dict[str, str]:
     return {f"tests/integration/test_{n}.py": text for n, text in enumerate(texts)}
 
 
-def test_a_test_of_real_processes_that_passes_alone_is_named(tmp_path: Path) -> None:
-    status, lines = tried_again(tmp_path, integration(PASSES, PASSES))
+def test_a_test_that_passes_alone_is_named(tmp_path: Path) -> None:
+    status, lines = tried_again(tmp_path, integration(PASSES) | {"tests/unit/test_1.py": PASSES})
     assert status == 0
     assert [one.split(": ")[-1] for one in lines[-2:]] == [
         "tests/integration/test_0.py::test_one",
-        "tests/integration/test_1.py::test_one",
+        "tests/unit/test_1.py::test_one",
     ]
 
 
@@ -62,10 +62,10 @@ def test_a_test_of_real_processes_that_passes_alone_is_named(tmp_path: Path) -> 
     [
         integration(PASSES, FAILS),
         integration(PASSES, PASSES, PASSES, PASSES),
-        integration(PASSES) | {"tests/unit/test_one.py": PASSES},
+        integration(PASSES) | {"tests/simulation/test_one.py": PASSES},
         {},
     ],
-    ids=["fails alone too", "four of them", "a unit test", "none"],
+    ids=["fails alone too", "four of them", "a simulation", "none"],
 )
 def test_any_other_failure_is_final(tmp_path: Path, tests: dict[str, str]) -> None:
     status, _ = tried_again(tmp_path, tests)
