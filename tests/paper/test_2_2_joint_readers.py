@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from joints import (
+    TTL,
     assert_sound,
     begin,
     docs,
@@ -76,6 +77,20 @@ def test_a_reader_sees_what_is_beneath_the_locks(
     assert clock.slept == []
     assert titles(reader) == {"a": "new", "b": "new", "long": "new"}
     assert_sound(repo, ground)
+
+
+def test_readers_at_one_timestamp_remove_what_a_dead_job_has_locked(
+    repo: Repository, ground: Ground, old: int
+) -> None:
+    write(joint(repo), 0, [row("a", "new")])
+    reader, clock = stranger(ground)
+    at = reader.snapshot().start_ts
+    for _ in range(2):
+        assert reader.snapshot(at=at).get(title, "a") == "old"
+    assert ground.left_over(docs, Kind.LOCK) != []
+    clock.sleep(TTL)
+    assert reader.snapshot(at=at).get(title, "a") == "old"
+    assert ground.left_over(docs, Kind.LOCK) == []
 
 
 def test_a_writer_of_what_the_job_has_locked_conflicts_although_it_can_read_it(

@@ -55,6 +55,7 @@ from percola.store.base import Condition, Delete, Put, RowMutation, Store
 _CACHED: Final = 10_000
 _FIRST_WAIT: Final = 0.0005
 _LONGEST_WAIT: Final = 0.05
+_READ_AGAIN: Final = 1.0
 
 
 JOBS_TABLE: Final = "percola-jobs"
@@ -104,8 +105,9 @@ class LockResolver:
         self._guard = threading.Lock()
         # Only decided transactions: an undecided one may be decided at any moment.
         self._decided: dict[int, Fate] = {}
-        # (primary, start_ts) → a timestamp that the transaction can only commit above.
-        self._above: dict[tuple[Cell, int], int] = {}
+        # (primary, start_ts) → a timestamp that the transaction can only commit above, and when its
+        # primary was read for that. Timestamps stand still while nobody writes.
+        self._above: dict[tuple[Cell, int], tuple[int, float]] = {}
         # (primary, start_ts) → the wall time last seen in its lock, and since when.
         self._watched: dict[tuple[Cell, int], tuple[int, float]] = {}
 
@@ -148,7 +150,9 @@ class LockResolver:
         """
         lock = decode_lock(raw)
         at = lock.primary, start_ts
-        if self._above.get(at, 0) >= ts:
+        now = self._clock.monotonic()
+        above, read_at = self._above.get(at, (0, now))
+        if above >= ts and now - read_at < _READ_AGAIN:
             return ts
         # First `state`, then the primary: a commit in between is then seen.
         below = self._begun_commit(lock.primary, start_ts, ts)
@@ -160,7 +164,7 @@ class LockResolver:
             with self._guard:
                 if len(self._above) > _CACHED:
                     self._above.clear()
-                self._above[at] = max(below, self._above.get(at, 0))
+                self._above[at] = max(below, above), now
         return below
 
     def _begun_commit(self, primary: Cell, start_ts: int, ts: int) -> int:
