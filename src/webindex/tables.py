@@ -32,8 +32,10 @@ pages, one row for each captured page:
     pointer       the page that it names as its replacement: a redirect's target, or the canonical
                   page that a live page declares: {kind, url}
     resolved      the live page at the end of the pointer's chain: {kind, url, hops, plain}
-    rank          PageRank, 1 being the mean of all pages: {value, run}, the run being the
-                  timestamp of the snapshot that it was computed from
+    rank          PageRank, 1 being the mean of all pages: {value, run, links}, the run being the
+                  timestamp of the snapshot that it was computed from, and links the number of edges
+                  from the page, if there are any. Of a page that is newer than the last run, an
+                  estimate: {value, run, interim}; see `webindex.observers.interim`
     recrawl       the row in `recrawls` of a live page or redirect
     joined        the cluster of a live page, and the keys that put it there:
                   {cluster, content, target}

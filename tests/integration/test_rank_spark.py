@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from spark_processes import children, kill_all, python_workers
 
 import percola
-from percola import Repository
+from percola import Repository, Transaction, inspection
 from percola.spark import jobs as spark_jobs
 from webindex import tables
 from webindex.cli.rank import rank_command
@@ -150,6 +150,37 @@ def test_what_changes_while_it_runs_is_not_in_it_even_if_garbage_is_collected(
     assert 0 < safe_point <= report.run < latest - 300
     with percola.open(folder, schema=tables.SCHEMA) as after:
         assert values(after, SOME) == pytest.approx(ranks(SOME), abs=2e-6)
+
+
+def test_the_ranks_of_pages_that_are_newer_than_the_run_are_estimated_again(
+    repo: Repository, rank_here: Callable[..., RankReport]
+) -> None:
+    put(repo, SOME)
+    new = page_row("https://new.example/")
+    arrived: list[int] = []
+
+    def arrive(t: Transaction) -> int:
+        t.set(tables.fingerprint, new, {"url": "https://new.example/"})
+        t.set(tables.rank, new, {"value": 0.15, "run": 1, "interim": True})
+        return t.start_ts
+
+    def change(progress: Progress) -> None:
+        if progress.step == "Reading pages" and not arrived:
+            arrived.append(repo.run(arrive))
+
+    rank_here(progress=change)
+    assert repo.pending()["inlinks.changed"] == 1
+    assert inspection.is_dirty(repo, tables.inlinks_changed, new)
+    linking = {source for source, _ in edges(SOME)}
+    with repo.snapshot() as now:
+        kept = {url: now.get(tables.rank, page_row(url)) for url in SOME.live}
+    assert {url for url, rank in kept.items() if rank and rank.get("links")} == linking
+    # The next run has read it, and nothing is left to be estimated.
+    rank_here()
+    assert repo.pending()["inlinks.changed"] == 1
+    with repo.snapshot() as now:
+        rank_of_new = now.get(tables.rank, new)
+    assert rank_of_new is not None and "interim" not in rank_of_new
 
 
 # --- What it survives ---------------------------------------------------------------------

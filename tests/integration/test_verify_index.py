@@ -86,10 +86,15 @@ def worked_off(tmp_path_factory: pytest.TempPathFactory, crawled: Path) -> Path:
 
         def ranks(t: Transaction) -> None:
             for path in ("/p1-copy", "/p2"):
-                rank = {"value": 3.0, "run": t.start_ts}
+                rank = {"value": 3.0, "run": t.start_ts, "links": 4}
                 t.set(tables.rank, page_row(SITE + path), rank)
                 rank_moved(t, page_row(SITE + path), rank)
                 tell(t, page_row(SITE + path))
+            # Pages that are newer than that run, as observers come to know of them.
+            for path in ("/p4", "/short-1", "/short-2"):
+                row = page_row(SITE + path)
+                t.set(tables.rank_run, row[:2], t.start_ts)
+                t.notify(tables.inlinks_changed, row)
 
         repo.run(ranks)
         work(repo)
@@ -97,6 +102,17 @@ def worked_off(tmp_path_factory: pytest.TempPathFactory, crawled: Path) -> Path:
             row[tables.size] for row in repo.snapshot().scan(tables.clusters) if tables.size in row
         ]
         assert large == [4]
+        interim = {
+            row.key: row[tables.rank]["value"]
+            for row in repo.snapshot().scan(tables.pages, columns=[tables.rank])
+            if "interim" in row[tables.rank]
+        }
+        # /p2 and /p1-copy vouch for many pages, but of these only for the first.
+        assert interim == {
+            page_row(f"{SITE}/p4"): pytest.approx(0.15 + 0.85 * 3.0 / 4),
+            page_row(f"{SITE}/short-1"): 0.15,
+            page_row(f"{SITE}/short-2"): 0.15,
+        }
     return folder
 
 
@@ -244,6 +260,7 @@ def test_each_seeded_bug_is_caught_by_its_invariant_and_no_other(
     other = but("url", f"{SITE}/p1")
     bugs.seed(7, tables.document, cluster("/p1"), other, "url", told_of=name)
     bugs.seed(7, tables.rank, row("/gone"), lambda _: {"value": 1.0, "run": 1})
+    bugs.seed(7, tables.rank, row("/short-2"), but("value", 0.149))
     bugs.seed(8, tables.tally, row("/p0"), but("links", 1))
     bugs.seed(8, tables.delta["1"], row("/p0"), lambda _: {"links": 1, "anchors": {}})
     part = tables.texts[part_of("the old address")]

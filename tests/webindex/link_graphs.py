@@ -171,10 +171,11 @@ def rank_all(repo: Repository) -> int:
     with repo.snapshot() as snapshot:
         run = snapshot.start_ts
     begin(repo, run)
-    [read], ranking, _ = computed(repo, tolerance=1e-6)
+    [read], ranking, edges = computed(repo, tolerance=1e-6)
     in_order = [read.rows[at] for at in np.argsort(read.ids)]
     ranks = sorted(zip(in_order, ranking.values.tolist(), strict=True))
-    return write_ranks(repo, run, ranks, EPSILON).written
+    links = dict(zip(in_order, np.bincount(edges[0], minlength=len(ranks)).tolist(), strict=True))
+    return write_ranks(repo, run, ranks, EPSILON, links).written
 
 
 def written(repo: Repository) -> dict[str, tuple[float, int]]:

@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-from link_graphs import rank_all, written
+from from_scratch import sample
+from link_graphs import computed, rank_all, written
+from numpy.typing import NDArray
 
 import percola
 from percola import Repository, Worker
 from webindex import tables
 from webindex.crawl.warc import Capture
 from webindex.load.transaction import load_captures
-from webindex.page.urls import page_row
+from webindex.observers import inlinks, interim
+from webindex.observers.parse import parse
+from webindex.page.urls import normalise, page_row
 from webindex.serving import TantivyIndex
 from webindex.workers.processes import build_observers
 
@@ -63,6 +69,14 @@ class Chain:
         return written(self.repo).get(page_row(url), (None, 0))[0]
 
 
+def ranks_of(repo: Repository) -> dict[str, dict[str, Any]]:
+    """Every rank in the repository, by row."""
+    with repo.snapshot() as snapshot:
+        return {
+            row.key: row[tables.rank] for row in snapshot.scan(tables.pages, columns=[tables.rank])
+        }
+
+
 @pytest.fixture
 def chain(tmp_path: Path) -> Iterator[Chain]:
     made = Chain(tmp_path)
@@ -109,16 +123,107 @@ def test_a_second_run_exports_only_what_moved(chain: Chain) -> None:
     }
 
 
-def test_a_page_that_dies_loses_its_rank_and_one_that_is_new_waits_for_the_next_run(
+NEW = "https://new.example/"
+
+
+def test_a_page_that_dies_loses_its_rank_and_a_new_one_has_an_interim_one_until_the_next_run(
     chain: Chain,
 ) -> None:
     chain.work()
     rank_all(chain.repo)
     chain.load(FANS[3], "", status=404)
-    new = "https://new.example/"
-    chain.load(new, "Never seen before, and never heard of since. " * 9)
+    chain.load(NEW, "Never seen before, and never heard of since. " * 9)
     chain.work()
-    assert chain.rank(FANS[3]) is None and chain.rank(new) is None
+    assert chain.rank(FANS[3]) is None and chain.rank(NEW) == 0.15
+    # A page with one link and the rank of one without any links to it as well, then another.
+    (fan,) = {chain.rank(fan) for fan in FANS if fan != FANS[3]}
+    assert fan is not None
+    interim = []
+    for link in FANS[:2]:
+        chain.load(link, f"This page, {link}, is about something else now. " * 9, [NEW])
+        assert NEW in chain.work()
+        interim.append(chain.rank(NEW))
+    assert interim == [pytest.approx(0.15 + 0.85 * fan * n, abs=2e-6) for n in (1, 2)]
+    # One that is withdrawn gives nothing, nor does it when it is back: it has no rank of that run.
+    for text, status in (("", 404), ("This page is here again. " * 9, 200)):
+        chain.load(FANS[0], text, [NEW], status=status)
+        chain.work()
+        assert chain.rank(NEW) == interim[0]
     rank_all(chain.repo)
-    assert chain.rank(FANS[3]) is None
-    assert chain.rank(new) is not None
+    chain.work()
+    assert not any("interim" in rank for rank in ranks_of(chain.repo).values())
+    assert chain.rank(NEW) not in (None, *interim)
+
+
+def test_before_the_first_run_no_page_has_a_rank(chain: Chain) -> None:
+    chain.work()
+    assert ranks_of(chain.repo) == {}
+
+
+def test_a_page_that_goes_and_returns_at_once_takes_back_what_it_gave(chain: Chain) -> None:
+    chain.work()
+    rank_all(chain.repo)
+    chain.load(NEW, "Never seen before, and never heard of since. " * 9)
+    chain.load(FANS[0], "This page is about something else now. " * 9, [NEW])
+    chain.work()
+    given = chain.rank(NEW)
+    assert given is not None and given > 0.15
+    # Parsed at once, while its links have yet to be taken back.
+    for text, status in (("", 404), ("This page is here again. " * 9, 200)):
+        chain.load(FANS[0], text, [NEW], status=status)
+        Worker(chain.repo, [parse]).run_until_idle()
+    chain.work()
+    assert chain.rank(NEW) == 0.15
+
+
+def test_of_many_links_a_part_stands_for_all(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inlinks, "LARGE", 8)
+    monkeypatch.setattr(interim, "SAMPLE", 8)
+    links = 60
+    many = [f"https://many{n}.example/" for n in range(links)]
+    for n, url in enumerate(many):
+        chain.load(url, f"Page {n} says {n * 7919} and {n * 104729}. " * 9, [SHORT])
+    chain.work()
+    rank_all(chain.repo)
+    chain.work()
+    chain.load(NEW, "Never seen before, and never heard of since. " * 9)
+    for n, url in enumerate(many):
+        chain.load(url, f"Page {n} said {n * 7919} or {n * 104729}. " * 9, [NEW])
+        if n % 20 == 19:
+            chain.work()  # The last ones add to the links of a page that is large.
+    (share,) = {chain.rank(url) for url in many}
+    assert share is not None
+    assert chain.rank(NEW) == pytest.approx(0.15 + 0.85 * share * links, abs=1e-4)
+    with chain.repo.snapshot() as now:
+        found = now.get_row(tables.inlinks, page_row(NEW), [tables.source]).family(tables.source)
+        read = sum(1 for page in found if page.startswith("0"))
+    assert 0 < read < 20 < len(found) == links
+
+
+def interim_and_exact(folder: Path, step: int) -> NDArray[np.float64]:
+    """Of pages of the sample that are loaded after a run, each `step`-th: shape (pages, 2)."""
+    chain, later = Chain(folder), {normalise(one.url) for one in sample()[::step]}
+    for new in (False, True):
+        some = [one for one in sample() if (normalise(one.url) in later) is new]
+        load_captures(chain.repo, some, "crawl.warc.gz")
+        chain.work()
+        if not new:
+            rank_all(chain.repo)
+            chain.work()
+    estimates = {row: one["value"] for row, one in ranks_of(chain.repo).items() if "interim" in one}
+    [read], ranking, _ = computed(chain.repo)
+    in_order = (read.rows[at] for at in np.argsort(read.ids))
+    exact = dict(zip(in_order, ranking.values.tolist(), strict=True))
+    chain.index.close()
+    chain.repo.close()
+    return np.array([(estimate, exact[row]) for row, estimate in estimates.items()])
+
+
+@pytest.mark.long
+def test_interim_ranks_of_the_sample_are_near_those_of_a_run(tmp_path: Path) -> None:
+    """As docs/webindex.md says of them where every fifth page is new."""
+    pairs = interim_and_exact(tmp_path, 5)
+    places = pairs.argsort(axis=0).argsort(axis=0)
+    assert len(pairs) == 41
+    assert np.corrcoef(places.T)[0, 1] > 0.9  # Spearman's
+    assert np.abs(np.log(pairs[:, 0] / pairs[:, 1])).mean() < 0.3

@@ -80,10 +80,10 @@ def body_found(page: Facts) -> Keyed:
 
 
 def given_parts(page: Facts) -> Iterator[Keyed]:
-    """The bytes match the capture; and only live pages have a rank, of any value."""
+    """The bytes match the capture; and only live pages have a rank, of any value if by a run."""
     if page.url is not None:
         yield ("pages", page.row), {"body": page.captured}
-    if page.live and page.rank is not None:
+    if page.live and page.rank is not None and not page.interim:
         yield ("pages", page.row), {"rank": canonical(page.rank)}
 
 

@@ -36,6 +36,8 @@ class Facts(NamedTuple):
         links: its outgoing links.
         pointer: (kind, URL) of the page that it names as its replacement.
         rank: the value of PageRank that the repository has, or None.
+        share: what of that the page gives along each edge, if a run of the job has written it.
+        interim: whether the rank is an estimate, by observers.
         loaded_ms: when the capture was loaded.
         digest: of the bytes that are stored in the repository.
         captured: the digest that the capture records; empty if `url` is None.
@@ -61,6 +63,8 @@ class Facts(NamedTuple):
     withheld: tuple[str, ...] = ()
     outline: Mapping[str, Any] = {}
     changed: str = ""
+    share: float | None = None
+    interim: bool = False
 
     @property
     def content(self) -> str:
@@ -86,6 +90,10 @@ def facts_of(
     nothing = Facts(
         row, None, False, "", "", "", None, None, "", None, False, [], None, value, 0, digest, ""
     )
+    if rank is not None and rank.get("links"):
+        nothing = nothing._replace(share=rank["value"] / rank["links"])
+    elif rank is not None and rank.get("interim"):
+        nothing = nothing._replace(interim=True)
     if capture is None:
         return nothing
     url = str(capture["url"])

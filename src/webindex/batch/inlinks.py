@@ -10,6 +10,7 @@ frequent ones count, by all links that vouch for it.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
@@ -164,6 +165,44 @@ def _total(links: Iterable[Sent]) -> Total:
 
 def _most_frequent(texts: Mapping[str, int]) -> list[tuple[str, int]]:
     return sorted(texts.items(), key=lambda one: (-one[1], one[0]))[:MOST_TEXTS]
+
+
+# --- Interim ranks --------------------------------------------------------------------------
+
+_READ_WHOLE: Final = 128
+"""Links to a page whose pages all count for its interim rank."""
+
+
+def interim_ranks(facts: RDD[Facts], parts: int) -> RDD[Row]:
+    """The ranks of live pages that no run has ranked yet, from the ranks that a run has written.
+
+    A page gives each page that it links to its share of them (`Facts.share`). Where more than 128
+    pages link to one, those whose ids begin with a zero count for all, or with two, and so on.
+    """
+    waiting: RDD[tuple[str, str]] = facts.filter(lambda page: page.live and page.interim).map(
+        lambda page: (page.name, page.row)
+    )
+    given: RDD[tuple[str, tuple[str, float]]] = facts.flatMap(_give)
+    return waiting.cogroup(given, parts).flatMap(_interim_rank)
+
+
+def _give(page: Facts) -> Iterator[tuple[str, tuple[str, float]]]:
+    for target, _, rel in page.links:
+        if rel == "follow":
+            yield target, (page_id(page.name), page.share or 0.0)
+
+
+def _interim_rank(
+    target: tuple[str, tuple[Iterable[str], Iterable[tuple[str, float]]]],
+) -> Iterator[Row]:
+    waiting, given = target[1][0], list(target[1][1])
+    for row in waiting:
+        shares, zeros = dict(given), ""
+        while len(given) > _READ_WHOLE * 16 ** len(zeros):
+            zeros += "0"
+            shares = {page: share for page, share in given if page.startswith(zeros)}
+        mean = math.fsum(shares.values()) / len(shares) if shares else 0.0
+        yield Row("pages", row, {"rank": round(0.15 + 0.85 * (len(given) * mean), 6)})
 
 
 # --- Large pages ----------------------------------------------------------------------------

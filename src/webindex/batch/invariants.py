@@ -13,7 +13,8 @@
                                             leader)
     6   every live page in one cluster,     pages: joined (there or not) · clusters: member,
         none empty                          and whether there is one
-    7   canonical page = election order     clusters: document (url) · pages: rank (of live ones)
+    7   canonical page = election order     clusters: document (url) · pages: rank (of live ones;
+                                            interim ones from those of the last run)
     8   anchors and counts = in-links       inlinks: tally, large, delta (none at rest) ·
         without the cluster's own           anchors: texts, best · clusters: document (anchors,
                                             inlinks)

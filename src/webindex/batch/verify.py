@@ -34,7 +34,7 @@ from webindex.batch.crawl import Newest, newest
 from webindex.batch.digest import timeless
 from webindex.batch.expected import Whole, whole_index
 from webindex.batch.idle import judge_rest
-from webindex.batch.inlinks import Row
+from webindex.batch.inlinks import Row, interim_ranks
 from webindex.batch.invariants import NAMES
 from webindex.batch.read import Found, Moment
 from webindex.batch.recrawls import recrawls_of
@@ -164,6 +164,8 @@ class _Comparison:
             large.map(keyed),
         ]
         wanted.append(recrawls_of(facts, captured.map(_cells), self._parts).map(keyed))
+        if not facts.filter(lambda page: page.interim).isEmpty():
+            wanted.append(interim_ranks(facts, self._parts).map(keyed))
         self._add_named(repo, naming, whole, there, wanted)
         self._add_crawl(repo, captured, list(files), there, wanted)
         self._add_renders(repo, reads, there, wanted)

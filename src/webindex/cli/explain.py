@@ -109,7 +109,8 @@ def _facts(story: Story) -> list[str]:
         facts.append(f"reported unchanged {date(story.unchanged)}")
     if story.rank is not None:
         when = "" if story.rank.at_ms is None else f"{moment(story.rank.at_ms)}, "
-        facts.append(f"rank {story.rank.value:.3g} (computed {when}timestamp {story.rank.run:,})")
+        how = "estimated from ranks" if story.rank.interim else "computed"
+        facts.append(f"rank {story.rank.value:.3g} ({how} {when}timestamp {story.rank.run:,})")
     if story.asks:
         facts.append(f"asks for {' and '.join(story.asks)}")
     return facts

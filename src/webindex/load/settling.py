@@ -17,7 +17,7 @@ for the order of preference).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -154,9 +154,14 @@ def _is_first(t: Transaction, key: str, url: str) -> bool:
     return False
 
 
-def read_ahead(t: Snapshot, rows: Sequence[str]) -> None:
-    """Prefetch what `parse` reads for each of these pages, `offer_captures` and `plan` included."""
-    t.get_many((column, row) for row in rows for column in _PARSED)
+def read_ahead(
+    t: Snapshot, rows: Sequence[str], others: Iterable[tuple[Column[str, Any], str]] = ()
+) -> None:
+    """Prefetch what `parse` reads for each of these pages, `offer_captures` and `plan` included.
+
+    `others` are cells of other rows, which are read in the same call.
+    """
+    t.get_many([*((column, row) for row in rows for column in _PARSED), *others])
     found = [one for row in rows if (one := t.get(tables.capture, row)) is not None]
     rules_for(t, (one["url"] for one in found))
     t.get_many(

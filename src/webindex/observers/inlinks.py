@@ -15,6 +15,9 @@ also writes the difference into one of the target's deltas, and `add_links` adds
 tally and deletes them. This is the rule of `percola.recipes.Applied`: a contribution is counted
 once because `inverted`, the record of it, is read and written in the same transaction.
 
+A live page that no run of the PageRank job has ranked gets an interim rank, which changes with its
+in-links: see `webindex.observers.interim`.
+
 A tally has at most `MOST_TEXTS` texts, the most frequent ones. Where a large page has more, all are
 in `anchors`: see `webindex.observers.texts`.
 
@@ -37,7 +40,7 @@ from typing import Any, Final
 from percola import Column, Snapshot, Transaction, observer
 from percola.recipes import shard_of
 from webindex import tables
-from webindex.observers import frontier
+from webindex.observers import frontier, interim
 from webindex.observers.documents import tell
 from webindex.observers.redirects import is_counted
 from webindex.observers.texts import Texts, first, part_of, plant
@@ -147,6 +150,9 @@ def _add_delta(t: Transaction, target: str, before: _Link | None, after: _Link |
 # --- Counting -------------------------------------------------------------------------------
 
 
+_OF_COUNTED: Final = (tables.joined, tables.resolved, tables.rank)
+
+
 def _read_ahead(t: Snapshot, rows: Sequence[str]) -> None:
     """Prefetch what `count` reads for these pages; their in-links are prefetched automatically."""
     own = (tables.fingerprint, tables.pointer, tables.tally)
@@ -154,7 +160,12 @@ def _read_ahead(t: Snapshot, rows: Sequence[str]) -> None:
     counted = [row for row in rows if is_counted(t, row)]
     others = sorted(set(rows).difference(counted))
     t.get_many((tables.capture, row) for row in others)
-    t.get_many((column, row) for row in counted for column in (tables.joined, tables.resolved))
+    t.get_many(
+        [
+            *((column, row) for row in counted for column in _OF_COUNTED),
+            *((tables.rank_run, shard) for shard in {row[:2] for row in counted}),
+        ]
+    )
     found = [t.get(tables.resolved, row) for row in counted if t.get(tables.joined, row) is None]
     ends = [page_row(end["url"]) for end in found if end is not None]
     t.get_many((tables.joined, end) for end in ends)
@@ -203,6 +214,8 @@ def count(t: Transaction, row: str) -> None:
     elif before is not None and not counted:
         # If it is not parsed yet, `parse` would not find the entry without a tally.
         frontier.leave(t, row, before, check=True)
+    if captured:
+        interim.estimate(t, row, links)
 
 
 def _read_ahead_deltas(t: Snapshot, rows: Sequence[str]) -> None:
@@ -253,7 +266,9 @@ def add_links(t: Transaction, row: str) -> None:
         plant(t, row, anchors)
     after = _totals(links, first(anchors))
     _put_tally(t, row, before, after, captured=captured)
-    if not captured:
+    if captured:
+        interim.estimate(t, row, links)
+    else:
         _enter_frontier(t, row, before, after)
 
 

@@ -23,17 +23,20 @@ index.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from typing import Final
 
-from percola import Transaction, observer
+from percola import Snapshot, Transaction, observer
 from webindex import tables
 from webindex.load.recrawls import plan
 from webindex.load.removals import rules_for
 from webindex.load.revisits import is_synthetic
 from webindex.load.settling import offer_captures, read_ahead
+from webindex.observers.interim import may_estimate
 from webindex.observers.redirects import point
 from webindex.page.pages import parse_capture
 from webindex.page.pointers import is_live, pointer_of_capture
+from webindex.page.urls import page_row
 
 __all__ = ["parse", "withdraw"]
 
@@ -51,7 +54,12 @@ _OWN: Final = (
 """What a page has only while it is live."""
 
 
-@observer(tables.capture, batch=tables.BATCH, ahead=read_ahead)
+def _read_ahead(t: Snapshot, rows: Sequence[str]) -> None:
+    """Prefetch what `parse` reads for these pages."""
+    read_ahead(t, rows, [(tables.rank_run, shard) for shard in {row[:2] for row in rows}])
+
+
+@observer(tables.capture, batch=tables.BATCH, ahead=_read_ahead)
 def parse(t: Transaction, row: str) -> None:
     """Parse a new capture: text, links, and the keys by which the page is compared."""
     found = t.get(tables.capture, row)
@@ -106,10 +114,24 @@ def parse(t: Transaction, row: str) -> None:
         elif before is not None and before["heading"] is not None:
             t.delete(tables.sketch, row)
         t.notify(tables.join_due, row)
+    if before is None and may_estimate(t, row):
+        _have_rank_estimated(t, row)
     links = [[one.url, list(one.anchors), one.rel] for one in page.links]
     if links != (t.get(tables.links, row) or []):
         tables.set_or_delete(t, tables.links, row, links)
     plan(t, row)
+
+
+def _have_rank_estimated(t: Transaction, row: str) -> None:
+    """Have the links to a page that becomes live counted, and with them its interim rank.
+
+    If it was live a moment ago, its links may not have been taken back yet, and never will be if
+    they are the same: but it has lost its rank, of which it gave the pages that it links to.
+    """
+    t.notify(tables.inlinks_changed, row)
+    for url, _, rel in t.get(tables.inverted, row) or ():
+        if rel == "follow":
+            t.notify(tables.inlinks_changed, page_row(url))
 
 
 def withdraw(t: Transaction, row: str, url: str) -> None:

@@ -4,6 +4,7 @@
     pagerank     the iteration, as arithmetic on arrays
     distributed  the same in Spark tasks: reading, numbering, iterating
     writing      changed ranks are written by transactions that only the newest run can commit
+    interim      ranks of pages that are newer than the last run
     job          `rank`: the whole job
     report       its report
 

@@ -5,20 +5,22 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Final
+from itertools import islice
+from typing import Any, Final
 
 from pyspark import Broadcast, SparkContext, TaskContext
 from pyspark.sql import SparkSession
 
 import percola
-from percola import PercolaError, Repository
+from percola import PercolaError, Repository, Transaction
 from webindex import journal, tables
 from webindex.errors import WebindexError
 from webindex.incomplete import refuse_half_built
 from webindex.ranking.distributed import Graph
-from webindex.ranking.graph import Numbering, PagesRead, Values
+from webindex.ranking.graph import Numbering, Numbers, PagesRead, Values
 from webindex.ranking.report import EPSILON, RankReport
 from webindex.ranking.writing import OvertakenError, Written, begin, write_ranks
 from webindex.spark.jobs import (
@@ -31,12 +33,16 @@ from webindex.spark.jobs import (
     running_session,
     started_job,
 )
+from webindex.spark.tables import table_at
 from webindex.workers.processes import open_repository
 
 TOLERANCE: Final = 1e-6
 """The iteration ends when a step changes a rank by less than this on average, the mean being 1."""
 
 MOST_ITERATIONS: Final = 200
+
+_INTERIM: Final = "row STRING, rank STRUCT<interim: BOOLEAN>"
+_NOTIFIED_AT_ONCE: Final = 256
 
 _OVERTAKEN: Final = "a newer rank run has begun, and this one has ended."
 
@@ -139,7 +145,7 @@ def _run(
             ranking = graph.rank(tolerance=report.tolerance, most=most)
             report.iterations, report.residual = ranking.iterations, ranking.residual
             report.converged = ranking.residual <= report.tolerance
-            values = session.sparkContext.broadcast(ranking.values)
+            values = session.sparkContext.broadcast((ranking.values, graph.degrees))
             tasks = graph.read.map(
                 partial(_write, address, report.run, report.epsilon, graph.numbering, values)
             )
@@ -149,6 +155,8 @@ def _run(
                 report.gone += one.gone
                 report.retried += one.attempt > 0
                 report.error = report.error or (_OVERTAKEN if one.overtaken else one.error)
+            if report.error is None:
+                report.error = _estimate_again(repo, address, session, job, graph.parts)
     except OvertakenError:
         report.error = _OVERTAKEN
     except SparkJobError as error:
@@ -168,18 +176,50 @@ def _write(
     run: int,
     epsilon: float,
     numbering: Broadcast[Numbering],
-    values: Broadcast[Values],
+    values: Broadcast[tuple[Values, Numbers]],
     read: PagesRead,
 ) -> Written:
     """A task that writes the ranks of the pages that it has read."""
     context = TaskContext.get()
-    ranks = values.value[numbering.value.of(read.ids)].tolist()
+    numbers = numbering.value.of(read.ids)
+    ranks, links = (one[numbers].tolist() for one in values.value)
     try:
         with percola.open(address, schema=tables.SCHEMA, create=False) as repo:
             # In the order of the rows: by shard, and neighbours share their reads.
             pairs = sorted(zip(read.rows, ranks, strict=True))
-            done = write_ranks(repo, run, pairs, epsilon)
+            done = write_ranks(repo, run, pairs, epsilon, dict(zip(read.rows, links, strict=True)))
     except PercolaError as error:
         done = Written(error=str(error))
     done.attempt = context.attemptNumber() if context is not None else 0
     return done
+
+
+def _estimate_again(
+    repo: Repository, address: str, session: SparkSession, job: Job, parts: int
+) -> str | None:
+    """Have the ranks of pages that are newer than the run estimated from those that it has written.
+
+    Returns why that could not be done, if so.
+    """
+    with repo.snapshot() as now:
+        frame = table_at(session, address, tables.pages, now.start_ts, parts, schema=_INTERIM)
+        newer = frame.where("rank.interim").select("row").rdd
+        tasks = newer.mapPartitions(partial(_notify, address))
+        step = Progress("Estimating newer ranks", 0, newer.getNumPartitions())
+        return next(iter(job.run(step, tasks.collect)), None)
+
+
+def _notify(address: str, rows: Iterator[Any]) -> Iterator[str]:
+    """A task that has the links to these pages counted again; yields what went wrong."""
+    while some := [row for (row,) in islice(rows, _NOTIFIED_AT_ONCE)]:
+
+        def notify(t: Transaction, some: Sequence[str] = some) -> None:
+            for row in some:
+                t.notify(tables.inlinks_changed, row)
+
+        try:
+            with percola.open(address, schema=tables.SCHEMA, create=False) as repo:
+                repo.run(notify)
+        except PercolaError as error:
+            yield str(error)
+            return

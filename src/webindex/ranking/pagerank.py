@@ -17,13 +17,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
+from webindex.observers.interim import DAMPING
 from webindex.ranking.graph import Numbers, Values
-
-DAMPING: Final = 0.85
 
 
 @dataclass(frozen=True, slots=True)

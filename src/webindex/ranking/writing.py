@@ -12,11 +12,14 @@ A transaction of an older run that is in flight when a newer one begins has read
 that is written meanwhile: it conflicts, is retried, and finds that it has been overtaken. So the
 ranks that a run has read are not changed concurrently, and the ranks of a page come from
 ever newer runs, even if runs or tasks are paused, lost or repeated in between.
+
+The number of edges from a page is written with its rank: until the next run, that is what the page
+gives to new ones (`webindex.observers.interim`), whose estimates a run replaces.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
@@ -25,14 +28,15 @@ from percola import PercolaError, Repository, Snapshot, Transaction
 from webindex import tables
 from webindex.load.recrawls import rank_moved
 from webindex.observers.documents import tell
+from webindex.observers.interim import DIGITS, is_interim
 from webindex.ranking.graph import SHARDS
-
-DIGITS: Final = 6
-"""Decimals that are written: no more than the tolerance justifies, so that pages with the same
-links to them have the same rank, independent of how sums are rounded."""
 
 BATCH: Final = 32
 """Ranks that one transaction writes: enough to share a commit, few enough to repeat it."""
+
+_OTHER_LINKS: Final = 0.1
+"""A rank is also written if the number of edges from its page has changed by more than this part
+of it: new pages would get too large or too small a share."""
 
 _CLAIMED_AT_ONCE: Final = 16
 _READ_AT_ONCE: Final = 512
@@ -83,19 +87,27 @@ def begin(repo: Repository, run: int) -> None:
         repo.run(claim)
 
 
-def write_ranks(repo: Repository, run: int, ranks: Iterable[Rank], epsilon: float) -> Written:
+def write_ranks(
+    repo: Repository,
+    run: int,
+    ranks: Iterable[Rank],
+    epsilon: float,
+    links: Mapping[str, int] | None = None,
+) -> Written:
     """Write the ranks that have moved by more than epsilon, and those of pages that have none.
 
+    `links` is the number of edges from each page, by its row; pages that are missing have none.
     The ranks of a shard are adjacent in the input. Repeating it changes nothing: what an earlier
     attempt of the same run has written is counted again, and not written.
     """
     done = Written()
+    links = links or {}
     try:
         for shard, group in groupby(ranks, key=lambda rank: rank[0][:2]):
             with repo.snapshot() as snapshot:
-                moved = list(_moved(snapshot, run, group, epsilon, done))
+                moved = list(_moved(snapshot, run, group, epsilon, links, done))
             for low in range(0, len(moved), BATCH):
-                done.add(repo.run(_Batch(run, shard, moved[low : low + BATCH])))
+                done.add(repo.run(_Batch(run, shard, moved[low : low + BATCH], links)))
     except OvertakenError:
         done.overtaken = True
     except PercolaError as error:
@@ -104,17 +116,30 @@ def write_ranks(repo: Repository, run: int, ranks: Iterable[Rank], epsilon: floa
 
 
 def _moved(
-    snapshot: Snapshot, run: int, ranks: Iterable[Rank], epsilon: float, done: Written
+    snapshot: Snapshot,
+    run: int,
+    ranks: Iterable[Rank],
+    epsilon: float,
+    links: Mapping[str, int],
+    done: Written,
 ) -> Iterator[Rank]:
     group = [(row, round(value, DIGITS)) for row, value in ranks]
     for low in range(0, len(group), _READ_AT_ONCE):
         some = group[low : low + _READ_AT_ONCE]
         there = snapshot.get_many((tables.rank, row) for row, _ in some)
         for (row, value), before in zip(some, there, strict=True):
-            if before is not None and before["run"] == run:
-                done.written += 1
-            elif before is None or abs(value - before["value"]) > epsilon:
+            if before is None or is_interim(before):
                 yield row, value
+            elif before["run"] == run:
+                done.written += 1
+            elif abs(value - before["value"]) > epsilon or _differ(
+                links.get(row, 0), before.get("links", 0)
+            ):
+                yield row, value
+
+
+def _differ(links: int, before: int) -> bool:
+    return abs(links - before) > _OTHER_LINKS * before
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +149,7 @@ class _Batch:
     run: int
     shard: str
     ranks: Sequence[Rank]
+    links: Mapping[str, int]
 
     def __call__(self, t: Transaction) -> Written:
         done = Written()
@@ -137,6 +163,8 @@ class _Batch:
                 continue
             done.written += 1
             rank = {"value": value, "run": self.run}
+            if given := self.links.get(row):
+                rank["links"] = given
             t.set(tables.rank, row, rank)
             rank_moved(t, row, rank)
             tell(t, row)

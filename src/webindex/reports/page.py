@@ -11,6 +11,7 @@ from percola import Repository, Snapshot
 from percola import Row as RowOf
 from webindex import tables
 from webindex.load.transaction import last_seen
+from webindex.observers.interim import is_interim
 from webindex.page.pages import Page, parse_capture
 from webindex.page.urls import normalise, page_row
 from webindex.reports.cluster import Member, members_of
@@ -52,11 +53,13 @@ class Rank:
         run: the timestamp of the snapshot that it was computed from. A later run that would
             have changed it by very little left it as it was.
         at_ms: when that run began; None if its report is not there.
+        interim: whether it is an estimate, from the ranks of that run: the page is newer.
     """
 
     value: float
     run: int
     at_ms: int | None
+    interim: bool = False
 
 
 @dataclass(slots=True)
@@ -246,7 +249,7 @@ def _rank(now: Snapshot, rank: Mapping[str, Any] | None) -> Rank | None:
     if rank is None:
         return None
     report = now.get(tables.report, f"rank/{rank['run']:020}") or {}
-    return Rank(rank["value"], rank["run"], report.get("started_ms"))
+    return Rank(rank["value"], rank["run"], report.get("started_ms"), is_interim(rank))
 
 
 class _Shown:
