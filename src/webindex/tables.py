@@ -88,8 +88,21 @@ rows are named as in `pages`:
                   tally; see `webindex.observers.texts`
 
 frontier, rows `LEVEL/DIGIT/REST`: URLs with a tally and without a capture, those with most links
-first; see `webindex.observers.frontier`.
+first, then URLs that are in `listed` and without a capture; see `webindex.observers.frontier`.
     url           the URL
+
+sitemaps, one row for each captured sitemap and robots.txt, named as in `pages`; see
+`webindex.observers.sitemaps`:
+    capture       the newest capture: {url, date, kind, digest, file, …}. Observed.
+    body          its bytes, compressed with zlib
+    entered:HH    {sitemap, urls: {URL: lastmod}}: those of the URLs that it lists whose ids begin
+                  with HH, as entered in `listed`
+    more          weak: not all that it lists is entered, or taken back, yet
+
+listed, one row for each URL that a sitemap or robots.txt lists, captured or not, named as in
+`pages`:
+    by:ID         a sitemap that lists it: {url, sitemap, modified}
+    changed       weak: which ones list it, or whether it was captured, has changed
 
 recrawls, rows `LEVEL/DATE/ID`: pages by rank and by when they are due for another crawl; see
 `webindex.load.recrawls`.
@@ -224,6 +237,16 @@ best: Final = anchors.column("best", JSON)
 frontier: Final = Table("frontier")
 uncaptured: Final = frontier.column("url", str)
 
+sitemaps: Final = Table("sitemaps")
+sitemap: Final = sitemaps.column("capture", JSON, observed=True)
+sitemap_body: Final = sitemaps.column("body", bytes)
+sitemap_entered: Final = sitemaps.family("entered", JSON)
+sitemap_more: Final = sitemaps.weak_column("more")
+
+listed: Final = Table("listed")
+listed_by: Final = listed.family("by", JSON)
+listed_changed: Final = listed.weak_column("changed")
+
 recrawls: Final = Table("recrawls")
 recrawl_url: Final = recrawls.column("url", str)
 
@@ -287,6 +310,8 @@ SCHEMA: Final = [
     inlinks,
     anchors,
     frontier,
+    sitemaps,
+    listed,
     recrawls,
     keys,
     clusters,
@@ -301,6 +326,7 @@ SCHEMA: Final = [
 
 ADDED: Final = frozenset(
     {"payloads", "waiting", "anchors", "frontier", "recrawls", "removals", "summaries"}
+    | {"sitemaps", "listed"}
     | {one.name for one in RENDERING}
 )
 """Tables that repositories of earlier versions lack; opening a repository adds them."""

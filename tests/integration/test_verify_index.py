@@ -7,6 +7,7 @@ import shutil
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -33,10 +34,12 @@ from webindex.batch.compare import KEPT
 from webindex.batch.verdict import Verdict
 from webindex.batch.verify import verify
 from webindex.cli.verify import verify_command
-from webindex.crawl.warc import NotAWarcError
+from webindex.crawl.warc import NotAWarcError, Sitemap
 from webindex.load.recrawls import plan, rank_moved
+from webindex.load.transaction import load_captures
 from webindex.observers import inlinks
 from webindex.observers.documents import tell
+from webindex.observers.frontier import listed_row
 from webindex.observers.texts import part_of, plant
 from webindex.page.urls import host, page_id, page_row
 from webindex.workers.processes import build_observers, open_index, open_repository
@@ -72,6 +75,10 @@ def worked_off(tmp_path_factory: pytest.TempPathFactory, crawled: Path) -> Path:
         mock.patch.object(tables, "LARGE_CLUSTER", 2),
     ):
         load(repo, crawled)
+        listed = "".join(f"<url><loc>{SITE}/{path}</loc></url>" for path in ("p0", "next-1", "new"))
+        body = f"<urlset>{listed}</urlset>".encode()
+        sitemap = Sitemap(f"{SITE}/sitemap.xml", datetime.now(UTC), "sitemap", body, 0, 1)
+        load_captures(repo, [sitemap], str(crawled))
         with mock.patch.object(inlinks, "LARGE", 2):  # some pages of this small crawl are
             work(repo)
 
@@ -278,6 +285,11 @@ def test_each_seeded_bug_is_caught_by_its_invariant_and_no_other(
     entry = next(repo.snapshot().scan(tables.frontier)).key
     bugs.seed(13, tables.uncaptured, entry, lambda _: None)
     bugs.seed(13, tables.uncaptured, "99/0/com,nowhere)/", lambda _: "https://nowhere.com/")
+    bugs.seed(13, tables.uncaptured, listed_row(row("/new")), lambda _: None)
+    by, part = page_id(f"{SITE}/sitemap.xml"), page_id(f"{SITE}/new")[:2]
+    bugs.seed(13, tables.listed_by[by], row("/p0"), lambda _: None)
+    bugs.seed(13, tables.listed_by[by], row("/next-1"), but("modified", "2026-01-01"))
+    bugs.seed(13, tables.sitemap_entered[part], row("/sitemap.xml"), but("sitemap", "else"))
     listed = next(repo.snapshot().scan(tables.recrawls)).key
     bugs.seed(14, tables.recrawl_url, listed, lambda _: None)
     bugs.seed(14, tables.recrawl, row("/p4"), lambda _: "50/2025-01-01T00:00:00Z/0")

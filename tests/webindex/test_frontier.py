@@ -170,7 +170,8 @@ def test_the_command_prints_text_json_and_seeds(empty: Chain) -> None:
     assert run("--format", "seeds").splitlines() == [urls[1], urls[0], urls[2]]
     assert run("--format", "seeds", "--limit", "1").splitlines() == [urls[1]]
     first = json.loads(run("--format", "json"))[0]
-    assert first == {"url": urls[1], "links": 2, "rank": None, "anchors": ["to 1"]}
+    known = {"url": urls[1], "links": 2, "rank": None, "anchors": ["to 1"]}
+    assert first == {**known, "sitemap": None, "modified": None}
     assert run().splitlines()[0] == f"{urls[1]}  2 links · 'to 1'"
     assert "no URL of other.example" in run("--host", "other.example")
     wrong = CliRunner().invoke(cli, ["frontier", "--repo", empty.repo.address, "--host", "a b/"])

@@ -686,6 +686,7 @@ def test_the_command_reports_what_went(empty: Chain) -> None:
         "captures": 1,
         "links": 2,
         "resources": 0,
+        "sitemaps": 0,
         "images": 0,
         "documents": 1,
         "pending": 1,

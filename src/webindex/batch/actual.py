@@ -32,10 +32,18 @@ def plain_rows(moment: Moment, parts: int) -> RDD[Row]:
             moment.rows("anchors", parts),
             moment.rows("frontier", parts),
             moment.rows("recrawls", parts),
+            moment.rows("listed", parts),
+            moment.rows("sitemaps", parts).map(_without_given),
             moment.rows("near", parts),
             moment.rows("hosts", 1),
         ]
     ).map(_short)
+
+
+def _without_given(found: Found) -> Found:
+    """The row of a sitemap without its capture."""
+    entered = {n: value for n, value in found.values.items() if n.startswith("entered:")}
+    return found._replace(values=entered)
 
 
 def naming_rows(moment: Moment, parts: int) -> RDD[tuple[str, Row]]:

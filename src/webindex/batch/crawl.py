@@ -16,7 +16,15 @@ from typing import Any, Final, NamedTuple
 from pyspark import SparkContext, StorageLevel
 from pyspark.core.rdd import RDD
 
-from webindex.crawl.warc import MAX_BODY, Capture, Rejected, Resource, Revisit, read_captures
+from webindex.crawl.warc import (
+    MAX_BODY,
+    Capture,
+    Rejected,
+    Resource,
+    Revisit,
+    Sitemap,
+    read_captures,
+)
 from webindex.load import revisits
 from webindex.load.removals import Rules
 from webindex.load.revisits import age, as_capture, packed, payload_id, says_the_same
@@ -131,7 +139,7 @@ def _read(
         for record in read_captures(
             split.path, start=split.start, end=split.end, max_body=max_body
         ):
-            if isinstance(record, Rejected | Resource):
+            if isinstance(record, Rejected | Resource | Sitemap):
                 continue
             if isinstance(record, Capture) and not is_conclusive(record.status):
                 continue

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
@@ -19,6 +20,7 @@ from pyspark.core.rdd import RDD
 
 from webindex import tables
 from webindex.batch.facts import Facts
+from webindex.page.sitemaps import urls_in
 from webindex.page.urls import page_id, page_row
 
 MOST_TEXTS: Final = 64
@@ -165,6 +167,46 @@ def _total(links: Iterable[Sent]) -> Total:
 
 def _most_frequent(texts: Mapping[str, int]) -> list[tuple[str, int]]:
     return sorted(texts.items(), key=lambda one: (-one[1], one[0]))[:MOST_TEXTS]
+
+
+# --- Sitemaps -------------------------------------------------------------------------------
+
+
+def listed_rows(
+    sitemaps: RDD[tuple[str, dict[str, Any]]], captured: RDD[tuple[str, dict[str, Any]]], parts: int
+) -> RDD[Row]:
+    """What sitemaps list, from their captures: their rows, and those of `listed` and `frontier`.
+
+    Both arguments have the cells of a row, by its row: `captured` of pages.
+    """
+    rows: RDD[Row] = sitemaps.flatMap(_of_sitemap)
+    urls: RDD[tuple[str, str]] = rows.filter(lambda row: row.table == "listed").map(_url_of_listed)
+    pages: RDD[tuple[str, dict[str, Any]]] = captured.filter(lambda page: "capture" in page[1])
+    entries: RDD[Row] = (
+        urls.distinct(parts)
+        .subtractByKey(pages, parts)
+        .map(lambda one: Row("frontier", f"ls/{one[0][0]}/{one[0][3:]}", {"url": one[1]}))
+    )
+    return rows.union(entries)
+
+
+def _url_of_listed(row: Row) -> tuple[str, str]:
+    return row.row, next(iter(row.values.values()))["url"]
+
+
+def _of_sitemap(found: tuple[str, dict[str, Any]]) -> Iterator[Row]:
+    row, cells = found
+    if "capture" not in cells:
+        return
+    sitemap, kind = cells["capture"]["url"], cells["capture"]["kind"]
+    entered: dict[str, Any] = {}
+    for url, modified in urls_in(kind, sitemap, zlib.decompress(cells["body"])).items():
+        part = entered.setdefault(f"entered:{page_id(url)[:2]}", {"sitemap": sitemap, "urls": {}})
+        part["urls"][url] = modified
+        value = {"url": url, "sitemap": sitemap, "modified": modified}
+        yield Row("listed", page_row(url), {f"by:{page_id(sitemap)}": value})
+    if entered:
+        yield Row("sitemaps", row, entered)
 
 
 # --- Interim ranks --------------------------------------------------------------------------

@@ -23,7 +23,8 @@
         page that may be indexed            the search index, epochs included
     11  at rest nothing is left             outbox, locks, notifications, dead-lettered changes
     12  loading again changes nothing       the WARC files against pages: capture (date)
-    13  frontier = linked, not captured     frontier: url
+    13  frontier = linked or listed, not    frontier: url · listed: by · sitemaps: entered
+        captured
     14  recrawls = by rank and past         pages: recrawl · recrawls: url
     15  uses = what documents ask for,      resources: entered · uses: by · bodies: data, holder
         bodies = newest captures
@@ -55,7 +56,7 @@ NAMES: Final = {
     10: "search shows each cluster that may be shown",
     11: "at rest, nothing is left to do",
     12: "loading the same crawl again changes nothing",
-    13: "the frontier is what is linked and was not captured",
+    13: "the frontier is what is linked or listed and was not captured",
     14: "pages are due by how often they changed",
     15: "resources are kept for what documents ask for",
     16: "images show what was captured",
@@ -103,6 +104,8 @@ _INVARIANT_OF: Final = {
     ("clusters", "document"): 10,
     ("search", "document"): 10,
     ("frontier", "url"): 13,
+    ("listed", "by"): 13,
+    ("sitemaps", "entered"): 13,
     ("pages", "recrawl"): 14,
     ("recrawls", "url"): 14,
     ("resources", "entered"): 15,

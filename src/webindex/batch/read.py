@@ -43,6 +43,8 @@ SELECTIONS: Final[dict[str, Columns]] = {
     "inlinks": [tables.source, tables.tally, tables.large, tables.delta],
     "anchors": [tables.texts, tables.best],
     "frontier": [tables.uncaptured],
+    "sitemaps": [tables.sitemap, tables.sitemap_body, tables.sitemap_entered],
+    "listed": [tables.listed_by],
     "recrawls": [tables.recrawl_url],
     "near": [tables.near, tables.sketch_of],
     "owner": [tables.owner],

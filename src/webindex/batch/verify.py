@@ -34,7 +34,7 @@ from webindex.batch.crawl import Newest, newest
 from webindex.batch.digest import timeless
 from webindex.batch.expected import Whole, whole_index
 from webindex.batch.idle import judge_rest
-from webindex.batch.inlinks import Row, interim_ranks
+from webindex.batch.inlinks import Row, interim_ranks, listed_rows
 from webindex.batch.invariants import NAMES
 from webindex.batch.read import Found, Moment
 from webindex.batch.recrawls import recrawls_of
@@ -163,6 +163,8 @@ class _Comparison:
             facts.flatMap(found.given_parts),
             large.map(keyed),
         ]
+        sitemaps = moment.rows("sitemaps", self._parts).map(_cells)
+        wanted.append(listed_rows(sitemaps, captured.map(_cells), self._parts).map(keyed))
         wanted.append(recrawls_of(facts, captured.map(_cells), self._parts).map(keyed))
         if not facts.filter(lambda page: page.interim).isEmpty():
             wanted.append(interim_ranks(facts, self._parts).map(keyed))

@@ -31,7 +31,7 @@ from webindex.workers.processes import open_repository
     help="seeds: one URL a line, as crawlers read them.",
 )
 def frontier_command(repo: str, host: str | None, limit: int, recrawl: bool, form: str) -> None:
-    """List URLs that pages link to and that were never captured, those with most links first.
+    """List URLs that were never captured: those that most pages link to, then those of sitemaps.
 
     With --recrawl, list pages that have probably changed since they were last seen, by PageRank.
     '--format seeds' makes a seed list for Heritrix, Browsertrix or 'wget -i'. Blocked URLs are left
@@ -66,7 +66,9 @@ def _print(one: Uncaptured | Due) -> None:
         seen = count(one.intervals + 1, "time")
         notes.append(f"seen {seen}, {count(one.changes, 'change')}")
     else:
-        notes = [count(one.links, "link")]
+        notes = [count(one.links, "link") if one.sitemap is None else f"listed in {one.sitemap}"]
+        if one.modified is not None:
+            notes.append(f"changed {one.modified}")
         if one.rank is not None:
             notes.append(f"best rank {one.rank:.3g}")
         if one.anchors:

@@ -130,6 +130,8 @@ def _lines(removed: Removed) -> list[tuple[str, str]]:
     ]
     if removed.resources or removed.images:
         lines += [("Resources", f"{removed.resources:,}"), ("Images", f"{removed.images:,}")]
+    if removed.sitemaps:
+        lines.append(("Sitemaps and robots.txt", f"{removed.sitemaps:,}"))
     lines.append(("Documents of search", f"{removed.documents:,}"))
     if removed.dry_run:
         return lines

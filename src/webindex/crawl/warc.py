@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
+from typing import Literal
 
 import can_ada
 from fastwarc.warc import HeaderMap, WarcRecord, WarcRecordType
@@ -39,6 +40,7 @@ from webindex.crawl.framing import (
 )
 from webindex.crawl.http_body import cut_at_character, decode_leniently
 from webindex.crawl.resources import Kind, kind_of
+from webindex.crawl.sitemaps import MAX_SITEMAP, gunzipped, is_robots, may_be_compressed
 
 __all__ = [
     "MAX_BODY",
@@ -48,6 +50,7 @@ __all__ = [
     "Rejection",
     "Resource",
     "Revisit",
+    "Sitemap",
     "plan_splits",
     "read_captures",
 ]
@@ -76,6 +79,7 @@ _KEPT_HEADERS = {
     "refresh": "\n",
     "x-robots-tag": "\n",
 }
+_LISTS = (b"urlset", b"sitemapindex")
 _SNIFFED_HTML = re.compile(
     rb"[\s\xef\xbb\xbf]*<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE
 )
@@ -196,7 +200,23 @@ class Resource:
     refers_to: str | None = None
 
 
-Record = Capture | Revisit | Resource | Rejected
+@dataclass(frozen=True, slots=True)
+class Sitemap:
+    """A sitemap, an index of sitemaps, or the robots.txt of a host.
+
+    `body` is free of transfer and content encodings, and of compression by gzip; of a long one it
+    is the beginning.
+    """
+
+    url: str
+    date: datetime
+    kind: Literal["sitemap", "robots"]
+    body: bytes
+    offset: int
+    length: int
+
+
+Record = Capture | Revisit | Resource | Sitemap | Rejected
 """The items that a WARC file is read as."""
 
 
@@ -213,13 +233,15 @@ def read_captures(
     end: int | None = None,
     max_body: int = MAX_BODY,
     max_resource: int | None = None,
+    sitemaps: bool = False,
     skipped: Counter[str] | None = None,
 ) -> Iterator[Record]:
     """The captures of a WARC file that belong to the split from byte `start` to byte `end`.
 
     `max_body` is in bytes, after decoding; of a longer body the beginning is kept, and the
     rest is never held in memory. With `max_resource`, resources of at most so many bytes are read
-    as well; without it they are rejected. `skipped` counts the records that do not describe a page,
+    as well; without it they are rejected, and so are sitemaps and robots.txt without `sitemaps`.
+    `skipped` counts the records that do not describe a page,
     by their WARC type.
 
     Raises NotAWarcError, immediately, for a file that is missing, empty or not a WARC file.
@@ -228,7 +250,7 @@ def read_captures(
     file, gzip = open_warc(path)
     file.close()
     counter: Counter[str] = Counter() if skipped is None else skipped
-    return _read(path, gzip, start, end, max_body, max_resource, counter)
+    return _read(path, gzip, start, end, max_body, max_resource, sitemaps, counter)
 
 
 def plan_splits(path: str | Path, target_bytes: int) -> list[tuple[int, int]]:
@@ -253,23 +275,26 @@ def _read(
     end: int | None,
     max_body: int,
     max_resource: int | None,
+    sitemaps: bool,
     skipped: Counter[str],
 ) -> Iterator[Record]:
-    largest = max(max_body, max_resource or 0)
+    largest = max(max_body, max_resource or 0, MAX_SITEMAP if sitemaps else 0)
     with Path(path).open("rb", buffering=READ_AHEAD) as file:
         for frame in frames(file, gzip, start, end, largest + _ROOM_FOR_HEADERS):
             if isinstance(frame, Gap):
                 reason = Rejection.TRUNCATED if frame.truncated else Rejection.DAMAGED
                 yield Rejected(reason, frame.offset, frame.length, None, frame.why)
                 continue
-            found = _capture(frame, max_body, max_resource)
+            found = _capture(frame, max_body, max_resource, sitemaps=sitemaps)
             if isinstance(found, str):
                 skipped[found] += 1
             else:
                 yield found
 
 
-def _capture(frame: Frame, max_body: int, max_resource: int | None = None) -> Record | str:
+def _capture(
+    frame: Frame, max_body: int, max_resource: int | None = None, *, sitemaps: bool = False
+) -> Record | str:
     """Parse one record, or return the name of a kind that is skipped."""
     url: str | None = None
     try:
@@ -313,6 +338,11 @@ def _capture(frame: Frame, max_body: int, max_resource: int | None = None) -> Re
                     payload_digest=digest,
                     refers_to=_refers_to(record)[0],
                 )
+            if sitemaps and not revisit and may_be_compressed(url, content_type):
+                unpacked = gunzipped(_body(frame, http, MAX_SITEMAP, None)[0])
+                program = _FOR_PROGRAMS.match(unpacked[:4096])
+                if program is not None and program[1] in _LISTS:
+                    return Sitemap(url, date, "sitemap", unpacked, frame.offset, frame.length)
             if content_type is not None and content_type not in _PAGES:
                 raise _UnusableError(Rejection.NOT_A_PAGE, f"it is {content_type}")
             if revisit:
@@ -321,6 +351,9 @@ def _capture(frame: Frame, max_body: int, max_resource: int | None = None) -> Re
                     url, date, digest, frame.offset, frame.length, *refers, status, headers
                 )
             if content_type == "text/plain" and url.endswith("/robots.txt"):
+                if sitemaps and is_robots(url):
+                    whole, _ = _body(frame, http, MAX_SITEMAP, content_type)
+                    return Sitemap(url, date, "robots", whole, frame.offset, frame.length)
                 raise _UnusableError(Rejection.NOT_A_PAGE, "it is a robots.txt")
             body, cut = _body(frame, http, max_body, content_type)
             if content_type is None:
@@ -328,6 +361,9 @@ def _capture(frame: Frame, max_body: int, max_resource: int | None = None) -> Re
                     raise _UnusableError(Rejection.NOT_A_PAGE, "it has no Content-Type")
                 content_type = "text/html"
             program = _FOR_PROGRAMS.match(body[:4096]) if content_type in _XML else None
+            if program is not None and sitemaps and program[1] in _LISTS:
+                whole, _ = _body(frame, http, MAX_SITEMAP, content_type)
+                return Sitemap(url, date, "sitemap", whole, frame.offset, frame.length)
             if program is not None:
                 raise _UnusableError(Rejection.NOT_A_PAGE, f"it is XML: <{program[1].decode()}>")
         return Capture(

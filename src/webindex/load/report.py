@@ -79,6 +79,8 @@ class LoadReport:
             limit = f"{self.max_page_bytes:,} bytes"
             longer = f"{count(loaded.cut, 'page')} longer than {limit}"
             rows.append(("Cut off", longer))
+        if loaded.sitemaps:
+            rows.append(("Sitemaps and robots.txt", f"{loaded.sitemaps:,}"))
         kept = loaded.resources
         if kept.written or kept.known:
             rows.append(("Resources", _resources(kept)))

@@ -26,6 +26,7 @@ from webindex.crawl.warc import (
     Rejection,
     Resource,
     Revisit,
+    Sitemap,
     plan_splits,
     read_captures,
 )
@@ -117,7 +118,7 @@ def run_task(
 
 def _records(
     split: Split, max_body: int, max_resource: int | None, outcome: Outcome, pace: Pace
-) -> Iterator[tuple[str, Capture | Revisit | Resource]]:
+) -> Iterator[tuple[str, Capture | Revisit | Resource | Sitemap]]:
     """The records to load, with their file; rejected ones are added to the outcome."""
     found = 0
     for record in read_captures(
@@ -126,6 +127,7 @@ def _records(
         end=split.end,
         max_body=max_body,
         max_resource=max_resource,
+        sitemaps=True,
         skipped=outcome.skipped,
     ):
         if isinstance(record, Rejected):

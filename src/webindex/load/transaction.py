@@ -20,7 +20,7 @@ from typing import Any
 
 from percola import Repository, Transaction
 from webindex import tables
-from webindex.crawl.warc import Capture, Resource, Revisit
+from webindex.crawl.warc import Capture, Resource, Revisit, Sitemap
 from webindex.load.recrawls import plan
 from webindex.load.removals import rules_for
 from webindex.load.resources import LoadedResources, load_resources
@@ -44,6 +44,7 @@ from webindex.load.revisits import (
     waits_at,
     with_identical,
 )
+from webindex.load.sitemaps import load_sitemap
 from webindex.page.link_header import names_canonical
 from webindex.page.urls import BadUrlError, normalise, page_id, page_row
 
@@ -63,8 +64,9 @@ class Loaded:
         unchanged: revisits.
         unresolved: those of them that refer to a capture that was not known when they were
             loaded: they count as soon as it is.
-        refused: captures, revisits and resources of pages that were removed or blocked.
+        refused: captures, revisits, resources and sitemaps that were removed or blocked.
         cut: captures of which only the beginning of the body was taken.
+        sitemaps: sitemaps and robots.txt that are now the newest capture of theirs.
         resources: the same of stylesheets, images, fonts and scripts.
     """
 
@@ -77,6 +79,7 @@ class Loaded:
     unresolved: int = 0
     refused: int = 0
     cut: int = 0
+    sitemaps: int = 0
     resources: LoadedResources = field(default_factory=LoadedResources)
 
     def add(self, other: Loaded) -> None:
@@ -90,6 +93,7 @@ class Loaded:
         self.unresolved += other.unresolved
         self.refused += other.refused
         self.cut += other.cut
+        self.sitemaps += other.sitemaps
         self.resources.add(other.resources)
 
 
@@ -103,18 +107,18 @@ def is_conclusive(status: int) -> bool:
 
 
 def load_captures(
-    repo: Repository, records: Sequence[Capture | Revisit | Resource], file: str
+    repo: Repository, records: Sequence[Capture | Revisit | Resource | Sitemap], file: str
 ) -> Loaded:
     """Write records in one transaction, retried as a whole if it conflicts."""
     return repo.run(lambda t: load_from(t, [(file, one) for one in records]))
 
 
 def load_from(
-    t: Transaction, records: Iterable[tuple[str, Capture | Revisit | Resource]]
+    t: Transaction, records: Iterable[tuple[str, Capture | Revisit | Resource | Sitemap]]
 ) -> Loaded:
-    """Write captures, revisits and resources, each given with the file that contains it."""
+    """Write captures, revisits, resources and sitemaps, each given with its file."""
     result = Loaded()
-    usable: list[tuple[str, Capture | Revisit | Resource, str]] = []
+    usable: list[tuple[str, Capture | Revisit | Resource | Sitemap, str]] = []
     for file, one in records:
         if isinstance(one, Capture) and not is_conclusive(one.status):
             result.unavailable += 1
@@ -134,6 +138,8 @@ def load_from(
             result.refused += 1
         elif isinstance(one, Resource):
             resources.append((file, one, url))
+        elif isinstance(one, Sitemap):
+            result.sitemaps += load_sitemap(t, one, url, page_row(url), file)
         else:
             taken.append((file, one, url, page_row(url)))
     if resources:

@@ -18,6 +18,10 @@ The level follows from the tally, so nothing else records where an entry is. Who
   the capture was loaded has either committed, or conflicts and is repeated.
 * A takedown that leaves a page without a capture enters it again, by the tally that it locks.
 
+Behind all levels, rows that begin with `LISTED` have URLs that a sitemap lists, linked or not: see
+`webindex.observers.sitemaps`. `parse` of the first capture deletes them as well, and a takedown has
+them entered again.
+
 Blocks are not applied here but by the reader (`webindex.reports.frontier`): a block of a host
 would otherwise rewrite its entries, and a URL that is unblocked is in the frontier again at once.
 """
@@ -30,10 +34,14 @@ from typing import Any, Final
 from percola import Transaction
 from webindex import tables
 
-__all__ = ["LEVELS", "enter", "entry_row", "fewest", "leave", "level_of"]
+__all__ = ["LEVELS", "LISTED", "enter", "entry_row", "fewest", "leave", "level_of", "listed_row"]
 
 LEVELS: Final = 100
 """Levels that a row can name; the last one begins with 2^49 links."""
+
+
+LISTED: Final = "ls"
+"""In place of a level: the URL is listed by a sitemap. It comes after all levels."""
 
 
 def level_of(links: int) -> int:
@@ -52,6 +60,11 @@ def fewest(level: int) -> int:
 def entry_row(row: str, links: int) -> str:
     """The row in `frontier` of a URL with so many links, of which `row` is the row in `pages`."""
     return f"{LEVELS - 1 - level_of(links):02}/{row[0]}/{row[3:]}"
+
+
+def listed_row(row: str) -> str:
+    """The row in `frontier` of a URL that a sitemap lists, of which `row` is the row in `pages`."""
+    return f"{LISTED}/{row[0]}/{row[3:]}"
 
 
 def enter(t: Transaction, row: str, url: str, tally: Mapping[str, Any]) -> None:

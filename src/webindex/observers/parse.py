@@ -32,6 +32,7 @@ from webindex.load.recrawls import plan
 from webindex.load.removals import rules_for
 from webindex.load.revisits import is_synthetic
 from webindex.load.settling import offer_captures, read_ahead
+from webindex.observers import frontier
 from webindex.observers.interim import may_estimate
 from webindex.observers.redirects import point
 from webindex.page.pages import parse_capture
@@ -56,7 +57,14 @@ _OWN: Final = (
 
 def _read_ahead(t: Snapshot, rows: Sequence[str]) -> None:
     """Prefetch what `parse` reads for these pages."""
-    read_ahead(t, rows, [(tables.rank_run, shard) for shard in {row[:2] for row in rows}])
+    read_ahead(
+        t,
+        rows,
+        [
+            *((tables.rank_run, shard) for shard in {row[:2] for row in rows}),
+            *((tables.uncaptured, frontier.listed_row(row)) for row in rows),
+        ],
+    )
 
 
 @observer(tables.capture, batch=tables.BATCH, ahead=_read_ahead)

@@ -63,6 +63,9 @@ def point(
             # It was counted as a URL without a capture.
             frontier.leave(t, row, tally)
             was_counted = True
+        listed = frontier.listed_row(row)
+        if t.get(tables.uncaptured, listed) is not None:
+            t.delete(tables.uncaptured, listed)
     if was_counted != (live or _redirects(after)):
         t.notify(tables.inlinks_changed, row)
 

@@ -19,7 +19,7 @@ from webindex.reports.links import Counted, Link, counted, in_links, out_links
 from webindex.reports.pending import Trouble, troubles, unparsed, waiting
 from webindex.reports.picture import Picture, picture_of
 from webindex.reports.redirect_paths import PointsHere, Way, points_here, way_of
-from webindex.reports.to_crawl import links_in_frontier
+from webindex.reports.to_crawl import is_listed, links_in_frontier
 from webindex.reports.versions import Version, versions_of
 from webindex.reports.withheld import asks
 from webindex.serving.base import ServingIndex
@@ -85,6 +85,7 @@ class Story:
         aliases: redirects that lead to a page of its document.
         picture: its image; None if it was not rendered.
         frontier: if it was never captured and is in the frontier, how many links vouch for it.
+        listed: whether a sitemap lists it that was never captured.
         in_links: the links to this URL; `in_links_more` says that there are others, not read.
     """
 
@@ -117,6 +118,7 @@ class Story:
     inside: int = 0
     picture: Picture | None = None
     frontier: int = 0
+    listed: bool = False
     in_links: list[Link] = field(default_factory=list)
     in_links_more: bool = False
     out_links: list[Link] = field(default_factory=list)
@@ -174,6 +176,7 @@ def tell(repo: Repository, index: ServingIndex, url: str) -> Story:
             story.picture = picture_of(now, row)
         if capture is None:
             story.frontier = links_in_frontier(now, url)
+            story.listed = is_listed(now, url)
 
         joined = page.get(tables.joined)
         story.cluster = joined["cluster"] if joined is not None else None
@@ -201,6 +204,8 @@ def tell(repo: Repository, index: ServingIndex, url: str) -> Story:
         if story.frontier:
             vouch = count(story.frontier, "link vouches", "links vouch")
             story.reasons.append(f"It is in the frontier, to be crawled: {vouch} for it.")
+        elif story.listed:
+            story.reasons.append("It is in the frontier, to be crawled: a sitemap lists it.")
     elif known is not None:
         _stand_as_page(story, shown, index)
     else:

@@ -23,6 +23,9 @@ STEPS: Final[Mapping[str, str]] = {
     "pages.links": "to have its links inverted",
     "inlinks.changed": "to have its in-links counted",
     "inlinks.added": "to have changes of its in-links added up",
+    "sitemaps.capture": "to have the URLs entered that it lists",
+    "sitemaps.more": "to have more of the URLs entered that it lists",
+    "listed.changed": "to have it seen which sitemaps list it",
     "clusters.changed": "to have its document assembled",
     "pages.share": "to be added to the summary of its cluster",
     "summaries.due": "to have its summary computed",
@@ -84,6 +87,8 @@ def _rows(row: str, cluster: str | None) -> Iterator[tuple[Table[str], str]]:
     yield tables.pages, row
     yield tables.aliases, row
     yield tables.inlinks, row
+    yield tables.sitemaps, row
+    yield tables.listed, row
     if cluster is not None:
         yield tables.clusters, cluster
         yield tables.summaries, cluster

@@ -3,11 +3,13 @@
 URLs of the frontier come in the order of the number of links that vouch for them. They are read
 level by level (`webindex.observers.frontier`), of one host or of all, and no further than asked
 for. Of the URLs of one level, up to `CANDIDATES` are read and sorted: by their links, and for equal
-numbers by the highest PageRank of a page that links to them.
+numbers by the highest PageRank of a page that links to them. Behind them come URLs that only
+sitemaps list (`webindex.observers.sitemaps`), those first that changed last, by their `lastmod`.
 
 What is listed is as of one timestamp. URLs that were blocked are left out; where a whole host is
 blocked, its entries are passed over by one step for each range of them. URLs whose capture was
-loaded and waits to be parsed are left out as well, and those that were captured as a resource.
+loaded and waits to be parsed are left out as well, and those that were captured as a resource or a
+sitemap.
 
 Pages that are due come in the order of their PageRank, of all hosts by a look at the first rows of
 each level (`webindex.load.recrawls`); those of one host by a look at all pages of the host.
@@ -27,12 +29,12 @@ from webindex.load.recrawls import past_of
 from webindex.load.removals import rules_for
 from webindex.load.resources import keeps_resources
 from webindex.load.transaction import last_seen
-from webindex.observers.frontier import entry_row
+from webindex.observers.frontier import LISTED, entry_row, listed_row
 from webindex.page.urls import host as host_of
 from webindex.page.urls import host_rows, page_row, surt
 from webindex.rendering import tables as rendering
 
-__all__ = ["CANDIDATES", "Due", "Uncaptured", "due", "frontier", "links_in_frontier"]
+__all__ = ["CANDIDATES", "Due", "Uncaptured", "due", "frontier", "is_listed", "links_in_frontier"]
 
 CANDIDATES: Final = 1_000
 """URLs of one level that are read and sorted, if fewer are asked for."""
@@ -58,12 +60,16 @@ class Uncaptured:
         rank: the highest PageRank of the pages that link to it, of at most about 16 of them; None
             if none of these has a rank.
         anchors: the most frequent texts of these links, at most five.
+        sitemap: of a URL without such a link, a sitemap or robots.txt that lists it.
+        modified: when it changed last, according to that sitemap.
     """
 
     url: str
     links: int
     rank: float | None
     anchors: list[str]
+    sitemap: str | None = None
+    modified: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As a dictionary of plain values."""
@@ -191,7 +197,12 @@ def frontier(repo: Repository, *, host: str | None = None, limit: int = 100) -> 
                 break
             urls = (url for part in parts for url in _usable(now, f"{level}/{part}"))
             most = max(CANDIDATES, limit - len(found))
-            found += sorted(_described(now, list(islice(urls, most))), key=_order)
+            some = list(islice(urls, most))
+            if level == LISTED:
+                listed = sorted(_listed(now, some), key=_order)
+                found += sorted(listed, key=lambda one: one.modified or "", reverse=True)
+            else:
+                found += sorted(_described(now, some), key=_order)
     return found[:limit]
 
 
@@ -204,6 +215,15 @@ def links_in_frontier(now: Snapshot, url: str) -> int:
     if _captured(now, [url]) or rules_for(now, [url]).refuses(url, _LAST):
         return 0
     return int(tally["links"])
+
+
+def is_listed(now: Snapshot, url: str) -> bool:
+    """Whether a URL is in the frontier because a sitemap lists it."""
+    return not (
+        now.get(tables.uncaptured, listed_row(page_row(url))) is None
+        or _captured(now, [url])
+        or rules_for(now, [url]).refuses(url, _LAST)
+    )
 
 
 def _order(one: Uncaptured) -> tuple[int, float, str]:
@@ -238,6 +258,8 @@ def _usable(now: Snapshot, prefix: str) -> Iterator[str]:
         start = some[-1].key + "\0"
         rules = rules_for(now, [one[tables.uncaptured] for one in some])
         captured = _captured(now, [one[tables.uncaptured] for one in some])
+        if prefix.startswith(LISTED):
+            captured |= _linked(now, [one[tables.uncaptured] for one in some])
         passed = ""
         for row in some:
             url = row[tables.uncaptured]
@@ -264,14 +286,32 @@ def _root(url: str) -> str:
 
 
 def _captured(now: Snapshot, urls: Sequence[str]) -> set[str]:
-    """Those of these URLs that have a capture, as a page or as a resource."""
+    """Those of these URLs that have a capture, as a page, a sitemap or a resource."""
     rows = [page_row(url) for url in urls]
-    columns: list[Column[str, Any]] = [tables.capture]
+    columns: list[Column[str, Any]] = [tables.capture, tables.sitemap]
     if keeps_resources(now):
         columns.append(rendering.capture)
     cells = [(column, row) for column in columns for row in rows]
     found = now.get_many(cells)
     return {url for url, one in zip([*urls] * len(columns), found, strict=True) if one is not None}
+
+
+def _linked(now: Snapshot, urls: Sequence[str]) -> set[str]:
+    """Those of these URLs that links vouch for: they are in another level as well."""
+    found = now.get_many((tables.tally, page_row(url)) for url in urls)
+    return {url for url, tally in zip(urls, found, strict=True) if tally is not None}
+
+
+def _listed(now: Snapshot, urls: Sequence[str]) -> Iterator[Uncaptured]:
+    """The sitemaps that list these URLs: of several, the one that knows the latest change."""
+    for low in range(0, len(urls), _AT_ONCE):
+        some = urls[low : low + _AT_ONCE]
+        rows = now.get_rows(tables.listed, map(page_row, some), [tables.listed_by])
+        for url, row in zip(some, rows, strict=True):
+            by = row.family(tables.listed_by).values()
+            one = max(by, key=lambda one: (one["modified"] or "", one["sitemap"]), default=None)
+            if one is not None:
+                yield Uncaptured(url, 0, None, [], one["sitemap"], one["modified"])
 
 
 def _described(now: Snapshot, urls: Sequence[str]) -> Iterator[Uncaptured]:

@@ -59,6 +59,7 @@ class Stored:
         links: how many links it has.
         clusters: the clusters whose documents show it, as a page or as a redirect.
         resource: its `resources.capture`.
+        sitemap: its `sitemaps.capture`.
         image: whether there is an image of it.
     """
 
@@ -70,6 +71,7 @@ class Stored:
     links: int
     clusters: frozenset[str]
     resource: Mapping[str, Any] | None
+    sitemap: Mapping[str, Any] | None
     image: bool
 
     @property
@@ -87,7 +89,8 @@ class Stored:
     @property
     def newest(self) -> str:
         """The date of its newest record; empty if there is none."""
-        records = [self.current, *self.earlier.values(), *self.reports, self.resource]
+        others = (self.resource, self.sitemap)
+        records = [self.current, *self.earlier.values(), *self.reports, *others]
         return max([self.seen or "", *(str(one["date"]) for one in records if one is not None)])
 
 
@@ -103,8 +106,10 @@ def stored_at(t: Snapshot, row: str) -> Stored:
     )
     current = page.get(tables.capture)
     seen, reports = reports_in(page.get(tables.revisited))
-    resource, about = t.get_many([(rendering.capture, row), (rendering.about, row)])
-    known = [one["url"] for one in (current, *reports, resource) if one is not None]
+    resource, about, sitemap = t.get_many(
+        [(rendering.capture, row), (rendering.about, row), (tables.sitemap, row)]
+    )
+    known = [one["url"] for one in (current, *reports, resource, sitemap) if one is not None]
     joined, resolved = page.get(tables.joined), page.get(tables.resolved)
     clusters = {joined["cluster"]} if joined is not None else set()
     if joined is None and resolved is not None:
@@ -119,6 +124,7 @@ def stored_at(t: Snapshot, row: str) -> Stored:
         len(page.get(tables.inverted) or []),
         frozenset(clusters),
         resource,
+        sitemap,
         about is not None,
     )
 
@@ -142,6 +148,10 @@ def erase_refused(t: Transaction, row: str, stored: Stored) -> None:
         _drop_earlier(t, row, stored, rules)
     elif stored.is_page:
         _erase_page(t, row, stored, rules)
+    if stored.sitemap is not None and rules.refuses(stored.url, stored.sitemap["date"]):
+        # Its observer takes back what it lists.
+        t.delete(tables.sitemap, row)
+        t.delete(tables.sitemap_body, row)
     if resource is not None and rules.refuses(stored.url, resource["date"]):
         let_go(t, resource)
         t.delete(rendering.capture, row)
@@ -178,6 +188,7 @@ def _erase_page(t: Transaction, row: str, stored: Stored, rules: Rules) -> None:
             frontier.enter(t, row, url, tally)
         else:
             t.notify(tables.inlinks_changed, row)
+        t.notify(tables.listed_changed, row)
     if kept or seen is not None:
         t.set(tables.revisited, row, {"seen": seen, "reports": kept})
         t.notify(tables.settle_due, row)

@@ -49,6 +49,7 @@ class Removed:
         captures: their captures, with the earlier ones that were kept.
         links: their links to other pages.
         resources: stylesheets, images, fonts and scripts.
+        sitemaps: sitemaps and robots.txt.
         images: pages of which an image was there.
         documents: documents of search that showed some of the pages.
         pending: those of them that search still shows in their old form.
@@ -62,6 +63,7 @@ class Removed:
     captures: int = 0
     links: int = 0
     resources: int = 0
+    sitemaps: int = 0
     images: int = 0
     documents: int = 0
     pending: int = 0
@@ -82,7 +84,7 @@ def remove(
     wait: float = 0.0,
     note: Callable[[int], None] = lambda pages: None,
 ) -> Removed:
-    """Erase pages and resources, and refuse the records of them that were made so far.
+    """Erase pages, resources and sitemaps, and refuse the records of them that were made so far.
 
     Safe at any time, beside loaders and workers, and to repeat. Old versions are removed by garbage
     collection, once they are older than its retention.
@@ -119,7 +121,7 @@ def remove(
                 found.add(scope)
                 _add(removed, stored)
                 clusters |= stored.clusters
-            note(removed.pages + removed.resources)
+            note(removed.pages + removed.resources + removed.sitemaps)
     removed.missing = [one.name for one in cover.scopes if one not in found]
     removed.documents = len(clusters)
     if not dry_run:
@@ -179,7 +181,7 @@ class _Cover:
 
 
 def _rows(now: Snapshot, scopes: Iterable[Scope]) -> Iterator[str]:
-    """The rows of pages and resources that removals may cover, each once."""
+    """The rows of pages, resources and sitemaps that removals may cover, each once."""
     for scope in scopes:
         if scope.kind == "url":
             yield from scope.row_prefixes()
@@ -189,8 +191,11 @@ def _rows(now: Snapshot, scopes: Iterable[Scope]) -> Iterator[str]:
                 tables.pages, prefix=prefix, columns=[tables.capture, tables.revisited]
             )
             resources = now.scan(rendering.resources, prefix=prefix, columns=[rendering.capture])
-            # A URL may be both, and is then erased at once.
-            yield from dict.fromkeys([*(one.key for one in pages), *(one.key for one in resources)])
+            sitemaps = now.scan(tables.sitemaps, prefix=prefix, columns=[tables.sitemap])
+            # A URL may be several of these, and is then erased at once.
+            yield from dict.fromkeys(
+                one.key for found in (pages, resources, sitemaps) for one in found
+            )
 
 
 def _covered(
@@ -231,6 +236,7 @@ def _add(removed: Removed, stored: Stored) -> None:
     removed.captures += len(stored.captures)
     removed.links += stored.links
     removed.resources += stored.resource is not None
+    removed.sitemaps += stored.sitemap is not None
     removed.images += stored.image
 
 
@@ -239,7 +245,7 @@ def _retry_dead_letters(repo: Repository, cover: _Cover) -> None:
 
     Their observers run again, and find nothing there.
     """
-    for table in (tables.pages, rendering.resources):
+    for table in (tables.pages, rendering.resources, tables.sitemaps):
         for failure in list(inspection.failures(repo, table=table)):
             row = failure.cell.row.decode()
             url = url_of_row(row)

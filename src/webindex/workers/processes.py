@@ -33,6 +33,7 @@ from webindex.observers.export import export_to
 from webindex.observers.inlinks import add_links, count, invert
 from webindex.observers.parse import parse
 from webindex.observers.redirects import follow, resolve
+from webindex.observers.sitemaps import list_url, list_urls
 from webindex.observers.summaries import share, summarise
 from webindex.rendering.browser import Browser
 from webindex.rendering.dependencies import dependency_observers
@@ -72,6 +73,8 @@ def build_observers(index: ServingIndex, *, resources: bool = False) -> list[Obs
         invert,
         count,
         add_links,
+        list_urls,
+        list_url,
         assemble,
         share,
         summarise,

@@ -1,0 +1,204 @@
+"""What sitemaps list feeds the frontier, is taken back, and is no link; hostile ones do no harm."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from chains import WORDS, Chain, empty, page
+from warc_files import HTML, Crawl
+
+from webindex import tables
+from webindex.crawl.sitemaps import MAX_SITEMAP, gunzipped
+from webindex.crawl.warc import Capture, Rejected, Sitemap, read_captures
+from webindex.load.removals import scope_of
+from webindex.load.transaction import load_captures
+from webindex.observers import sitemaps
+from webindex.observers.frontier import listed_row
+from webindex.page.sitemaps import MOST_ENTRIES, urls_in
+from webindex.page.urls import page_row
+from webindex.reports import frontier, tell
+from webindex.takedown.removing import remove
+
+__all__ = ["empty"]
+
+SITE = "https://site.example"
+MAP = f"{SITE}/sitemap.xml"
+A, B, C = (f"{SITE}/{one}" for one in "abc")
+
+
+def xml(*urls: str | tuple[str, str], root: str = "urlset", head: str = "") -> bytes:
+    """A sitemap of these URLs, some with a lastmod."""
+    each = "url" if root == "urlset" else "sitemap"
+    made = ""
+    for one in urls:
+        url, modified = one if isinstance(one, tuple) else (one, "")
+        extra = f"<lastmod>{modified}</lastmod><changefreq>daily</changefreq>" if modified else ""
+        made += f"<{each}><loc> {url} </loc>{extra}</{each}>\n"
+    space = 'xmlns="http://www.sitemaps.org/schemas/sitemap/0.9"'
+    return f'<?xml version="1.0"?>{head}<{root} {space}>{made}</{root}>'.encode()
+
+
+def sitemap(body: bytes, day: int = 1, url: str = MAP, kind: str = "sitemap") -> Sitemap:
+    return Sitemap(url, datetime(2026, 1, day, tzinfo=UTC), kind, body, 0, 1)  # type: ignore[arg-type]
+
+
+def load(chain: Chain, *records: Sitemap) -> int:
+    """How many were newer than what was there."""
+    return load_captures(chain.repo, records, "crawl.warc.gz").sitemaps
+
+
+def listed(chain: Chain, **options: object) -> list[str]:
+    return [one.url for one in frontier(chain.repo, **options)]  # type: ignore[arg-type]
+
+
+# --- Reading --------------------------------------------------------------------------------
+
+
+def test_sitemaps_indexes_and_robots_are_read_and_only_they(tmp_path: Path) -> None:
+    as_xml, packed = [("Content-Type", "application/xml")], [("Content-Type", "application/x-gzip")]
+    plain = [("Content-Type", "text/plain")]
+    index = xml(f"{SITE}/more.xml.gz", root="sitemapindex")
+    robots = b"User-agent: *\nSitemap: https://site.example/sitemap.xml # ours\n"
+    robots += b"sitemap:https://elsewhere.example/sitemap.xml\n"
+    made = Crawl()
+    for path, body, http in (
+        ("/sitemap.xml", xml(A), as_xml),
+        ("/index.xml", index, as_xml),
+        ("/more.xml.gz", gzip.compress(xml(B)), packed),
+        ("/not-a-sitemap.xml.gz", gzip.compress(b"<rss></rss>"), packed),
+        ("/data.gz", gzip.compress(xml(B)), packed),
+        ("/feed.xml", b"<rss></rss>", as_xml),
+        ("/robots.txt", robots, plain),
+        ("/below/robots.txt", robots, plain),
+        ("/", b"<html><body>words</body></html>", HTML),
+    ):
+        made.add(SITE + path, body, http=http)
+    path = tmp_path / "site.warc.gz"
+    path.write_bytes(made.data)
+    found = {
+        one.url.removeprefix(SITE): urls_in(one.kind, one.url, one.body)
+        for one in read_captures(path, sitemaps=True)
+        if isinstance(one, Sitemap)
+    }
+    assert found == {
+        "/sitemap.xml": {A: None},
+        "/index.xml": {f"{SITE}/more.xml.gz": None},
+        "/more.xml.gz": {B: None},
+        "/robots.txt": {MAP: None},
+    }
+    kinds = [type(one) for one in read_captures(path)]
+    assert kinds == [*[Rejected] * 8, Capture]
+
+
+BOMB = "<!DOCTYPE urlset [<!ENTITY a 'aaaaaaaaaa'>" + "".join(
+    f"<!ENTITY {name} '{f'&{before};' * 10}'>"
+    for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+FILE = "<!DOCTYPE urlset [<!ENTITY a SYSTEM 'file:///etc/passwd'>"
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (xml(f"{SITE}/&i;", head=f"{BOMB}]>"), []),
+        (xml(f"{SITE}/&a;", head=f"{FILE}]>"), []),
+        (xml(A, f"{SITE}/&undeclared;", B), [A]),
+        (xml(A, B)[:-30], [A]),
+        (xml(A, "https://elsewhere.example/", "ftp://site.example/", "not a URL", B), [A, B]),
+        (xml(f"{SITE}/{'x' * 5000}", A), [A]),
+        (b"<urlset>" + b"<a>" * 100_000, []),
+        (xml(A).replace(b"urlset", b"rss"), []),
+        (gunzipped(gzip.compress(xml(A) + b" " * (8 << 20))), [A]),
+        (gunzipped(gzip.compress(xml(A, B))[:-8]), [A, B]),
+        (gunzipped(b"\x1f\x8b not gzip"), []),
+        (b"\xff\xfe<\x00u", []),
+        (b"", []),
+    ],
+)
+def test_of_hostile_and_damaged_sitemaps_what_is_sound_counts(
+    body: bytes, found: Sequence[str]
+) -> None:
+    assert list(urls_in("sitemap", MAP, body)) == list(found)
+
+
+def test_no_more_is_read_of_a_sitemap_than_its_bounds() -> None:
+    many = xml(*(f"{SITE}/{n}" for n in range(MOST_ENTRIES + 5)))
+    assert len(many) < MAX_SITEMAP
+    assert len(urls_in("sitemap", MAP, many)) == MOST_ENTRIES
+    longer = gunzipped(gzip.compress(xml(*(f"{SITE}/{n}/{'x' * 1000}" for n in range(5000)))))
+    assert len(longer) == MAX_SITEMAP
+    assert 3500 < len(urls_in("sitemap", MAP, longer)) < 4200
+    lines = b"\n".join(b"Sitemap: https://h%d.site.example/s.xml" % n for n in range(1000))
+    assert len(urls_in("robots", f"{SITE}/robots.txt", lines)) == 100
+
+
+# --- In the index ---------------------------------------------------------------------------
+
+
+def test_what_a_sitemap_lists_is_in_the_frontier_behind_what_is_linked_and_is_no_link(
+    empty: Chain,
+) -> None:
+    new = page(f"{SITE}/home", f"<p>{WORDS} <a href={B}>b</a>")
+    empty.load([new])
+    load(empty, sitemap(xml((A, "2026-01-02"), B, (C, "2026-03-04T05:06:07Z"), f"{SITE}/home")))
+    empty.work()
+    assert listed(empty) == [B, C, A]
+    assert listed(empty, host="site.example", limit=2) == [B, C]
+    [_, last, _] = frontier(empty.repo)
+    assert (last.links, last.sitemap, last.modified) == (0, MAP, "2026-03-04T05:06:07Z")
+    assert "It is in the frontier, to be crawled: a sitemap lists it." in (
+        tell(empty.repo, empty.index, A).reasons
+    )
+    with empty.repo.snapshot() as now:
+        assert now.get(tables.tally, page_row(A)) is None
+    # A captured URL leaves, whatever its status.
+    empty.load([page(C, f"<p>{WORDS} c")])
+    empty.work()
+    assert listed(empty) == [B, A]
+    with empty.repo.snapshot() as now:
+        entries = [row.key for row in now.scan(tables.frontier, prefix="ls/")]
+    assert set(entries) == {listed_row(page_row(url)) for url in (A, B)}
+
+
+def test_a_newer_capture_of_a_sitemap_and_its_removal_take_back_what_it_listed(
+    empty: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sitemaps, "STEP", 2)  # so that most of this takes several runs
+    many = [f"{SITE}/{n}" for n in range(40)]
+    assert load(empty, sitemap(xml(*many, A), day=2)) == 1
+    other = f"{SITE}/other.xml"
+    assert load(empty, sitemap(xml(A, B), url=other)) == 1
+    assert load(
+        empty, sitemap(b"Sitemap: " + MAP.encode(), url=f"{SITE}/robots.txt", kind="robots")
+    )
+    empty.work()
+    assert set(listed(empty)) == {*many, A, B}  # its own URL was captured
+    assert load(empty, sitemap(xml(C), day=1)) == 0
+    assert load(empty, sitemap(xml(*many[:3], C), day=3)) == 1
+    empty.work()
+    assert set(listed(empty)) == {*many[:3], A, B, C}
+    removed = remove(empty.repo, empty.index, [scope_of("url", MAP)])
+    assert (removed.sitemaps, removed.pages) == (1, 0)
+    empty.work()
+    # The robots.txt still names it, and so it is to be crawled; what another one lists stays.
+    assert set(listed(empty)) == {A, B, MAP}
+    assert load_captures(empty.repo, [sitemap(xml(C), day=4)], "crawl.warc.gz").refused == 1
+    remove(empty.repo, empty.index, [scope_of("host", "site.example")], block=True)
+    empty.work()
+    with empty.repo.snapshot() as now:
+        for table in (tables.sitemaps, tables.listed, tables.frontier):
+            assert list(now.scan(table)) == []
+
+
+def test_a_page_that_is_erased_is_listed_again(empty: Chain) -> None:
+    load(empty, sitemap(xml(A)))
+    empty.load([page(A, f"<p>{WORDS} a")])
+    empty.work()
+    assert listed(empty) == []
+    remove(empty.repo, empty.index, [scope_of("url", A)])
+    empty.work()
+    assert listed(empty) == [A]
