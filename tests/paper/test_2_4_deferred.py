@@ -1,14 +1,28 @@
-"""§2.4: an observer that steps back while there is other work (`defer=seconds`, `share=part`)."""
+"""§2.4: observers that step back while there is other work, and which of their rows run first.
+
+`defer=seconds`, `share=part`, `order=function`, `rate=number`.
+"""
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from stores import Ground, ScriptedClock, ground
 
-from percola import Observer, ObserverError, Repository, Table, Transaction, Worker, observer
+from percola import (
+    Observer,
+    ObserverError,
+    Repository,
+    Snapshot,
+    Table,
+    Transaction,
+    Worker,
+    observer,
+)
+from percola.observers import scanner
 from percola.observers.metrics import WorkerMetrics
 from percola.observers.observer import Observers
 from percola.observers.runner import Runner, WorkerOptions
@@ -208,3 +222,126 @@ def test_an_observer_with_a_share_runs_at_once_if_there_is_nothing_else_to_do(
 def test_a_share_that_is_no_part_of_the_time_is_refused(share: object) -> None:
     with pytest.raises(ObserverError, match="above 0 and up to 1"):
         observer(changed, name="export", share=share)(lambda t, row: None)  # type: ignore[arg-type]
+
+
+# --- An order, and a rate -----------------------------------------------------------------
+
+
+def largest_first(t: Snapshot, rows: Sequence[str]) -> list[str]:
+    return sorted(rows, key=lambda row: -(t.get(body, row) or 0))
+
+
+class Ordered(Bench):
+    """One scanner with an observer whose rows have an order; `ran` keeps it."""
+
+    def __init__(self, ground: Ground, takes: float = 0.0, **options: object) -> None:
+        super().__init__(ground, tell)
+
+        def render(t: Transaction, row: str) -> None:
+            self.clock.now += takes
+            self.ran.append(row)
+
+        options = {"order": largest_first, **options}
+        self.scan_with([observer(stirred, name="render", batch=1, **options)(render)])  # type: ignore[arg-type]
+
+    def stir(self, **rows: int) -> None:
+        with self.repo.transaction() as t:
+            for row, value in rows.items():
+                t.set(body, row, value)
+                t.notify(stirred, row)
+
+    def look(self) -> list[str]:
+        self.ran.clear()
+        self.scanner.look()
+        return list(self.ran)
+
+
+ROWS = {f"row{n}": n * 7 % 20 for n in range(20)}
+BY_VALUE = sorted(ROWS, key=lambda row: -ROWS[row])
+
+
+def test_rows_run_once_each_in_the_order_that_their_observer_gives(ground: Ground) -> None:
+    bench = Ordered(ground)
+    bench.stir(**ROWS)
+    assert bench.look() == BY_VALUE
+    assert bench.look() == [] and bench.repo.pending().keys() == {"pages.body"}
+
+
+def test_what_becomes_dirty_meanwhile_is_put_in_its_place(ground: Ground) -> None:
+    bench = Ordered(ground, takes=3.0)  # more than a time slice
+    bench.stir(**ROWS)
+    assert bench.look() == BY_VALUE[:1]
+    bench.stir(new=100, row0=50, **{BY_VALUE[1]: 19})
+    found = [row for _ in range(21) for row in bench.look()]
+    assert found == ["new", "row0", *(row for row in BY_VALUE[1:] if row != "row0")]
+    assert bench.look() == []
+
+
+def test_of_too_many_rows_each_part_has_the_order_and_none_is_missed(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scanner, "_ORDERED", 16)  # entries, of which each row has two
+    for takes in (0.0, 3.0):
+        bench = Ordered(ground, takes)
+        bench.stir(**ROWS)
+        found = [row for _ in range(25) for row in bench.look()]
+        assert sorted(found) == sorted(ROWS)
+        if not takes:
+            values = [ROWS[row] for row in found]
+            assert sum(a < b for a, b in itertools.pairwise(values)) <= 5
+
+
+@pytest.mark.parametrize("order", [lambda t, rows: 1 / 0, lambda t, rows: ["row3", "unknown"]])
+def test_an_order_that_fails_or_leaves_rows_out_leaves_none_undone(
+    ground: Ground, order: object
+) -> None:
+    bench = Ordered(ground, order=order)
+    bench.stir(**ROWS)
+    found = bench.look()
+    assert sorted(found) == sorted(ROWS)
+    assert bench.repo.pending().keys() == {"pages.body"}
+
+
+def test_no_more_runs_begin_than_the_rate_allows_and_one_answers_what_waited(
+    ground: Ground,
+) -> None:
+    bench = Ordered(ground, rate=0.5)
+    bench.stir(**ROWS)
+    for at, row in enumerate(BY_VALUE[:4]):
+        assert bench.look() == [row]
+        bench.clock.now += 1.0
+        assert bench.look() == []
+        # Once more while it waits: nothing is lost, and it runs once.
+        bench.stir(**{BY_VALUE[at + 1]: ROWS[BY_VALUE[at + 1]]})
+        wait = bench.scanner.look()
+        assert bench.ran == [] and 0.0 < wait <= 1.0
+        bench.clock.now += 1.0
+    for row in BY_VALUE[4:]:
+        assert bench.look() == [row]
+        bench.clock.now += 2.0
+    assert bench.look() == [] and bench.repo.pending().keys() == {"pages.body"}
+
+
+def test_a_rate_holds_up_no_other_observer(ground: Ground) -> None:
+    bench = Ordered(ground)
+
+    def run(t: Transaction, row: str) -> None:
+        bench.ran.append(row)
+
+    slow = observer(stirred, name="slow", batch=1, rate=0.1)(run)
+    bench.scan_with(
+        [slow, observer(body, name="prompt", batch=1)(lambda t, row: run(t, f"p{row}"))]
+    )
+    bench.stir(**ROWS)
+    found = bench.look() + bench.look()
+    assert sorted(row for row in found if row[0] == "p") == sorted(f"p{row}" for row in ROWS)
+    assert len(found) == len(ROWS) + 1
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [("rate", 0, "runs a second"), ("rate", float("nan"), "runs a second"), ("order", 1, "order")],
+)
+def test_an_order_or_rate_that_is_none_is_refused(option: str, value: object, message: str) -> None:
+    with pytest.raises(ObserverError, match=message):
+        observer(changed, name="render", **{option: value})(lambda t, row: None)  # type: ignore[arg-type]

@@ -77,8 +77,8 @@ PLANTED = [
         "small-steps-over-what-waits",
         "A scan over a million cells that wait for a paused observer takes 64 at a time.",
         file="src/percola/observers/scanner.py",
-        old="            step = min(2 * step, _LONGEST_STEP) if skips else self._chunk\n",
-        new="            step = self._chunk\n",
+        old="            step = max(chunk, min(2 * step, _LONGEST_STEP)) if skips else chunk\n",
+        new="            step = chunk\n",
         tests=[
             _PAUSED + "test_a_scan_over_waiting_cells_takes_large_steps_and_a_small_part_of_the_"
             "time"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,13 +11,15 @@ import pytest
 from rendered_site import SITE, follow, load_site, made_due, png, rows
 
 import percola
-from percola import Repository
+from percola import Repository, Worker
 from webindex import tables
 from webindex.page.urls import page_id, page_row
 from webindex.rendering import dependencies
 from webindex.rendering import tables as rendering
+from webindex.rendering.browser import Rendered
 from webindex.rendering.css import decode_css, references_in
 from webindex.rendering.references import references_of_page, references_of_style
+from webindex.rendering.render import render_with
 
 LINKED = '<link rel="stylesheet" href="/{}">'
 FILES = {
@@ -200,6 +203,47 @@ def test_a_stylesheet_of_many_pages_is_spread_in_steps(
     monkeypatch.setattr(dependencies, "SPREAD_STEP", 7)
     load_site(repo, tmp_path, {"main.css": "b{}"}, day=2)
     assert made_due(repo) == rows(pages)
+
+
+class Recorder:
+    """In place of a browser: notes which pages are rendered."""
+
+    version = "none"
+
+    def __init__(self) -> None:
+        self.urls: list[str] = []
+
+    def render(self, url: str, answers: object) -> Rendered:
+        self.urls.append(url)
+        return Rendered()
+
+
+def test_of_the_pages_of_a_stylesheet_the_highest_ranked_and_most_linked_are_rendered_first(
+    repo: Repository, tmp_path: Path
+) -> None:
+    pages = {f"page{n}": LINKED.format("main.css") for n in range(40)}
+    load_site(repo, tmp_path, {**pages, "main.css": "a{}"})
+    follow(repo)
+    dice = random.Random(5)
+    ranks = {name: dice.choice([0.0, 0.5, 3.0]) for name in pages}
+    links = {name: dice.randrange(5) for name in pages}
+    with repo.transaction() as t:
+        for name in pages:
+            row = page_row(SITE + name)
+            if ranks[name]:
+                t.set(tables.rank, row, {"value": ranks[name], "run": 1})
+            if links[name]:
+                t.set(tables.tally, row, {"links": links[name], "anchors": {}})
+    for day in (2, 3):
+        load_site(repo, tmp_path, {"main.css": f"a{{ order: {day} }}"}, day=day)
+        follow(repo)
+    assert repo.pending()["renders.due"] == len(pages)
+    browser = Recorder()
+    render = render_with(browser)  # type: ignore[arg-type]
+    Worker(repo, [render], threads=1, warn_unobserved=False).run_until_idle()
+    assert sorted(browser.urls) == sorted(SITE + name for name in pages)
+    order = [(-ranks[name], -links[name]) for name in (u.removeprefix(SITE) for u in browser.urls)]
+    assert order == sorted(order)
 
 
 def test_a_page_that_begins_to_use_a_resource_while_it_changes_is_due(

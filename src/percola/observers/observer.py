@@ -54,6 +54,10 @@ An observer that waits for an external system, such as a search index, may run o
 thread, with `@observer(outbox_ready, dedicated=True)`: one worker of the repository runs it, on a
 thread that does nothing else, and the others stand by. Where more of them are faster, a number says
 in how many workers at a time it runs, each for other rows: `dedicated=4`.
+
+Dirty rows have no order. Where runs are long and thousands of rows wait, some may matter more than
+others: `@observer(render_due, order=most_linked, rate=2.0)` asks `most_linked(t, rows)` which of
+the rows that wait run first, and begins at most two runs a second in each worker.
 """
 
 from __future__ import annotations
@@ -74,6 +78,7 @@ from percola.transactions.transaction import Transaction
 
 ObserverFunction = Callable[[Transaction, R], object]
 AheadFunction = Callable[[Snapshot, Sequence[R]], object]
+OrderFunction = Callable[[Snapshot, Sequence[R]], Sequence[R]]
 
 BATCH: Final = 64
 """How many rows a batch has at most unless the observer says otherwise."""
@@ -120,6 +125,8 @@ class Observer(Generic[R]):
             `observer`. False or 0: with the other observers, in every worker.
         ahead: reads in one call what runs for several rows will read; see `observer`.
         others: further columns that it observes, of the same table.
+        order: gives dirty rows in the order in which they are to run; see `observer`.
+        rate: how many runs a worker begins a second at most; see `observer`.
     """
 
     column: ObservedColumn[R]
@@ -131,6 +138,8 @@ class Observer(Generic[R]):
     dedicated: int = 0
     ahead: AheadFunction[R] | None = None
     others: tuple[ObservedColumn[R], ...] = ()
+    order: OrderFunction[R] | None = None
+    rate: float = math.inf
 
     def __post_init__(self) -> None:
         if isinstance(self.function, Observer):
@@ -161,6 +170,16 @@ class Observer(Generic[R]):
             raise ObserverError(
                 f"The observer {self.name!r} cannot read ahead with {self.ahead!r}: it is a "
                 "function of a snapshot and rows."
+            )
+        if self.order is not None and not callable(self.order):
+            raise ObserverError(
+                f"The observer {self.name!r} cannot order rows with {self.order!r}: it is a "
+                "function of a snapshot and rows."
+            )
+        if not isinstance(self.rate, int | float) or not self.rate > 0:
+            raise ObserverError(
+                f"The observer {self.name!r} cannot have a rate of {self.rate!r}: it is a number "
+                "of runs a second, above 0."
             )
         if not isinstance(self.dedicated, int) or self.dedicated < 0:
             raise ObserverError(
@@ -454,6 +473,8 @@ def observer(
     share: float = 1.0,
     dedicated: bool | int = False,
     ahead: AheadFunction[R] | None = None,
+    order: OrderFunction[R] | None = None,
+    rate: float = math.inf,
 ) -> Callable[[ObserverFunction[R]], Observer[R]]:
     """Turn a function into an `Observer`: `@observer(column)`; its name is the function's.
 
@@ -490,15 +511,32 @@ def observer(
             may not get their turn in this transaction. It affects only the number of calls: it
             must not write, and the function must not rely on it. An exception that it raises fails
             the run. Use it where a run reads other rows than its own.
+        order: called with a snapshot and dirty rows, of which it returns those that run first, in
+            order. It sees all that wait, or 10,000 of them from a random place on, and is called
+            again every two seconds, so it must be fast. It affects only when a row runs: it must
+            not write, rows that it leaves out run last, and if it raises, rows run in any order.
+        rate: how many runs each worker begins a second, at most, a batch being one. Rows wait
+            meanwhile, and what changes while its row waits is answered by one run. Where several
+            observers share a column, the largest counts.
 
     Raises ObserverError for a column that is not observed, for columns of several tables, and for
-    an invalid batch, defer, share or ahead; SchemaError for an unusable name.
+    an invalid batch, defer, share, ahead, order or rate; SchemaError for an unusable name.
     """
 
     def bind(function: ObserverFunction[R]) -> Observer[R]:
         own = str(getattr(function, "__name__", ""))
         return Observer(
-            column, function, name or own, batch, defer, share, int(dedicated), ahead, others
+            column,
+            function,
+            name or own,
+            batch,
+            defer,
+            share,
+            int(dedicated),
+            ahead,
+            others,
+            order,
+            rate,
         )
 
     return bind
@@ -514,6 +552,8 @@ class Observers:
         dedicated: the columns that some workers handle, on a dedicated thread, and how many.
         deferred: the columns that are debounced, and for how many seconds.
         sharing: the columns with a cap on their part of a worker's time, and the cap.
+        ordered: the columns whose dirty rows have an order, and the observer that knows it.
+        limited: the columns with a limit for how many runs begin a second, and the limit.
         prompt: the columns that the shared threads handle without debouncing.
     """
 
@@ -554,6 +594,13 @@ class Observers:
         largest = {address: max(one.share for one in group) for address, group in groups.items()}
         self.sharing: Final[Mapping[tuple[str, bytes], float]] = {
             address: share for address, share in largest.items() if share < 1
+        }
+        self.ordered: Final[Mapping[tuple[str, bytes], Observer[Any]]] = {
+            address: one for address, group in groups.items() for one in group if one.order
+        }
+        highest = {address: max(one.rate for one in group) for address, group in groups.items()}
+        self.limited: Final[Mapping[tuple[str, bytes], float]] = {
+            address: rate for address, rate in highest.items() if rate < math.inf
         }
         self.prompt: Final = frozenset(groups.keys() - self.deferred.keys() - self.dedicated.keys())
 

@@ -42,6 +42,10 @@ died past its commit point, the client that rolls it forward puts its notify ent
 a separate notify table (`percola.store.remote.notify_table`), these entries were put before the
 commit point, and no scan is needed.
 
+Rows of a column with an order (`Observer.order`) are scanned up to `_ORDERED` at a time, put into
+that order, and scanned and ordered anew when the time slice ends. A column that has reached its
+limit of runs (`Observer.rate`) is skipped until the next one may begin.
+
 Nothing here waits and nothing starts a thread: `Scanner.look` makes one round and returns for how
 long there is nothing to do. `percola.observers.worker` calls it from threads, and sleeps in
 between.
@@ -63,6 +67,7 @@ from percola.observers.pausing import NOBODY
 from percola.observers.runner import Found, GivenUpError, Row, Runner, WorkerOptions
 from percola.observers.schedule import Address, Schedule
 from percola.transactions.context import TransactionContext
+from percola.transactions.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from percola.observers.metrics import WorkerMetrics
@@ -70,6 +75,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("percola.worker")
 
 _CHUNK: Final = 64
+_ORDERED: Final = 10_000
 _STINT: Final = 2.0  # seconds
 _BUSY_WAIT: Final = 0.02
 _LONGEST_STEP: Final = 1024
@@ -111,7 +117,8 @@ class Scanner:
         self._schedule = schedule
         self._rng = rng
         self._misfortunes = 0
-        self._left: dict[str, bytes] = {}
+        # Where each table's next time slice resumes; None: from another place.
+        self._left: dict[str, bytes | None] = {}
         # Where nothing was left to do, with the table's change count
         # (`percola.transactions.change_counts.ChangeCounts`) at that time.
         self._done: dict[tuple[frozenset[Address], str], int] = {}
@@ -262,9 +269,14 @@ class Scanner:
     ) -> Found:
         """Run what is dirty in a table, from where a time slice ended or else a random place."""
         how = (columns, table, stop_at_others, until)
+        mine = {address for address in columns if address[0] == table}
+        if wait := self._schedule.begins_in(mine):
+            return self._later(wait)
         start = self._left.pop(table, None)
         if start is None:
-            entries, more = self._context.store.scan_kind(Kind.NOTIFY, table, limit=self._chunk)
+            entries, more = self._context.store.scan_kind(
+                Kind.NOTIFY, table, limit=self._chunk_of(mine)
+            )
             if more is None:
                 # Usually little is dirty: one call has returned all of it.
                 first = self._rng.choice(entries)[0].row if entries else b""
@@ -299,7 +311,7 @@ class Scanner:
         """Run what is dirty in a range until the time slice ends or, if asked, a row is locked."""
         found = Found.NOTHING
         position: bytes | None = start
-        step = self._chunk
+        step = chunk = self._chunk_of(address for address in columns if address[0] == table)
         while position is not None and not self._runs.stopping:
             entries, position = self._context.store.scan_kind(
                 Kind.NOTIFY, table, position, end, step
@@ -307,7 +319,7 @@ class Scanner:
             tried = self._tried
             found = self._work_entries(columns, table, stop_at_others, until, entries, found)
             skips = self._paused and self._tried == tried
-            step = min(2 * step, _LONGEST_STEP) if skips else self._chunk
+            step = max(chunk, min(2 * step, _LONGEST_STEP)) if skips else chunk
             if table in self._left or _has_met(found, stop_at_others):
                 break
         return found
@@ -327,6 +339,8 @@ class Scanner:
         if cells:
             known = [cell.row for cell in ahead] + [*self._seen.get(table, ())]
             self._seen[table] = min(known), max(known)
+        ahead = self._in_order(ahead)
+        mine = {address for address in columns if address[0] == table}
         for row, found_in_row in itertools.groupby(list(ahead), key=lambda cell: cell.row):
             if self._runs.stopping:
                 break
@@ -340,13 +354,19 @@ class Scanner:
                         found |= Found.LATER
                         self._next_attempt = min(self._next_attempt, wait)
                     del ahead[cell]
+                elif wait := self._schedule.begins_in({(table, cell.column)}):
+                    found |= self._later(wait)
+                    del ahead[cell]
                 else:
                     dirty.append(cell)
             if not dirty:
+                if self._schedule.begins_in(mine):
+                    self._left[table] = None
+                    break
                 continue
             self._tried += 1
             if Found.RAN in found and self._context.clock.monotonic() > until:
-                self._left[table] = row
+                self._left[table] = None if mine & self._observers.ordered.keys() else row
                 break
             if not self._context.coordination.try_lock(table, row):
                 found |= Found.HELD
@@ -357,6 +377,38 @@ class Scanner:
                 continue
             found |= self._work_row(table, row, dirty, ahead)
         return found
+
+    def _chunk_of(self, columns: Iterable[Address]) -> int:
+        """How many notify entries one call of the store returns."""
+        return self._chunk if self._observers.ordered.keys().isdisjoint(columns) else _ORDERED
+
+    def _later(self, wait: float) -> Found:
+        """Note that there is something to do in so many seconds."""
+        self._next_attempt = min(self._next_attempt, wait)
+        return Found.LATER
+
+    def _in_order(self, ahead: dict[Cell, bytes]) -> dict[Cell, bytes]:
+        """The cells, those first whose observer knows in which order they are to run."""
+        if not self._observers.ordered:
+            return ahead
+        first: dict[Cell, bytes] = {}
+        for (table, column), one in self._observers.ordered.items():
+            mine = {
+                cell.row: cell for cell in ahead if (cell.table, cell.column) == (table, column)
+            }
+            if len(mine) < 2 or one.order is None:
+                continue
+            decode, encode = one.table.decode_row, one.table.encode_row
+            try:
+                with Snapshot(self._context, self._context.oracle.read_timestamp()) as now:
+                    rows = [encode(row) for row in one.order(now, [decode(row) for row in mine])]
+            except StoreError:
+                raise
+            except Exception:
+                log.warning("observer %s cannot order its rows", one.name, exc_info=True)
+                continue
+            first |= {mine[row]: ahead[mine[row]] for row in rows if row in mine}
+        return {**first, **ahead}
 
     def _work_row(
         self, table: str, row: bytes, dirty: list[Cell], ahead: dict[Cell, bytes]
@@ -373,6 +425,7 @@ class Scanner:
                 raw = ahead.pop(cell)
                 address = (table, cell.column)
                 shares = address in sharing
+                self._schedule.note_begun(address)
                 began = clock.monotonic() if shares else 0.0
                 outcome = self._work_cell(cell, raw, ahead, held)
                 if shares:

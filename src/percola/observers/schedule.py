@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from typing import Final
 
 from percola.cells import Cell, Kind
@@ -56,6 +56,7 @@ class Schedule:
         self._deferred = dict.fromkeys(observers.deferred, self._swept)
         self._worked = -math.inf
         self._rested: dict[Address, float] = {}
+        self._may_begin: dict[Address, float] = {}
         self._busy: set[object] = set()
         self._claims: dict[Address, Address] = {}
         self._wake_ups = 0
@@ -145,6 +146,20 @@ class Schedule:
         rested = self._context.clock.monotonic() + seconds * (1 / share - 1)
         with self._guard:
             self._rested[address] = max(rested, self._rested.get(address, rested))
+
+    def note_begun(self, address: Address) -> None:
+        """Note that a run begins on a column with a limit of runs a second."""
+        if rate := self._observers.limited.get(address):
+            with self._guard:
+                self._may_begin[address] = self._context.clock.monotonic() + 1 / rate
+
+    def begins_in(self, columns: Set[Address]) -> float:
+        """Seconds until a run may begin on one of these columns; 0 for at once."""
+        if not self._may_begin:
+            return 0.0
+        now = self._context.clock.monotonic()
+        with self._guard:
+            return max(0.0, min(self._may_begin.get(one, now) for one in columns) - now)
 
     def rests_for(self, columns: frozenset[Address]) -> float:
         """Seconds until one of these columns may run again under its cap; 0 for at once.

@@ -65,7 +65,7 @@ def restyle(folder: Path, seconds: float) -> Restyled:
         load_captures(repo, chosen, str(sample_path()))
         with (
             running(repo.address, 1) as workers,
-            running(repo.address, 1, command="run-renderer") as renderer,
+            running(repo.address, 1, command=["run-renderer"]) as renderer,
         ):
             both = Together(workers, renderer)
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import re
 import signal
@@ -198,6 +199,13 @@ def load(
     help="Render pages as well, by a process of its own with a headless Chromium.",
 )
 @click.option(
+    "--render-rate",
+    type=click.FloatRange(min=0, min_open=True),
+    default=None,
+    metavar="PAGES",
+    help="With --render: render at most so many pages a second.",
+)
+@click.option(
     "--until-idle",
     is_flag=True,
     help="Stop when no work is left; with exit status 3 if changes are dead-lettered.",
@@ -209,6 +217,7 @@ def work(
     workers: int | None,
     processes: int | None,
     renders: bool,
+    render_rate: float | None,
     until_idle: bool,
 ) -> None:
     """Run the observers: parse, invert links, cluster, and export what has changed.
@@ -221,6 +230,8 @@ def work(
         raise click.UsageError(
             "--processes works without Spark: leave --workers and --master out, or leave it out."
         )
+    if render_rate and not renders:
+        raise click.UsageError("--render-rate limits --render: add that, or leave it out.")
     stopping = threading.Event()
     with _stopped_by_signals(stopping), open_repository(repo) as opened:
         refuse_half_built(opened)
@@ -237,7 +248,8 @@ def work(
                 is_idle=None if renders else stack.enter_context(idle_but_for_renders(opened)),
             )
             if renders:
-                renderer = stack.enter_context(running(opened.address, 1, command="run-renderer"))
+                command = ["run-renderer", *(["--rate", str(render_rate)] if render_rate else [])]
+                renderer = stack.enter_context(running(opened.address, 1, command=command))
                 renderer.wait_ready()
                 run = partial(_beside, renderer, run)
             if processes:
@@ -298,10 +310,11 @@ def run_worker(repo: str, threads: int) -> None:
 @cli.command("run-renderer", hidden=True)
 @repo_option
 @click.option("--threads", type=click.IntRange(1, 1), default=1)
-def run_renderer(repo: str, threads: int) -> None:
+@click.option("--rate", type=float, default=math.inf)
+def run_renderer(repo: str, threads: int, rate: float) -> None:
     """Run one rendering process, as started by `work`."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
-    render_here(repo)
+    render_here(repo, rate)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

@@ -8,16 +8,22 @@ browser is another. Missing resources are kept as such, and count in the same wa
 The observer has a process of its own (`render_here`), with one browser: no other observer waits for
 it, and what a page does to the browser harms no other work. A page that cannot be rendered is tried
 twice, and is dead-lettered with the reason; its last image stays.
+
+When a resource of thousands of pages changes, all of them are due at once. Those that matter most
+are rendered first (`most_linked`), and an operator may limit how many are a second: meanwhile each
+page waits as one notification, whatever else of it changes.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
 from percola import Observer, Snapshot, Transaction, observer
+from webindex import tables
 from webindex.errors import RenderError
 from webindex.page.urls import BadUrlError, normalise, page_row
 from webindex.rendering import tables as rendering
@@ -35,6 +41,7 @@ __all__ = [
     "MOST_HISTORY",
     "answers_at",
     "inputs_of",
+    "most_linked",
     "render_page",
     "render_url",
     "render_with",
@@ -49,14 +56,24 @@ MOST_HISTORY: Final = 10
 _MOST_CAUSES: Final = 20
 
 
-def render_with(browser: Browser) -> Observer[str]:
-    """The observer, with the browser of its process."""
+def render_with(browser: Browser, rate: float = math.inf) -> Observer[str]:
+    """The observer, with the browser of its process; it renders at most `rate` pages a second."""
 
-    @observer(rendering.render_due, name="render", batch=1)  # A run takes seconds.
+    # A run takes seconds.
+    @observer(rendering.render_due, name="render", batch=1, order=most_linked, rate=rate)
     def render(t: Transaction, row: str) -> None:
         render_page(t, row, browser)
 
     return render
+
+
+def most_linked(t: Snapshot, rows: Sequence[str]) -> list[str]:
+    """These pages, those with the highest rank first, then those with most links that vouch."""
+    ranks = [one["value"] if one else 0.0 for one in t.get_many((tables.rank, r) for r in rows)]
+    tallies = t.get_many((tables.tally, row) for row in rows)
+    links = [one["links"] if one else 0 for one in tallies]
+    order = sorted(range(len(rows)), key=lambda at: (-ranks[at], -links[at]))
+    return [rows[at] for at in order]
 
 
 def render_page(t: Transaction, row: str, browser: Browser) -> bool:

@@ -9,13 +9,14 @@ do. A worker whose supervisor has ended, however it did, stops by itself: its st
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
@@ -97,14 +98,17 @@ def work_here(address: str, *, threads: int = THREADS) -> None:
             worker.run()
 
 
-def render_here(address: str) -> None:
-    """Render pages that are due in this process, until it is told to end as `work_here` is."""
+def render_here(address: str, rate: float = math.inf) -> None:
+    """Render pages that are due in this process, until it is told to end as `work_here` is.
+
+    At most `rate` pages a second.
+    """
     with open_repository(address) as repo, Browser() as browser:
         refuse_half_built(repo)
         # Started at once, so that a browser that does not run is known before the first page.
         _ = browser.version
         options = WorkerOptions(threads=1, attempts=ATTEMPTS, report=REPORT, warn_unobserved=False)
-        worker = Worker(repo, [render_with(browser)], options)
+        worker = Worker(repo, [render_with(browser, rate)], options)
         with worker.ending_with_input():
             print("ready", flush=True)
             worker.run()
@@ -117,9 +121,14 @@ class Workers:
     """
 
     def __init__(
-        self, address: str, count: int, *, threads: int = THREADS, command: str = "run-worker"
+        self,
+        address: str,
+        count: int,
+        *,
+        threads: int = THREADS,
+        command: Sequence[str] = ("run-worker",),
     ) -> None:
-        self._command = [sys.executable, "-m", "webindex.cli.main", command, "--repo", address]
+        self._command = [sys.executable, "-m", "webindex.cli.main", *command, "--repo", address]
         self._command += ["--threads", str(threads)]
         self.processes: list[subprocess.Popen[bytes]] = []
         self.restarts = 0
@@ -178,9 +187,12 @@ class Workers:
 
 @contextmanager
 def running(
-    address: str, count: int, *, threads: int = THREADS, command: str = "run-worker"
+    address: str, count: int, *, threads: int = THREADS, command: Sequence[str] = ("run-worker",)
 ) -> Iterator[Workers]:
-    """Worker processes for the length of a block; `run-renderer` is the command of renderers."""
+    """Worker processes for the length of a block; `run-renderer` is the command of renderers.
+
+    `command` is that word, with options.
+    """
     workers = Workers(address, count, threads=threads, command=command)
     try:
         yield workers
