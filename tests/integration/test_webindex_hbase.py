@@ -16,8 +16,8 @@ WaitUntil = Callable[..., Any]
 
 @pytest.mark.long
 @pytest.mark.timeout(3 * SECONDS)  # A dozen processes, one after the other.
-def test_the_sample_is_loaded_worked_off_beside_a_kill_ranked_crawled_again_and_verified(
+def test_the_sample_is_loaded_worked_off_ranked_crawled_again_a_host_removed_and_verified(
     tmp_path: Path, java_home: Path, wait_until: WaitUntil
 ) -> None:
     with on_hbase(tmp_path) as servers, ExitStack() as stack:
-        live(WebIndex(servers, "web", tmp_path, stack), wait_until)
+        live(WebIndex(servers, "web", tmp_path, stack), wait_until, removed=True)

@@ -25,7 +25,7 @@ from webindex.page.changes import history_of
 from webindex.page.pages import Page
 from webindex.page.pages import parse as parse_page
 from webindex.page.pointers import MAX_HOPS, pointer_of_capture
-from webindex.page.urls import host, normalise, page_id, page_row, registrable_domain
+from webindex.page.urls import host, normalise, page_id, page_row, registrable_domain, surt
 from webindex.sample import recrawl_path, sample_path
 from webindex.serving import ServingDocument, TantivyIndex
 
@@ -578,6 +578,24 @@ def check(
     check_recrawls(repo)
     check_serving(repo, index, expected)
     return expected
+
+
+def mentions(repo: Repository, name: str) -> list[str]:
+    """The cells that name a URL or host, by its text, its SURT or its id; removals aside."""
+    address = name if "://" in name else f"https://{name}/"
+    short = surt(address).removesuffix(")/") if "://" not in name else surt(address)
+    sought = (name, short, page_id(address))
+    found = []
+    with repo.snapshot() as now:
+        for table in tables.SCHEMA:
+            if table is tables.removals:
+                continue
+            for row in now.scan(table):
+                for column, value in row.items():
+                    text = f"{row.key} {column.name} {value!r}"
+                    if any(one in text for one in sought):
+                        found.append(f"{table.name} {text[:200]}")
+    return found
 
 
 def check_serving(repo: Repository, index: TantivyIndex, expected: Index) -> None:

@@ -26,16 +26,25 @@ import linked_crawl
 from children import Child, say
 from click.testing import CliRunner
 from commands import Answer, command, environment
+from from_scratch import mentions
 from servers import Servers
+from warc_files import Crawl
 
 from webindex.cli.main import cli
 from webindex.page.urls import page_row
 from webindex.sample import CHANGED_URL, CHANGED_WORDS, recrawl_path, sample_path
+from webindex.serving import TantivyIndex
 from webindex.spark.jobs import running_session
+from webindex.workers.processes import open_repository
 
 SECONDS: Final = 600.0
 OBSERVERS: Final = "webindex.main:observers"
 RUNS: Final = "percola_observer_runs_total"
+REMOVED: Final = "httpd.apache.org"
+"""A host of the sample, to which pages of the others have no links."""
+REMOVED_PAGES: Final = 93
+REMOVED_LIVE: Final = 92
+"""How many pages it has, and how many of them are live."""
 
 WaitUntil = Callable[..., Any]
 
@@ -167,6 +176,7 @@ def live(
     web: WebIndex,
     wait_until: WaitUntil,
     *,
+    removed: bool = False,
     spoilt: bool = False,
     empty: WebIndex | None = None,
 ) -> None:
@@ -175,6 +185,7 @@ def live(
     In between its search index is lost, and made anew by `reindex`; at the end it is served.
 
     Args:
+        removed: whether a host is taken down before it is crawled once more.
         spoilt: at the end, whether `verify` sees a cell that is not what it should be: so it would
             on every store from which it reads all that it compares.
         empty: another index on the same servers, to be rebuilt: so it would be on every store.
@@ -191,9 +202,13 @@ def live(
         assert spark("load", "--json", recrawl_path()).json["loaded"]["written"] == 1
         shutil.rmtree(web.search)
         assert web.webindex("reindex", "--json").json == {"documents": 183}
+        if removed:
+            _take_down(spark, web)
         # On Spark this time, in tasks that go on until all is done.
         assert spark("work", "--until-idle", "--workers", 1, "--json").code == 0
-        _verified(spark)
+        if removed:
+            _is_down(web)
+        _verified(spark, live=204 - removed * REMOVED_LIVE)
         found = web.webindex("search", "--json", CHANGED_WORDS).json
         assert [hit["url"] for hit in found["hits"]] == [CHANGED_URL]
         _served(web)
@@ -213,6 +228,38 @@ def _work_off_with_a_kill(web: WebIndex, wait_until: WaitUntil) -> None:
         assert web.pending(), "the kill should fall in the middle of the work"
         survivor.process.send_signal(signal.SIGTERM)
         assert survivor.process.wait(SECONDS) == 0
+
+
+def _take_down(spark: SparkJobs, web: WebIndex) -> None:
+    """A host is removed and blocked; then the same crawl is loaded again, and a later one."""
+    with Child(_mentions, web.variables, web.address) as child:
+        assert child.hear()
+    removed = web.webindex("remove", "--host", REMOVED, "--block", "--json")
+    assert removed.code == 0 and removed.json["pages"] == REMOVED_PAGES, removed
+    later = web.search.with_suffix(".later.warc.gz")
+    body = linked_crawl.html("Here again", linked_crawl.words(1))
+    later.write_bytes(
+        Crawl().add(f"https://{REMOVED}/", body, WARC_Date="2100-01-01T00:00:00Z").data
+    )
+    loaded = spark("load", "--json", sample_path(), later).json["loaded"]
+    assert (loaded["written"], loaded["refused"]) == (0, REMOVED_PAGES + 1), loaded
+
+
+def _is_down(web: WebIndex) -> None:
+    """Neither a table nor the search index names the host."""
+    with Child(_mentions, web.variables, web.address) as child:
+        left = child.hear()
+    assert left == [], left
+    with TantivyIndex(web.search) as index:
+        documents = [index.get(cluster) for cluster, _ in index.clusters()]
+    assert documents and not [one for one in documents if one is None or REMOVED in str(one)]
+
+
+def _mentions(pipe: Connection, variables: dict[str, str], address: str) -> None:
+    """What names the host that is removed, as a child says it."""
+    os.environ.update(variables)
+    with open_repository(address) as repo:
+        say(pipe, mentions(repo, REMOVED))
 
 
 def _served(web: WebIndex) -> None:

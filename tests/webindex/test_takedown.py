@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from chains import WORDS, Chain, chain, empty, moved, naming, page
 from click.testing import CliRunner
-from from_scratch import again
+from from_scratch import again, mentions
 from hypothesis import given
 from hypothesis import strategies as st
 from rendered_site import PNG, load_site, png
@@ -71,24 +71,6 @@ def forget(chain: Chain, *scopes: Scope) -> None:
     chain.loaded = [
         one for one in chain.loaded if not any(scope.covers(one.url) for scope in scopes)
     ]
-
-
-def mentions(repo: Repository, name: str) -> list[str]:
-    """The cells that name a URL or host, by its text, its SURT or its id; removals aside."""
-    address = name if "://" in name else f"https://{name}/"
-    short = surt(address).removesuffix(")/") if "://" not in name else surt(address)
-    sought = (name, short, page_id(address))
-    found = []
-    with repo.snapshot() as now:
-        for table in tables.SCHEMA:
-            if table is tables.removals:
-                continue
-            for row in now.scan(table):
-                for column, value in row.items():
-                    text = f"{row.key} {column.name} {value!r}"
-                    if any(one in text for one in sought):
-                        found.append(f"{table.name} {text[:200]}")
-    return found
 
 
 def leaks(chain: Chain) -> list[str]:
