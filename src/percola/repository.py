@@ -176,7 +176,10 @@ class Repository:
                 writes before their observers exist, or followed by `percola.rerun`: no observer
                 runs for these writes by itself, and weak columns cannot be notified.
         """
-        return Transaction(self.context, two_phase=two_phase, notify=notify)
+        context = self.context if self._closed else self._context  # The property raises.
+        if notify and not two_phase:
+            return Transaction(context)  # Keywords would cost a tenth of a short transaction.
+        return Transaction(context, two_phase=two_phase, notify=notify)
 
     def snapshot(self, at: int | datetime | None = None) -> Snapshot:
         """The repository now, or as it was at a past timestamp or time: read-only.

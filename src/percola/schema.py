@@ -86,10 +86,10 @@ class Column(Generic[R, V]):
         "codec",
         "decode",
         "encode",
-        "encode_row",
         "key",
         "name",
         "observed",
+        "row_key",
         "table",
         "table_name",
     )
@@ -104,7 +104,11 @@ class Column(Generic[R, V]):
         self.address = (table.name, self.key)
         self.codec = codec
         self.encode = codec.encode
-        self.encode_row: Callable[[R], bytes] = table.encode_row
+        # The key of a row, without a call of Python's for text. For an unusable row it is empty, or
+        # a TypeError or ValueError; `table.encode_row` raises the error that says why.
+        self.row_key: Callable[[R], bytes] = (
+            cast("Callable[[R], bytes]", str.encode) if table.rows is str else table.encode_row
+        )
         self.decode = codec.decode
         self.observed = observed
 

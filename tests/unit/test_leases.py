@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import threading
@@ -18,7 +19,7 @@ import percola
 from percola import Repository, Snapshot, Table
 from percola.coordination.local.active_slots import ActiveSlots
 from percola.coordination.local.coordination import LocalCoordination
-from percola.transactions.active_snapshots import ActiveSnapshots
+from percola.transactions.active_snapshots import ActiveSnapshots, leases_of
 
 bank = Table("bank")
 bal = bank.column("bal", int)
@@ -66,6 +67,46 @@ def test_an_older_one_that_begins_later_is_told_after_a_while_at_the_latest() ->
         leases.add(key, 60)
         leases.drop(key)
     assert told == [50, 40]
+
+
+def test_a_faster_way_to_publish_is_used_until_it_is_refused() -> None:
+    told: list[tuple[str, int]] = []
+    refused = False
+
+    def faster(ts: int) -> None:
+        if refused:
+            raise ValueError
+        told.append(("faster", ts))
+
+    def hold_back(ts: int) -> Callable[[int], object] | None:
+        told.append(("slowly", ts))
+        return None if refused else faster
+
+    leases = ActiveSnapshots(hold_back)
+    leases.add(1, 10)
+    leases.drop(1)
+    leases.add(1, 20)
+    refused = True
+    leases.drop(1)
+    leases.add(1, 30)
+    leases.drop(1)
+    assert told[:3] == [("slowly", 10), ("faster", 0), ("faster", 20)]
+    assert told[3:] == [("slowly", 0), ("slowly", 30), ("slowly", 0)]
+
+
+def test_what_ends_after_the_coordination_is_closed_publishes_nothing(tmp_path: Path) -> None:
+    coordination = LocalCoordination(tmp_path)
+    leases = leases_of(coordination)
+    for key in range(3):
+        leases.add(key, 5)
+        leases.drop(key)
+    leases.add(7, 5)
+    assert coordination.oldest_held() == 5
+    coordination.close()
+    leases.drop(7)
+    leases.add(8, 6)
+    with contextlib.closing(LocalCoordination(tmp_path)) as other:
+        assert other.oldest_held() is None
 
 
 def test_many_threads_that_come_and_go_leave_nothing_held() -> None:

@@ -44,11 +44,14 @@ class Coordination(ABC):
         """Call `callback`, from any thread, at each wake-up; returns a function that stops it."""
 
     @abstractmethod
-    def hold_back(self, ts: int) -> None:
+    def hold_back(self, ts: int) -> Callable[[int], object] | None:
         """Publish that this process still reads at `ts` and later; 0: that it reads nothing.
 
         Garbage collection respects it while the process lives. It is best effort: if it is lost,
         reads below the safe point fail, and never return wrong data. Never raises.
+
+        May return what does the same faster, in this process, until this is closed: from then on it
+        raises ValueError.
         """
 
     @abstractmethod

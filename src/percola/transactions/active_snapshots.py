@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 from percola.coordination.base import Coordination
 from percola.platform import fork_safety as forks
@@ -30,30 +30,42 @@ _RENEWED: Final = 256
 """How many snapshots may begin before the oldest is published again, in case it is wrong."""
 
 
+HoldBack: TypeAlias = Callable[[int], Callable[[int], object] | None]
+
+
 class ActiveSnapshots:
     """The timestamps that this process reads at; for all of its threads.
 
     Args:
-        hold_back: publishes the oldest of them to the other processes, 0 for none.
+        hold_back: publishes the oldest of them to the other processes, 0 for none
+            (`Coordination.hold_back`).
     """
 
-    def __init__(self, hold_back: Callable[[int], None] = lambda ts: None) -> None:
+    def __init__(self, hold_back: HoldBack = lambda ts: None) -> None:
         self._hold_back = hold_back
         self._start_afresh()
         forks.at_fork(self._start_afresh)
 
     def _start_afresh(self) -> None:
+        # `_hold_back`, or the faster function that it has returned.
+        self._tell: Callable[[int], object] = self._tell_at_first
         self._active: dict[int, int] = {}
         # What was published last.
         self._held = 0
         self._since = 0
+
+    def _tell_at_first(self, ts: int) -> None:
+        self._tell = self._hold_back(ts) or self._tell_at_first
 
     def add(self, key: int, ts: int) -> None:
         """Register a snapshot, identified by `key`, that reads at `ts`."""
         self._active[key] = ts
         if not self._held:
             self._held = ts
-            self._hold_back(ts)
+            try:
+                self._tell(ts)
+            except ValueError:
+                self._tell_at_first(ts)
             if len(self._active) != 1:
                 self._publish()  # Another thread has begun in the meantime, and may read older.
             return
@@ -69,7 +81,10 @@ class ActiveSnapshots:
             return
         if not active:
             self._held = 0
-            self._hold_back(0)
+            try:
+                self._tell(0)
+            except ValueError:
+                self._tell_at_first(0)
             if active:
                 # Another thread has begun in the meantime, and this 0 may have come after what it
                 # published, whatever `_held` says.
@@ -88,7 +103,7 @@ class ActiveSnapshots:
             # 0 where nothing is read; at timestamp 0 there is nothing that could be removed.
             oldest = self.oldest() or 0
             self._held = oldest
-            self._hold_back(oldest)
+            self._tell_at_first(oldest)
             # Since `oldest` was read, threads may have begun, ended, or published older values.
             if self._held == oldest == (self.oldest() or 0):
                 return
@@ -107,9 +122,9 @@ def leases_of(coordination: Coordination) -> ActiveSnapshots:
     if found is None:
         weakly = weakref.ref(coordination)  # Else the dictionary would keep it alive.
 
-        def hold_back(ts: int) -> None:
-            if (alive := weakly()) is not None:
-                alive.hold_back(ts)
+        def hold_back(ts: int) -> Callable[[int], object] | None:
+            alive = weakly()
+            return None if alive is None else alive.hold_back(ts)
 
         # If two threads create one at once, the first wins.
         found = _of.setdefault(coordination, ActiveSnapshots(hold_back))

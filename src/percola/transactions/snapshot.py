@@ -113,10 +113,19 @@ class Snapshot:
         # Its first lines are repeated in `get`, which is called for every single read.
         if column.__class__ is not Column or column.address not in self._columns:
             self._check_column(column)
-        key = column.encode_row(row)
-        if len(key) > _SURELY_SHORT:
-            self._context.store.check_row(column.table_name, key)
+        try:
+            key = column.row_key(row)
+        except (TypeError, ValueError):
+            key = b""
+        if not 0 < len(key) <= _SURELY_SHORT:
+            key = self._checked_key(column, row)
         return _new_cell(Cell, (column.table_name, key, column.key))
+
+    def _checked_key(self, column: Column[R, Any], row: R) -> bytes:
+        """The key of a row that may be unusable; raises WrongTypeError or RowTooLongError."""
+        key = column.table.encode_row(row)
+        self._context.store.check_row(column.table_name, key)
+        return key
 
     def _check_column(self, column: object) -> None:
         if isinstance(column, Column):
@@ -239,9 +248,12 @@ class Snapshot:
                 read = self._readers[column.address]
             except (KeyError, AttributeError):
                 read = self._reader_of(column)
-            key = column.encode_row(row)
-            if len(key) > _SURELY_SHORT:
-                self._context.store.check_row(column.table_name, key)
+            try:
+                key = column.row_key(row)
+            except (TypeError, ValueError):
+                key = b""
+            if not 0 < len(key) <= _SURELY_SHORT:
+                key = self._checked_key(column, row)
             found = read(key, self.start_ts)
             if found is BLOCKED:
                 raw = self._read((Cell(column.table_name, key, column.key),))[0][2]

@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import mmap
+import operator
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -46,14 +49,19 @@ class ActiveSlots:
         # that Python's garbage collection ends.
         self._guard = threading.RLock()
 
-    def hold(self, ts: int) -> None:
-        """Publish `ts` in place of the previous timestamp; 0: nothing is read."""
-        mine = self._mine
-        if mine >= 0:
-            self._view[mine] = ts
-        elif ts and mine == _NONE_YET:
+    def hold(self, ts: int) -> Callable[[int], object] | None:
+        """Publish `ts` in place of the previous timestamp; 0: nothing is read.
+
+        Returns what does the same until this is closed, then it raises ValueError; None without a
+        slot.
+        """
+        if ts and self._mine == _NONE_YET:
             self._take_slot()
-            self.hold(ts)
+        mine = self._mine
+        if mine < 0:
+            return None
+        self._view[mine] = ts
+        return functools.partial(operator.setitem, self._view, mine)
 
     def _take_slot(self) -> None:
         with self._guard:

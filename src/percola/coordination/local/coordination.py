@@ -212,13 +212,13 @@ class LocalCoordination(Coordination):
 
     # --- Active reads (P12) ---------------------------------------------------------------
 
-    def hold_back(self, ts: int) -> None:
-        # Called for nearly every transaction. A process without a slot continues to read; its reads
-        # fail if garbage collection overtakes them.
+    def hold_back(self, ts: int) -> Callable[[int], object] | None:
+        # A process without a slot continues to read; its reads fail if garbage collection overtakes
+        # them.
         try:
-            (self._active_slots or self._open_active_slots()).hold(ts)
+            return (self._active_slots or self._open_active_slots()).hold(ts)
         except (OSError, ValueError, RepositoryError):
-            return
+            return None
 
     def oldest_held(self) -> int | None:
         return (self._active_slots or self._open_active_slots()).oldest()
