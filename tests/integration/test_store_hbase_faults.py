@@ -15,12 +15,13 @@ from hbase_admin import Admin
 from row_locks import ABSENT, CELL, COLUMN, LOCK_IT, lock_all
 from stores import DEADLINE, in_thread
 
-from percola import Table
+from percola import Table, Transaction
 from percola.cells import MAX_TS, Cell, Kind
 from percola.errors import (
     CommitUnknownError,
     OutcomeUnknownError,
     RetriesExhaustedError,
+    RolledBackError,
     StoreError,
 )
 from percola.store.base import Condition, RowMutation, Store
@@ -35,6 +36,10 @@ from percola.testing.histories.violations import explain
 __all__ = ["mortal"]
 
 WaitUntil = Callable[..., object]
+
+accounts = Table("accounts")
+balance = accounts.column("balance", str)
+note = accounts.column("note", str)
 
 
 def locks(store: Store) -> list[int]:
@@ -264,10 +269,55 @@ def test_a_server_killed_amid_batches_leaves_every_row_whole_and_its_regions_com
     mortal.cluster.await_ready()
 
 
-# --- A bank -----------------------------------------------------------------------------
+@pytest.mark.long
+def test_a_server_killed_before_the_commit_point_loses_the_primarys_locks_and_nothing_else(
+    mortal: HBase, wait_until: WaitUntil, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = mortal.store(cuts=[b"b"], timeout_seconds=200)
+    repo = repository(store, [accounts])
+    old, new = "old" * 200, "new" * 200
 
-accounts = Table("accounts")
-balance = accounts.column("balance", str)
+    def write(value: str) -> Transaction:
+        t = repo.transaction()
+        t.set(balance, "a", value)
+        t.set(note, "a", value[:3])
+        t.set(balance, "c", value)
+        return t
+
+    write(old).commit()
+    admin = Admin(mortal.store(store.place.namespace, timeout_seconds=200))
+    assert len({server for _, server in admin.regions("accounts")}) == 2
+    cells = [Cell("accounts", row, column) for row, column in ((b"a", b"balance"), (b"a", b"note"))]
+    name = server_of(mortal, store, "accounts")
+    t, timestamp = write(new), repo.context.oracle.timestamp
+    seen: list[list[int]] = []
+
+    def commit_ts_after_the_kill() -> int:
+        monkeypatch.setattr(repo.context.oracle, "timestamp", timestamp)
+        seen.append([ts for one in cells for ts, _ in store.entries(one, Kind.LOCK, 0, MAX_TS)])
+        mortal.cluster.process(name).kill()
+        wait_until(lambda: name not in mortal.cluster.region_servers(), seconds=60)
+        # Waits until the row is served again, by another server.
+        seen.append([ts for one in cells for ts, _ in store.entries(one, Kind.LOCK, 0, MAX_TS)])
+        return timestamp()
+
+    monkeypatch.setattr(repo.context.oracle, "timestamp", commit_ts_after_the_kill)
+    with pytest.raises(RolledBackError):
+        t.commit()
+    assert seen == [[t.start_ts, t.start_ts], []]
+    with repo.transaction() as reader:
+        found = [reader.get(balance, "a"), reader.get(note, "a"), reader.get(balance, "c")]
+    assert found == [old, "old", old]
+    assert list(walk_kind(store, Kind.LOCK, "accounts")) == []
+    write(new).commit()
+    with repo.transaction() as reader:
+        found = [reader.get(balance, "a"), reader.get(note, "a"), reader.get(balance, "c")]
+    assert found == [new, "new", new]
+    mortal.cluster.process(name).start()
+    mortal.cluster.await_ready()
+
+
+# --- A bank -----------------------------------------------------------------------------
 
 ACCOUNTS, EACH, TELLERS, TAKERS = 24, 100, 3, 4
 LATE: Final = "org.apache.hadoop.hbase.ipc.CallTimeoutException"

@@ -12,6 +12,7 @@ from typing import Final
 
 from percola.testing.simulation import (
     BATCHED,
+    LOST,
     READ_AHEAD,
     FaultKind,
     Result,
@@ -26,6 +27,7 @@ from tests.simulation.workloads.collecting import COLLECTED
 from tests.simulation.workloads.columns import TOGETHER
 from tests.simulation.workloads.dead_letters import DEAD_LETTERED
 from tests.simulation.workloads.joint import JOINED
+from tests.simulation.workloads.large import Large
 from tests.simulation.workloads.paused import WAITED
 from tests.simulation.workloads.recipes import SHARDED, SPLIT, Climbing, Summing
 from tests.simulation.workloads.skew import SKEW
@@ -43,6 +45,7 @@ EXPECTED: Final = {
     "garbage": COLLECTED,
     "joint": JOINED,
     ReadingAhead.name: READ_AHEAD,
+    Large.name: LOST,
     Summing.name: SHARDED,
     Climbing.name: SPLIT,
 }

@@ -32,6 +32,7 @@ SLOW = {
     "prewrite-passes-rollback-record",
     "reads-while-registering",
     "rollback-records-go-early",
+    "rollback-record-is-volatile",
     "rolls-forward-without-notify",
     "token-decides",
     "unconditional-lock-removal",

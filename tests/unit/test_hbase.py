@@ -293,6 +293,25 @@ def test_a_released_lock_leaves_an_empty_place_and_no_marker() -> None:
     assert plan(mutation, False).request == expected
 
 
+@pytest.mark.parametrize(
+    ("changes", "durable", "logged"),
+    [
+        ([lock(b"c", 5), lock(b"e", 5)], False, False),
+        ([lock(b"c", 5), lock(b"e", 5)], True, True),
+        # Families are lost one by one.
+        ([lock(b"c", 5), Put(Kind.DATA, b"c", 5, b"long")], False, True),
+    ],
+)
+def test_only_locks_are_kept_out_of_the_log(
+    changes: list[Put | Delete], durable: bool, logged: bool
+) -> None:
+    made = plan(RowMutation("t", b"r", [ANY], changes, durable), False)
+    [sent] = [one for number, one in fields(made.request) if number == 1]
+    assert isinstance(sent, bytes)
+    # `MutationProto.durability`, of which 1 is SKIP_WAL.
+    assert [value for number, value in fields(sent) if number == 6] == [1] * (not logged)
+
+
 def test_a_feed_lists_puts_and_deletes_of_users_columns() -> None:
     changes = [*written(b"c", 5, b"v"), *written(b"@ack:o:c", 5, b"1")]
     plain = plan(RowMutation("t", b"r", (), changes), False).request

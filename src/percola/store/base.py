@@ -73,12 +73,17 @@ class Delete(NamedTuple):
 
 @dataclass(slots=True)
 class RowMutation:
-    """Conditions and changes of one row: all changes are applied atomically if all hold."""
+    """Conditions and changes of one row: all changes are applied atomically if all hold.
+
+    Attributes:
+        durable: False for changes that may be lost: see `Store.has_volatile_writes`.
+    """
 
     table: str
     row: bytes
     conditions: Sequence[Condition]
     changes: Sequence[Put | Delete]
+    durable: bool = True
 
 
 CellState: TypeAlias = tuple[tuple[int, bytes] | None, int, bytes | None]
@@ -182,6 +187,11 @@ class Store(ABC):
     has_feed_in_rows: bool = False
     """Whether a table's feed is stored in the changed rows, so that what concerns a range of rows
     costs no more than that range. Otherwise it is one list, in the order of commit_ts."""
+
+    has_volatile_writes: bool = False
+    """Whether a mutation costs less if it is not `durable`, as it is not written to a server's log.
+    If that server dies, all of its changes may be lost, and what they replaced returns, until a
+    durable mutation has changed the same entries. Only locks may be put so: others ignore it."""
 
     latest_arrival: float = 0.0
     """How long, in seconds, a call may still take effect after its caller has given up or died.

@@ -30,6 +30,7 @@ class ForwardingStore(Store):
         self.limits = inner.limits
         self.latest_arrival = inner.latest_arrival
         self.has_notify_table = inner.has_notify_table
+        self.has_volatile_writes = inner.has_volatile_writes
         self.has_feed_in_rows = inner.has_feed_in_rows
 
     def create_tables(self, names: Iterable[str]) -> None:

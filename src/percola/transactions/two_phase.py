@@ -15,6 +15,18 @@ Departures from the paper: the primary's row is locked before any other cell is 
 a write record above or *at* start_ts stops a prewrite, since a rollback leaves one there (P4),
 but another transaction's rollback record does not; after lost replies the state is read (P6, P7);
 locks are refreshed while a commit takes long (P8).
+
+Where the store can (`Store.has_volatile_writes`), the locks of the primary's row are not written to
+the server's log. Lost with the server, they can only abort the transaction: the commit point is
+conditional on the primary's (P5), and a lost lock does not return. For that
+
+* only locks are volatile: rollback records and the locks of other rows are durable (P4), and a long
+  value of the primary's row is put by the commit point;
+* the row's locks are lost together or not at all: a refresh is volatile as well, and cannot keep
+  the primary's lock alone;
+* only the first attempt of a prewrite is volatile. After a lost reply the locks are put again,
+  durably. Else that attempt, arriving late, would lock a cell again whose lock was lost, and which
+  has been read at timestamps above the commit_ts.
 """
 
 from __future__ import annotations
@@ -105,6 +117,8 @@ class TwoPhaseCommit:
         # With a separate notify table, no mutation covers both a row and its notify entries
         # (`percola.store.remote.notify_table`).
         self._has_notify_table = context.store.has_notify_table
+        # Whether the locks of the primary's row may be lost with a server.
+        self._is_volatile = context.store.has_volatile_writes
         # The oldest timestamp of the locks that this commits.
         self._oldest_ts = start_ts
 
@@ -189,8 +203,13 @@ class TwoPhaseCommit:
         table, row = prewrite.table, prewrite.row
         self._locked += [Cell(table, row, column) for column in _locked_by(prewrite)]
 
+    def _is_volatile_row(self, row: _Row, primary: Cell | None) -> bool:
+        """Whether the locks of this row may be lost, and its values are put later."""
+        return self._is_volatile and primary is not None and row == primary[:2]
+
     def _prewrite_row(self, cells: Sequence[Cell], primary: Cell) -> RowMutation:
         start_ts = self._start_ts
+        volatile = self._is_volatile_row(cells[0][:2], primary)
         conditions: list[Condition] = []
         changes: list[Put | Delete] = []
         for cell in cells:
@@ -202,9 +221,9 @@ class TwoPhaseCommit:
             lock = self._lock(cell, primary)
             changes.append(Put(Kind.LOCK, column, start_ts, encode_lock(lock)))
             value = self._writes[cell][1]
-            if value is not None and lock.value is None:
+            if value is not None and lock.value is None and not volatile:
                 changes.append(Put(Kind.DATA, column, start_ts, value))
-        return RowMutation(cells[0].table, cells[0].row, conditions, changes)
+        return RowMutation(cells[0].table, cells[0].row, conditions, changes, not volatile)
 
     def _lock(self, cell: Cell, primary: Cell) -> LockRecord:
         context = self._context
@@ -261,11 +280,16 @@ class TwoPhaseCommit:
                 low = commit_ts + 1
             conditions.append(Condition(False, Kind.WRITE, column, low, MAX_TS))
             conditions.append(Condition(False, Kind.LOCK, column, 0, MAX_TS))
+        mutation.durable = True
+        if own == len(columns):
+            if not self._is_volatile_row((mutation.table, mutation.row), self._primary):
+                self._note_locked(mutation)
+                return True
+            # The locks hold, but may be lost, and put once more by an attempt that is still on its
+            # way: put them again, durably, under the condition that they hold.
+            conditions = [Condition(True, Kind.LOCK, one, start_ts, start_ts) for one in columns]
         mutation.conditions = conditions
-        if own < len(columns):
-            return False
-        self._note_locked(mutation)
-        return True
+        return False
 
     def _rolled_back(self) -> RolledBackError:
         return RolledBackError(
@@ -283,9 +307,8 @@ class TwoPhaseCommit:
         column = primary.column
         held = Condition(True, Kind.LOCK, column, start_ts, start_ts)
         lock = encode_lock(self._lock(primary, primary))
-        refresh = RowMutation(
-            primary.table, primary.row, [held], [Put(Kind.LOCK, column, start_ts, lock)]
-        )
+        changes = [Put(Kind.LOCK, column, start_ts, lock)]
+        refresh = RowMutation(primary.table, primary.row, [held], changes, not self._is_volatile)
         try:
             alive = context.store.mutate([refresh])[0]
         except OutcomeUnknownError:
@@ -435,6 +458,13 @@ class TwoPhaseCommit:
             changes += commit_changes(
                 cell.column, self._start_ts, commit_ts, lock, self._has_notify_table, decides
             )
+            value = self._writes[cell][1]
+            if (
+                value is not None
+                and lock.value is None
+                and self._is_volatile_row(cell[:2], self._primary)
+            ):
+                changes.append(Put(Kind.DATA, cell.column, self._start_ts, value))
         return changes
 
     def _tolerantly(self, mutations: Iterable[RowMutation]) -> list[RowMutation]:

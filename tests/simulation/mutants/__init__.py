@@ -23,6 +23,7 @@ from tests.simulation.mutants.outcomes import OUTCOMES
 from tests.simulation.mutants.reading import READING
 from tests.simulation.mutants.recipes import RECIPES
 from tests.simulation.mutants.timestamps import TIMESTAMPS
+from tests.simulation.mutants.volatile import VOLATILE
 
 MUTANTS: dict[str, Mutant] = {
     one.name: one
@@ -36,6 +37,7 @@ MUTANTS: dict[str, Mutant] = {
         NOTIFYING,
         BATCHING,
         RECIPES,
+        VOLATILE,
     )
     for one in section
 }

@@ -19,6 +19,7 @@ class Large(Workload):
     """Clients stamp every row with their mark, and read whether all marks agree."""
 
     name = "large"
+    has_volatile_writes = True
     tables = (pages,)
     sizes: ClassVar[Sizes] = {"rows": (10, 30), "turns": (1, 3)}
     lock_ttl_seconds = 0.06

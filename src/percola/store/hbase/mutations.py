@@ -51,6 +51,7 @@ class Plan:
         mutation: the original mutation; None where it adds nothing to the changes.
         listing: whether its puts and deletes are listed in the table's feed.
         looks: whether the row is read first; changes and checks are empty until then.
+        durable: whether the changes are written to the server's log.
     """
 
     table: str
@@ -60,11 +61,13 @@ class Plan:
     mutation: RowMutation | None = None
     listing: bool = False
     looks: bool = False
+    durable: bool = True
 
     @property
     def request(self) -> bytes:
         """Checks and changes as the fields of a request to the coprocessor."""
-        return conditions(self.row, self.checks) + mutations(self.row, self.changes)
+        changes = mutations(self.row, self.changes, durable=self.durable)
+        return conditions(self.row, self.checks) + changes
 
 
 def plan(mutation: RowMutation, listing: bool) -> Plan:
@@ -81,7 +84,9 @@ def plan(mutation: RowMutation, listing: bool) -> Plan:
     changes = changes_of(mutation, known, listing)
     is_known = checks is not None and unlocked <= known.keys()
     if is_known and (changes or not mutation.conditions):
-        return Plan(table, row, changes, checks or (), mutation, listing)
+        # Each family has files of its own: of several, some could be lost and others not.
+        durable = mutation.durable or any(one.family != LOCK for one in changes)
+        return Plan(table, row, changes, checks or (), mutation, listing, durable=durable)
     return Plan(table, row, (), (), mutation, listing, looks=True)
 
 

@@ -60,6 +60,7 @@ class HBaseStore(RemoteStore):
     """
 
     database = "HBase"
+    has_volatile_writes = True
 
     # HBase's own limits are 32,767 bytes and 10 MiB, the latter with the key.
     limits = Limits(row_bytes=32_000, value_bytes=8 * 1024 * 1024)

@@ -132,6 +132,7 @@ class Check(NamedTuple):
 
 
 _PUT: Final = _number(2, 2)
+_SKIP_LOG: Final = _number(6, 1)
 _DELETE: Final = _number(2, 3)
 _ONE_VERSION: Final = _number(4, 0)
 _EQUAL: Final = _number(4, 2)
@@ -146,9 +147,13 @@ def _comparator(name: str, value: bytes) -> bytes:
 _NO_VALUE: Final = _comparator("BinaryComparator", b"")
 
 
-def mutations(row: bytes, changes: Iterable[Change]) -> bytes:
-    """The changes of a row, as the fields of a request to change rows."""
-    return b"".join(_field(1, message) for _, message in messages(row, changes))
+def mutations(row: bytes, changes: Iterable[Change], *, durable: bool = True) -> bytes:
+    """The changes of a row, as the fields of a request to change rows.
+
+    What is not `durable` is not written to the server's log.
+    """
+    log = b"" if durable else _SKIP_LOG
+    return b"".join(_field(1, message + log) for _, message in messages(row, changes))
 
 
 def messages(row: bytes, changes: Iterable[Change]) -> Iterator[tuple[bool, bytes]]:

@@ -71,10 +71,11 @@ from percola.testing.simulation.shrink import shrink, shrink_run
 from percola.testing.simulation.store import SimulatedStore
 from percola.testing.simulation.trace import draw, tell
 from percola.testing.simulation.workload import Mode, Sizes, Workload
-from percola.testing.simulation.world import ClaimViolatedError, Event, Process, World
+from percola.testing.simulation.world import LOST, ClaimViolatedError, Event, Process, World
 
 __all__ = [
     "BATCHED",
+    "LOST",
     "READ_AHEAD",
     "Attempt",
     "Call",

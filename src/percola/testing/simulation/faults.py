@@ -49,6 +49,8 @@ class FaultKind(Enum):
     """A table's tablet boundaries change."""
     WAKE_UP_LOST = "wake-up-lost"
     """A commit's wake-up reaches no worker."""
+    SERVER_DIED = "server-died"
+    """Servers of the store die: what was not written durably to some of the rows is lost."""
 
 
 class Call(Enum):
@@ -71,6 +73,7 @@ _ANYWHERE: Final = (
     FaultKind.TOKEN_LOST,
     FaultKind.CLOCK_JUMP,
     FaultKind.TABLET_SPLIT,
+    FaultKind.SERVER_DIED,
 )
 _OF_MUTATIONS: Final = (
     FaultKind.REPLY_LOST,

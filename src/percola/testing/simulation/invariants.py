@@ -1,6 +1,7 @@
 """Invariants of every single row mutation that takes effect, whatever the final outcome.
 
-    P3   a secondary is locked only while its primary is locked, or decided
+    P3   a secondary is locked only while its primary is locked or decided, or once its lock was
+         lost with a server
     P4   a primary's lock is removed only with a write record or a rollback record in its place
     P5   a lock is removed only on the condition that it is that very lock
     N1   a cell that is observed is committed with its notify entry, at commit_ts; where these
@@ -12,7 +13,7 @@ A violated rule causes wrong data only rarely; these checks find it at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from percola.cells import MAX_TS, Cell, Kind, LockRecord, Op, decode_lock, decode_write
 from percola.store.base import Condition, Delete, Put, RowMutation, Store
@@ -22,10 +23,16 @@ Broken = tuple[str, tuple[Cell, ...]]
 """A claim that does not hold, in a sentence, and the cells that show it."""
 
 
-def broken_step(store: Store, mutation: RowMutation, separate: Sequence[str] = ()) -> Broken | None:
+def broken_step(
+    store: Store,
+    mutation: RowMutation,
+    separate: Sequence[str] = (),
+    lost: Container[tuple[Cell, int]] = (),
+) -> Broken | None:
     """The invariant that the mutation would violate if it were applied now; None if none.
 
-    `separate` are all tables, if notify entries are in a separate table.
+    `separate` are all tables, if notify entries are in a separate table; `lost` are (cell,
+    start_ts) of locks that were lost with a server of the store.
     """
     if separate and (broken := _commits_unnoticed(store, mutation, separate)) is not None:
         return broken
@@ -35,7 +42,7 @@ def broken_step(store: Store, mutation: RowMutation, separate: Sequence[str] = (
         cell = Cell(mutation.table, mutation.row, change.column)
         if isinstance(change, Put):
             lock = decode_lock(change.value)
-            broken = _locks(store, cell, change.ts, lock, mutation)
+            broken = _locks(store, cell, change.ts, lock, mutation, lost)
         else:
             broken = _unlocks(store, cell, change, mutation, separate=bool(separate))
         if broken is not None:
@@ -44,15 +51,20 @@ def broken_step(store: Store, mutation: RowMutation, separate: Sequence[str] = (
 
 
 def _locks(
-    store: Store, cell: Cell, start_ts: int, lock: LockRecord, mutation: RowMutation
+    store: Store,
+    cell: Cell,
+    start_ts: int,
+    lock: LockRecord,
+    mutation: RowMutation,
+    lost: Container[tuple[Cell, int]],
 ) -> Broken | None:
     primary = lock.primary
     if primary[:2] == (mutation.table, mutation.row):
         return None  # Locked by this mutation, or before.
     if store.entries(primary, Kind.LOCK, start_ts, start_ts) or _record(store, primary, start_ts):
         return None
-    if start_ts < store.safe_point():
-        return None  # What was decided may have been removed.
+    if start_ts < store.safe_point() or (primary, start_ts) in lost:
+        return None  # What was decided may have been removed; or it can only abort.
     claim = (
         f"{cell} is locked by the transaction of {start_ts}, whose primary {primary} is neither "
         "locked nor decided (P3)."

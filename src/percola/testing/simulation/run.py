@@ -37,6 +37,7 @@ _LONGEST: Final = 600.0
 _LOCK_WAIT: Final = 3.0
 _PREFETCHING: Final = 0.5
 _SEPARATE: Final = 0.5
+_VOLATILE: Final = 0.5
 READ_AHEAD: Final = "a cell that came ahead was read"
 BATCHED: Final = "several rows were answered by one transaction"
 """What is seen in runs that prefetch."""
@@ -120,12 +121,18 @@ class Simulation:
         separate = workload.has_notify_table
         if separate is None:
             separate = random.Random(f"{workload.name}/{seed}/apart").random() < _SEPARATE
+        volatile = workload.has_volatile_writes
+        if volatile is None:
+            volatile = random.Random(f"{workload.name}/{seed}/volatile").random() < _VOLATILE
         possible = [kind for kind in kinds if kind in workload.kinds]
+        if not volatile and FaultKind.SERVER_DIED in possible:
+            possible.remove(FaultKind.SERVER_DIED)
         self.world = World(
             f"{workload.name}/{seed}",
             listed=faults,
             kinds=possible,
             has_notify_table=separate,
+            has_volatile_writes=volatile,
             watches_steps=watches_steps,
         )
         self.histories: list[list[Recorded]] = []

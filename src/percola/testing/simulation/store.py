@@ -3,7 +3,7 @@
 The store guarantees only the contract (`percola.store.base`). The rows of a batch are sent
 separately, in any order, interleaved with other calls. The cells of a read are read one after the
 other, and of each the lock first and the write later. A scan returns few rows at a time. A mutation
-may arrive late, twice, or never.
+may arrive late, twice, or never; what is not durable may be lost with a server.
 
 If notify entries are in a separate table, a mutation of them and of their row is sent in steps,
 each of which may fail separately (`percola.store.remote.notify_table`).
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from percola.cells import Cell, Kind, Op, decode_write, newest_change
@@ -52,6 +53,7 @@ class SimulatedStore(OneStepStore):
         self.limits = self._inner.limits
         self.latest_arrival = 2 * process.world.longest_delay
         self.has_notify_table = process.world.has_notify_table
+        self.has_volatile_writes = process.world.has_volatile_writes
 
     def create_tables(self, names: Iterable[str]) -> None:
         names = list(names)
@@ -101,10 +103,16 @@ class SimulatedStore(OneStepStore):
         """One row's mutation on its way through the network."""
         process, world = self._process, self._world
         # The caller may go on to change it while a copy is on its way.
-        sent = RowMutation(mutation.table, mutation.row, mutation.conditions, mutation.changes)
+        sent = replace(mutation)
+        deaths = world.server_deaths
 
         def arrive() -> None:
             world.tell(process.name, "arrives late", sent, self._apply(sent))
+
+        def arrive_again() -> None:
+            # A network delivers twice to one server: to one that has died in between, nothing.
+            if sent.durable or world.server_deaths == deaths:
+                arrive()
 
         fault = process.call(Call.MUTATE, arrive)
         kind = None if fault is None else fault.kind
@@ -120,8 +128,10 @@ class SimulatedStore(OneStepStore):
             world.tell(process.name, "sends", sent)
         if fault is None:
             return applied
-        if kind in (FaultKind.LATE, FaultKind.DUPLICATED):
+        if kind is FaultKind.LATE:
             world.deliver_later(world.delay(fault.amount), arrive)
+        elif kind is FaultKind.DUPLICATED:
+            world.deliver_later(world.delay(fault.amount), arrive_again)
         if kind in (FaultKind.CALL_LOST, FaultKind.LATE, FaultKind.REPLY_LOST):
             process.schedule.pause(_GIVES_UP_AFTER)
             raise OutcomeUnknownError("The simulated store did not answer.")
@@ -131,8 +141,9 @@ class SimulatedStore(OneStepStore):
         """It takes effect, or is refused; what it may not do is seen to."""
         watches = self._world.watches_steps
         separate = list(self._world.splits) if self.has_notify_table else []
-        broken = broken_step(self._inner, mutation, separate) if watches else None
-        applied = self._inner.mutate([mutation])[0]
+        lost = self._world.lost_locks
+        broken = broken_step(self._inner, mutation, separate, lost) if watches else None
+        applied = self._world.mutate(mutation)
         if broken is not None and applied:
             self._world.schedule.fail(ClaimViolatedError.of(*broken))
         return applied

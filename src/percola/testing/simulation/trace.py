@@ -31,6 +31,7 @@ _WORDS: Final[dict[FaultKind, str]] = {
     FaultKind.CLOCK_JUMP: "has its clocks jump",
     FaultKind.TABLET_SPLIT: "sees a table cut into other tablets",
     FaultKind.WAKE_UP_LOST: "sends a wake-up, which is lost",
+    FaultKind.SERVER_DIED: "sees servers of the store die",
 }
 
 
@@ -86,6 +87,8 @@ def _words(event: Event) -> str:
         case "arrives late":
             outcome = "takes effect" if details[1] else "is refused"
             return f"✗ arriving late: {_mutation(details[0])} → {outcome}"
+        case "loses":
+            return f"✗ what was not durable in {', '.join(details[0])} is lost"
         case "commits in one step":
             return _one_step(*details)
         case "timestamp":

@@ -62,6 +62,8 @@ class Workload(ABC):
             says.
         has_notify_table: whether notify entries have a table of their own
             (`Store.has_notify_table`); None: as the seed says.
+        has_volatile_writes: whether what is not durable may be lost
+            (`Store.has_volatile_writes`); None: as the seed says.
     """
 
     name: ClassVar[str]
@@ -73,6 +75,7 @@ class Workload(ABC):
     lock_ttl_seconds: ClassVar[float] = 0.15
     prefetches: ClassVar[bool | None] = None
     has_notify_table: ClassVar[bool | None] = None
+    has_volatile_writes: ClassVar[bool | None] = None
     options: ClassVar[WorkerOptions] = WorkerOptions(
         threads=2, attempts=3, first_wait=0.02, longest_wait=0.1, timeout=1e4, rescan=0.5, sweep=0.5
     )

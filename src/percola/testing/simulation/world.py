@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from percola.cells import Cell
+from percola.cells import MAX_TS, Cell, Kind
 from percola.errors import PercolaError, StoreError
-from percola.store.base import Tablet
+from percola.store.base import Delete, Put, RowMutation, Tablet
 from percola.store.memory import MemoryStore
 from percola.testing.simulation.faults import Call, Fault, FaultKind, Faults
 from percola.testing.simulation.schedule import Died, Mortal, Schedule
@@ -26,6 +26,9 @@ from percola.testing.simulation.schedule import Died, Mortal, Schedule
 _LATENCY: Final = 0.002
 """Seconds that a call takes at most, if nothing happens to it."""
 _EPOCH_MS: Final = 1_750_000_000_000
+_LOSES: Final = 0.7
+LOST: Final = "a lock was lost with its server"
+"""What is seen in runs in which servers of the store die."""
 
 _OF_THE_STORE: Final = (Call.MUTATE, Call.READ, Call.ORACLE, Call.ONE_STEP)
 
@@ -64,6 +67,16 @@ class Event(NamedTuple):
     details: tuple[Any, ...]
 
 
+_Slot = tuple[Kind, bytes, int, int]
+"""Where one entry stands: kind, column and a range of timestamps. A cell has one lock."""
+
+
+def _slot_of(change: Put | Delete) -> _Slot:
+    if change.kind is Kind.LOCK:
+        return change.kind, change.column, 0, MAX_TS
+    return change.kind, change.column, change.ts, change.ts
+
+
 class World:
     """Everything outside the simulated processes.
 
@@ -73,6 +86,7 @@ class World:
         longest_delay: seconds of virtual time within which whatever is late arrives. Most of
             it arrives much sooner.
         has_notify_table: whether notify entries have a table of their own.
+        has_volatile_writes: whether what is not written durably may be lost.
         watches_steps: whether to check every row mutation (`invariants`), or only the outcome.
 
     Attributes:
@@ -80,6 +94,8 @@ class World:
         trace: what happened, in order.
         counts: how many transactions committed, conflicted and so on.
         sightings: anomalies that are allowed, and were seen.
+        server_deaths: how often servers of the store have died.
+        lost_locks: (cell, start_ts) of the locks that were lost with one.
     """
 
     def __init__(
@@ -90,10 +106,12 @@ class World:
         kinds: Sequence[FaultKind] = tuple(FaultKind),
         longest_delay: float = 2.0,
         has_notify_table: bool = False,
+        has_volatile_writes: bool = False,
         watches_steps: bool = True,
     ) -> None:
         self.seed = seed
         self.has_notify_table = has_notify_table
+        self.has_volatile_writes = has_volatile_writes
         self.watches_steps = watches_steps
         self.longest_delay = longest_delay
         self.schedule = Schedule()
@@ -108,6 +126,10 @@ class World:
         self.counts: Counter[str] = Counter()
         self.sightings: Counter[str] = Counter()
         self.on_the_wire = 0
+        self.server_deaths = 0
+        self.lost_locks: set[tuple[Cell, int]] = set()
+        # (table, row) → what stands in place of each entry if its server dies.
+        self._volatile: dict[tuple[str, bytes], dict[_Slot, list[Put]]] = {}
         self._ticks = 0
 
     def tell(self, who: str, what: str, *details: Any) -> None:
@@ -133,8 +155,57 @@ class World:
 
         self.schedule.at(seconds, arrive)
 
+    # --- The store's servers ------------------------------------------------------------
+
+    def mutate(self, mutation: RowMutation) -> bool:
+        """Apply a mutation to the store; what is not durable is lost if a server dies later."""
+        if not self.has_volatile_writes:
+            return self.store.mutate([mutation])[0]
+        before: dict[_Slot, list[Put]] = {}
+        for one in mutation.changes:
+            slot = _slot_of(one)
+            standing = self._standing(mutation.table, mutation.row, slot)
+            if isinstance(one, Put) or any(put.ts == one.ts for put in standing):
+                before.setdefault(slot, standing)
+        applied = self.store.mutate([mutation])[0]
+        if applied:
+            kept = self._volatile.setdefault((mutation.table, mutation.row), {})
+            for slot, puts in before.items():
+                if mutation.durable:
+                    kept.pop(slot, None)
+                else:
+                    kept.setdefault(slot, puts)
+        return applied
+
+    def lose(self, rng: random.Random) -> None:
+        """Let servers die: some rows lose all that is volatile in them, others nothing."""
+        self.server_deaths += 1
+        rows = [at for at, kept in self._volatile.items() if kept and rng.random() < _LOSES]
+        for table, row in rows:
+            changes: list[Put | Delete] = []
+            for slot, puts in self._volatile.pop((table, row)).items():
+                for gone in self._standing(table, row, slot):
+                    changes.append(Delete(gone.kind, gone.column, gone.ts))
+                    if gone.kind is Kind.LOCK and gone not in puts:
+                        self.lost_locks.add((Cell(table, row, gone.column), gone.ts))
+                        self.sightings[LOST] += 1
+                changes += puts
+            self.store.mutate([RowMutation(table, row, (), changes)])
+        if rows:
+            self.tell("", "loses", [f"{table}[{row!r}]" for table, row in rows])
+
+    def _standing(self, table: str, row: bytes, slot: _Slot) -> list[Put]:
+        """What stands in a slot, as the puts that would bring it back."""
+        kind, column, low, high = slot
+        found = self.store.entries(Cell(table, row, column), kind, low, high)
+        return [Put(kind, column, ts, value) for ts, value in found]
+
     def split(self, rng: random.Random) -> None:
-        """Change a table's tablet boundaries, to existing or possible rows."""
+        """Change a table's tablet boundaries, to existing or possible rows.
+
+        Servers write what is volatile to files before they part with a tablet.
+        """
+        self._volatile.clear()
         known = sorted(self.splits) or [""]
         table = rng.choice(known)
         cuts = sorted({bytes([rng.randrange(1, 255)]) for _ in range(rng.randint(0, 4))})
@@ -228,6 +299,8 @@ class Process(Mortal):
                 self._wall_ahead_ms += int((amount - 0.5) * 1e9)
             case FaultKind.TABLET_SPLIT:
                 world.split(random.Random(amount))
+            case FaultKind.SERVER_DIED:
+                world.lose(random.Random(amount))
             case _:
                 pass
         return 0.0

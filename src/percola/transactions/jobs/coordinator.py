@@ -368,6 +368,7 @@ class _JointCommit(TwoPhaseCommit):
         read_at: int | None,
     ) -> None:
         super().__init__(context, start_ts, {row.state_cell: (int(Op.PUT), said)})
+        self._is_volatile = False
         self._row, self._tables = row, tables
         self._joined: list[Subtransaction | Claim] = [*subtransactions, *claims]
         oldest_ts = min((one.start_ts for one in self._joined), default=start_ts)
