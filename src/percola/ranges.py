@@ -41,6 +41,7 @@ _SAVED_EVERY: Final = 1.0
 _MOST_KEPT: Final = 1_000
 """An unfinished walk of more ranges than these loses its order, so that it cannot grow forever."""
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 Counts = Counter[str]
@@ -62,6 +63,9 @@ Yields what it has found so far, now and then and at the end; only the last one 
 run again from the start, or twice at once, and must keep its position itself if it wants to go on.
 Closing it ends the work. A runner may pickle it.
 """
+
+PairWork = Callable[[TransactionContext, int, TableRange], Generator[tuple[K, T]]]
+"""Yields keys and values of a range, all of which count. Otherwise as `RangeWork`."""
 
 
 class Runner(Protocol):
@@ -98,6 +102,22 @@ class Runner(Protocol):
         "Checking"; `tick` is called regularly meanwhile. Closing the iterator ends the work.
         """
 
+    def grouped(
+        self,
+        context: TransactionContext,
+        ranges: Sequence[TableRange],
+        work: PairWork[K, T],
+        combine: Callable[[T, T], T],
+        judge: Callable[[K, T], Iterable[str]],
+        *,
+        title: str,
+        most: int,
+    ) -> tuple[int, list[str]]:
+        """Bring together, by key, what the work yields of all ranges, and judge every key.
+
+        Returns how many findings `judge` has yielded, and `most` of them.
+        """
+
 
 class Here:
     """Runs work on one range after the other, in this process."""
@@ -125,8 +145,41 @@ class Here:
                     tick()
                     yield number, so_far
 
+    def grouped(
+        self,
+        context: TransactionContext,
+        ranges: Sequence[TableRange],
+        work: PairWork[K, T],
+        combine: Callable[[T, T], T],
+        judge: Callable[[K, T], Iterable[str]],
+        *,
+        title: str,
+        most: int,
+    ) -> tuple[int, list[str]]:
+        """See `Runner.grouped`: in a dictionary of all keys."""
+        groups: dict[K, T] = {}
+        for number, one in enumerate(ranges):
+            with contextlib.closing(work(context, number, one)) as pairs:
+                for key, value in pairs:
+                    groups[key] = combine(groups[key], value) if key in groups else value
+        return judged(groups.items(), judge, most)
+
 
 HERE: Final[Runner] = Here()
+
+
+def judged(
+    groups: Iterable[tuple[K, T]], judge: Callable[[K, T], Iterable[str]], most: int
+) -> tuple[int, list[str]]:
+    """How many findings there are in these groups, and `most` of them."""
+    number = 0
+    kept: list[str] = []
+    for key, value in groups:
+        for found in judge(key, value):
+            number += 1
+            if len(kept) < most:
+                kept.append(found)
+    return number, kept
 
 
 def whole(tables: Iterable[str]) -> list[TableRange]:

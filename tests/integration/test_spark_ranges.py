@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import shutil
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 import percola
-from percola import Repository, Rerun, Table, Transaction, Worker, observer, rerun
+from percola import Repository, Rerun, Table, Transaction, Worker, decimal_of, observer, rerun
 from percola.catalog import SYSTEM_TABLE
 from percola.cells import Cell, Kind, LockRecord, Op, encode_lock, encode_write
 from percola.maintenance import copy
 from percola.maintenance.check import Counts, Finding, check
 from percola.maintenance.copy import Copied, copy_repository
 from percola.ranges import whole
+from percola.recipes import MAX, Distinct, Index, Sums, Tree
+from percola.recipes import check as check_recipes
 from percola.spark import OnSpark
 from percola.store.base import Delete, Put, RowMutation, Store
 from percola.store.walks import walk_kind
@@ -53,9 +56,9 @@ def repo(tmp_path: Path) -> Repository:
     return repo
 
 
-def on(spark: SparkSession, repo: Repository) -> OnSpark:
+def on(spark: SparkSession, repo: Repository, table: str = "docs") -> OnSpark:
     runner = OnSpark(spark, repo, ranges=RANGES)
-    assert len(runner.cut(repo.context.store, whole(["docs"]))) == RANGES
+    assert len(runner.cut(repo.context.store, whole([table]))) == RANGES
     return runner
 
 
@@ -240,3 +243,65 @@ def test_a_rerun_marks_what_one_process_marks_and_goes_on_with_what_one_has_left
 
 class StoppedError(Exception):
     """The copy ends here."""
+
+
+@pytest.mark.long  # Eleven jobs.
+def test_a_check_of_recipes_finds_the_same_differences_as_one_process(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    facts = Table("facts")
+    sums = Sums("sums", facts, {"n": int, "price": decimal_of(10, 2)})
+    seen = Distinct("seen", facts)
+    best: Tree[str] = Tree("best", facts, MAX)
+    by_key = Index("by_key", facts)
+    recipes = [sums, seen, best, by_key]
+    tables = [facts, *(table for one in recipes for table in one.tables)]
+    with percola.open(tmp_path / "recipes", tables, durability="relaxed") as repo:
+        for first in range(0, ROWS, 50):
+            with repo.transaction() as t:
+                for at in range(first, first + 50):
+                    group = f"g{at % 3}"
+                    price = Decimal(at) / 100
+                    sums.contribute(t, row(at), {group: {"n": at, "price": price}})
+                    seen.contribute(t, row(at), {group: [f"v{at % 7}"]})
+                    best.contribute(t, row(at), {"all": [at, row(at)]})
+                    by_key.register(t, row(at), [f"k{at % 5}"])
+        Worker(repo, [one for r in recipes for one in r.observers], threads=1).run_until_idle()
+
+        def damage(t: Transaction) -> None:
+            t.set(sums.count, "g0", ROWS)  # One row was counted twice.
+            t.set(sums.measures["price"], "g1", Decimal("0.01"))  # And others not at all.
+            t.delete(sums.count, "g2")
+            t.set(seen._refs, "g0/v0", 1)
+            t.delete(seen.counts.count, "g1")
+            nodes = best._nodes
+            node, digit = next(
+                (one.key, next(iter(subs)))
+                for one in t.scan(best.table, columns=[nodes.sub])
+                if (subs := one.family(nodes.sub))
+            )
+            t.set(nodes.sub[digit], node, [0, "stale"])
+            inner = next(t.scan(best.table, prefix="all/", columns=[nodes.entry]))
+            owner = next(iter(inner.family(nodes.entry)))
+            t.delete(nodes.entry[owner], inner.key)
+            t.set(by_key._owner, "k0/gone", "gone")
+            t.delete(by_key._owner, f"k1/{row(1)}")
+
+        # The job is at one timestamp: what is damaged once it has begun it does not see.
+        late = [damage]
+        damaging = OnSpark(spark, repo, ranges=4, show=lambda _: late and repo.run(late.pop()))
+        assert check_recipes(repo, recipes, runner=damaging) == []
+        assert not late
+        expected = check_recipes(repo, recipes)
+        assert [one.split("[")[0] for one in expected] == [
+            *["sums"] * 3,
+            *["seen.values", "seen"],
+            *["best"] * 2,
+            *["by_key"] * 2,
+        ], expected
+        runner = on(spark, repo, "facts")
+        found = check_recipes(repo, recipes, runner=runner)
+        assert sorted(found) == sorted(expected)
+        found = check_recipes(repo, [sums], runner=runner, most=1)
+        assert found[0] in expected[:3]
+        assert found[1:] == ["2 more differences were found."]

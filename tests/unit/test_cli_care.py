@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pty
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,7 @@ from commands import (
     title,
 )
 
+import percola
 from percola import Repository
 from percola.cells import Kind, Op, encode_write
 from percola.store.base import Delete, Put, RowMutation
@@ -105,6 +108,41 @@ def test_check_survives_what_nothing_else_can_read(folder: Path, repo: Repositor
     assert "is not int: b'no number'" in answer.out
     repo.context.store.mutate([RowMutation("bank", b"Joe", (), junk[:1])])
     assert is_error(run("--repo", folder, "history", "Joe", "bank.bal"), "percola check")
+
+
+def test_check_compares_derived_tables(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = (
+        "from percola import Table",
+        "from percola.recipes import Sums",
+        "orders = Table('orders')",
+        "spent = Sums('spent', orders, {'euros': int})",
+        "SCHEMA = [orders, *spent.tables]",
+    )
+    (tmp_path / "tallied.py").write_text("\n".join(program))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "tallied", raising=False)
+    tallied = importlib.import_module("tallied")
+    words = ("check", "--recipes", "tallied:spent")
+    with percola.open(tmp_path / "shop", tallied.SCHEMA) as repo:
+        for who in ("Ann", "Bob"):
+            with repo.transaction() as t:
+                tallied.spent.contribute(t, f"of {who}", {who: {"euros": 3}})
+        answer = call("--repo", tmp_path / "shop", *words)
+        assert answer.code == 0 and "what was contributed" in answer.out
+        with repo.transaction() as t:
+            t.set(tallied.spent.measures["euros"], "Ann", 4)
+            t.set(tallied.spent.count, "Bob", 2)
+    answer = call("--repo", tmp_path / "shop", *words, "--limit", 1)
+    told = ["spent['Ann'] has euros = 4; it should be 3.", "1 more differences were found."]
+    assert answer.code == 1 and answer.out.splitlines() == told
+    document = call("--repo", tmp_path / "shop", "--json", *words).json
+    assert document["sound"] is False and document["differences"][0] == told[0]
+    assert len(document["differences"]) == 2
+    assert is_error(call("--repo", folder, *words), "spent")
+    wrong = call("--repo", tmp_path / "shop", "check", "--recipes", "tallied:SCHEMA")
+    assert is_error(wrong, "Sums, Distinct, Tree or Index")
 
 
 def test_check_needs_a_repository(tmp_path: Path) -> None:

@@ -338,7 +338,8 @@ def test_check_tells_what_differs() -> None:
     with repo.transaction() as t:
         sums.contribute(t, "a", {"g": {"n": 1}, "h": {"n": 2}})
         seen.contribute(t, "a", {"g": ["x"]})
-        best.contribute(t, "a", {"g": 1, "h": 1})
+        best.contribute(t, "a", {"g": 1, "h": 1, "i": 1})
+        best.contribute(t, "b", {"i": 2})
         by_key.register(t, "a", ["k", "l"])
     work(repo, [*sums.observers, *best.observers])
     assert check(repo, recipes) == []
@@ -349,6 +350,11 @@ def test_check_tells_what_differs() -> None:
         t.delete(seen._refs, join("g", "x"))
         t.set(best.value, "g", 9)
         t.delete(best.value, "h")
+        row = repo.snapshot().get_row(best.table, "i", [best._nodes.entry])
+        of_a, of_b = (column for column, _ in sorted(row.items(), key=lambda item: item[1]))
+        t.set(of_a, "i", 0)
+        t.set(of_b, "g", 5)
+        t.delete(of_b, "i")
         t.set(by_key._owner, join("k", "b"), "b")
         t.delete(by_key._owner, join("l", "a"))
     assert check(repo, recipes) == [
@@ -356,7 +362,10 @@ def test_check_tells_what_differs() -> None:
         "sums['h'] is missing; it should count 1 rows.",
         "seen.values['g/x'] is missing; 1 rows contribute it.",
         "best['g'] has the value 9; its max is 1.",
+        "best['g'] has the entry 5 of no row.",
+        "best['i'] has the entry 0 of the row 'a'; it should be 1.",
         "best['h'] is missing; its max is 1.",
+        "best['i'] has no entries of the row 'b'; it should have one.",
         "by_key['k/b'] is an entry of no row.",
         "by_key['l/a'] is missing, an entry of the row 'a'.",
     ]

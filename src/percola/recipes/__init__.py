@@ -27,17 +27,18 @@ its source at every timestamp at which nothing was pending. Each contribution is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from percola.ranges import HERE, Runner
 from percola.recipes.applied import Applied, Change
+from percola.recipes.comparing import MOST_DIFFERENCES, Comparison, differences
 from percola.recipes.distinct import Distinct
 from percola.recipes.export import Entry, Export, Refused
 from percola.recipes.index import Index
 from percola.recipes.sums import Aggregate, Sums, shard_of
 from percola.recipes.tree import COUNTER, MAX, MIN, Monoid, Nodes, Tree, top
 from percola.repository import Repository
-from percola.transactions.snapshot import Snapshot
 
 __all__ = [
     "COUNTER",
@@ -63,18 +64,40 @@ __all__ = [
 
 
 class Recipe(Protocol):
-    """What all recipes have in common."""
+    """What all recipes that can be checked have in common."""
 
-    def check(self, now: Snapshot) -> Iterator[str]:
-        """Recompute the derived table from the `applied` records; yield what differs."""
+    def comparisons(self) -> Sequence[Comparison]:
+        """How the derived tables are compared with the `applied` records."""
         ...
 
 
-def check(repo: Repository, recipes: Iterable[Recipe]) -> list[str]:
+def check(
+    repo: Repository,
+    recipes: Iterable[Recipe],
+    *,
+    runner: Runner = HERE,
+    most: int = MOST_DIFFERENCES,
+) -> list[str]:
     """Recompute derived tables from what their sources have contributed, at one timestamp.
 
     Returns what differs, one sentence each; empty if nothing does. Run it while nothing is pending
-    (`percola status` tells). Needs memory for every group of the largest table.
+    (`percola status` tells). In this process it needs memory for every group, value, key and
+    contribution to a tree of one recipe.
+
+    Args:
+        runner: who computes: this process by default, or Spark (`percola.spark.OnSpark`): its tasks
+            scan ranges of the tables, and shuffle what they find by group.
+        most: how many sentences to return; if there are more, the last one says how many.
+
+    Raises StoreError if the store cannot be read, SparkJobError if Spark gave up.
     """
+    found: list[str] = []
+    number = 0
     with repo.snapshot() as now:
-        return [problem for recipe in recipes for problem in recipe.check(now)]
+        for one in (one for recipe in recipes for one in recipe.comparisons()):
+            more, sentences = differences(repo.context, now.start_ts, one, runner, most)
+            number += more
+            found += sentences[: most - len(found)]
+    if number > len(found):
+        found.append(f"{number - len(found):,} more differences were found.")
+    return found

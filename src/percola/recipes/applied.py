@@ -11,13 +11,16 @@ applied once, whatever fails or runs twice.
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any, Final, Generic, NamedTuple
 
 from percola.codecs import Codec
+from percola.recipes.comparing import Claim, Scan
 from percola.schema import Column, R, Table
+from percola.transactions.row import Row
 from percola.transactions.snapshot import Snapshot
 from percola.transactions.transaction import Transaction
 
@@ -111,6 +114,16 @@ class Applied(Generic[R]):
         for row in now.scan(self.source, columns=[self.column]):
             for key, value in row[self.column].items():
                 yield row.key, key, value
+
+    def scan(self, claims: Callable[[R, str, Any], Iterator[Claim]]) -> Scan:
+        """For comparisons: every contribution, and what it claims."""
+        return Scan(self.source, [self.column], functools.partial(self._claims, claims))
+
+    def _claims(
+        self, claims: Callable[[R, str, Any], Iterator[Claim]], row: Row[R]
+    ) -> Iterator[Claim]:
+        for key, value in row[self.column].items():
+            yield from claims(row.key, key, value)
 
 
 def _same(left: Any, right: Any) -> bool:

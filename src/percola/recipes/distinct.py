@@ -15,9 +15,11 @@ from typing import Any, Final, Generic
 
 from percola.observers.observer import Observer
 from percola.recipes.applied import Applied
+from percola.recipes.comparing import Claim, Comparison, Scan
 from percola.recipes.keys import below, join
 from percola.recipes.sums import Sums
 from percola.schema import Column, R, Table
+from percola.transactions.row import Row
 from percola.transactions.snapshot import Snapshot
 from percola.transactions.transaction import Transaction
 
@@ -83,20 +85,30 @@ class Distinct(Generic[R]):
         for row in now.scan(self.values_table, prefix=below(group), columns=columns):
             yield row[self._value]
 
-    def check(self, now: Snapshot) -> Iterator[str]:
-        """Recompute the values from the `applied` records; yield what differs, in sentences."""
-        expected: dict[str, int] = {}
-        for _, group, values in self.applied.all(now):
-            for value in values:
-                key = join(group, value)
-                expected[key] = expected.get(key, 0) + 1
-        for row in now.scan(self.values_table, columns=[self._refs]):
-            refs = expected.pop(row.key, 0)
-            if row[self._refs] != refs:
-                yield (
-                    f"{self.values_table.name}[{row.key!r}] is contributed by {row[self._refs]} "
-                    f"rows; it should be {refs}."
-                )
-        for key, refs in expected.items():
-            yield f"{self.values_table.name}[{key!r}] is missing; {refs} rows contribute it."
-        yield from self.counts.check(now)
+    def comparisons(self) -> Sequence[Comparison]:
+        """How the values are recounted from the `applied` records; see `percola.recipes.check`."""
+        scans = [
+            Scan(self.values_table, [self._refs], self._found),
+            self.applied.scan(self._contributed),
+        ]
+        own = Comparison(self.values_table.name, scans, self._combined, self._judge)
+        return [own, *self.counts.comparisons()]
+
+    def _found(self, row: Row[str]) -> Iterator[Claim]:
+        yield Claim(row.key, found=row[self._refs])
+
+    @staticmethod
+    def _contributed(row: R, group: str, values: Iterable[str]) -> Iterator[Claim]:
+        for value in values:
+            yield Claim(join(group, value), 1)
+
+    @staticmethod
+    def _combined(kind: str, left: int, right: int) -> int:
+        return left + right
+
+    def _judge(self, kind: str, key: str, expected: int | None, found: int | None) -> Iterator[str]:
+        name = f"{self.values_table.name}[{key!r}]"
+        if found is None:
+            yield f"{name} is missing; {expected} rows contribute it."
+        elif found != (expected or 0):
+            yield f"{name} is contributed by {found} rows; it should be {expected or 0}."

@@ -19,8 +19,10 @@ from typing import Any, Final
 
 from percola.observers.observer import Observer, observer
 from percola.recipes.applied import Applied
+from percola.recipes.comparing import Claim, Comparison, Scan
 from percola.recipes.keys import below, join, part
 from percola.schema import Column, Table, WeakColumn
+from percola.transactions.row import Row
 from percola.transactions.snapshot import Snapshot
 from percola.transactions.transaction import Transaction
 
@@ -105,17 +107,27 @@ class Index:
                 t.notify(self._tell, row.key)
                 return
 
-    def check(self, now: Snapshot) -> Iterator[str]:
-        """Recompute the index from the `applied` records; yield what differs, in sentences."""
-        expected = {join(key, row): row for row, key, _ in self.applied.all(now)}
-        for found in now.scan(self.table, columns=[self._owner]):
-            owner = expected.pop(found.key, None)
-            if owner is None:
-                yield f"{self.table.name}[{found.key!r}] is an entry of no row."
-            elif found[self._owner] != owner:
-                yield (
-                    f"{self.table.name}[{found.key!r}] belongs to {found[self._owner]!r}; it "
-                    f"should belong to {owner!r}."
-                )
-        for key, owner in expected.items():
-            yield f"{self.table.name}[{key!r}] is missing, an entry of the row {owner!r}."
+    def comparisons(self) -> Sequence[Comparison]:
+        """How the index is rebuilt from the `applied` records; see `percola.recipes.check`."""
+        scans = [Scan(self.table, [self._owner], self._found), self.applied.scan(self._registered)]
+        return [Comparison(self.table.name, scans, self._combined, self._judge)]
+
+    def _found(self, row: Row[str]) -> Iterator[Claim]:
+        yield Claim(row.key, found=row[self._owner])
+
+    @staticmethod
+    def _registered(row: str, key: str, value: object) -> Iterator[Claim]:
+        yield Claim(join(key, row), row)
+
+    @staticmethod
+    def _combined(kind: str, left: str, right: str) -> str:
+        return left  # An entry is of one key of one row.
+
+    def _judge(self, kind: str, key: str, expected: str | None, found: str | None) -> Iterator[str]:
+        name = f"{self.table.name}[{key!r}]"
+        if found is None:
+            yield f"{name} is missing, an entry of the row {expected!r}."
+        elif expected is None:
+            yield f"{name} is an entry of no row."
+        elif found != expected:
+            yield f"{name} belongs to {found!r}; it should belong to {expected!r}."

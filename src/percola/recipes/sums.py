@@ -27,6 +27,7 @@ from percola.codecs import Codec
 from percola.errors import ConflictError, SchemaError, WrongTypeError
 from percola.observers.observer import Observer, observer
 from percola.recipes.applied import VALUES, Applied
+from percola.recipes.comparing import Claim, Comparison, Scan
 from percola.schema import Column, Family, R, Table, WeakColumn
 from percola.transactions.row import Row
 from percola.transactions.snapshot import Snapshot
@@ -75,9 +76,10 @@ class Sums(Generic[R]):
         source: the table whose rows contribute, of which this declares the column `applied.NAME`.
         measures: the type of each measure: int, Decimal, or float. Sums of int and Decimal are
             exact; the sum of floats depends on the order of additions in its last digits.
+        feed: whether changes of the derived table can be followed.
 
     Attributes:
-        table: the derived table; with `feed`, its changes can be followed.
+        table: the derived table.
         count: the column with the number of contributing rows.
         measures: the columns with the sums, by name.
         tables: what the schema must contain besides the source.
@@ -260,32 +262,45 @@ class Sums(Generic[R]):
 
     # --- Checking -----------------------------------------------------------------------
 
-    def check(self, now: Snapshot) -> Iterator[str]:
-        """Recompute every group from the `applied` records; yield what differs, in sentences."""
-        counts: dict[str, int] = {}
-        expected: dict[str, dict[str, Any]] = {}
-        for _, group, values in self.applied.all(now):
-            counts[group] = counts.get(group, 0) + 1
-            sums = expected.setdefault(group, {})
-            for measure, value in values.items():
-                if value is not None:
-                    sums[measure] = sums.get(measure, 0) + value
-        for group, found in self.groups(now):
-            count, sums = counts.pop(group, 0), expected.pop(group, {})
-            if found.count != count:
+    def comparisons(self) -> Sequence[Comparison]:
+        """How every group is recomputed from the `applied` records; see `percola.recipes.check`."""
+        scans = [
+            Scan(self.table, (self.count, *self.measures.values(), self._part), self._found),
+            self.applied.scan(self._contributed),
+        ]
+        return [Comparison(self.table.name, scans, self._combined, self._judge)]
+
+    def _found(self, row: Row[str]) -> Iterator[Claim]:
+        found = self._aggregate(row)
+        if found:
+            yield Claim(row.key, found=(found.count, found.sums))
+
+    @staticmethod
+    def _contributed(row: R, group: str, values: Mapping[str, Any]) -> Iterator[Claim]:
+        yield Claim(group, (1, {m: value for m, value in values.items() if value is not None}))
+
+    @staticmethod
+    def _combined(kind: str, left: Any, right: Any) -> Any:
+        sums = dict(left[1])
+        for measure, value in right[1].items():
+            sums[measure] = sums[measure] + value if measure in sums else value
+        return left[0] + right[0], sums
+
+    def _judge(self, kind: str, group: str, expected: Any, found: Any) -> Iterator[str]:
+        wanted, sums = expected or (0, {})
+        if found is None:
+            yield f"{self.table.name}[{group!r}] is missing; it should count {wanted} rows."
+            return
+        if found[0] != wanted:
+            yield (
+                f"{self.table.name}[{group!r}] counts {found[0]} rows; it should count {wanted}."
+            )
+        for measure, value in found[1].items():
+            if not _equal(value, sums.get(measure, 0)):
                 yield (
-                    f"{self.table.name}[{group!r}] counts {found.count} rows; it should count "
-                    f"{count}."
+                    f"{self.table.name}[{group!r}] has {measure} = {value}; it should be "
+                    f"{sums.get(measure, 0)}."
                 )
-            for measure, value in found.sums.items():
-                wanted = sums.get(measure, 0)
-                if not _equal(value, wanted):
-                    yield (
-                        f"{self.table.name}[{group!r}] has {measure} = {value}; it should be "
-                        f"{wanted}."
-                    )
-        for group, count in counts.items():
-            yield f"{self.table.name}[{group!r}] is missing; it should count {count} rows."
 
 
 def shard_of(start_ts: int, shards: int) -> int:

@@ -33,8 +33,10 @@ from typing import Any, Final, Generic
 from percola.codecs import Codec
 from percola.observers.observer import Observer, observer
 from percola.recipes.applied import VALUES, Applied
+from percola.recipes.comparing import Claim, Comparison, Scan
 from percola.recipes.keys import part
 from percola.schema import Column, Family, R, Table, WeakColumn
+from percola.transactions.row import Row
 from percola.transactions.snapshot import Snapshot
 from percola.transactions.transaction import Transaction
 
@@ -45,6 +47,9 @@ MOST_ENTRIES: Final = 128
 _LEVELS: Final = 8
 """Nodes below the root on one path at most; 64^8 owners would fill them."""
 _BATCH: Final = 32
+
+_GROUP, _ENTRY, _NODE = "group", "entry", "node"
+"""Kinds of keys that are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,27 +328,81 @@ class Tree(Generic[R]):
 
     # --- Checking -----------------------------------------------------------------------
 
-    def check(self, now: Snapshot) -> Iterator[str]:
-        """Recompute every group from the `applied` records; yield what differs, in sentences.
+    def comparisons(self) -> Sequence[Comparison]:
+        """How trees are recomputed from the `applied` records; see `percola.recipes.check`.
 
-        Compares the aggregates when nothing is pending: what has not been computed yet differs.
+        Compares the aggregates of groups with all contributions, the entries with the contributions
+        one by one, and what each node has of the nodes below it with what these have. All of them
+        when nothing is pending: what has not been computed yet differs.
         """
-        expected: dict[str, Any] = {}
-        for _, group, value in self.applied.all(now):
-            key = part(group)
-            value = self.monoid.prepare(value)
-            if key in expected:
-                value = self.monoid.combine(expected[key], value)
-            expected[key] = value
-        for row in now.scan(self.table, columns=[self.value]):
-            value = expected.pop(row.key, None)
-            if VALUES.encode(row[self.value]) != VALUES.encode(value):
+        scans = [
+            Scan(self.table, (self.value, self._nodes.entry, self._nodes.sub), self._found),
+            self.applied.scan(self._contributed),
+        ]
+        return [Comparison(self.table.name, scans, self._combined, self._judge)]
+
+    def _found(self, row: Row[str]) -> Iterator[Claim]:
+        nodes, node = self._nodes, row.key
+        root, inner = nodes.root_of(node), nodes.depth(node) > 0
+        if self.value in row:
+            yield Claim(node, found=row[self.value], kind=_GROUP)
+        for owner, value in row.family(nodes.entry).items():
+            yield Claim(f"{root}/{owner}", found=[(value, node)], kind=_ENTRY)
+            if inner:
+                yield Claim(node, self.monoid.prepare(value), kind=_NODE)
+        for digit, value in row.family(nodes.sub).items():
+            yield Claim(f"{node}/{digit}", found=value, kind=_NODE)
+            if inner:
+                yield Claim(node, value, kind=_NODE)
+
+    def _contributed(self, row: R, group: str, value: Any) -> Iterator[Claim]:
+        root, owner = part(group), _digits(self.applied.source.encode_row(row))
+        yield Claim(root, self.monoid.prepare(value), kind=_GROUP)
+        yield Claim(f"{root}/{owner}", [(value, row)], kind=_ENTRY)
+
+    def _combined(self, kind: str, left: Any, right: Any) -> Any:
+        return left + right if kind == _ENTRY else self.monoid.combine(left, right)
+
+    def _judge(self, kind: str, name: str, expected: Any, found: Any) -> Iterator[str]:
+        table = self.table.name
+        if kind == _ENTRY:
+            yield from self._judge_entry(name, expected or [], found or [])
+        elif VALUES.encode(expected) == VALUES.encode(found):
+            return
+        elif kind == _NODE:
+            above, _, digit = name.rpartition("/")
+            yield (
+                f"{table}[{above!r}] has {found!r} of its node {digit}, whose {self.monoid.name} "
+                f"is {expected!r}."
+            )
+        elif found is None:
+            yield f"{table}[{name!r}] is missing; its {self.monoid.name} is {expected!r}."
+        else:
+            yield (
+                f"{table}[{name!r}] has the value {found!r}; its {self.monoid.name} is "
+                f"{expected!r}."
+            )
+
+    def _judge_entry(
+        self, name: str, expected: Sequence[tuple[Any, R]], found: Sequence[tuple[Any, str]]
+    ) -> Iterator[str]:
+        table, (root, owner) = self.table.name, name.split("/")
+        if not expected:
+            for value, node in found:
+                yield f"{table}[{node!r}] has the entry {value!r} of no row."
+            return
+        [(wanted, row)] = expected
+        if len(found) != 1:
+            number = len(found) or "no"
+            yield f"{table}[{root!r}] has {number} entries of the row {row!r}; it should have one."
+        for value, node in found:
+            if VALUES.encode(value) != VALUES.encode(wanted):
                 yield (
-                    f"{self.table.name}[{row.key!r}] has the value {row[self.value]!r}; its "
-                    f"{self.monoid.name} is {value!r}."
+                    f"{table}[{node!r}] has the entry {value!r} of the row {row!r}; it should be "
+                    f"{wanted!r}."
                 )
-        for key, value in expected.items():
-            yield f"{self.table.name}[{key!r}] is missing; its {self.monoid.name} is {value!r}."
+            if node not in self._nodes.path(root, owner):
+                yield f"{table}[{node!r}] has the entry of the row {row!r}, of another node."
 
 
 def _digits(row: bytes) -> str:

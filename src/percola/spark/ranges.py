@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import os
 import sys
+import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from pyspark import SparkContext
+from pyspark import RDD, SparkContext
 from pyspark.sql import SparkSession
 
 import percola
 from percola.connect.address import portable
-from percola.ranges import RangeWork, TableRange
+from percola.ranges import PairWork, RangeWork, TableRange, judged
 from percola.repository import Repository
 from percola.schema import Table
 from percola.spark.jobs import Progress, Show, context_of, started_job
@@ -31,6 +32,7 @@ from percola.spark.partitioning import row_ranges
 from percola.store.base import Store
 from percola.transactions.context import TransactionContext
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 _A_SLOT: Final = 4
@@ -111,11 +113,70 @@ class OnSpark:
         """
         if not ranges:
             return
+        tasks = self._tasks(ranges, work).mapPartitions(_last)
+        with started_job(self._context, f"percola: {title}", self._show) as job:
+            yield from job.run(Progress(title, 0, len(ranges)), tasks.collect, tick)
+
+    def grouped(
+        self,
+        context: TransactionContext,
+        ranges: Sequence[TableRange],
+        work: PairWork[K, T],
+        combine: Callable[[T, T], T],
+        judge: Callable[[K, T], Iterable[str]],
+        *,
+        title: str,
+        most: int,
+    ) -> tuple[int, list[str]]:
+        """See `percola.ranges.Runner.grouped`: by a shuffle, which spills to disk.
+
+        Raises as `run` does.
+        """
+        tasks = self._tasks(ranges, work).flatMap(_pairs)
+        groups = tasks.combineByKey(_itself, combine, combine, len(ranges), _hash)
+        found = groups.mapPartitions(_Judged(judge, most))
+        with started_job(self._context, f"percola: {title}", self._show) as job:
+            parts = job.run(Progress(title, 0, 2 * len(ranges)), found.collect)
+        sentences = [one for _, kept in parts for one in kept]
+        return sum(number for number, _ in parts), sentences[:most]
+
+    def _tasks(
+        self, ranges: Sequence[TableRange], work: RangeWork[T]
+    ) -> RDD[tuple[int, Generator[T]]]:
+        """A task for each range, with its number and what the work finds there."""
         numbered = list(enumerate(ranges))
         task = _Task(self._address, self._schema, work, self._paths)
-        tasks = self._context.parallelize(numbered, len(numbered)).mapPartitions(task)
-        with started_job(self._context, f"percola: {title}", self._show) as job:
-            yield from job.run(Progress(title, 0, len(numbered)), tasks.collect, tick)
+        return self._context.parallelize(numbered, len(numbered)).mapPartitions(task)
+
+
+def _last(found: Iterable[tuple[int, Iterable[T]]]) -> Iterator[tuple[int, T]]:
+    for number, values in found:
+        for last in deque(values, maxlen=1):
+            yield number, last
+
+
+def _pairs(found: tuple[int, Iterable[T]]) -> Iterable[T]:
+    return found[1]
+
+
+def _itself(value: T) -> T:
+    return value
+
+
+def _hash(key: object) -> int:
+    # Python's own hash of a text differs between processes.
+    return zlib.crc32(repr(key).encode())
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged(Generic[K, T]):
+    """Judges the keys of a partition."""
+
+    judge: Callable[[K, T], Iterable[str]]
+    most: int
+
+    def __call__(self, groups: Iterable[tuple[K, T]]) -> Iterator[tuple[int, list[str]]]:
+        yield judged(groups, self.judge, self.most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +188,13 @@ class _Task(Generic[T]):
     work: RangeWork[T]
     paths: tuple[str, ...]
 
-    def __call__(self, ranges: Iterable[tuple[int, TableRange]]) -> Iterator[tuple[int, T]]:
+    def __call__(
+        self, ranges: Iterable[tuple[int, TableRange]]
+    ) -> Iterator[tuple[int, Generator[T]]]:
         # Appended: only for modules that this machine would not find otherwise.
         sys.path.extend(one for one in self.paths if one not in sys.path and os.path.exists(one))
         # Opened per task: Spark's process outlives it, and may outlive the repository.
         with percola.open(self.address, self.schema, create=False) as repo:
             for number, one in ranges:
                 with closing(self.work(repo.context, number, TableRange(*one))) as found:
-                    for last in deque(found, maxlen=1):
-                        yield number, last
+                    yield number, found

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 from unittest import mock
 
 from percola import Observer, Repository, Table, Transaction, observer
-from percola.recipes import MAX, Index, Nodes, Sums, Tree, sums, tree
+from percola.recipes import MAX, Index, Nodes, Sums, Tree, check, sums, tree
 from percola.testing.histories.recorder import RecordedTransaction
 from percola.testing.simulation import Client, Sizes, Workload
 
@@ -70,7 +70,7 @@ class Summing(Workload):
         found = {group: (one.count, one["euros"]) for group, one in spent.groups(now)}
         if found != expected:
             self.violate(f"The shops have sold {expected}, and their sums say {found}.")
-        for problem in spent.check(now):
+        for problem in check(repo, [spent]):
             self.violate(problem)
 
     def patched(self) -> AbstractContextManager[Any]:
@@ -159,7 +159,7 @@ class Joining(Workload):
         if found != expected:
             self.violate(f"The lines are worth {expected}, and their sums say {found}.")
         for recipe in (by_product, worth):
-            for problem in recipe.check(now):
+            for problem in check(repo, [recipe]):
                 self.violate(problem)
 
     def patched(self) -> AbstractContextManager[Any]:
@@ -214,7 +214,7 @@ class Climbing(Workload):
                     f"The highest bid for {lot} is {max(found, default=None)}, and the tree says "
                     f"{highest.get(now, lot)}."
                 )
-        for problem in highest.check(now):
+        for problem in check(repo, [highest]):
             self.violate(problem)
 
     def patched(self) -> AbstractContextManager[Any]:
