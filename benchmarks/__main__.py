@@ -36,6 +36,7 @@ NAMES: Final = {
     "spark_read": "spark.read: rows a second of a snapshot, beside batches that are there already",
     "spark_feed": "spark.readStream: what a table's feed adds to a micro-batch, and costs writers",
     "tpch": "TPC-H's 22 queries through the catalog for Spark SQL, beside Parquet files",
+    "tpch_recipes": "five queries of TPC-H kept by recipes: changes a second, answers as Spark's",
     "spark_write": "df.write: rows a second into LMDB, by row, by chunk and as one transaction",
     "maintenance": "check, copy, gc, rerun: rows a second of one process, and of Spark",
     "recipes": "derived tables: changes a second, conflicts, and latency in large groups",

@@ -11,10 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from needs import lack, need
+
+from benchmarks import postgres as peers
+from benchmarks.tpch import GENERATOR
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted(page.parent.name for page in (ROOT / "examples").glob("*/README.md"))
-ON_SPARK = {"catalogue"}
+ON_SPARK = {"catalogue", "tpch"}
 
 
 def steps(page: str) -> Iterator[tuple[str, str | None]]:
@@ -67,6 +71,13 @@ def test_the_example_on_spark_prints_what_its_readme_shows(
     example: str, tmp_path: Path, java_home: Path
 ) -> None:
     with_java = environment() | {"JAVA_HOME": str(java_home)}
+    if example == "tpch":
+        need("index")
+        try:
+            generator = peers.environment("tpch", [GENERATOR]).parent
+        except peers.PeerError as error:
+            lack("index", str(error))
+        with_java["PATH"] += f"{os.pathsep}{generator}"
     assert run_page(example, tmp_path / example, with_java) >= 4
 
 

@@ -185,6 +185,42 @@ def test_concurrent_threads_lose_no_addition_to_one_group() -> None:
     assert check(repo, [sums]) == []
 
 
+def test_a_recipe_follows_the_groups_of_observed_sums_also_where_they_have_shards() -> None:
+    source = Table("source")
+    sums = Sums("sums", source, {"n": int}, observed=True)
+    best: Tree[str] = Tree("best", sums.table, MAX)
+
+    @observer(sums.count, sums.measures["n"])
+    def rank(t: Transaction, group: str) -> None:
+        found = sums.get(t, group)
+        best.contribute(t, group, {"all": [found["n"], group]} if found else {})
+
+    repo = opened(source, *sums.tables, *best.tables)
+
+    def largest() -> Any:
+        work(repo, [rank, *sums.observers, *best.observers])
+        assert check(repo, [sums, best]) == []
+        return best.get(repo.snapshot(), "all")
+
+    for row, group, n in (("a", "red", 5), ("b", "blue", 3)):
+        with repo.transaction() as t:
+            sums.contribute(t, row, {group: {"n": n}})
+    assert largest() == [5, "red"]
+    first, second = repo.transaction(), repo.transaction()
+    for t, row in ((first, "c"), (second, "d")):
+        sums.contribute(t, row, {"blue": {"n": 4}})
+    first.commit()
+    with pytest.raises(ConflictError):
+        second.commit()
+    with repo.transaction() as t:
+        sums.contribute(t, "d", {"blue": {"n": 4}})  # To a part.
+    assert largest() == [11, "blue"]
+    with repo.transaction() as t:
+        for row in "bcd":
+            sums.contribute(t, row, {})
+    assert largest() == [5, "red"]
+
+
 # --- Distinct ---------------------------------------------------------------------------
 
 

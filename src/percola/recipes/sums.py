@@ -77,6 +77,9 @@ class Sums(Generic[R]):
         measures: the type of each measure: int, Decimal, or float. Sums of int and Decimal are
             exact; the sum of floats depends on the order of additions in its last digits.
         feed: whether changes of the derived table can be followed.
+        observed: whether `count` and the measures are observed columns: an observer of them may
+            read a group with `get`, and contribute for it to another recipe, whose source is
+            `table`. It runs again once parts have been folded.
 
     Attributes:
         table: the derived table.
@@ -93,11 +96,12 @@ class Sums(Generic[R]):
         measures: Mapping[str, type[Number] | Codec[Any]] | None = None,
         *,
         feed: bool = False,
+        observed: bool = False,
     ) -> None:
         self.table: Final[Table[str]] = Table(name, feed=feed)
-        self.count: Final[Column[str, int]] = self.table.column(_COUNT, int)
+        self.count: Final[Column[str, int]] = self.table.column(_COUNT, int, observed=observed)
         self.measures: Final[Mapping[str, Column[str, Any]]] = {
-            measure: self.table.column(measure, type_)
+            measure: self.table.column(measure, type_, observed=observed)
             for measure, type_ in (measures or {}).items()
         }
         if reserved := self.measures.keys() & {"shards", "part", "fold"}:
