@@ -52,4 +52,4 @@ def test_the_walkthrough_runs_as_it_is_written(tmp_path: Path, java_home: Path) 
     assert re.search(rf"\|\s*c001\|\s*{euros}\|\s*10\|", output)
     assert re.search(r"\|\s*c777\|\s*17\|\s*2\|", output)
     assert "c777 has spent 12\n" in output
-    assert re.search(r"\|c003\s*\|554\s*\|10\s*\|\[orders, spent\]\s*\|\d+\s*\|", output)
+    assert re.search(r"\|c003\s*\|554\s*\|10\s*\|\[[^|]*spent\]\s*\|\d+\s*\|", output)
