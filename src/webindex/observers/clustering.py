@@ -461,7 +461,8 @@ class _Change:
         for cluster, contents in touched.items():
             for page, member in list(self.load(cluster).items()):
                 if member["content"] in contents:
-                    self.put(cluster, page, {**member, "leader": led[member["content"]]})
+                    # What it has joined, and with which keys, stays as it is.
+                    self._after[cluster][page] = {**member, "leader": led[member["content"]]}
         return set(touched)
 
     def follow(self, led: Mapping[str, str]) -> None:
@@ -518,13 +519,20 @@ class _Change:
                 continue
             size += len(after) - len(before)
             tables.set_or_delete(t, tables.size, cluster, size)
-            share_all(t, {**gone, **changed})
+            share_all(t, gone)
+            # A leader is nothing that a page shares.
+            share_all(t, {n: one for n, one in changed.items() if _shares(before.get(n), one)})
             records = t.get_many((tables.shared, page_row(one["url"])) for one in gone.values())
             if any(one is None or one["cluster"] != cluster for one in records):
                 # The document may name a page that has not shared here, and so takes nothing back.
                 t.notify(tables.summary_due, cluster)
             if not size:
                 t.notify(tables.cluster_changed, cluster)
+
+
+def _shares(was: Member | None, now: Member) -> bool:
+    """Whether what a page adds to the summary of its cluster may be another."""
+    return was is None or {**was, "leader": now["leader"]} != now
 
 
 def _count(t: Transaction, url: str, *, pages: int, indexable: int) -> None:
