@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from webindex.page.urls import host
 from webindex.serving import NotAnIndexError, SearchResults, ServingDocument, TantivyIndex
+from webindex.serving.content import MOST_AUTHORITY, authority, url_words
 from webindex.serving.tantivy import documents
-from webindex.serving.tantivy.documents import MOST_AUTHORITY, authority, url_words
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """How a serving document, or the tombstone of a deleted one, is stored on OpenSearch.
 
 The text is analysed as by Tantivy: the same words, in lower case and without accents. Stems are
-made here, by the analysers of that engine, and stored as words between blanks. What is only
+made here, by the analysers of Tantivy, and stored as words between blanks. What is only
 displayed is in one object that is not indexed.
 """
 
@@ -11,16 +11,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from webindex.serving.base import ServingDocument
+from webindex.serving.content import Analyzers, authority, own_share, seconds, url_words
 from webindex.serving.naming import names, telling
+from webindex.serving.reading import STEMMED
 from webindex.serving.snippet import CHARACTERS
-from webindex.serving.tantivy.documents import (
-    Analyzers,
-    authority,
-    own_share,
-    seconds,
-    url_words,
-)
-from webindex.serving.tantivy.query import STEMMED
 
 FORMAT: Final = 1
 """The version of everything in this module. An index of another version is refused."""

@@ -44,6 +44,7 @@ from webindex.serving.base import (
     hit_of,
     newest_changes,
 )
+from webindex.serving.content import Analyzers, seconds
 from webindex.serving.lock import at_fork
 from webindex.serving.opensearch.address import PASSWORD, USER, Address
 from webindex.serving.opensearch.documents import (
@@ -55,10 +56,9 @@ from webindex.serving.opensearch.documents import (
 )
 from webindex.serving.opensearch.query import STARTS, Query, any_of, build, in_text, known, live
 from webindex.serving.query import MAX_CHARACTERS
+from webindex.serving.reading import SHORTEST_START, Asked, Filters, read
 from webindex.serving.snippet import CHARACTERS, mark, opening
 from webindex.serving.spelling import best_of, most_differences, respell
-from webindex.serving.tantivy.documents import Analyzers, seconds
-from webindex.serving.tantivy.query import SHORTEST_START, Asked, Filters, read
 
 _TIMEOUT: Final = 30.0
 _BATCH_TIMEOUT: Final = 120.0
@@ -515,7 +515,7 @@ class OpenSearchIndex(ServingIndex):
 
 
 class _Vocabulary:
-    """The words of an index, for `webindex.serving.tantivy.query.read`.
+    """The words of an index, for `webindex.serving.reading.read`.
 
     Whether the last word of a query is known is asked only if the query finds nothing: until then
     it counts as known.

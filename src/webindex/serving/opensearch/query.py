@@ -1,4 +1,4 @@
-"""Translates a user's query to OpenSearch's: as `webindex.serving.tantivy.query` does to Tantivy's.
+"""Translates what a user's query asks for (`webindex.serving.reading`) to OpenSearch's queries.
 
 The last word of a query, if no document contains it as typed, stands for all words that begin with
 it, not for the sixteen most frequent ones: OpenSearch does not list words.
@@ -10,9 +10,10 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from webindex.serving.tantivy.query import (
+from webindex.serving.reading import (
     ADDRESS_SCORE,
     BESIDE,
+    EVERYTHING,
     FIELDS,
     IDENTIFIER,
     LITTLE,
@@ -28,8 +29,6 @@ from webindex.serving.tantivy.query import (
 )
 
 Query = dict[str, Any]
-
-EVERYTHING: Final = Filters()
 
 STARTS: Final = "*"
 """Ends a word that stands for all words that begin with it. No word has it."""

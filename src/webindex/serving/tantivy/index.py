@@ -11,8 +11,8 @@ Batches of one process go through a writer that stays open while batches arrive
 Memory: about 120 MB for a process that applies batches of 100 pages, 200 MB with batches of 1,000;
 with MALLOC_ARENA_MAX=2 in the environment about half, as Tantivy's threads come and go.
 
-Ranking: the score of the words in each field (`webindex.serving.tantivy.query`), multiplied by
-the page's authority (`webindex.serving.tantivy.documents.authority`), over all hits and not
+Ranking: the score of the words in each field (`webindex.serving.reading`), multiplied by
+the page's authority (`webindex.serving.content.authority`), over all hits and not
 only the first ones.
 """
 
@@ -46,33 +46,31 @@ from webindex.serving.base import (
     hit_of,
     newest_changes,
 )
+from webindex.serving.content import Analyzers, seconds
 from webindex.serving.lock import at_fork, only_writer
 from webindex.serving.query import MAX_CHARACTERS
-from webindex.serving.snippet import CHARACTERS, beginning, mark, opening, part
-from webindex.serving.spelling import nearest, respell
-from webindex.serving.tantivy.documents import (
-    FORMAT,
-    SLICES,
-    Analyzers,
-    first,
-    from_stored,
-    schema,
-    seconds,
-    to_stored,
-    tombstone,
-)
-from webindex.serving.tantivy.query import (
+from webindex.serving.reading import (
     FIELDS,
     SHORTEST_START,
     STEMMED,
     Asked,
     Filters,
     Words,
-    build,
-    in_text,
-    most_frequent,
     read,
 )
+from webindex.serving.snippet import CHARACTERS, beginning, mark, opening, part
+from webindex.serving.spelling import nearest, respell
+from webindex.serving.tantivy.documents import (
+    FORMAT,
+    SLICES,
+    field_analyzers,
+    first,
+    from_stored,
+    schema,
+    to_stored,
+    tombstone,
+)
+from webindex.serving.tantivy.query import build, in_text, most_frequent
 from webindex.serving.tantivy.writer import KeptWriter
 
 # Snippets come from this much of a text: marking words takes time in proportion to it.
@@ -108,7 +106,7 @@ class TantivyIndex(ServingIndex):
         self._analyzers = Analyzers()
         self._schema = schema()
         self._index = self._open(create)
-        for name, one in self._analyzers.fields().items():
+        for name, one in field_analyzers(self._analyzers).items():
             self._index.register_tokenizer(name, one)
         self._index.config_reader(reload_policy="manual")
         self._kept = KeptWriter(
@@ -455,7 +453,7 @@ def _commit(
 
 
 class _Vocabulary:
-    """The words of one view of an index, for `webindex.serving.tantivy.query.read`."""
+    """The words of one view of an index, for `webindex.serving.reading.read`."""
 
     def __init__(self, searcher: tantivy.Searcher, analyzers: Analyzers) -> None:
         self._searcher = searcher
