@@ -39,7 +39,7 @@ PLANTED: list[Planted] = [
         "samples-before-login",
         "The page's script is answered without the token.",
         file="src/percola/serve/app.py",
-        old='            return self.message(401, "Log in first.")\n',
+        old='            return self.messages.page(401, "Log in first.")\n',
         new="            pass\n",
         tests=[_SERVE + "test_with_a_token_nothing_is_shown_before_it"],
     ),

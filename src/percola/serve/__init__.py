@@ -8,6 +8,7 @@
     rates       throughput and latencies, from what workers report
     problems    what an operator should look at, in sentences
     actions     retrying dead letters, pausing and resuming observers
+    messages    pages of a sentence: the error handlers
     page        rendering; the parts that change, once for all who look
     shown       formatting of numbers, times, and text that is not ours
     listening   the socket and the HTTP server
@@ -27,7 +28,8 @@ try:
     from percola.serve.app import static_files
     from percola.serve.guard import HEADERS, MAX_TARGET, Guard, Names, Presence, is_loopback
     from percola.serve.listening import ServeError, address, listen, make_server, run
-    from percola.serve.page import PARTS, LivePage, templates
+    from percola.serve.messages import Messages
+    from percola.serve.page import PARTS, LivePage, render, templates
     from percola.serve.sampler import KEPT, Sampler
     from percola.serve.shown import duration
     from percola.serve.view import Letter, Sample, View, since
@@ -42,6 +44,7 @@ __all__ = [
     "Guard",
     "Letter",
     "LivePage",
+    "Messages",
     "Names",
     "Presence",
     "Sample",
@@ -53,6 +56,7 @@ __all__ = [
     "is_loopback",
     "listen",
     "make_server",
+    "render",
     "run",
     "since",
     "static_files",

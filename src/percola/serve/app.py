@@ -12,19 +12,19 @@ import anyio.to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Scope
+from starlette.types import ASGIApp
 
 from percola.errors import PercolaError, UsageError
 from percola.observers.observer import Observer
-from percola.platform.text import printable
 from percola.repository import Repository
 from percola.serve.actions import Actions
 from percola.serve.guard import Guard, Names, Presence
 from percola.serve.login import Login
-from percola.serve.page import LivePage, templates
+from percola.serve.messages import Messages
+from percola.serve.page import LivePage, render, templates
 from percola.serve.sampler import Sampler
 
 COMMAND: Final = "percola serve"
@@ -42,12 +42,8 @@ _TITLES: Final = {
     400: "That cannot be done",
     401: "Log in",
     403: "That was not done",
-    404: "There is no such page",
     405: "That cannot be asked",
     413: "The form is too long",
-    414: "The address is too long",
-    421: "Wrong name",
-    500: "Something went wrong here",
     503: "The repository cannot be read",
 }
 
@@ -61,21 +57,19 @@ class Pages:
         self.actions = Actions(repo, observers)
         self._login = login
         self._templates = templates(address_of=repo.address)
+        self.messages = Messages(
+            self._templates,
+            "percola/message.html",
+            titles=_TITLES,
+            elsewhere="There is one page here.",
+            log=log,
+        )
         self._live = LivePage(
             self.sampler, self._templates, actions=self.actions if login.is_needed else None
         )
 
-    def message(self, status: int, sentence: str) -> Response:
-        """A page with a single message."""
-        title = _TITLES.get(status, "That did not work")
-        return self._page("percola/message.html", status, title=title, sentence=sentence)
-
-    def _page(self, template: str, status: int, **values: Any) -> Response:
-        text = self._templates.get_template(template).render(values)
-        return HTMLResponse(text.encode("utf-8", "replace"), status)
-
     def _form_for_token(self, status: int = 401, wrong: str = "") -> Response:
-        return self._page("percola/login.html", status, wrong=wrong)
+        return render(self._templates, "percola/login.html", status, wrong=wrong)
 
     # --- Looking ------------------------------------------------------------------------------
 
@@ -89,7 +83,7 @@ class Pages:
     def samples(self, request: Request) -> Response:
         """`/live.json`: what the page's script asks for."""
         if not self._login.may_read(request):
-            return self.message(401, "Log in first.")
+            return self.messages.page(401, "Log in first.")
         return self._live.json(request)
 
     # --- Acting -------------------------------------------------------------------------------
@@ -108,7 +102,7 @@ class Pages:
         """`/act`: does what a button of the page asks for."""
         form = await _form(request)
         if not self._login.may_act(request, form):
-            return self.message(
+            return self.messages.page(
                 403, "The form was not of a session that is open. Open the page again, and log in."
             )
         if "logout" in form:
@@ -118,28 +112,6 @@ class Pages:
         await anyio.to_thread.run_sync(self.actions.ask, form, _asker(request))
         self.sampler.look_again()
         return RedirectResponse("/#actions", 303)
-
-    # --- When there is nothing to show --------------------------------------------------------
-
-    def asked_wrongly(self, request: Request, error: Exception) -> Response:
-        """A form or a request that cannot be understood; the error says why."""
-        return self.message(400, str(error))
-
-    def unreadable(self, request: Request, error: Exception) -> Response:
-        """The repository cannot be read."""
-        log.error("%s %s: %s", request.method, request.url.path, printable(str(error)))
-        return self.message(503, str(error))
-
-    def http_error(self, request: Request, error: Exception) -> Response:
-        """No such route, or another HTTP error."""
-        status = error.status_code if isinstance(error, HTTPException) else 500
-        return self.message(status, "There is one page here.")
-
-    def failed(self, request: Request, error: Exception) -> Response:
-        """An internal error: the browser is told no details."""
-        return self.message(
-            500, "The page could not be made. What happened stands in the server's output."
-        )
 
 
 def make_app(
@@ -158,9 +130,6 @@ def make_app(
             await anyio.to_thread.run_sync(pages.sampler.stop)
             await anyio.to_thread.run_sync(pages.actions.stop)
 
-    def refuse(scope: Scope, status: int, sentence: str) -> ASGIApp:
-        return pages.message(status, sentence)
-
     app = Starlette(
         routes=[
             Route("/", pages.live),
@@ -169,16 +138,12 @@ def make_app(
             Route("/act", pages.act, methods=["POST"]),
             static_files("/static/percola"),
         ],
-        exception_handlers={
-            UsageError: pages.asked_wrongly,
-            PercolaError: pages.unreadable,
-            HTTPException: pages.http_error,
-            Exception: pages.failed,
-        },
+        exception_handlers=pages.messages.handlers(wrong=(UsageError,), unreadable=(PercolaError,)),
         lifespan=lifespan,
     )
     # Around everything: the handler of unforeseen errors is outside of any middleware.
     trouble = Presence(repo.address).trouble
+    refuse = pages.messages.refuse
     return Guard(app, names, trouble, refuse, command=COMMAND, posts=("/login", "/act"))
 
 

@@ -69,6 +69,13 @@ def templates(
     return environment
 
 
+def render(environment: Environment, template: str, status: int = 200, **values: Any) -> Response:
+    """A response with what a template makes of the values."""
+    text = environment.get_template(template).render(values)
+    # Templates escape what has no encoding; this is for what an application passes by them.
+    return HTMLResponse(text.encode("utf-8", "replace"), status)
+
+
 class LivePage:
     """The page, and what its script asks for. Any thread may call it.
 
@@ -115,9 +122,7 @@ class LivePage:
         """The whole page; `values` are those of this request."""
         samples, view = self._sampler.look()
         known = self._known(samples[-1] if samples else None, view)
-        text = self._environment.get_template(self._template).render(**known, **values)
-        # Templates escape what has no encoding; this is for the application's own.
-        return HTMLResponse(text.encode("utf-8", "replace"))
+        return render(self._environment, self._template, **known, **values)
 
     def json(self, request: Request) -> Response:
         """The samples after number `since`, and the parts whose marks are not in `have`."""

@@ -6,20 +6,30 @@ import contextlib
 import logging
 import re
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any, Final
 
 import anyio.to_thread
 from jinja2 import PackageLoader
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Scope
+from starlette.types import ASGIApp
 
 from percola import PercolaError, Repository
-from percola.serve import PARTS, Guard, LivePage, Names, Presence, static_files, templates
+from percola.serve import (
+    PARTS,
+    Guard,
+    LivePage,
+    Messages,
+    Names,
+    Presence,
+    render,
+    static_files,
+    templates,
+)
 from webindex import reports as story
 from webindex import tables
 from webindex.page.urls import BadUrlError, normalise, page_row
@@ -51,11 +61,7 @@ _DETAILS: Final = frozenset({"letters", "details"})
 
 _TITLES: Final = {
     400: "That cannot be asked",
-    404: "There is no such page",
     405: "This site can only be read",
-    414: "The address is too long",
-    421: "Wrong name",
-    500: "Something went wrong here",
     503: "The index cannot be read",
 }
 
@@ -80,6 +86,13 @@ class Site:
             web_link=shown.web_link,
         )
         self._templates.filters.update(date=date, pieces=shown.pieces)
+        self.messages = Messages(
+            self._templates,
+            "message.html",
+            titles=_TITLES,
+            elsewhere="Search for it, or look at what the pipeline does.",
+            log=log,
+        )
         self._live = LivePage(
             self.pipeline,
             self._templates,
@@ -94,14 +107,7 @@ class Site:
 
     def page(self, template: str, status: int = 200, **values: Any) -> Response:
         """A response rendered from a template."""
-        text = self._templates.get_template(template).render(values)
-        # Template values are clean; this is for characters that have no encoding.
-        return HTMLResponse(text.encode("utf-8", "replace"), status)
-
-    def message(self, status: int, sentence: str) -> Response:
-        """A page with a single message."""
-        title = _TITLES.get(status, "That did not work")
-        return self.page("message.html", status, title=title, sentence=sentence)
+        return render(self._templates, template, status, **values)
 
     def search(self, request: Request) -> Response:
         """`/`: the search field, and the results."""
@@ -153,15 +159,16 @@ class Site:
         column = rendering.thumbnail if "small" in request.query_params else rendering.image
         earlier = re.fullmatch(r"[0-9]{1,20}", request.query_params.get("made", ""))
         made = earlier[0] if earlier else ""
+        missing = partial(self.messages.page, 404)
         if made:
             column = rendering.earlier[made]
         row = page_row(normalise(request.query_params.get("url", "")))
         with self.repo.snapshot() as now:
             about, png = now.get_many(((rendering.about, row), (column, row)))
             if story.asks(now.get(tables.fingerprint, row), "noarchive"):
-                return self.message(404, "This page asks that no copy is shown (noarchive).")
+                return missing("This page asks that no copy is shown (noarchive).")
         if about is None or png is None:
-            return self.message(404, "This page has no image: 'webindex work --render' makes it.")
+            return missing("This page has no image: 'webindex work --render' makes it.")
         # The same inputs give the same bytes, so a browser that has them need not load them again.
         headers = {"ETag": f'"{about["inputs"]}{made}"', "Cache-Control": "private, no-cache"}
         if request.headers.get("if-none-match") == headers["ETag"]:
@@ -175,28 +182,6 @@ class Site:
     def samples(self, request: Request) -> Response:
         """`/live.json`: what the script of `/live` asks for."""
         return self._live.json(request)
-
-    # --- When there is nothing to show ------------------------------------------------------
-
-    def asked_wrongly(self, request: Request, error: Exception) -> Response:
-        """A bad request; the error says what is wrong."""
-        return self.message(400, str(error))
-
-    def unreadable(self, request: Request, error: Exception) -> Response:
-        """The repository or the index cannot be read."""
-        log.error("%s %s: %s", request.method, request.url.path, harmless(str(error)))
-        return self.message(503, str(error))
-
-    def http_error(self, request: Request, error: Exception) -> Response:
-        """No such route, or another HTTP error."""
-        status = error.status_code if isinstance(error, HTTPException) else 500
-        return self.message(status, "Search for it, or look at what the pipeline does.")
-
-    def failed(self, request: Request, error: Exception) -> Response:
-        """An internal error: the browser is told no details."""
-        return self.message(
-            500, "The page could not be made. What happened stands in the server's output."
-        )
 
 
 def make_app(repo: Repository, index: ServingIndex, names: Names) -> ASGIApp:
@@ -215,9 +200,6 @@ def make_app(repo: Repository, index: ServingIndex, names: Names) -> ASGIApp:
         finally:
             await anyio.to_thread.run_sync(site.pipeline.stop)
 
-    def refuse(scope: Scope, status: int, sentence: str) -> ASGIApp:
-        return site.message(status, sentence)
-
     app = Starlette(
         routes=[
             Route("/", site.search),
@@ -229,18 +211,14 @@ def make_app(repo: Repository, index: ServingIndex, names: Names) -> ASGIApp:
             static_files("/static/percola"),
             Mount("/static", StaticFiles(packages=[("webindex.site", "static")])),
         ],
-        exception_handlers={
-            BadQueryError: site.asked_wrongly,
-            BadUrlError: site.asked_wrongly,
-            PercolaError: site.unreadable,
-            ServingError: site.unreadable,
-            HTTPException: site.http_error,
-            Exception: site.failed,
-        },
+        exception_handlers=site.messages.handlers(
+            wrong=(BadQueryError, BadUrlError), unreadable=(PercolaError, ServingError)
+        ),
         lifespan=lifespan,
     )
     # Around everything: the handler of unforeseen errors is outside of any middleware.
-    return Guard(app, names, Presence(repo.address).trouble, refuse, command="webindex serve")
+    trouble, refuse = Presence(repo.address).trouble, site.messages.refuse
+    return Guard(app, names, trouble, refuse, command="webindex serve")
 
 
 def _counted(told: story.Story) -> dict[str, Any]:
