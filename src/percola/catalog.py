@@ -21,8 +21,9 @@ SYSTEM_TABLE: Final = "@percola"
 """The name of Percola's own table; no user table can have it."""
 
 RUNS: Final = Table("percola_runs", rows=bytes, feed=True)
-"""Records of the runs of observers, in a repository that has this table: what each one answered and
-wrote (`percola.observers.run_records`). Garbage collection forgets them up to the safe point."""
+"""Records of the runs of observers, while they are recorded (`percola.recording`): what each one
+answered and wrote (`percola.observers.run_records`). Garbage collection forgets them up
+to the safe point."""
 
 RUN: Final = RUNS.column("run", bytes)
 
@@ -36,6 +37,24 @@ def stored_schema(store: Store) -> Schema:
     return _newest(store)[1]
 
 
+def newest_version(store: Store, cell: Cell) -> tuple[int, bytes]:
+    """The newest version of a cell of the system table; (0, b"") if there is none."""
+    versions = store.entries(cell, Kind.DATA, 0, MAX_TS, 1)
+    return versions[0] if versions else (0, b"")
+
+
+def write_version(store: Store, cell: Cell, version: int, text: str, *, keep: bool) -> bool:
+    """Write the version after `version`; False if another process has written it.
+
+    Without `keep`, it replaces the one before. The last one stays, since the next is above it.
+    """
+    absent = Condition(False, Kind.DATA, cell.column, version + 1, MAX_TS)
+    changes: list[Put | Delete] = [Put(Kind.DATA, cell.column, version + 1, text.encode())]
+    if version and not keep:
+        changes.append(Delete(Kind.DATA, cell.column, version))
+    return store.mutate([RowMutation(SYSTEM_TABLE, cell.row, [absent], changes)])[0]
+
+
 def _newest(store: Store) -> tuple[int, Schema]:
     version, text = _newest_text(store)
     if text.startswith(_COPY_NOTE):
@@ -47,17 +66,12 @@ def _newest(store: Store) -> tuple[int, Schema]:
 
 
 def _newest_text(store: Store) -> tuple[int, str]:
-    """The newest version of the stored schema, as text; (0, "") if there is none."""
-    versions = store.entries(_SCHEMA_CELL, Kind.DATA, 0, MAX_TS, 1)
-    return (versions[0][0], versions[0][1].decode()) if versions else (0, "")
+    version, raw = newest_version(store, _SCHEMA_CELL)
+    return version, raw.decode()
 
 
 def _replace(store: Store, version: int, text: str) -> bool:
-    """Write the version after `version`; False if another process has written it."""
-    column = _SCHEMA_CELL.column
-    absent = Condition(False, Kind.DATA, column, version + 1, MAX_TS)
-    put = Put(Kind.DATA, column, version + 1, text.encode())
-    return store.mutate([RowMutation(SYSTEM_TABLE, _SCHEMA_CELL.row, [absent], [put])])[0]
+    return write_version(store, _SCHEMA_CELL, version, text, keep=True)
 
 
 # --- Copies -----------------------------------------------------------------------------

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from percola.catalog import SYSTEM_TABLE
-from percola.cells import MAX_TS, Cell, Kind
+from percola.catalog import SYSTEM_TABLE, newest_version, write_version
+from percola.cells import Cell
 from percola.clock import Clock
 from percola.coordination.base import Coordination
 from percola.errors import ConflictingOptionsError, DamagedRecordError, UsageError
-from percola.store.base import Condition, Delete, Put, RowMutation, Store
+from percola.store.base import Store
 
 _CELL: Final = Cell(SYSTEM_TABLE, b"paused", b"@observers")
 _REASON_CHARACTERS: Final = 1000
@@ -60,7 +60,7 @@ class PausedObserver:
 
 def paused_observers(store: Store) -> dict[str, PausedObserver]:
     """The paused observers by name, in order; costs one read of one cell."""
-    return _decode(_newest(store)[1])
+    return _decode(newest_version(store, _CELL)[1])
 
 
 def pause(
@@ -135,7 +135,7 @@ def _update(
 ) -> dict[str, PausedObserver]:
     """Write what `change` makes of the paused observers, and return it."""
     while True:
-        version, raw = _newest(store)
+        version, raw = newest_version(store, _CELL)
         found = _decode(raw)
         change(found)
         text = json.dumps(
@@ -144,20 +144,8 @@ def _update(
                 for _, one in sorted(found.items())
             }
         )
-        column = _CELL.column
-        # The last version stays, also an empty one: the next one is above it.
-        absent = Condition(False, Kind.DATA, column, version + 1, MAX_TS)
-        changes: list[Put | Delete] = [Put(Kind.DATA, column, version + 1, text.encode())]
-        if version:
-            changes.append(Delete(Kind.DATA, column, version))
-        if store.mutate([RowMutation(SYSTEM_TABLE, _CELL.row, [absent], changes)])[0]:
+        if write_version(store, _CELL, version, text, keep=False):
             return found
-
-
-def _newest(store: Store) -> tuple[int, bytes]:
-    """The newest version and its contents; (0, b"") if no observer was ever paused."""
-    versions = store.entries(_CELL, Kind.DATA, 0, MAX_TS, 1)
-    return versions[0] if versions else (0, b"")
 
 
 def _decode(raw: bytes) -> dict[str, PausedObserver]:

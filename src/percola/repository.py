@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from percola import paused as pauses
-from percola import tracing
+from percola import recording, tracing
 from percola.catalog import columns_of, create_schema, has_schema, keep_feeds, reconcile
 from percola.cells import Cell, Kind, Op, decode_write
 from percola.clock import Clock
@@ -49,6 +49,7 @@ from percola.oracle.embedded import EmbeddedOracle
 from percola.paused import NamedObserver, PausedObserver
 from percola.platform import fork_safety as forks
 from percola.ranges import HERE, Runner
+from percola.recording import Recording
 from percola.schema import Column, R, Schema, Table
 from percola.store.base import OneStepStore, Store
 from percola.store.counting import CountedStore, StoreCalls, calling_for
@@ -358,6 +359,21 @@ class Repository:
     def paused_observers(self) -> list[PausedObserver]:
         """The paused observers, in order of their names. Raises StoreError."""
         return list(pauses.paused_observers(self.context.store).values())
+
+    def record_runs(self, on: bool = True) -> Recording:
+        """Have workers record what each run of an observer answered and wrote, or stop it.
+
+        `percola why` follows causes over rows by these records. It takes effect in all processes
+        within a second, which turning it on waits for; records stay for the retention. It costs
+        each transaction of an observer one more cell.
+
+        Returns of which time all runs are recorded. Raises StoreError, and the errors of the
+        oracle.
+        """
+        context = self.context
+        if on:
+            return recording.start(context.store, context.oracle, self._clock)
+        return recording.stop(context.store, context.oracle)
 
     def dead_lettered(self) -> int:
         """The number of dead-lettered changes, which wait for an operator."""

@@ -10,7 +10,6 @@ import pytest
 from emulator import Emulator, repository
 
 from percola import Table, Transaction, Worker, observer
-from percola.catalog import RUNS
 from percola.cells import MAX_TS, Cell, Kind
 from percola.errors import OutcomeUnknownError
 from percola.observers.causes import causes, effects
@@ -159,7 +158,8 @@ def test_the_sender_of_a_weak_notification_is_found_among_the_records_of_runs(
     def receive(t: Transaction, row: str) -> None:
         t.set(poked, row, (t.get(poked, row) or 0) + 1)
 
-    repo = repository(emulator.store(), [pages, RUNS])
+    repo = repository(emulator.store(), [pages])
+    repo.record_runs()
     with repo.transaction() as t:
         t.set(body, "a", "x")
     Worker(repo, [send, receive], threads=1).run_until_idle()

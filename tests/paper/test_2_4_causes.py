@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from stores import Ground, ground
 
-from percola import Repository, Table, Transaction, UsageError, Worker, observer
-from percola.catalog import RUN, RUNS
+from percola import Observer, Repository, Table, Transaction, UsageError, Worker, observer
+from percola.catalog import RUNS
 from percola.cells import Kind
+from percola.clock import Clock
 from percola.gc.collector import GarbageCollector
 from percola.observers.causes import Change, causes, effects
 from percola.observers.run_records import find_record
@@ -47,11 +49,29 @@ def rank(t: Transaction, row: str) -> None:
     t.set(most, row, f"{number} uses")
 
 
-ALL = [split, count, rank]
+ALL: list[Observer[Any]] = [split, count, rank]
 
 
-def work(repo: Repository) -> None:
-    Worker(repo, ALL, threads=1, attempts=1).run_until_idle()
+class HastyClock(Clock):
+    """The real clock, but that time which somebody sleeps passes at once."""
+
+    ahead = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead
+
+    def sleep(self, seconds: float) -> None:
+        self.ahead += seconds
+
+
+def recording(ground: Ground, **options: Any) -> Repository:
+    repo = ground.repo([docs, words], clock=HastyClock(), **options)
+    assert repo.record_runs().on
+    return repo
+
+
+def work(repo: Repository, observers: Sequence[Observer[Any]] = ALL) -> None:
+    Worker(repo, observers, threads=1, attempts=1).run_until_idle()
 
 
 def write(repo: Repository, row: str, text: str) -> int:
@@ -77,11 +97,12 @@ def lines(change: Change, depth: int = 0) -> list[str]:
 
 
 PROGRAM = "(not written by an observer: by a program, a loader or a job)"
-OFF = "runs are not recorded (percola init --record-runs)"
+OFF = "runs are not recorded (percola observers record on)"
+UNKNOWN = "by a program, a loader or a job, or an observer's run for another row"
 
 
 def test_a_value_leads_back_over_rows_and_weak_notifications_to_the_program(ground: Ground) -> None:
-    repo = ground.repo([docs, words, RUNS])
+    repo = recording(ground)
     for row, text in (("a", "red"), ("b", "blue"), ("c", "green blue")):
         write(repo, row, text)  # One batch answers all three.
     work(repo)
@@ -111,7 +132,7 @@ def test_a_value_leads_back_over_rows_and_weak_notifications_to_the_program(grou
 
 
 def test_a_write_leads_forward_to_all_that_it_has_caused(ground: Ground) -> None:
-    repo = ground.repo([docs, words, RUNS])
+    repo = recording(ground)
     write(repo, "a", "red")
     work(repo)
     assert lines(effects(repo, contents, "a")) == [
@@ -148,10 +169,9 @@ def test_without_records_the_trail_ends_where_rows_end_and_says_so(ground: Groun
     repo = ground.repo([docs, words])
     write(repo, "a", "red")
     work(repo)
-    unknown = "by a program, a loader or a job, or an observer's run for another row"
     assert lines(causes(repo, used_in["a"], "red")) == [
         "put words[red].used_in:a",
-        f" ({unknown}: {OFF})",
+        f" ({UNKNOWN}: {OFF})",
     ]
     assert lines(causes(repo, most, "red")) == [
         "put words[red].most",
@@ -166,8 +186,8 @@ def test_without_records_the_trail_ends_where_rows_end_and_says_so(ground: Groun
         "  put docs[a].title",
         f"  (what it wrote in other rows is not known: {OFF})",
     ]
-    # From the moment that the table is there; what was before stays unknown.
-    repo = ground.repo([RUNS])
+    # From the moment that it is turned on; what was before stays unknown.
+    repo = recording(ground)
     assert "runs are recorded since" in causes(repo, used_in["a"], "red").end
     write(repo, "b", "red")
     work(repo)
@@ -177,7 +197,7 @@ def test_without_records_the_trail_ends_where_rows_end_and_says_so(ground: Groun
 
 
 def test_garbage_collection_forgets_records_and_the_trail_says_so(ground: Ground) -> None:
-    repo = ground.repo([docs, words, RUNS])
+    repo = recording(ground)
     write(repo, "a", "red")
     work(repo)
     write(repo, "b", "red")
@@ -197,9 +217,63 @@ def test_garbage_collection_forgets_records_and_the_trail_says_so(ground: Ground
     ]
 
 
+def test_recording_is_turned_off_and_on_in_running_workers_and_no_answer_is_wrong(
+    ground: Ground,
+) -> None:
+    clock = HastyClock()
+    worker = ground.repo([docs, words], clock=clock)  # It was opened before anything is recorded.
+    operator = ground.repo([docs, words], clock=clock)
+    write(operator, "a", "red")
+    work(worker)
+    assert operator.record_runs(False) == (False, None, None)
+    since = operator.record_runs().since
+    assert operator.record_runs().since == since is not None
+    write(operator, "b", "red")
+    work(worker)
+    assert lines(causes(operator, used_in["b"], "red"))[1] == " split b"
+    operator.run(lambda t: t.set(used_in["z"], "red", "z"))
+    assert lines(causes(operator, used_in["z"], "red"))[1] == f" {PROGRAM}"
+
+    turned_off = operator.record_runs(False)
+    assert turned_off.since == since and turned_off.until is not None
+    clock.sleep(1)
+    recorded = len(list(walk_kind(ground.store, Kind.WRITE, RUNS.name)))
+    write(operator, "c", "red")
+    operator.run(lambda t: t.set(used_in["y"], "red", "y"))
+    work(worker)
+    assert len(list(walk_kind(ground.store, Kind.WRITE, RUNS.name))) == recorded
+    was = f"runs were recorded since {since}, until {turned_off.until}"
+    for row in "cy":
+        assert lines(causes(operator, used_in[row], "red"))[1] == f" ({UNKNOWN}: {was})"
+    # What was certain before, and what was recorded, stays so.
+    assert lines(causes(operator, used_in["b"], "red"))[1] == " split b"
+    assert lines(causes(operator, used_in["z"], "red"))[1] == f" {PROGRAM}"
+
+
+def test_a_run_during_which_recording_is_turned_on_is_not_taken_for_a_program(
+    ground: Ground,
+) -> None:
+    repo = ground.repo([docs, words], clock=HastyClock())
+
+    @observer(contents, name="split")
+    def interrupted(t: Transaction, row: str) -> None:
+        repo.record_runs()
+        split.function(t, row)
+
+    write(repo, "a", "red")
+    work(repo, [interrupted])
+    assert f"{UNKNOWN}: runs are recorded since" in causes(repo, used_in["a"], "red").end
+    work(repo, [count])
+    [sent] = causes(repo, uses, "red").runs[0].changes
+    assert "or by an observer's run that began before" in sent.end
+    write(repo, "b", "red")
+    work(repo, [interrupted])
+    assert lines(causes(repo, used_in["b"], "red"))[1] == " split b"
+
+
 def test_a_run_whose_commit_was_completed_by_another_client_is_recorded(ground: Ground) -> None:
     """The record is part of the transaction: it is there if, and only if, the run committed."""
-    repo = ground.repo([docs, words, RUNS], one_step=False)
+    repo = recording(ground, one_step=False)
     write(repo, "a", "red")
     work(repo)
     commit_ts = causes(repo, used_in["a"], "red").commit_ts
@@ -209,7 +283,7 @@ def test_a_run_whose_commit_was_completed_by_another_client_is_recorded(ground: 
 
 
 def test_a_conflicting_run_leaves_no_record(ground: Ground) -> None:
-    repo = ground.repo([docs, words, RUNS])
+    repo = recording(ground)
     write(repo, "a", "red")
     entered: list[Any] = []
 
@@ -223,4 +297,3 @@ def test_a_conflicting_run_leaves_no_record(ground: Ground) -> None:
     Worker(repo, [interrupted], threads=1).run_until_idle()
     assert entered and repo.snapshot().get(title, "a") == "x"
     assert len(list(walk_kind(ground.store, Kind.WRITE, RUNS.name))) == 1
-    assert RUN.address in repo.context.columns

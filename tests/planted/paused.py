@@ -114,9 +114,9 @@ PLANTED = [
     Planted(
         "pause-overwrites-pause",
         "Of two pauses at once, the later one to be written removes the other.",
-        file="src/percola/paused.py",
-        old="RowMutation(SYSTEM_TABLE, _CELL.row, [absent], changes)",
-        new="RowMutation(SYSTEM_TABLE, _CELL.row, [], changes)",
+        file="src/percola/catalog.py",
+        old="RowMutation(SYSTEM_TABLE, cell.row, [absent], changes)",
+        new="RowMutation(SYSTEM_TABLE, cell.row, [], changes)",
         tests=[_PAUSED + "test_pauses_at_the_same_time_are_both_kept"],
     ),
     Planted(

@@ -37,7 +37,7 @@ LAYERS: Final = {
         ("coordination.zookeeper",),
         ("oracle",),
         ("catalog",),
-        ("paused",),
+        ("paused", "recording"),
         ("transactions",),
         ("ranges", "tracing"),
         ("gc",),

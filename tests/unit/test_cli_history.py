@@ -142,7 +142,10 @@ def test_why_leads_from_a_cell_to_the_write_that_caused_it(folder: Path) -> None
     def head(t: Transaction, row: str) -> None:
         t.set(title, row, (t.get(contents, row) or b"").decode())
 
-    call("--repo", folder, "init", "--record-runs")
+    told = call("--repo", folder, "observers", "record").out
+    assert told == "Runs are not recorded.\n"
+    told = call("--repo", folder, "observers", "record", "on").out
+    assert told.startswith("Runs are recorded: all that have begun since ")
     with percola.open(folder) as repo:
         put(repo, contents, "a", b"xyz")
         Worker(repo, [head], threads=1).run_until_idle()
@@ -155,5 +158,8 @@ def test_why_leads_from_a_cell_to_the_write_that_caused_it(folder: Path) -> None
     [caused] = answer["runs"]
     assert caused["observer"] == "head" and caused["batch"] == 1 and caused["process"]
     assert [one["column"] for one in caused["changes"]] == ["title"]
+    assert "were." in call("--repo", folder, "observers", "record", "off").out
+    off = call("--repo", folder, "observers", "record", "--json").json["recording"]
+    assert off["on"] is False and off["since"] <= off["until"]
     missing = call("--repo", folder, "why", "nobody", "docs.title")
     assert is_error(missing, "docs['nobody'].title has no value")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from chains import WORDS, Chain, empty, page
 
-import percola
-from percola.catalog import RUNS
 from percola.observers.causes import Change, causes
 from webindex import tables
 from webindex.page.urls import page_row
@@ -25,7 +23,7 @@ def steps(change: Change) -> list[str]:
 
 
 def test_the_text_of_a_link_leads_back_to_the_page_that_links(empty: Chain) -> None:
-    empty.repo = percola.open(empty.repo.address, [RUNS])
+    empty.repo.record_runs()
     empty.load([page(LINKED, f"<title>A</title>{WORDS}")])
     empty.work(threads=1)
     empty.load([page(LINKING, f'<title>B</title>Other {WORDS} <a href="{LINKED}">anchor</a>')])

@@ -283,7 +283,7 @@ def why(
 
     From the transaction that wrote it to the observer's run that this was, to the changes that the
     run answered, and back to the write of a program or a loader. Writes in other rows and weak
-    notifications are followed where runs are recorded: percola init --record-runs.
+    notifications are followed where runs are recorded: percola observers record on.
     """
     with session.open() as repo:
         one = arguments.find_cell_column(repo, table, column)

@@ -9,7 +9,6 @@ import click
 
 import percola
 from percola import inspection
-from percola.catalog import RUNS
 from percola.cli import arguments, display
 from percola.cli import json_output as documents
 from percola.cli.session import ListByDefault, Session, common, table_option
@@ -32,11 +31,6 @@ from percola.store.lmdb.environment import DURABILITIES
     metavar="TABLE.NAME:TYPE",
     help="A column to create, as docs.title:str; add :observed or :family, or use the type weak.",
 )
-@click.option(
-    "--record-runs",
-    is_flag=True,
-    help="Record what each run of an observer answered and wrote, for percola why; for good.",
-)
 @common
 @click.pass_obj
 def init(
@@ -44,7 +38,6 @@ def init(
     durability: str | None,
     schema: str | None,
     columns: tuple[str, ...],
-    record_runs: bool,
 ) -> None:
     """Create a repository, or add tables to one."""
     if schema and columns:
@@ -53,8 +46,6 @@ def init(
         )
     address = session.where()
     tables = targets.load_schema(schema) if schema else arguments.declare_tables(columns)
-    if record_runs:
-        tables = [*tables, RUNS]
     try:
         with percola.open(address, create=False) as repo:
             known = {table.name for table in repo.schema}

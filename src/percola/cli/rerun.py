@@ -21,6 +21,7 @@ from percola.observers import loading as targets
 from percola.observers.observer import ObservedColumn, Observer
 from percola.observers.rerun import Rerun, rerun_named
 from percola.paused import PausedObserver, announced_observers
+from percola.recording import recording
 from percola.repository import Repository
 
 
@@ -140,7 +141,7 @@ def _columns_of(repo: Repository, name: str) -> list[ObservedColumn[Any]]:
 @click.group(cls=ListByDefault)
 @common
 def observers() -> None:
-    """List, pause or resume observers."""
+    """List, pause or resume observers, or record their runs."""
 
 
 @observers.command("list")
@@ -213,6 +214,31 @@ def observers_resume(session: Session, name: str) -> None:
         {"observer": resumed.name, "columns": list(resumed.columns), "paused": None},
         f"Resumed {resumed.name}: workers run it on the changes that wait.",
     )
+
+
+@observers.command("record")
+@click.argument("switch", metavar="[on|off]", type=click.Choice(("on", "off")), required=False)
+@common
+@click.pass_obj
+def observers_record(session: Session, switch: str | None) -> None:
+    """Record what each run answered and wrote, for percola why; or stop it, or say which it is.
+
+    All workers take it up within a second. Records are removed by garbage collection after the
+    retention, also those from before it was turned off.
+    """
+    with session.open() as repo:
+        found = repo.record_runs(switch == "on") if switch else recording(repo.context.store)
+    if found.on and found.since is not None:
+        sentence = f"Runs are recorded: all that have begun since {found.since}."
+    elif found.on:
+        sentence = "Runs are recorded. Since when is known after 'percola observers record on'."
+    elif found.until is None:
+        sentence = "Runs are not recorded."
+    elif found.since is None:
+        sentence = f"Runs are not recorded; some were, until {found.until}."
+    else:
+        sentence = f"Runs are not recorded; those from {found.since} to {found.until} were."
+    session.show({"recording": found._asdict()}, sentence)
 
 
 def _paused_json(paused: PausedObserver) -> dict[str, Any]:

@@ -32,7 +32,7 @@ _COMMANDS: Final = {
     "init": ("repositories:init", "Create a repository, or add tables to one."),
     "locks": ("repositories:locks", "List the locks, by transaction."),
     "notifications": ("repositories:notifications", "Count the pending work: dirty cells."),
-    "observers": ("rerun:observers", "List, pause or resume observers."),
+    "observers": ("rerun:observers", "List, pause or resume observers, or record their runs."),
     "oracle": ("oracle:oracle", "Hand out timestamps until SIGTERM or Ctrl-C."),
     "pack-env": ("pack_env:pack_env", "Pack Percola and its packages for Spark's executors."),
     "rerun": ("rerun:rerun", "Run an observer over rows that are there."),

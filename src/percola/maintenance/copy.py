@@ -97,6 +97,7 @@ from percola.ranges import (
     Walk,
     whole,
 )
+from percola.recording import copy_recording
 from percola.repository import Repository
 from percola.schema import Schema
 from percola.store.base import Limits, Put, RowMutation, Store, missing_data
@@ -301,6 +302,7 @@ def copy_store(
         raise _overtaken()
     copy_log(context.store, store, note.ts)
     copy_paused(context.store, store)
+    copy_recording(context.store, store, note.ts)
     # What was there to be read when a range was copied can be read from here on at the latest.
     store.raise_safe_point(min(context.store.safe_point(), note.ts) if history else note.ts)
     # The first `open` has the store keep the tables' feeds.

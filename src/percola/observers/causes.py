@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from percola.catalog import RUN, RUNS, feed_since
+from percola.catalog import RUNS, feed_since
 from percola.cells import (
     ACKS,
     MAX_TS,
@@ -40,6 +40,7 @@ from percola.cells import (
 )
 from percola.errors import UsageError
 from percola.observers.run_records import RunRecord, find_record
+from percola.recording import recording
 from percola.repository import Repository
 from percola.schema import Column, R
 from percola.store.walks import walk_kind
@@ -149,9 +150,9 @@ class _Trail:
         self._store = repo.context.store
         self._width = width
         self._safe_point = self._store.safe_point()
-        self._since: int | None = None
-        if RUN.address in repo.context.columns:
-            self._since = feed_since(self._store, RUNS.name)
+        self._recording = recording(self._store)
+        self._since = feed_since(self._store, RUNS.name)
+        if self._since is not None:
             # A record is in the feed once its commit is complete.
             for lock in walk_kind(self._store, Kind.LOCK, RUNS.name):
                 repo.context.resolver.try_resolve(*lock)
@@ -206,7 +207,7 @@ class _Trail:
                 for ack, _, seen in self._acks(cell.table, cell.row, commit_ts, commit_ts)
             ]
         if not change.runs:
-            change.end = change.end or self._unknown(commit_ts)
+            change.end = change.end or self._unknown(start_ts, commit_ts)
         for run in change.runs:
             if record is None:
                 self._answered(run)
@@ -355,18 +356,31 @@ class _Trail:
                 if record.op is Op.PUT and record.value is not None:
                     yield cell, commit_ts, decode_ts(record.value)
 
-    def _unknown(self, commit_ts: int) -> str:
+    def _unknown(self, start_ts: int | None, commit_ts: int) -> str:
         """Why it is not known which run made a change, or that none did."""
-        if self._since is not None and commit_ts > max(self._since, self._safe_point):
-            return "not written by an observer: by a program, a loader or a job"
+        known = self._recording
+        if commit_ts > self._safe_point:
+            if start_ts is not None and known.covers(start_ts, commit_ts):
+                return "not written by an observer: by a program, a loader or a job"
+            # A notify entry does not say when its transaction began.
+            if start_ts is None and known.covers(commit_ts, commit_ts):
+                return (
+                    "by a program, a loader or a job, or by an observer's run that began before "
+                    f"{known.since}, since when runs are recorded"
+                )
         return (
             "by a program, a loader or a job, or an observer's run for another row: "
             f"{self._unrecorded(commit_ts)}"
         )
 
     def _unrecorded(self, commit_ts: int) -> str:
-        if self._since is None:
-            return "runs are not recorded (percola init --record-runs)"
-        if commit_ts <= self._since:
-            return f"runs are recorded since {self._since}"
-        return f"records go back to the safe point {self._safe_point}"
+        on, since, until = self._recording
+        if commit_ts <= self._safe_point and self._since is not None:
+            return f"records go back to the safe point {self._safe_point}"
+        if not on and until is None:
+            return "runs are not recorded (percola observers record on)"
+        if since is None:
+            return "since when runs are recorded is not known (percola observers record on)"
+        return f"runs {'are' if on else 'were'} recorded since {since}" + (
+            "" if on else f", until {until}"
+        )

@@ -67,7 +67,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeAlias
 
-from percola.catalog import RUN
 from percola.cells import Cell, Kind, Op, ack_column, decode_ts, encode_ts, failed_column
 from percola.errors import ObserverError, ObserverTimeoutError
 from percola.observers.run_records import Recorder
@@ -83,7 +82,6 @@ OrderFunction = Callable[[Snapshot, Sequence[R]], Sequence[R]]
 BATCH: Final = 64
 """How many rows a batch has at most unless the observer says otherwise."""
 
-_RUN: Final = RUN.address
 _BATCH_SECONDS: Final = 0.05
 _BATCH_CELLS: Final = 1000
 _BATCH_BYTES: Final = 1 << 20
@@ -322,8 +320,10 @@ class Observer(Generic[R]):
         return answered, runs
 
     def _recorder(self, transaction: Transaction) -> Recorder | None:
-        """Records the runs of a transaction, in a repository that keeps such records."""
-        if _RUN not in transaction._context.columns:
+        """Records the runs of a transaction, if runs are recorded."""
+        context = transaction._context
+        _ = transaction.start_ts  # Before the switch is read: see `percola.recording`.
+        if not context.recording.is_on(context.store, context.clock):
             return None
         return Recorder(transaction, self.name, self.table.name)
 

@@ -2,16 +2,16 @@
 
     percola_runs[KEY].run   {"observer": "invert", "table": "pages", "runs": [{"row": …}, …], …}
 
-A repository that has the table `percola.catalog.RUNS` (`percola init --record-runs`) gets a record
-of each transaction that observers commit. It is a cell of that very transaction, so it is there
-exactly if the run committed, also if another process completes it. Its row begins with the run's
-start_ts and is its own, so that no two runs conflict there; the table's feed finds it by its
-commit_ts. What the acknowledgments do not say is here: which rows of other tables a run has
-written, and which transactions have sent a weak notification.
+While runs are recorded (`percola observers record on`, `percola.recording`), each transaction that
+observers commit has a record in the table `percola.catalog.RUNS`. It is a cell of that very
+transaction, so it is there exactly if the run committed, also if another process completes it. Its
+row begins with the run's start_ts and is its own, so that no two runs conflict there; the table's
+feed finds it by its commit_ts. What the acknowledgments do not say is here: which rows of other
+tables a run has written, and which transactions have sent a weak notification.
 
 In a batch, a cell belongs to the run that wrote it first. A record lists up to `LISTED` cells and
 the newest `_ANSWERED` notifications of a cell. Garbage collection forgets records up to the safe
-point. Without the table nothing is recorded, and a run pays one lookup in a dictionary.
+point.
 """
 
 from __future__ import annotations

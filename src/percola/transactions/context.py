@@ -13,6 +13,7 @@ from percola.cells import Cell
 from percola.clock import Clock
 from percola.coordination.base import Coordination
 from percola.oracle.base import Oracle
+from percola.recording import RecordingSwitch
 from percola.store.base import OneStepStore, Store
 from percola.store.counting import StoreCalls
 from percola.store.readers import Readers
@@ -42,6 +43,7 @@ class TransactionContext:
         change_counts: the tables in which this process's commits have put notify entries.
         leases: the active snapshots, for which garbage collection waits.
         readers: the store's readers of single columns.
+        recording: whether runs of observers are recorded.
         shown: how messages name a cell.
         spans: makes OpenTelemetry spans, if they are on (`percola.tracing`); or None.
     """
@@ -61,6 +63,7 @@ class TransactionContext:
     change_counts: ChangeCounts = field(default_factory=ChangeCounts)
     leases: ActiveSnapshots = field(default_factory=ActiveSnapshots)
     readers: Readers = field(default_factory=Readers)
+    recording: RecordingSwitch = field(default_factory=RecordingSwitch)
     shown: Callable[[Cell], str] = str
     spans: Spans | None = None
 
