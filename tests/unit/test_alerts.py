@@ -12,8 +12,10 @@ from typing import Any, cast
 import click
 import pytest
 import yaml
+from commands import call
 
-from percola import Repository, Table, Worker, observer
+import percola
+from percola import Repository, Table, Transaction, Worker, observer
 from percola.cli.root import cli
 from percola.coordination.memory import MemoryCoordination
 from percola.observers.survey import Surveyed
@@ -145,6 +147,55 @@ def test_commands_in_the_runbook_exist() -> None:
         assert command is not root, span
         known = {option for one in command.params for option in one.opts}
         assert {word for word in words if word.startswith("-")} <= known, span
+
+
+SAID = {
+    "percola status": "(docs.contents)",
+    "percola notifications": "docs.contents",
+    "percola notifications --limit 20": "docs['late']",
+    "percola observers pause NAME --reason TEXT": "Paused measure",
+    "percola history ROW COLUMN": "dead-lettered for measure",
+    "percola why ROW COLUMN": "not written by an observer",
+    "percola failed list --observer NAME --traceback": "ValueError: unfit",
+    "percola failed retry --observer NAME": "1 failure made dirty again",
+    "percola observers": "wrong sizes",
+    "percola observers resume NAME": "Resumed measure",
+    "percola locks": "No cell is locked",
+    "percola check": "sound",
+    "percola get ROW COLUMN": "unfit",
+    "percola gc": "Nothing to remove yet",
+}
+"""What commands of the runbook print of a repository in which one observer fails on one row."""
+
+
+def test_the_commands_of_the_runbook_show_and_do_what_it_says(tmp_path: Path) -> None:
+    @observer(contents)
+    def measure(t: Transaction, row: str) -> None:
+        text = t.get(contents, row)
+        if text == b"unfit":
+            raise ValueError("unfit")
+
+    folder = tmp_path / "repo"
+    texts = {"NAME": "measure", "TEXT": "wrong sizes", "ROW": "bad", "COLUMN": "docs.contents"}
+    with percola.open(folder, [docs]) as repo:
+        repo.record_runs()
+        repo.run(lambda t: t.set(contents, "bad", b"unfit"))
+        worker = Worker(repo, [measure], attempts=1, threads=1)
+        worker.run_until_idle()
+        worker.start()
+        repo.pause_observer(measure, reason="")
+        repo.run(lambda t: t.set(contents, "late", b"x"))
+        spans = dict.fromkeys(re.findall(r"`(percola [^`]*)`", RUNBOOK.read_text()))
+        runnable = [span for span in spans if not re.search("percola serve|export", span)]
+        assert set(runnable) == set(SAID)
+        try:
+            for span in runnable:
+                words = [texts.get(word, word) for word in span.split()[1:]]
+                answer = call("--repo", folder, *words)
+                assert answer.code == 0, (span, answer)
+                assert SAID[span] in answer.out, (span, answer.out)
+        finally:
+            worker.stop()
 
 
 def test_what_the_table_of_metrics_lists_is_exported() -> None:

@@ -238,7 +238,7 @@ def test_a_failure_is_listed_retried_and_gone(folder: Path, app: Path) -> None:
     words = (*where, "worker", "app:OBSERVERS", "--until-idle")
     answer = run(*words, cwd=app, tracebacks=True)
     assert answer.code == 3
-    assert "2 changes are dead-lettered, for an observer kept failing" in answer.out
+    assert "2 changes are dead-lettered, as an observer kept failing" in answer.out
     assert answer.err.count("Traceback (most recent call last)") == 10, "five attempts each"
     for row in ("a", "b"):
         for number in range(1, 6):

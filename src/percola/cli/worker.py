@@ -164,7 +164,7 @@ def _status(session: Session, repo: Repository, observers: Sequence[Observer[Any
         status = PAUSED if waiting else 0
     if dead := _dead_letters(repo, observers):
         told.append(
-            f"{count(dead, 'change')} {'is' if dead == 1 else 'are'} dead-lettered, for an "
+            f"{count(dead, 'change')} {'is' if dead == 1 else 'are'} dead-lettered, as an "
             "observer kept failing: 'percola failed' shows why."
         )
         status = DEAD_LETTERED
