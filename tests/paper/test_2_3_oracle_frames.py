@@ -7,7 +7,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from stores import DEADLINE, in_thread
 
 from percola.errors import StoreError
 from percola.oracle.client import NetworkOracle
+from percola.oracle.ranges import Refused
 from percola.oracle.server import OracleServer
 from percola.rpc import frames
 from percola.rpc.frames import Code
@@ -98,20 +99,26 @@ def test_what_is_no_message_is_refused_in_a_sentence_whole_or_in_pieces(
     assert oracle.timestamp() == 1
 
 
+def answered(address: str, pieces: Sequence[bytes], count: int) -> list[frames.Frame]:
+    """The first answers after the welcome."""
+    with dialled(address) as peer:
+        for piece in pieces:
+            peer.sendall(piece)
+        raw = b""
+        while len(frames.split(raw)[0]) < count + 1:
+            raw += peer.recv(4096)
+    welcome, *answers = frames.split(raw)[0]
+    assert welcome.kind == frames.WELCOME
+    return answers
+
+
 def test_requests_in_one_piece_or_byte_by_byte_are_answered_in_order(server: OracleServer) -> None:
     sent = HELLO + frames.draw(7, 2) + frames.draw(8, 0) + frames.draw(9, 2**63)
     source = server.ranges.source.encode()
     most = server.ranges.size
     first = 1
     for pieces in ([sent], [sent[i : i + 1] for i in range(len(sent))]):
-        with dialled(server.address) as peer:
-            for piece in pieces:
-                peer.sendall(piece)
-            raw = b""
-            while len(frames.split(raw)[0]) < 4:
-                raw += peer.recv(4096)
-        welcome, *answers = frames.split(raw)[0]
-        assert welcome.kind == frames.WELCOME
+        answers = answered(server.address, pieces, 3)
         assert [one.number for one in answers] == [7, 8, 9]
         assert [frames.read_drawn(one.body) for one in answers] == [
             (first, 2, source),
@@ -119,6 +126,23 @@ def test_requests_in_one_piece_or_byte_by_byte_are_answered_in_order(server: Ora
             (first + 2, most, source),
         ]
         first += 2 + most
+
+
+def test_a_request_that_waits_is_not_overtaken_by_later_ones_of_its_connection(
+    server: OracleServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw, refusals = server.ranges.draw, iter(range(2))
+
+    def draw_later(count: int) -> int | Refused:
+        busy = next(refusals, None) is not None
+        return Refused(elsewhere=False, why="The range is used up.") if busy else draw(count)
+
+    monkeypatch.setattr(server.ranges, "draw", draw_later)
+    sent = HELLO + frames.draw(7, 2) + frames.draw(8, 0) + frames.draw(9, 1)
+    answers = answered(server.address, [sent], 3)
+    assert next(refusals, None) is None
+    assert [one.number for one in answers] == [7, 8, 9]
+    assert [frames.read_drawn(one.body)[0] for one in answers] == [1, 2, 3]
 
 
 def test_random_bytes_from_many_peers_leave_the_server_serving(

@@ -155,6 +155,7 @@ class OracleServer:
         self._former = FormerClients(self.ranges, token, self.metrics.count_former)
         self._source = b""
         self._waiting: list[_Waiting] = []
+        self._held_up: set[Peer] = set()
         self._keeper = threading.Thread(target=self._keep, name="oracle-keeper", daemon=True)
 
     def __enter__(self) -> OracleServer:
@@ -227,8 +228,10 @@ class OracleServer:
         if kind != frames.DRAW:
             return self.lock_service.received(peer, kind, number, body)
         count = frames.read_draw(body)
-        answer = self._answer(number, count)
+        # One that waits is not overtaken by later ones of its connection.
+        answer = None if peer in self._held_up else self._answer(number, count)
         if answer is None:
+            self._held_up.add(peer)
             until = time.monotonic() + _DRAW_SECONDS
             self._waiting.append(_Waiting(peer, number, count, until))
             return b""
@@ -266,12 +269,16 @@ class OracleServer:
         wait = self.lock_service.tick()
         if self._waiting:
             waiting, self._waiting = self._waiting, []
+            self._held_up.clear()
             now = time.monotonic()
             for one in waiting:
                 if one.peer.is_closed:
                     continue
-                answer = self._answer(one.number, one.asked, is_last=now >= one.until)
+                answer = None
+                if one.peer not in self._held_up:
+                    answer = self._answer(one.number, one.asked, is_last=now >= one.until)
                 if answer is None:
+                    self._held_up.add(one.peer)
                     self._waiting.append(one)
                     wait = min(wait, max(0.0, one.until - now))
                 else:
