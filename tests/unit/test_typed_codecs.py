@@ -418,7 +418,7 @@ def test_a_column_of_every_type_can_be_pickled() -> None:
     again = pickle.loads(pickle.dumps(table))
     for one, (codec, _) in zip(again.members, ALL.values(), strict=True):
         assert one.codec == codec and one.decode == codec.decode and one.table is again
-        assert one.encode_row(date(2010, 10, 4)) == DATE.encode(date(2010, 10, 4))
+        assert one.row_key(date(2010, 10, 4)) == DATE.encode(date(2010, 10, 4))
 
 
 # --- Rows -------------------------------------------------------------------------------
