@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from feeds import PLACES, TABLES, bank, other, put, sound, values
 from stores import (
@@ -23,9 +25,10 @@ from percola import (
     UsageError,
     feed,
 )
-from percola.cells import MAX_TS, Kind
+from percola.cells import MAX_TS, Cell, Kind
 from percola.errors import NoFeedError
 from percola.maintenance.check import check
+from percola.store.base import Store
 
 __all__ = ["TABLES"]  # The fixture `repo` opens them.
 
@@ -215,3 +218,30 @@ def test_check_asks_nothing_of_what_is_below_the_safe_point_or_older_than_the_fe
     assert ground.store.entries(cell_of(plain_bal, "b"), Kind.WRITE, 0, MAX_TS)
     assert not ground.store.lists_change(cell_of(plain_bal, "b"), t.commit_ts or 0)
     assert rules(repo) == []
+
+
+def test_check_goes_on_where_the_feed_will_begin_before_that_is_in_force(
+    ground: Ground, repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A collector announces its safe point, and may die before it comes into force."""
+    put(repo, "a")
+    announced = put(repo, "b")
+    at = put(repo, "c")
+    store = type(ground.store)
+    changes, entries = store.changes, store.entries
+
+    def changes_above(self: Store, table: str, after: int, *args: Any, **named: Any) -> Any:
+        if after < announced:
+            raise SnapshotTooOldError(after, announced)
+        return changes(self, table, after, *args, **named)
+
+    def nothing_written(
+        self: Store, cell: Cell, kind: Kind, low: int, high: int, limit: int | None = None
+    ) -> Any:
+        hides = kind is Kind.WRITE and (low, high) == (at, at)
+        return [] if hides else entries(self, cell, kind, low, high, limit)
+
+    monkeypatch.setattr(store, "changes", changes_above)
+    assert rules(repo) == []
+    monkeypatch.setattr(store, "entries", nothing_written)
+    assert rules(repo) == ["change-without-write"]

@@ -87,37 +87,45 @@ class FeedRules:
         """Findings for feed entries of a part that have no write record."""
         if self._since is None:
             return
-        try:
-            for commit_ts, row, columns in self._store.changes(
-                self._table,
-                max(self._since, self._store.safe_point(), part.after),
-                part.upto,
-                start=part.start,
-                end=part.end,
-            ):
-                for column in columns:
-                    cell = Cell(self._table, row, column)
-                    found = self._store.entries(cell, Kind.WRITE, commit_ts, commit_ts)
-                    if not found and commit_ts > self._store.safe_point():
-                        yield Finding(
-                            "change-without-write",
-                            cell,
-                            commit_ts,
-                            f"The feed of {self._table} lists {cell} at {commit_ts}, where "
-                            "nothing was written.",
-                        )
-        except SnapshotTooOldError:
-            # Garbage collection has removed the oldest entries: start again where the feed now
-            # begins.
-            yield from self.judge_entries(part)
-        except NoFeedError:
-            yield Finding(
-                "feed-not-kept",
-                Cell(self._table, b"", b""),
-                self._since,
-                f"The table {self._table} has kept a feed since {self._since}, but the store keeps "
-                "none.",
-            )
+        after = max(self._since, self._store.safe_point(), part.after)
+        judged = (0, b"")
+        while True:
+            try:
+                for commit_ts, row, columns in self._store.changes(
+                    self._table, after, part.upto, start=part.start, end=part.end
+                ):
+                    if (commit_ts, row) > judged:
+                        yield from self._judge_entry(commit_ts, row, columns)
+                        judged = commit_ts, row
+                return
+            except SnapshotTooOldError as error:
+                # Garbage collection removes the oldest entries: go on where the feed will begin,
+                # once that is in force.
+                after = max(after, error.safe_point)
+            except NoFeedError:
+                yield Finding(
+                    "feed-not-kept",
+                    Cell(self._table, b"", b""),
+                    self._since,
+                    f"The table {self._table} has kept a feed since {self._since}, but the store "
+                    "keeps none.",
+                )
+                return
+
+    def _judge_entry(
+        self, commit_ts: int, row: bytes, columns: Iterable[bytes]
+    ) -> Iterator[Finding]:
+        for column in columns:
+            cell = Cell(self._table, row, column)
+            found = self._store.entries(cell, Kind.WRITE, commit_ts, commit_ts)
+            if not found and commit_ts > self._store.safe_point():
+                yield Finding(
+                    "change-without-write",
+                    cell,
+                    commit_ts,
+                    f"The feed of {self._table} lists {cell} at {commit_ts}, where nothing was "
+                    "written.",
+                )
 
 
 def _changing(records: Iterable[tuple[int, bytes]]) -> list[int]:
