@@ -29,7 +29,7 @@ def die(progress):
 with percola.open(sys.argv[1]) as source, spark_context("local[2]") as spark:
     copy_repository(source, sys.argv[2], runner=OnSpark(spark, source, show=die, ranges=8))
 """
-ROWS = 20_000
+ROWS = 6_000
 
 docs = Table("docs", feed=True)
 text = docs.column("text", str, observed=True)
