@@ -333,7 +333,7 @@ def run(console: Console, *, quick: bool) -> None:
         work(scale.warm)
         names = [f"regionserver-{one}" for one in range(1, third + 1)]
         lost = names + [f"datanode-{one}" for one in range(1, nodes + 1)]
-        killed = brokerage.note(f"{third} region servers, {nodes} DataNode(s) killed")
+        killed = brokerage.note(f"a third of the servers killed: {third} of HBase, {nodes} of HDFS")
         for name in lost:
             cluster.process(name).kill()
         console.log(f"Figure 10: killed {', '.join(lost)}")
