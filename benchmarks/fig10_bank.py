@@ -42,7 +42,7 @@ _ADD_UP_EVERY: Final = 10
 _PAUSE: Final = 0.1
 _FAILED: Final = 3
 
-_EXPECTED: Final = (StoreError, TransientError, CommitUnknownError, RetriesExhaustedError)
+EXPECTED: Final = (StoreError, TransientError, CommitUnknownError, RetriesExhaustedError)
 """What may happen to a client while servers are down; anything else ends it."""
 
 accounts = Table("accounts")
@@ -115,7 +115,7 @@ def _work(repo: Repository, folder: Path, name: str, pause: float, ended: thread
                     found = recorder.run(repo, add_up)
                     if found != ACCOUNTS * EACH:
                         raise AssertionError(f"{name}: all accounts come to {found}")
-            except _EXPECTED as error:
+            except EXPECTED as error:
                 # What is shown to whoever uses the bank: how long it took, and what it said.
                 note = {
                     "began": began,

@@ -18,10 +18,9 @@ import os
 import sys
 import threading
 import time
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -34,8 +33,8 @@ from benchmarks import fig9_brokerage
 from benchmarks.fig9 import BrokerageError, Process
 from benchmarks.fig9_brokerage import PercolaBrokerage, key
 from benchmarks.fig9_emulator import Emulator, Facts, InvariantError, Size, check
-from benchmarks.fig10_bank import cut
-from benchmarks.fig10_faults import SESSION, effects, kill_all, plot, start_again, table
+from benchmarks.fig10_bank import EXPECTED, cut
+from benchmarks.fig10_faults import SESSION, effects, plot, rate, start_again, table, with_oracles
 from benchmarks.fig10_load import SMALL_JAVA, Event
 from benchmarks.measure import (
     OUTPUT,
@@ -45,11 +44,10 @@ from benchmarks.measure import (
     temporary_folder,
     write_json,
 )
-from benchmarks.servers import OracleProcess, leader
-from percola import StoreError, Worker
-from percola.devcluster import Cluster, ClusterError, jars
+from benchmarks.servers import leader
+from percola import Worker
+from percola.devcluster import Cluster, ClusterError
 from percola.devcluster.cluster import Regions
-from percola.errors import CommitUnknownError, RetriesExhaustedError, TransientError
 
 AIM_SECONDS: Final = 30.0
 """Seconds from the last region's opening until the throughput is back."""
@@ -57,8 +55,6 @@ AIM_SHARE: Final = 0.95
 _WINDOW: Final = 10.0
 _HEAP: Final = {"zookeeper": 64, "namenode": 128, "datanode": 96, "master": 256}
 _BY_ACCOUNT: Final = ("accounts", "holdings", "holding_history", "by_account")
-_EXPECTED: Final = (StoreError, TransientError, CommitUnknownError, RetriesExhaustedError)
-"""What a client may be told while servers are down; anything else ends it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +90,7 @@ class Client(Emulator):
         trade = arguments[0] if kind in ("trade_order", "trade_result") else "-"
         try:
             found = super()._time(kind, function, *arguments)
-        except _EXPECTED as error:
+        except EXPECTED as error:
             self._note(kind, trade, type(error).__name__)
             raise
         self._note(kind, trade, "")
@@ -108,7 +104,7 @@ class Client(Emulator):
         while not ended.is_set():
             try:
                 self.step()
-            except _EXPECTED:
+            except EXPECTED:
                 ended.wait(0.1)
 
 
@@ -180,11 +176,6 @@ class Told:
         return ""
 
 
-def rate(commits: Sequence[int], start: float, end: float) -> float:
-    """Commits a second between two moments in ns."""
-    return (bisect_left(commits, end) - bisect_left(commits, start)) / (end - start) * 1e9
-
-
 def recovered(commits: Sequence[int], killed: int, opened: int, end: int) -> float | None:
     """Seconds from `opened` until ten seconds with the throughput of before begin; None: never.
 
@@ -232,25 +223,6 @@ class Watch:
             if at > killed and one.dead >= dead and one.served >= total and not one.in_transition:
                 return at
         return None
-
-
-@contextmanager
-def running(folder: Path, scale: Scale) -> Iterator[tuple[Cluster, list[OracleProcess]]]:
-    """The cluster, and two oracles."""
-    jars.install_all()
-    with ExitStack() as stack:
-        cluster = stack.enter_context(
-            Cluster(
-                folder / "cluster",
-                region_servers=scale.region_servers,
-                data_nodes=scale.data_nodes,
-                heap={**_HEAP, "regionserver": scale.heap},
-                session=SESSION,
-            )
-        )
-        oracles = [OracleProcess(cluster.address) for _ in range(2)]
-        stack.callback(kill_all, oracles)
-        yield cluster, oracles
 
 
 def set_up(address: str, size: Size, regions: int) -> None:
@@ -321,8 +293,14 @@ def run(console: Console, *, quick: bool) -> None:
     nodes = scale.data_nodes // 3
     with temporary_folder() as folder, ExitStack() as stack:
         console.log(f"Figure 10: starting HBase with {scale.region_servers} region servers …")
-        cluster, oracles = stack.enter_context(running(folder, scale))
-        address = f"{cluster.address}?oracle={','.join(one.address for one in oracles)}"
+        cluster = Cluster(
+            folder / "cluster",
+            region_servers=scale.region_servers,
+            data_nodes=scale.data_nodes,
+            heap={**_HEAP, "regionserver": scale.heap},
+            session=SESSION,
+        )
+        oracles, address = stack.enter_context(with_oracles(cluster))
         console.log(f"Figure 10: loading a brokerage of {size.customers:,} customers …")
         set_up(address, size, scale.region_servers)
         logs = folder / "clients"

@@ -117,6 +117,17 @@ def _others(tables: Sequence[str]) -> int:
 
 
 @contextmanager
+def with_oracles(cluster: Cluster) -> Iterator[tuple[list[OracleProcess], str]]:
+    """Start a cluster and two oracles; yields these, and the address with both."""
+    jars.install_all()
+    with ExitStack() as stack:
+        stack.enter_context(cluster)
+        oracles = [OracleProcess(cluster.address) for _ in range(2)]
+        stack.callback(kill_all, oracles)
+        yield oracles, f"{cluster.address}?oracle={','.join(one.address for one in oracles)}"
+
+
+@contextmanager
 def arena(
     folder: Path,
     *,
@@ -131,12 +142,9 @@ def arena(
         cluster: another than the usual one.
         pause: seconds for which a thread of a client rests after each transaction.
     """
-    jars.install_all()
+    cluster = cluster or Cluster(folder / "cluster", session=SESSION)
     with ExitStack() as stack:
-        cluster = stack.enter_context(cluster or Cluster(folder / "cluster", session=SESSION))
-        oracles = [OracleProcess(cluster.address) for _ in range(2)]
-        stack.callback(kill_all, oracles)
-        address = f"{cluster.address}?oracle={','.join(one.address for one in oracles)}"
+        oracles, address = stack.enter_context(with_oracles(cluster))
         bank = Bank(folder / "histories", address, clients=clients, threads=threads, pause=pause)
         yield Faults(stack.enter_context(bank), cluster, oracles)
 
@@ -219,7 +227,7 @@ def effects(events: Sequence[Event], commits: Sequence[int]) -> list[Effect]:
         within = [one.at, *(at for at in commits if one.at <= at < end), end]
         gaps = [later - earlier for earlier, later in itertools.pairwise(within)]
         seconds = [
-            _rate(commits, at, at + 10**9)
+            rate(commits, at, at + 10**9)
             for at in range(one.at, max(one.at + 1, end - 10**9), 10**9)
         ]
         around = int(_AROUND * 1e9)
@@ -228,15 +236,15 @@ def effects(events: Sequence[Event], commits: Sequence[int]) -> list[Effect]:
                 one.name,
                 (one.at - first) / 1e9,
                 max(gaps) / 1e9,
-                _rate(commits, max(first, one.at - around), one.at),
+                rate(commits, max(first, one.at - around), one.at),
                 min(seconds),
-                _rate(commits, max(one.at, end - around), end),
+                rate(commits, max(one.at, end - around), end),
             )
         )
     return found
 
 
-def _rate(commits: Sequence[int], start: int, end: int) -> float:
+def rate(commits: Sequence[int], start: int, end: int) -> float:
     """Commits a second between two moments; 0 if they are one."""
     if start >= end:
         return 0.0
@@ -281,7 +289,7 @@ def plot(
 
     first = commits[0]
     seconds = range(int((events[-1].at - first) / 1e9) + 1)
-    rates = [_rate(commits, first + at * 10**9, first + (at + 1) * 10**9) for at in seconds]
+    rates = [rate(commits, first + at * 10**9, first + (at + 1) * 10**9) for at in seconds]
     figure, axes = pyplot.subplots(figsize=(12, 4.5), layout="constrained")
     axes.step(seconds, rates, where="post", color="#4c78a8")
     axes.fill_between(seconds, rates, step="post", color="#4c78a8", alpha=0.2)

@@ -30,7 +30,7 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from benchmarks.crawl import multiplied, sample, write_warc
-from benchmarks.fig10_faults import SESSION, effects, kill_all, plot, start_again, table
+from benchmarks.fig10_faults import SESSION, effects, plot, start_again, table, with_oracles
 from benchmarks.fig10_load import Event, placement
 from benchmarks.measure import (
     OUTPUT,
@@ -43,7 +43,7 @@ from benchmarks.measure import (
 from benchmarks.processes import StageError, command
 from benchmarks.servers import OracleProcess, leader
 from benchmarks.tablets import WorkerProcess, worker
-from percola.devcluster import Cluster, jars
+from percola.devcluster import Cluster
 from webindex.serving.located import SEARCH_VARIABLE
 
 _OBSERVERS: Final = "webindex.main:observers"
@@ -204,15 +204,12 @@ def run(console: Console, *, quick: bool) -> None:
     """
     circumstances = conditions()
     copies, unit = (1, 8.0) if quick else (4, 20.0)
-    jars.install_all()
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_folder())
         stack.enter_context(_environment(SEARCH_VARIABLE, str(folder / "search")))
         console.log("Figure 10: starting HBase and two oracles …")
-        cluster = stack.enter_context(Cluster(folder / "cluster", session=SESSION))
-        oracles = [OracleProcess(cluster.address) for _ in range(2)]
-        stack.callback(kill_all, oracles)
-        address = f"{cluster.address}?oracle={','.join(one.address for one in oracles)}"
+        cluster = Cluster(folder / "cluster", session=SESSION)
+        oracles, address = stack.enter_context(with_oracles(cluster))
         write_warc(folder / "crawl.warc.gz", multiplied(sample(), copies))
         console.log("Figure 10: loading the crawl …")
         loaded = command("load", "--repo", address, "--json", str(folder / "crawl.warc.gz"))

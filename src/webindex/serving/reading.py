@@ -17,7 +17,7 @@ the URL's words.
 If no document has all the words, those count that have the most of them (`least` of an index's
 `build`), and at least half. Words typed as a phrase stay required: who types quotes means them.
 
-The last word of a query stands for all words that begin with it if no document contains it as
+The last word of a query matches all words that begin with it if no document contains it as
 typed, because then it is probably unfinished: `postg`. A word that exists is never extended.
 
 The weights were chosen by the queries of `benchmarks/search_queries.txt` that are not held out.

@@ -1,6 +1,6 @@
 """Translates what a user's query asks for (`webindex.serving.reading`) to OpenSearch's queries.
 
-The last word of a query, if no document contains it as typed, stands for all words that begin with
+The last word of a query, if no document contains it as typed, matches all words that begin with
 it, not for the sixteen most frequent ones: OpenSearch does not list words.
 """
 
@@ -31,7 +31,7 @@ from webindex.serving.reading import (
 Query = dict[str, Any]
 
 STARTS: Final = "*"
-"""Ends a word that stands for all words that begin with it. No word has it."""
+"""Ends a word that matches all words that begin with it. No word has it."""
 
 
 def build(asked: Asked, filters: Filters = EVERYTHING, *, least: int | None = None) -> Query:
