@@ -3,7 +3,7 @@
 Every clause of the query has to match in some field, scored by BM25. A single word is sought by its
 stems in the languages that the index has: each document was indexed by the stems of its own
 language. Several words side by side, a phrase or a word that the index splits, are sought as they
-are. The best of the fields counts in full and the others for three tenths, so that a word that is
+are. The best of the fields counts in full and the others for a seventh, so that a word that is
 repeated in title and anchors is not counted twice.
 
 What the words of a query do not say is added to the score of the documents that match: the whole
@@ -32,23 +32,23 @@ from typing import Final, Protocol
 from webindex.page.urls import BadUrlError, normalise
 from webindex.serving.query import parse_query
 
-FIELDS: Final = {"title": 2.0, "headings": 1.5, "anchors": 1.0, "text": 1.0, "url": 1.0}
+FIELDS: Final = {"title": 2.0, "headings": 1.2, "anchors": 1.0, "text": 1.0, "url": 1.0}
 """The fields in which words are searched, and the weight of a match there."""
 
 STEMMED: Final = ("title", "headings", "anchors", "text")
 """Those that have a field of stems beside them, `…_stems`."""
 
-TIE: Final = 0.3
+TIE: Final = 0.15
 # Above any sum of word scores: a URL's page comes first.
 ADDRESS_SCORE: Final = 1e6
 # A word that is on a tenth of all pages scores about 3 in a title.
-NAME_SCORE: Final = {"names": 8.0, "called": 8.0}
+NAME_SCORE: Final = {"names": 8.0, "called": 12.0}
 IDENTIFIER: Final = 2.0
 PARTS: Final = 0.5
 LITTLE: Final = 0.1
 # Two words of the query with at most `SLOP` others between them, by field.
 BESIDE: Final = {"title": 0.5, "headings": 0.5, "text": 1.0}
-SLOP: Final = 3
+SLOP: Final = 8
 SHORTEST_START: Final = 3
 _WORDS_A_START: Final = 16
 
