@@ -21,16 +21,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+import httpx
 import pytest
 from borrowed import borrow
 from click.testing import CliRunner
 from needs import lack, need
+from server_process import ServerProcess
 
 import percola
 from percola import Repository, Worker
 from tests.webindex import test_serving, test_serving_queries, test_site_serving
 from tests.webindex.conftest import worked_off
 from tests.webindex.from_scratch import gone, sample
+from tests.webindex.site_client import Page, article, made
 from webindex import tables
 from webindex.cli.main import cli
 from webindex.devserver import OpenSearchServer, ServerError
@@ -480,3 +483,100 @@ def test_an_index_is_moved_while_a_worker_runs_and_verify_finds_nothing(
     assert webindex("reindex", "--index", str(folder / "serving"))["documents"] == 182
     webindex("work", "--processes", "1", "--until-idle")
     assert hits() == after
+
+
+# --- Several sites ----------------------------------------------------------------------------
+
+
+class Site(ServerProcess):
+    """A `webindex serve`."""
+
+    def __init__(self, folder: Path, said: Path) -> None:
+        self._folder, self._said = folder, said
+        super().__init__()
+
+    def _launch(self, port: int) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "webindex", "serve", "--repo", str(self._folder)]
+        with self._said.open("wb") as output:
+            return subprocess.Popen(
+                [*command, "--port", str(port), "--name", "search.example"],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def _printed(self) -> str:
+        return self._said.read_text()
+
+
+class Balancer:
+    """Sends each request to another site than the last one; one that takes none is passed over."""
+
+    def __init__(self, sites: list[Site]) -> None:
+        self._sites = sites
+        self._turns = itertools.cycle(sites)
+        self.answered = dict.fromkeys(sites, 0)
+
+    def get(self, target: str) -> Page:
+        for site in itertools.islice(self._turns, len(self._sites)):
+            try:
+                answer = httpx.get(
+                    f"http://{site.address}{target}",
+                    headers={"Host": "search.example"},
+                    timeout=300,
+                    trust_env=False,
+                )
+            except httpx.ConnectError:
+                continue
+            assert (answer.status_code, "set-cookie" in answer.headers) == (200, False)
+            self.answered[site] += 1
+            return Page(re.sub(r"[0-9.]+ (?:ms|s|min)\b", "TIME", answer.text))
+        raise AssertionError("no site answers")
+
+    def browse(self) -> list[str]:
+        """The URLs of the first hits of a search, from three pages of results, by their links."""
+        found, target = [], "/?q=server"
+        for _ in range(3):
+            page = self.get(target)
+            found += [one.attributes["href"] or "" for one in page.css(".hit a.story")]
+            target = page.link(".paging [aria-current] ~ a")
+        return found
+
+
+@pytest.mark.parametrize("place", ["folder", "opensearch"])
+def test_several_sites_behind_a_balancer_answer_as_one_also_after_one_is_killed(
+    place: str, request: pytest.FixtureRequest, tmp_path: Path, worked_off: Path
+) -> None:
+    folder = tmp_path / "shared"
+    shutil.copytree(worked_off, folder)
+    if place == "opensearch":
+        words = ["reindex", "--repo", str(folder), "--index", request.getfixturevalue("url")]
+        done = CliRunner().invoke(cli, words)
+        assert done.exit_code == 0, done.output
+    with (
+        Site(folder, tmp_path / "one") as one,
+        Site(folder, tmp_path / "two") as two,
+        open_repository(str(folder)) as repo,
+        open_index(repo) as index,
+    ):
+        balancer = Balancer([one, two])
+        hits = balancer.browse()
+        assert balancer.answered == {one: 2, two: 1}
+        assert len({*hits}) == len(hits) > 20
+        assert balancer.browse() == hits, "each page of results by the other site"
+        for target in ("/?q=server", "/?q=server&sort=date", hits[0], "/complete.json?q=serv"):
+            assert balancer.get(target).html == balancer.get(target).html
+        # What a worker exports, both show at once.
+        page = made("https://example.org/fish", article("Coelacanth"))
+        load_captures(repo, [page], "recrawl")
+        Worker(repo, build_observers(index), threads=1).run_until_idle()
+        for _ in range(2):
+            assert len(balancer.get("/?q=coelacanth").css(".hit")) == 1
+        hits = balancer.browse()
+        one.kill()
+        answered = balancer.answered[two]
+        assert balancer.browse() == hits
+        assert balancer.answered[two] == answered + 3
+        one.start()
+        before = balancer.answered[one]
+        assert [balancer.browse(), balancer.browse()] == [hits, hits]
+        assert balancer.answered[one] == before + 3
