@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from webindex.page.urls import page_row
 from webindex.rendering import tables as rendering
 from webindex.rendering.browser import Bounds, Browser, find_browser
 from webindex.rendering.render import ATTEMPTS, render_url, render_with
+from webindex.workers.processes import NICENESS, open_repository, running
 
 FILES = {
     "styled": '<link rel=stylesheet href="main.css"><p>words',
@@ -112,6 +114,43 @@ def test_exactly_the_pages_are_rendered_again_whose_resources_changed(
     work(repo, browser)
     assert set(made(repo)) == {"framed", "plain"}
     assert small_image(repo, "styled") is None and earlier_images(repo, "styled") == {}
+
+
+def test_the_pages_of_a_stylesheet_are_rendered_by_links_and_no_faster_than_the_rate(
+    repo: Repository, tmp_path: Path, browser: Browser, wait_until: Callable[..., object]
+) -> None:
+    links = {"page3": 9, "page1": 4, "page0": 3, "page2": 0}
+    pages = dict.fromkeys(links, '<link rel=stylesheet href="main.css"><p>words')
+    load_site(repo, tmp_path, {**pages, "main.css": "body { background: #00ff00 }"})
+    with repo.transaction() as t:
+        for name, number in links.items():
+            t.set(tables.tally, page_row(SITE + name), {"links": number, "anchors": {}})
+    follow(repo)
+    worker = Worker(repo, [render_with(browser, 1e-6)], threads=1, warn_unobserved=False)
+    worker.start()
+    wait_until(lambda: made(repo))
+    worker.stop()
+    assert set(made(repo)) == {"page3"}, "the next one is due in days"
+    work(repo, browser)
+    made_at = made(repo)
+    assert sorted(made_at, key=made_at.__getitem__) == [*links]
+
+
+def test_a_renderer_and_its_browser_have_a_lower_priority_than_workers(
+    tmp_path: Path, browser: Browser, wait_until: Callable[..., object]
+) -> None:
+    with open_repository(str(tmp_path / "index"), create=True) as repo:
+        load_site(repo, tmp_path, {"plain": "<p>words"})
+        follow(repo)
+        with running(repo.address, 1, command=["run-renderer"]) as renderers:
+            renderers.wait_ready()
+            [process] = renderers.processes
+            started = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            assert started
+            lower = min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
+            for pid in [process.pid, *map(int, started)]:
+                assert os.getpriority(os.PRIO_PROCESS, pid) == lower
+            wait_until(lambda: made(repo))
 
 
 def test_a_page_that_cannot_be_rendered_is_dead_lettered_with_the_reason(

@@ -48,6 +48,9 @@ THREADS: Final = 1
 store's: two processes then process 115 pages a second instead of 165."""
 REPORT: Final = 5.0
 """Seconds between reports of a worker for the live view (`WorkerOptions.report`)."""
+NICENESS: Final = 10
+"""Added to the niceness of a renderer and its browser. A page takes several processes of the
+browser: with the priority of workers, they double the time until a changed page is found."""
 _RESTARTS: Final = 20
 
 
@@ -101,8 +104,9 @@ def work_here(address: str, *, threads: int = THREADS) -> None:
 def render_here(address: str, rate: float = math.inf) -> None:
     """Render pages that are due in this process, until it is told to end as `work_here` is.
 
-    At most `rate` pages a second.
+    At most `rate` pages a second. The process and its browser have a low priority (`NICENESS`).
     """
+    os.nice(NICENESS)
     with open_repository(address) as repo, Browser() as browser:
         refuse_half_built(repo)
         # Started at once, so that a browser that does not run is known before the first page.
