@@ -20,6 +20,7 @@ from percola.devcluster.settings import HEAP, MOST, PORTS, SMALL_HEAP, Layout
 
 region_counts = st.integers(1, MOST["region_servers"])
 data_counts = st.integers(1, MOST["data_nodes"])
+zookeeper_counts = st.integers(1, MOST["zookeepers"])
 
 
 def listening(port: int = 0) -> socket.socket:
@@ -64,13 +65,13 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 # --- Ports --------------------------------------------------------------------------------
 
 
-@given(region_servers=region_counts, data_nodes=data_counts)
-def test_every_port_of_a_cluster_is_its_own_and_among_the_forty(
-    region_servers: int, data_nodes: int
+@given(region_servers=region_counts, data_nodes=data_counts, zookeepers=zookeeper_counts)
+def test_every_port_of_a_cluster_is_its_own_and_in_its_row(
+    region_servers: int, data_nodes: int, zookeepers: int
 ) -> None:
-    layout = Layout(region_servers, data_nodes, 21_000)
+    layout = Layout(region_servers, data_nodes, 21_000, zookeepers=zookeepers)
     ports = list(itertools.chain.from_iterable(layout.ports(name) for name in layout.names))
-    assert len(layout.names) == 3 + region_servers + data_nodes
+    assert len(layout.names) == 2 + region_servers + data_nodes + zookeepers
     assert len(set(ports)) == len(ports)
     assert set(ports) <= set(range(21_000, 21_000 + PORTS))
 
@@ -86,7 +87,7 @@ def test_a_row_of_ports_in_which_one_is_taken_is_passed_over(tmp_path: Path) -> 
 
 def test_no_free_row_of_ports_is_said(tmp_path: Path) -> None:
     first = settings.choose_ports(tmp_path)
-    with listening(first), pytest.raises(ClusterError, match=r"no 48 free ports.*ss -ltnp"):
+    with listening(first), pytest.raises(ClusterError, match=r"no 56 free ports.*ss -ltnp"):
         settings.choose_ports(tmp_path, range(first, first + 1))
 
 
@@ -115,7 +116,9 @@ def test_a_damaged_description_is_refused(tmp_path: Path, text: str) -> None:
         Cluster(tmp_path)
 
 
-@pytest.mark.parametrize(("kind", "most"), [("region_servers", 15), ("data_nodes", 7)])
+@pytest.mark.parametrize(
+    ("kind", "most"), [("region_servers", 15), ("data_nodes", 7), ("zookeepers", 3)]
+)
 def test_a_cluster_has_one_to_so_many_of_each(tmp_path: Path, kind: str, most: int) -> None:
     for number in (0, most + 1):
         with pytest.raises(ClusterError, match=f"1 to {most} {kind.replace('_', ' ')}, not"):
@@ -134,6 +137,8 @@ def test_a_folder_keeps_the_cluster_that_it_has(tmp_path: Path) -> None:
     assert Cluster(tmp_path / ".." / tmp_path.name).address == made.address
     with pytest.raises(ClusterError, match="with region servers 1, not 2: leave that out"):
         Cluster(tmp_path, region_servers=2)
+    with pytest.raises(ClusterError, match="with zookeepers 1, not 3"):
+        Cluster(tmp_path, zookeepers=3)
 
 
 @pytest.mark.parametrize("name", ["a b", "a:b", "a,b", "a*", "${x}", "100%"])
@@ -214,6 +219,29 @@ def test_further_settings_overrule_those_that_are_usual_and_stay_with_the_cluste
     assert {name: found[name] for name in own} == own
     with pytest.raises(ClusterError, match="with settings"):
         Cluster(tmp_path, settings={})
+
+
+def test_the_servers_of_an_ensemble_know_each_other_and_all_clients_know_all_of_them(
+    tmp_path: Path,
+) -> None:
+    layout = Layout(1, 1, 21_000, zookeepers=3)
+    assert [name for name in layout.names if "zoo" in name] == [f"zookeeper-{n}" for n in (1, 2, 3)]
+    assert layout.quorum == "127.0.0.1:21000,127.0.0.1:21048,127.0.0.1:21049"
+    said = []
+    for number, port in ((1, 21_000), (2, 21_048), (3, 21_049)):
+        conf = settings.write_files(tmp_path, layout, f"zookeeper-{number}")
+        assert (tmp_path / "data" / f"zookeeper-{number}" / "myid").read_text() == f"{number}\n"
+        lines = (conf / "zoo.cfg").read_text().splitlines()
+        assert f"clientPort={port}" in lines
+        said.append([line for line in lines if line.startswith("server.")])
+    peers = [f"server.{n}=127.0.0.1:{21_048 + 2 * n}:{21_049 + 2 * n}" for n in (1, 2, 3)]
+    assert said == [peers] * 3
+    for name in ("master", "regionserver-1"):
+        conf = settings.write_files(tmp_path, layout, name)
+        found = read_settings(conf / "hbase-site.xml")
+        assert found["hbase.zookeeper.quorum"] == layout.quorum
+    alone = settings.write_files(tmp_path, Layout(1, 1, 21_000), "zookeeper") / "zoo.cfg"
+    assert "server." not in alone.read_text(), "it needs no other"
 
 
 def test_a_block_has_no_more_replicas_than_there_are_data_nodes(tmp_path: Path) -> None:

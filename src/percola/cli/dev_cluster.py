@@ -46,11 +46,16 @@ def dev_cluster() -> None:
 @click.option(
     "--data-nodes", type=click.IntRange(1, MOST["data_nodes"]), help="How many.  [default: 3]"
 )
+@click.option(
+    "--zookeepers",
+    type=click.IntRange(1, MOST["zookeepers"]),
+    help="How many ZooKeeper servers; three go on when one is lost.  [default: 1]",
+)
 @click.option("--small", is_flag=True, help="One region server, one DataNode, less memory.")
 @click.option(
     "--first-port",
     type=click.IntRange(1024, 65_000),
-    help="The first of 48 ports.  [default: what is free, below 32000]",
+    help="The first of 56 ports.  [default: what is free, below 32000]",
 )
 @click.option(
     "--session",
@@ -71,6 +76,7 @@ def up(
     folder: Path,
     region_servers: int | None,
     data_nodes: int | None,
+    zookeepers: int | None,
     small: bool,
     first_port: int | None,
     session: int | None,
@@ -89,6 +95,7 @@ def up(
         first_port=first_port,
         session=session,
         host=host,
+        zookeepers=zookeepers,
     )
     jars.install_all(_tell)
     begun = time.monotonic()

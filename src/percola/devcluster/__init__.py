@@ -9,8 +9,9 @@
         cluster.process("regionserver-2").start()
         cluster.await_ready()
 
-ZooKeeper, NameNode, DataNodes, master and region servers are separate processes, as in production,
-run from the jars that `percola hbase-jars server` fetches. A cluster's files are in its folder:
+ZooKeeper (one server, or an ensemble with `zookeepers=3`), NameNode, DataNodes, master and region
+servers are separate processes, as in production, run from the jars that `percola hbase-jars server`
+fetches. A cluster's files are in its folder:
 
     cluster.json   the number of processes, their ports and memory
     logs/NAME.log  each process's log; logs/NAME.out: its output

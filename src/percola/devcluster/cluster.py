@@ -48,7 +48,7 @@ class Cluster:
         region_servers: how many (1 to 15); None: as many as the existing cluster has, or 3.
         data_nodes: likewise (1 to 7).
         heap: MiB of heap for each process of a kind, instead of `settings.HEAP`.
-        first_port: the first of its 48 ports; None: free ones below 32,000.
+        first_port: the first of its 56 ports; None: free ones below 32,000.
         host: the address of this machine on which everything listens; None: 127.0.0.1.
         away: region servers that run in network namespaces (`ip netns`) of their own, from which
             `host` can be reached: {"regionserver-2": (address there, name of the namespace)}.
@@ -56,6 +56,8 @@ class Cluster:
             to see one killed and replaced; None: 90, which no busy machine exceeds.
         settings: further settings of HBase's processes, by their names in `hbase-site.xml`; they
             overrule what is set here.
+        zookeepers: how many ZooKeeper servers (1 to 3); None: as many as the existing cluster has,
+            or 1. Three go on when one of them is lost.
 
     Raises:
         ClusterError: the folder has a cluster of another layout, or cannot be used.
@@ -73,6 +75,7 @@ class Cluster:
         away: Mapping[str, tuple[str, str]] | None = None,
         session: int | None = None,
         settings: Mapping[str, str] | None = None,
+        zookeepers: int | None = None,
     ) -> None:
         self.folder = Path(folder).resolve()
         if wrong := re.search(r"[^\w./+@-]", str(self.folder)):
@@ -93,6 +96,7 @@ class Cluster:
                 "away": None if away is None else {one: list(at) for one, at in away.items()},
                 "session": session,
                 "settings": None if settings is None else dict(settings),
+                "zookeepers": zookeepers,
             },
         )
         self._processes = Processes(self.folder, self.layout)
@@ -104,8 +108,8 @@ class Cluster:
 
     @property
     def quorum(self) -> str:
-        """Where ZooKeeper listens, and all clients begin: `127.0.0.1:PORT`."""
-        return f"{self.layout.host}:{self.layout.ports('zookeeper')[0]}"
+        """Where ZooKeeper listens, and all clients begin: `127.0.0.1:PORT`, or several of them."""
+        return self.layout.quorum
 
     @property
     def address(self) -> str:
@@ -129,6 +133,8 @@ class Cluster:
 
     def process(self, name: str) -> Server:
         """One of its processes: `zookeeper`, `namenode`, `datanode-1`, `master`, `regionserver-1`…
+
+        Several ZooKeeper servers are `zookeeper-1`….
 
         Raises:
             ClusterError: it has none of this name.
@@ -235,6 +241,20 @@ class Cluster:
             raise ClusterError(f"The master does not answer at {self.web}.")
         return self._alive(figures)
 
+    def zookeeper_leader(self) -> Server:
+        """The ZooKeeper server that leads the others, or the only one.
+
+        Raises:
+            ClusterError: none leads now.
+        """
+        for server in self._of("zookeeper"):
+            if self._zookeeper_mode(server) in ("leader", "standalone"):
+                return server
+        raise ClusterError(
+            f"None of the ZooKeeper servers of the cluster in {self.folder} leads now: one is "
+            "being elected, or too few of them run."
+        )
+
     def regions(self) -> Regions:
         """What the master says about regions and region servers now.
 
@@ -315,13 +335,19 @@ class Cluster:
         return [state.name for state in states if state.pid and not state.stopped]
 
     def _zookeeper_is_ready(self) -> bool:
+        running = self._answering("zookeeper")
+        return bool(running) and all(self._zookeeper_mode(self.process(one)) for one in running)
+
+    def _zookeeper_mode(self, server: Server) -> str:
+        """`leader`, `follower` or `standalone`; empty if it serves nobody now."""
         try:
-            address = self.layout.host, self.layout.ports("zookeeper")[0]
-            with socket.create_connection(address, 5) as server:
-                server.sendall(b"ruok")
-                return server.recv(16) == b"imok"
+            with socket.create_connection((self.layout.host, server.port), 5) as asked:
+                asked.sendall(b"srvr")
+                told = b"".join(iter(lambda: asked.recv(4096), b""))
         except OSError:
-            return False
+            return ""
+        found = re.search(rb"^Mode: (\w+)", told, re.MULTILINE)
+        return found[1].decode() if found else ""
 
     def _master(self) -> dict[str, Any] | None:
         return self._figures("master", "Hadoop:service=HBase,name=Master,sub=Server")

@@ -27,7 +27,7 @@ from percola.devcluster.pids import marks
 from percola.errors import PercolaError
 
 HOST: Final = "127.0.0.1"
-PORTS: Final = 48
+PORTS: Final = 56
 """How many ports in a row belong to a cluster, whether it uses them all or not."""
 
 FIRST_PORTS: Final = range(21_000, 32_000, PORTS)
@@ -57,10 +57,11 @@ OPTIONS: Final = "PERCOLA_HBASE_SERVER_JVM_OPTIONS"
 SESSION: Final = 90
 """Seconds for which a server may be silent before it is considered dead; HBase's own default."""
 
-MOST: Final[Mapping[str, int]] = {"region_servers": 15, "data_nodes": 7}
+MOST: Final[Mapping[str, int]] = {"region_servers": 15, "data_nodes": 7, "zookeepers": 3}
 """How many of each a cluster may have."""
 
 _LOW: Final = 7  # Region servers with ports below the DataNodes'.
+_ENSEMBLE: Final = 48  # Above them, what several ZooKeeper servers need besides the first port.
 
 MAINS: Final[Mapping[str, tuple[str, ...]]] = {
     "zookeeper": ("org.apache.zookeeper.server.quorum.QuorumPeerMain", "{conf}/zoo.cfg"),
@@ -125,7 +126,7 @@ class Layout:
     Attributes:
         region_servers: how many HBase region servers, 1 to 15.
         data_nodes: how many HDFS DataNodes, 1 to 7; up to three of them hold each block.
-        first_port: the lowest port; ZooKeeper's.
+        first_port: the lowest port; that of the first ZooKeeper server.
         heap: MiB of heap for each process of a kind; the kinds are the keys of `HEAP`.
         host: the address on which everything listens.
         away: of region servers in network namespaces of their own: (address, namespace) by name.
@@ -133,6 +134,7 @@ class Layout:
             it for dead, 2 or more. The master's are never fewer than `SESSION`, for it has no
             substitute.
         settings: further settings of HBase's processes, by their names in `hbase-site.xml`.
+        zookeepers: how many ZooKeeper servers, 1 to 3; three go on when one of them is lost.
     """
 
     region_servers: int
@@ -143,6 +145,7 @@ class Layout:
     away: Mapping[str, Sequence[str]] = field(default_factory=dict)
     session: int = SESSION
     settings: Mapping[str, str] = field(default_factory=dict)
+    zookeepers: int = 1
 
     def __post_init__(self) -> None:
         for name, most in MOST.items():
@@ -171,19 +174,42 @@ class Layout:
     def names(self) -> tuple[str, ...]:
         """The names of all processes, in the order in which they are started."""
         return (
-            "zookeeper",
+            *self._zookeepers(),
             "namenode",
             *(f"datanode-{number}" for number in range(1, self.data_nodes + 1)),
             "master",
             *(f"regionserver-{number}" for number in range(1, self.region_servers + 1)),
         )
 
+    @property
+    def quorum(self) -> str:
+        """Where the ZooKeeper servers listen: HOST:PORT, with commas between them."""
+        return ",".join(f"{self.host}:{self.ports(name)[0]}" for name in self._zookeepers())
+
+    def ensemble(self) -> str:
+        """The lines of `zoo.cfg` by which ZooKeeper servers know each other; none for one alone."""
+        lines = []
+        for name in self._zookeepers() if self.zookeepers > 1 else ():
+            peer, election = self.ports(name)[1:]
+            lines.append(f"server.{kind_of(name)[1]}={self.host}:{peer}:{election}\n")
+        return "initLimit=30\nsyncLimit=10\n" + "".join(lines) if lines else ""
+
+    def _zookeepers(self) -> Sequence[str]:
+        if self.zookeepers == 1:
+            return ("zookeeper",)
+        return [f"zookeeper-{number}" for number in range(1, self.zookeepers + 1)]
+
     def ports(self, name: str) -> tuple[int, ...]:
         """The ports that a process listens on; the first is the one that its clients know."""
         kind, number = kind_of(name)
         base = self.first_port
+        above = base + _ENSEMBLE
         return {
-            "zookeeper": (base,),
+            # Of an ensemble, also for each other: the leader's port, and that of elections.
+            "zookeeper": (
+                base if number < 2 else above + number - 2,
+                *((above + 2 * number, above + 2 * number + 1) if number else ()),
+            ),
             "format": (),
             "namenode": (base + 1, base + 2),  # the second: HTTP, for people and for readiness
             "master": (base + 3, base + 4),  # likewise
@@ -282,11 +308,12 @@ def write_files(folder: Path, layout: Layout, name: str) -> Path:
         needed.mkdir(parents=True, exist_ok=True)
     (conf / "log4j2.properties").write_text(_LOGGING)
     if kind == "zookeeper":
+        (data / "myid").write_text(f"{max(1, kind_of(name)[1])}\n")
         (conf / "zoo.cfg").write_text(
             f"tickTime=1000\nmaxSessionTimeout={1000 * max(layout.session, SESSION)}\n"
             f"dataDir={data}\nclientPort={layout.ports(name)[0]}\n"
             f"clientPortAddress={layout.host}\nadmin.enableServer=false\nmaxClientCnxns=0\n"
-            "4lw.commands.whitelist=ruok,srvr,cons,mntr\n"
+            f"4lw.commands.whitelist=ruok,srvr,cons,mntr\n{layout.ensemble()}"
         )
         return conf
     for file, settings in (
@@ -364,8 +391,7 @@ def _hbase(layout: Layout, name: str, scratch: Path) -> dict[str, object]:
     settings: dict[str, object] = {
         "hbase.rootdir": f"hdfs://{layout.host}:{layout.ports('namenode')[0]}/hbase",
         "hbase.cluster.distributed": True,
-        "hbase.zookeeper.quorum": layout.host,
-        "hbase.zookeeper.property.clientPort": layout.ports("zookeeper")[0],
+        "hbase.zookeeper.quorum": layout.quorum,
         "zookeeper.session.timeout": 1000 * session,
         "hbase.tmp.dir": scratch,
         "hbase.unsafe.regionserver.hostname": host,
