@@ -189,6 +189,19 @@ def cpu_of(root: int) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
+def waited_of(root: int) -> float:
+    """Seconds for which threads of a process and of its descendants waited for a core.
+
+    Of threads that run now; 0 where the kernel does not tell.
+    """
+    waited = 0
+    for pid in processes_below(root):
+        for told in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            with suppress(OSError):
+                waited += int(told.read_text().split()[1])
+    return waited / 1e9
+
+
 def wait_for(done: Callable[[], bool], what: str, timeout: float, moved: Callable[[], int]) -> None:
     """Return once `done`; TimeoutError if for so many seconds nothing has `moved`."""
     last, since = moved(), time.monotonic()

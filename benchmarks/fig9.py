@@ -31,7 +31,7 @@ from rich.table import Table as Grid
 
 import percola
 from benchmarks import fig9_brokerage, postgres
-from benchmarks.fig7_steps import cpu_of
+from benchmarks.fig7_steps import cpu_of, waited_of
 from benchmarks.fig9_emulator import InvariantError, Size, check
 from benchmarks.measure import (
     OUTPUT,
@@ -150,7 +150,7 @@ def on_percola(
     Args:
         warm: seconds that clients run before the block; the worker is then killed in these.
         servers: by name, processes among the descendants of this one whose processor time, with
-            that of their own descendants, is told apart.
+            that of their own descendants, is told apart, and for how long they waited for a core.
     """
     size, durability = Size(CUSTOMERS * processes), system.durability or None
     relaxed = durability and "relaxed"
@@ -167,9 +167,12 @@ def on_percola(
         def spent() -> dict[str, float]:
             return {"": cpu_of(os.getpid()), **{part: cpu_of(pid) for part, pid in parts.items()}}
 
+        def waited() -> dict[str, float]:
+            return {part: waited_of(pid) for part, pid in parts.items()}
+
         worker = Process([*command, "worker"])
         try:
-            before = spent()
+            before, idle = spent(), waited()
             began = time.monotonic()
             for client in clients:
                 client.tell(f"{seconds} {warm}")
@@ -178,9 +181,10 @@ def on_percola(
             worker = Process([*command, "worker"])
             if warm:
                 time.sleep(max(0.0, began + warm - time.monotonic()))
-                before = spent()
+                before, idle = spent(), waited()
             told = [json.loads(client.hear()) for client in clients]
             cpu = {part: after - before[part] for part, after in spent().items()}
+            waits = {part: after - idle[part] for part, after in waited().items()}
         finally:
             worker.end()
     with percola.open(address, fig9_brokerage.SCHEMA, durability=relaxed) as repo:
@@ -191,10 +195,15 @@ def on_percola(
         except InvariantError as error:
             raise BrokerageError(f"{system.label}: {error}") from error
     block = _block(told, cpu[""])
-    each = {part: 1000 * spent / block["transactions"] for part, spent in cpu.items() if part}
-    clients_ms = sum(ms for part, ms in each.items() if part.startswith("client"))
-    apart = {"clients": clients_ms, **{part: each[part] for part in servers}}
-    return {**block, "processor_ms": {**apart, "rest": block["cpu_ms"] - sum(apart.values())}}
+
+    def apart(seconds: Mapping[str, float]) -> dict[str, float]:
+        each = {part: 1000 * one / block["transactions"] for part, one in seconds.items()}
+        of_clients = sum(ms for part, ms in each.items() if part.startswith("client"))
+        return {"clients": of_clients, **{part: each[part] for part in servers}}
+
+    parts_ms = apart(cpu)
+    rest = block["cpu_ms"] - sum(parts_ms.values())
+    return {**block, "processor_ms": {**parts_ms, "rest": rest}, "waited_ms": apart(waits)}
 
 
 def on_postgres(

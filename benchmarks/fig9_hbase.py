@@ -4,7 +4,8 @@ HBase has one region server and one DataNode; timestamps come from a process of 
 liveness tokens from ZooKeeper. Clients warm up before each block, because Java's compilers take
 their time; then the worker is killed with SIGKILL and another one is started. After each block
 all invariants are checked. Processor time is told apart: clients, HBase with HDFS and ZooKeeper,
-the oracle, and the rest, which is the worker's.
+the oracle, and the rest, which is the worker's; and so is for how long they waited for a core,
+which says how much of the machine other programs had.
 """
 
 from __future__ import annotations
@@ -55,23 +56,25 @@ def run(console: Console, *, quick: bool) -> None:
                     block = on_percola(
                         address, _SYSTEM, processes, seconds, warm=warm, servers=servers
                     )
-                parts = block["processor_ms"]
-                parts["servers"] = sum(parts.pop(name) for name in hbase)
+                for parts in (block["processor_ms"], block["waited_ms"]):
+                    parts["servers"] = sum(parts.pop(name) for name in hbase)
                 blocks[processes].append(block)
     lines = [summarize(_SYSTEM, processes, blocks[processes]) for processes in PROCESSES]
     parts_shown = ("clients", "servers", "oracle", "rest")
     for line in lines:
-        line["processor_ms"] = {
-            part: statistics.median(one["processor_ms"][part] for one in line["blocks"])
-            for part in parts_shown
-        }
-    columns = ("/s", "clients ms", "servers ms", "oracle ms", "rest ms", "conflicts ‰")
+        for kind in ("processor_ms", "waited_ms"):
+            line[kind] = {
+                part: statistics.median(one[kind][part] for one in line["blocks"])
+                for part in line["blocks"][0][kind]
+            }
+    columns = ("/s", *(f"{part} ms" for part in parts_shown), "waited ms", "conflicts ‰")
     grid = Grid("processes", *columns, box=SIMPLE_HEAD)
     for line in lines:
         grid.add_row(
             str(line["processes"]),
             f"{line['per_second']:,.0f}",
             *(f"{line['processor_ms'][part]:.2f}" for part in parts_shown),
+            f"{sum(line['waited_ms'].values()):.2f}",
             f"{line['conflicts_per_thousand']:.2f}",
         )
     console.print(grid)

@@ -37,7 +37,6 @@ from benchmarks.scale_cluster import (
 from benchmarks.scale_here import Prediction, predictions
 from benchmarks.scale_queues import Load, Outcome, respond, simulate, solve
 
-TRANSPORTS: Final = ("grpc", "socket")
 RATES: Final = (0.01, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 """Percent of the documents an hour, as in figure 7."""
 _SHOWN: Final = (0.1, 1, 10, 100)
@@ -56,7 +55,6 @@ class Point:
     """
 
     cores: int
-    transport: str
     per_second: float
     simulated: float | None
     linear: float
@@ -67,38 +65,35 @@ class Point:
 
 
 def figure_9(figures: Mapping[str, Any], work: Work, *, simulated: int) -> list[Point]:
-    """Throughput under full load, at each size and with either transport."""
+    """Throughput under full load, at each size."""
     regions = int(figures["stated"]["regions_a_machine"]["value"])
-    found = []
-    for transport in TRANSPORTS:
-        shared = Shared.of(figures, transport)
-        for cores in SIZES:
-            cluster = Cluster.of(cores, work, regions)
-            stations, visits, load = network(cluster, work, shared)
-            solved = solve(stations, visits, load)
-            followed: Outcome | None = None
-            if cores <= simulated:
-                # Some ten thousand transactions each.
-                seconds = 10_000 / solved.per_second
-                followed = simulate(stations, visits, load, seconds=seconds, warm=seconds / 10)
-            servers = cluster.machines * cluster.server_cores
-            found.append(
-                Point(
-                    cores,
-                    transport,
-                    solved.per_second,
-                    followed.per_second if followed else None,
-                    cores * per_core(work),
-                    solved.limit,
-                    solved.busy,
-                    solved.carried["oracle and lock service"],
-                    min(1.0, scan_cores(cluster, shared, busy=False) / servers),
-                )
+    shared, found = Shared.of(figures), []
+    for cores in SIZES:
+        cluster = Cluster.of(cores, work, regions)
+        stations, visits, load = network(cluster, work, shared)
+        solved = solve(stations, visits, load)
+        followed: Outcome | None = None
+        if cores <= simulated:
+            # Some ten thousand transactions each.
+            seconds = 10_000 / solved.per_second
+            followed = simulate(stations, visits, load, seconds=seconds, warm=seconds / 10)
+        servers = cluster.machines * cluster.server_cores
+        found.append(
+            Point(
+                cores,
+                solved.per_second,
+                followed.per_second if followed else None,
+                cores * per_core(work),
+                solved.limit,
+                solved.busy,
+                solved.carried["oracle and lock service"],
+                min(1.0, scan_cores(cluster, shared, busy=False) / servers),
             )
+        )
     return found
 
 
-def figure_7(figures: Mapping[str, Any], work: Work, cores: int, transport: str) -> dict[str, Any]:
+def figure_7(figures: Mapping[str, Any], work: Work, cores: int) -> dict[str, Any]:
     """Median delay of a document, by percent of the repository an hour; and that of batches.
 
     The batch is Spark's, fused: a document waits for the rest of a pass and for the next one. A
@@ -106,7 +101,7 @@ def figure_7(figures: Mapping[str, Any], work: Work, cores: int, transport: str)
     """
     stated = figures["stated"]
     documents = cores * stated["documents_a_core"]["value"]
-    shared = Shared.of(figures, transport)
+    shared = Shared.of(figures)
     cluster = Cluster.of(cores, work, int(stated["regions_a_machine"]["value"]))
     stations, visits, load = network(cluster, work, shared)
     most = solve(stations, visits, load).per_second
@@ -128,7 +123,6 @@ def figure_7(figures: Mapping[str, Any], work: Work, cores: int, transport: str)
         batch.append(1.5 * pass_seconds if pass_seconds else None)
     return {
         "cores": cores,
-        "transport": transport,
         "documents": documents,
         "saturates_per_second": most,
         "saturates_percent": most * 3600 / documents * 100,
@@ -146,11 +140,8 @@ def sizing(figures: Mapping[str, Any], work: Work) -> list[tuple[str, str]]:
         ("store, a million documents", f"{stored / 1000:.1f} GB, {3 * stored / 1000:.1f} on disk")
     ]
     day = stored * 1000 * 86400 / 1e9
-    calls = []
-    for transport in TRANSPORTS:
-        shared = Shared.of(figures, transport)
-        each = work.draws * shared.call / 2 + 2 * work.row_locks * shared.lock_call
-        calls.append(f"{each:.2f} ({transport})")
+    shared = Shared.of(figures)
+    calls = work.draws * shared.call / 2 + 2 * work.row_locks * shared.lock_call
     collected = stated["collector_rows_per_second"]
     return [
         *rows,
@@ -163,7 +154,7 @@ def sizing(figures: Mapping[str, Any], work: Work) -> list[tuple[str, str]]:
             f"{work.client_ms:.1f} cores at full load; plan for half more",
         ),
         ("region servers, 1,000 changes/s", f"{work.servers_ms:.1f} cores at full load; likewise"),
-        ("oracle and lock service, 1,000 changes/s", f"of one core, {' or '.join(calls)}"),
+        ("oracle and lock service, 1,000 changes/s", f"{calls:.2f} of one core"),
         (
             "disk, 1,000 changes/s",
             f"{3 * stored / 1000:.1f} MB/s of log; a day's versions take {3 * day:.0f} GB",
@@ -183,18 +174,14 @@ def run(console: Console, *, quick: bool, calibrate: bool = False) -> None:
         status.update("Scale: figure 9 …")
         points = figure_9(figures, works[0], simulated=30 if quick else _SIMULATED)
         status.update("Scale: figure 7 …")
-        delays = [
-            figure_7(figures, works[1], cores, transport)
-            for transport in TRANSPORTS
-            for cores in SIZES
-        ]
-        nearest = {one.name: {t: walls(figures, one, t) for t in TRANSPORTS} for one in works}
+        delays = [figure_7(figures, works[1], cores) for cores in SIZES]
+        nearest = {one.name: walls(figures, one) for one in works}
     parts = [
         _known(known),
         _nine(points),
         _seven(delays),
-        *(_walls(name, found["grpc"], found["socket"]) for name, found in nearest.items()),
-        *(_full(name, found["grpc"]) for name, found in nearest.items()),
+        *(_walls(name, found) for name, found in nearest.items()),
+        *(_full(name, found) for name, found in nearest.items()),
         table(("", "asks for"), sizing(figures, works[1])),
     ]
     for one in parts:
@@ -212,10 +199,7 @@ def run(console: Console, *, quick: bool, calibrate: bool = False) -> None:
             "predictions": [{**asdict(one), "error": one.error} for one in known],
             "figure_9": [asdict(one) for one in points],
             "figure_7": delays,
-            "walls": {
-                work: {t: [asdict(one) for one in found] for t, found in each.items()}
-                for work, each in nearest.items()
-            },
+            "walls": {name: [asdict(one) for one in found] for name, found in nearest.items()},
         },
     )
     shown = "   ".join(str(one) for one in (*pictures, path))
@@ -246,7 +230,7 @@ def _figure(value: float) -> str:
 def _nine(points: Sequence[Point]) -> str:
     rows = [
         (
-            f"{one.cores:,}, {one.transport}",
+            f"{one.cores:,}",
             f"{one.per_second:,.0f}",
             "" if one.simulated is None else f"{one.simulated:,.0f}",
             f"{one.per_second / one.linear:.2f}",
@@ -279,7 +263,7 @@ def _seven(delays: Sequence[Mapping[str, Any]]) -> str:
 
     rows = [
         (
-            f"{one['cores']:,}, {one['transport']}",
+            f"{one['cores']:,}",
             f"{one['documents'] / 1e6:,.1f}",
             f"{one['saturates_per_second']:,.0f}",
             _times(one["saturates_percent"]),
@@ -292,28 +276,18 @@ def _seven(delays: Sequence[Mapping[str, Any]]) -> str:
     return table(("cores", "million documents", "docs/s", "% an hour", *at, "busiest"), rows)
 
 
-def _walls(name: str, found: Sequence[Wall], other: Sequence[Wall]) -> str:
-    moved = {one.part: one.cores for one in other}
+def _walls(name: str, found: Sequence[Wall]) -> str:
     rows = [
         (
             one.part,
             f"{one.cores:,.0f}",
-            f"{moved[one.part]:,.0f}",
             f"{one.per_second:,.0f}",
             "yes" if one.can_move else "",
             one.why,
         )
         for one in found
     ]
-    columns = (
-        f"{name}: full at",
-        "cores, gRPC",
-        "cores, socket",
-        "a second",
-        "code moves it",
-        "why",
-    )
-    return table(columns, rows)
+    return table((f"{name}: full at", "cores", "a second", "code moves it", "why"), rows)
 
 
 def _times(load: float) -> str:
@@ -326,7 +300,7 @@ def _full(name: str, found: Sequence[Wall]) -> str:
         (one.part, *(_times((cores - 2) / max(1.0, one.cores - 2)) for cores in sizes))
         for one in found
     ]
-    return table((f"{name}: load over capacity, gRPC, cores", *(f"{one:,}" for one in sizes)), rows)
+    return table((f"{name}: load over capacity, cores", *(f"{one:,}" for one in sizes)), rows)
 
 
 def _plot_nine(points: Sequence[Point], path: Path) -> None:
@@ -336,21 +310,12 @@ def _plot_nine(points: Sequence[Point], path: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
-    for number, transport in enumerate(TRANSPORTS):
-        here = [one for one in points if one.transport == transport]
-        cores = [one.cores for one in here]
-        label = {"grpc": "oracle by gRPC", "socket": "oracle over a plain socket"}[transport]
-        axes.plot(cores, [one.per_second for one in here], "-", color=f"C{number}", label=label)
-        followed = [one for one in here if one.simulated is not None]
-        axes.plot(
-            [one.cores for one in followed],
-            [one.simulated or 0.0 for one in followed],
-            "o",
-            color=f"C{number}",
-            label="the same, by SimPy",
-        )
-    here = [one for one in points if one.transport == TRANSPORTS[0]]
-    axes.plot([o.cores for o in here], [o.linear for o in here], ":", color="grey", label="linear")
+    cores = [one.cores for one in points]
+    axes.plot(cores, [one.per_second for one in points], "-", color="C0", label="mean values")
+    followed = [(one.cores, one.simulated) for one in points if one.simulated is not None]
+    if followed:
+        axes.plot(*zip(*followed, strict=True), "o", color="C0", label="SimPy")
+    axes.plot(cores, [one.linear for one in points], ":", color="grey", label="linear")
     axes.plot([11, 15_000], [11_200 * 11 / 15_000, 11_200], "k--", lw=0.8, label="the paper, about")
     axes.set(xscale="log", yscale="log", xlabel="cores", ylabel="transactions a second")
     axes.grid(visible=True, alpha=0.3)
@@ -371,16 +336,15 @@ def _plot_seven(delays: Sequence[Mapping[str, Any]], path: Path) -> None:
     for number, cores in enumerate(shown):
         for one in delays:
             if one["cores"] == cores:
-                style = "-" if one["transport"] == "socket" else "--"
                 held = [(r, d) for r, d in zip(RATES, one["delays"], strict=True) if d is not None]
                 held.append((one["saturates_percent"], 1e4))
                 held.sort()
-                label = f"{cores:,} cores" if style == "-" else None
-                axes.plot(*zip(*held, strict=True), style, color=f"C{number}", label=label)
+                label = f"{cores:,} cores"
+                axes.plot(*zip(*held, strict=True), "-", color=f"C{number}", label=label)
     batch = [(r, d) for r, d in zip(RATES, delays[0]["batch"], strict=True) if d is not None]
     axes.plot(*zip(*batch, strict=True), "k-", label="Spark, fused, in passes (any size)")
     axes.set(xscale="log", yscale="log", xlim=(0.01, 1000), ylim=(5e-3, 1e3))
-    axes.set(xlabel="% of the documents an hour", ylabel="median delay, s (dashed: gRPC)")
+    axes.set(xlabel="% of the documents an hour", ylabel="median delay, s")
     axes.grid(visible=True, alpha=0.3)
     axes.legend(fontsize=8)
     axes.set_title("Figure 7, simulated: clustering, half a million documents a core")

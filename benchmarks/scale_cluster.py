@@ -69,12 +69,15 @@ def brokerage(figures: Mapping[str, Any]) -> Work:
         client.of(mix) + observing,
         servers.of(mix) + results * servers.of(worker),
         mix["draws"] + results * worker["draws"],
-        syncs=4 * writing,
+        syncs=SYNCS * writing,
         calls=mix["reads"] + 4 * writing,
         row_locks=results,
         scanning=observing / (client.of(mix) + observing),
     )
 
+
+SYNCS: Final = 3
+"""Of a transaction that writes other rows than its primary's, whose locks are not in the log."""
 
 CLUSTERING: Final = {"reads": 5.0, "cells": 5.0, "mutates": 10.0, "rows": 10.0, "draws": 4.0}
 """Figure 7, a document: a transaction inserts it (one row); an observer reads it, its notification
@@ -89,7 +92,7 @@ def clustering(figures: Mapping[str, Any]) -> Work:
         client.of(CLUSTERING),
         servers.of(CLUSTERING),
         CLUSTERING["draws"],
-        syncs=6,
+        syncs=1 + SYNCS,
         calls=8,
         row_locks=1,
         scanning=client.of(_OBSERVED) / client.of(CLUSTERING),
@@ -160,9 +163,9 @@ class Shared:
     trip: float
 
     @classmethod
-    def of(cls, figures: Mapping[str, Any], transport: str) -> Shared:
-        """`transport`: that of oracle and lock service, "grpc" or "socket"."""
-        stated, oracle = figures["stated"], figures["oracle"][transport]
+    def of(cls, figures: Mapping[str, Any]) -> Shared:
+        """From all figures."""
+        stated, oracle = figures["stated"], figures["oracle"]
         call, lock = oracle["call_us"] / 1000, oracle["lock_us"] / 1000
         servers, client = (call_costs(figures, part, 16) for part in ("servers", "client"))
         return cls(
@@ -270,9 +273,9 @@ def per_core(work: Work) -> float:
     return 1000 / (work.client_ms + work.servers_ms)
 
 
-def walls(figures: Mapping[str, Any], work: Work, transport: str) -> list[Wall]:
+def walls(figures: Mapping[str, Any], work: Work) -> list[Wall]:
     """All of them, the nearest first."""
-    stated, shared = figures["stated"], Shared.of(figures, transport)
+    stated, shared = figures["stated"], Shared.of(figures)
     rate = per_core(work)
     found: list[Wall] = []
 
@@ -329,23 +332,24 @@ def walls(figures: Mapping[str, Any], work: Work, transport: str) -> list[Wall]:
     documents = rows / value("rows_a_document")
     found.append(
         Wall(
-            "garbage collector, one for all tables",
+            "garbage collector, one process for all tables",
             documents / value("documents_a_core") * rate,
             documents / value("documents_a_core"),
-            True,
+            False,
             f"{collected:,.0f} rows/s: a walk of {rows / 1e6:,.0f} million rows takes the "
-            "retention of a day",
+            "retention of a day; percola gc --spark shares it",
         )
     )
-    pages = value("exported_per_second")
+    exporters = value("exporters")
+    pages = value("exported_per_second") * exporters
     cores = pages * value("page_ms") / 1000 + _FIXED
     found.append(
         Wall(
-            "exporter of the web index, one for all",
+            "exporters of the web index",
             pages,
             cores,
             True,
-            f"one thread writes {pages:,.0f} pages/s; a page costs {value('page_ms'):.1f} ms",
+            f"{exporters:.0f} write {pages:,.0f} pages/s; a page costs {value('page_ms'):.1f} ms",
         )
     )
     entries = value("feed_poll_seconds") * value("feed_entries_per_second")

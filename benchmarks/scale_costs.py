@@ -3,12 +3,13 @@
 `benchmarks/scale.json` holds what other benchmarks measured, with the conditions of each run:
 
     fig8          processor time of client, servers and oracle, and rates, by threads
-    fig8_quiet    rates and stages of the run in docs/benchmarks.md, which had the machine alone
+    fig8_quiet    rates and stages of the run in docs/benchmarks.md, which had the machine alone,
+                  and the `lines` of another one; in both the oracle still spoke gRPC
     fig9          the brokerage on HBase, by client processes
-    oracle        processor time of a call: a draw, a lock taken or given back, by transport
+    oracle        processor time of a call: a draw, a lock taken or given back
     stated        figures of docs/benchmarks.md and of the code's settings, each with its source
 
-`make bench ARGS="--calibrate scale"` replaces fig8, fig9 and oracle (gRPC) by those of the
+`make bench ARGS="--calibrate scale"` replaces fig8, fig9 and oracle by those of the
 newest whole runs in `build/benchmarks`; what was not run again stays.
 """
 
@@ -94,6 +95,11 @@ def _fig9(figures: dict[str, Any], found: Mapping[str, Any]) -> None:
         str(one["processes"]): {
             "per_second": round(one["per_second"], 1),
             **{part: round(ms, 4) for part, ms in one["processor_ms"].items()},
+            **(
+                {"waited": {part: round(ms, 4) for part, ms in one["waited_ms"].items()}}
+                if "waited_ms" in one
+                else {}
+            ),
             "conflicts_per_thousand": round(one["conflicts_per_thousand"], 2),
             "p50_ms": {name: round(each["p50_ms"], 2) for name, each in one["latencies"].items()},
         }
@@ -109,7 +115,7 @@ def _oracle(figures: dict[str, Any], found: Mapping[str, Any]) -> None:
     def call(part: str) -> float:
         return float(statistics.median(one[part] * one["a_call"] for one in found["points"]))
 
-    figures["oracle"]["grpc"] = {
+    figures["oracle"] = {
         "source": _source(found),
         "call_us": round(call("oracle_us"), 1),
         "client_us": round(call("client_us"), 1),
@@ -149,7 +155,9 @@ class CallCosts:
         )
 
 
-def call_costs(figures: Mapping[str, Any], part: str, threads: int) -> CallCosts:
+def call_costs(
+    figures: Mapping[str, Any], part: str, threads: int, *, run: str = "fig8"
+) -> CallCosts:
     """Solve figure 8's four lines for the costs of a call.
 
     A read is one call, and alone one with a draw; a written cell is two mutations of a row and two
@@ -157,7 +165,7 @@ def call_costs(figures: Mapping[str, Any], part: str, threads: int) -> CallCosts
     read costs is not measured there: its share of a first one is stated in docs/hbase.md.
     """
     spent = {
-        name: figures["fig8"]["lines"][name][str(threads)]["percola"][part] for name in OPERATIONS
+        name: figures[run]["lines"][name][str(threads)]["percola"][part] for name in OPERATIONS
     }
     read = spent["read"]
     draw = max(0.0, spent["read alone"] - read)

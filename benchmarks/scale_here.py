@@ -5,7 +5,8 @@ oracle share a machine, so their processor time is spent at one station with its
 Python client computes also holds its global lock.
 
 Rates are predicted of runs that had the machine for themselves. Of runs beside other programs,
-whose rates say how busy the machine was, the processor time of each part is.
+whose rates say how busy the machine was, the processor time of each part is, and the rate only by
+for how long the kernel says that each part waited for a core.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from benchmarks.scale_calls import of_brokerage
+from benchmarks.scale_cluster import SYNCS
 from benchmarks.scale_costs import OPERATIONS, call_costs
 from benchmarks.scale_queues import Load, Outcome, Station, Visit, simulate
 
@@ -90,9 +92,12 @@ def _quiet_steps(figures: Mapping[str, Any], name: str, threads: int) -> list[St
     A stage is processor time but for the disk's sync. The client's share of it is that of the run
     in which parts were measured; with many threads a call is as much cheaper as the raw store's.
     """
-    quiet, lines = figures["fig8_quiet"], figures["fig8"]["lines"]
+    quiet = figures["fig8_quiet"]
+    lines = quiet["lines"]
     sync = quiet["sync_ms"]
-    client, servers = (call_costs(figures, part, 1) for part in ("client", "servers"))
+    client, servers = (
+        call_costs(figures, part, 1, run="fig8_quiet") for part in ("client", "servers")
+    )
     oracle = lines["read alone"]["1"]["percola"]["oracle"]
     shares = {
         "draw": client.draw / (client.draw + oracle),
@@ -165,7 +170,7 @@ def figure_9(figures: Mapping[str, Any]) -> list[Prediction]:
     results = calls["trade_result"]["share"]
     both = {name: mix[name] + results * worker[name] for name in mix}
     client = call_costs(figures, "client", 1)
-    oracle = figures["oracle"]["grpc"]["call_us"] / 1000
+    oracle = figures["oracle"]["call_us"] / 1000
     found = []
     for processes, line in lines.items():
         clients = f"{processes} client{'s' if processes != '1' else ''}"
@@ -191,18 +196,24 @@ def figure_9(figures: Mapping[str, Any]) -> list[Prediction]:
             )
             for name, shown in (("client", "clients"), ("servers", "servers"))
         ]
-        calls_made = mix["reads"] + mix["mutates"]
-        wait = 4 * (results + calls["trade_order"]["share"]) * figures["stated"]["sync_ms"]["value"]
-        mine = parts["client"] - both["draws"] * client.draw
-        java = figures["fig8"]["lines"]["read"]["1"]["raw"]["client"] * calls_made
+        if "waited" not in line:
+            continue  # Of an earlier run: its rate says how busy the machine was.
+        writing = results + calls["trade_order"]["share"]
+        wait = SYNCS * writing * figures["stated"]["sync_ms"]["value"]
+        # The worker's part is not in a client's way.
+        of_clients = parts["servers"] * call_costs(figures, "servers", 1).of(mix)
+        of_clients /= call_costs(figures, "servers", 1).of(both)
+        longer = {part: 1 + ms / line[part] for part, ms in line["waited"].items()}
+        mine = parts["client"] - mix["draws"] * client.draw
+        draws = mix["draws"] * client.draw * longer["clients"]
         outcome = on_one_machine(
             [
-                Step(both["draws"] * client.draw, both["draws"] * oracle, 0.0, shared=True),
-                Step(mine, parts["servers"], max(0.0, mine - java), wait),
-                Step(parts["worker"], 0.0, 0.0),
+                Step(draws, mix["draws"] * oracle * longer["oracle"], 0.0, shared=True),
+                Step(mine * longer["clients"], of_clients * longer["servers"], 0.0, wait),
             ],
             Load(int(processes), 1),
-            figures["fig8_quiet"]["cores"],
+            # Waiting for one of the two is in the steps already.
+            cores=100,
         )
         found.append(
             Prediction(
@@ -210,7 +221,7 @@ def figure_9(figures: Mapping[str, Any]) -> list[Prediction]:
                 "/s",
                 outcome.per_second,
                 line["per_second"],
-                used,
+                f"{used}; waits for a core",
             )
         )
     return found
@@ -218,7 +229,7 @@ def figure_9(figures: Mapping[str, Any]) -> list[Prediction]:
 
 def timestamps(figures: Mapping[str, Any]) -> list[Prediction]:
     """How many timestamps a call to the oracle carries."""
-    oracle = figures["oracle"]["grpc"]
+    oracle = figures["oracle"]
     draw = Step(oracle["client_us"] / 1000, oracle["call_us"] / 1000, 0.0, shared=True)
     return [
         Prediction(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from percola.transactions.lock_resolver import LockResolver
 from tests.simulation.mutants import MUTANTS, RULES
 from tests.simulation.mutants.hunting import Try, hunt, shrunk
 from tests.simulation.mutants.mutant import Collection, Mutant, Seams
+from tests.simulation.workloads import WORKLOADS
 from tests.simulation.workloads.bank import Bank
 
 SLOW = {
@@ -54,6 +56,17 @@ def test_every_rule_of_the_protocol_has_a_mutant() -> None:
     broken = {rule for mutant in MUTANTS.values() for rule in mutant.rules}
     assert broken == set(RULES)
     assert set(MUTANTS) >= SLOW
+
+
+def test_the_docs_say_how_many_mutants_faults_and_workloads_there_are() -> None:
+    page = Path(__file__).parents[2] / "docs" / "reliability.md"
+    said = " ".join(page.read_text().split())
+    for number, words in (
+        (len(MUTANTS), f"mutants for {len(RULES)} rules"),
+        (len(FaultKind), "kinds of faults."),
+        (len(WORKLOADS), "workloads ("),
+    ):
+        assert f"{number} {words}" in said, f"docs/reliability.md does not say {number} {words}"
 
 
 @pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
