@@ -19,7 +19,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -34,7 +33,17 @@ from benchmarks.fig9 import BrokerageError, Process
 from benchmarks.fig9_brokerage import PercolaBrokerage, key
 from benchmarks.fig9_emulator import Emulator, Facts, InvariantError, Size, check
 from benchmarks.fig10_bank import EXPECTED, cut
-from benchmarks.fig10_faults import SESSION, effects, plot, rate, start_again, table, with_oracles
+from benchmarks.fig10_faults import (
+    AIM_SHARE,
+    SESSION,
+    effects,
+    plot,
+    rate,
+    recovered,
+    start_again,
+    table,
+    with_oracles,
+)
 from benchmarks.fig10_load import SMALL_JAVA, Event
 from benchmarks.measure import (
     OUTPUT,
@@ -51,8 +60,8 @@ from percola.devcluster.cluster import Regions
 
 AIM_SECONDS: Final = 30.0
 """Seconds from the last region's opening until the throughput is back."""
-AIM_SHARE: Final = 0.95
-_WINDOW: Final = 10.0
+_BEFORE: Final = 30
+"""Seconds before the kill whose throughput is that to be reached again."""
 _HEAP: Final = {"zookeeper": 64, "namenode": 128, "datanode": 96, "master": 256}
 _BY_ACCOUNT: Final = ("accounts", "holdings", "holding_history", "by_account")
 
@@ -174,19 +183,6 @@ class Told:
         except InvariantError as error:
             return str(error)
         return ""
-
-
-def recovered(commits: Sequence[int], killed: int, opened: int, end: int) -> float | None:
-    """Seconds from `opened` until ten seconds with the throughput of before begin; None: never.
-
-    Before is the half of a minute before `killed`; all moments are in ns.
-    """
-    window = int(_WINDOW * 1e9)
-    before = rate(commits, killed - 3 * window, killed)
-    for at in range(opened, end - window, 10**9):
-        if rate(commits, at, at + window) >= AIM_SHARE * before:
-            return (at - opened) / 1e9
-    return None
 
 
 # --- The cluster --------------------------------------------------------------------------------
@@ -318,7 +314,7 @@ def run(console: Console, *, quick: bool) -> None:
         until = time.monotonic() + 180.0
         while (opened := watch.opened(killed, third)) is None and time.monotonic() < until:
             work(0.25)
-        work(AIM_SECONDS + 3 * _WINDOW)
+        work(AIM_SECONDS + _BEFORE)
         brokerage.note("restarted", is_fault=False)
         for name in lost:
             cluster.process(name).start()
@@ -344,7 +340,8 @@ def run(console: Console, *, quick: bool) -> None:
         broken = told.broken(facts, size)
     events = brokerage.events
     restarted = next(one.at for one in events if one.name == "restarted")
-    seconds = None if opened is None else recovered(told.commits, killed, opened, restarted)
+    before = rate(told.commits, killed - _BEFORE * 10**9, killed)
+    seconds = None if opened is None else recovered(told.commits, before, opened, restarted)
     shown = effects(events, told.commits)
     name = output_name("fig10_brokerage", quick=quick)
     picture = OUTPUT / f"{name}.png"

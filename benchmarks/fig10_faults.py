@@ -8,19 +8,23 @@ lock is left once every account has been read.
     regionserver    the one that serves a third of the accounts and nothing of HBase's or Percola's
                     own, where there is such a one; later the one that serves hbase:meta
     oracle          the one that hands out timestamps; the other takes over
-    zookeeper       all liveness tokens and HBase's own sessions hang on it
+    zookeeper       the leader of three servers; liveness tokens and HBase's own sessions hang on it
+    datanode        its disk is filled to the last byte, and later freed; it is not killed
     client          dies with whatever it has locked
 
-Each is killed with -9 and started again.
+The others are killed with -9 and started again.
 """
 
 from __future__ import annotations
 
+import errno
 import itertools
+import subprocess
+import threading
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -41,9 +45,17 @@ from benchmarks.measure import (
 )
 from benchmarks.servers import OracleProcess, leader
 from percola.devcluster import Cluster, jars
+from percola.devcluster.settings import SMALL_HEAP
 
 SESSION: Final = 6
 """Seconds after which a region server that was killed is missed."""
+AIM_SHARE: Final = 0.95
+"""The share of the throughput before a fault with which it counts as overcome."""
+_HEAP: Final = {**SMALL_HEAP, "zookeeper": 128}
+_BLOCK: Final = 8 << 20
+"""Bytes of a block of HDFS: small, so that a small disk has room for those that are written."""
+_DISK_MIB: Final = 512
+_ON_SMALL_DISK: Final = "datanode-1"
 
 # --- The plan -----------------------------------------------------------------------------
 
@@ -56,13 +68,70 @@ class Step:
     happen: Callable[[], None]
 
 
-class Faults:
-    """The faults of a bank on a cluster with two oracles: what is killed and restarted."""
+class Disk:
+    """A small file system that can be filled, mounted at a folder; a context manager."""
 
-    def __init__(self, bank: Bank, cluster: Cluster, oracles: list[OracleProcess]) -> None:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._freed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Disk | None:
+        """Mount it; None where that is not allowed: it takes root."""
+        self.folder.mkdir(parents=True)
+        command = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_MIB}m", "tmpfs", str(self.folder)]
+        with suppress(FileNotFoundError):
+            if not subprocess.run(command, capture_output=True, check=False).returncode:
+                return self
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        self.free()
+        if self.folder.is_mount():
+            subprocess.run(["umount", "--lazy", str(self.folder)], check=True)
+
+    def fill(self) -> None:
+        """Take all the room that there is, and what becomes free, until `free`."""
+        self._thread = threading.Thread(target=self._fill, daemon=True)
+        self._thread.start()
+
+    def _fill(self) -> None:
+        with open(self.folder / "filler", "wb", buffering=0) as file:
+            while not self._freed.is_set():
+                try:
+                    file.write(bytes(1 << 20))
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+                    self._freed.wait(0.1)
+
+    def free(self) -> None:
+        """Give the room back; harmless if it was not taken."""
+        if self._thread is not None:
+            self._freed.set()
+            self._thread.join()
+            (self.folder / "filler").unlink()
+            self._thread = None
+
+
+class Faults:
+    """The faults of a bank on a cluster with two oracles: what is killed and restarted.
+
+    Args:
+        disk: that of a DataNode, to be filled.
+    """
+
+    def __init__(
+        self,
+        bank: Bank,
+        cluster: Cluster,
+        oracles: list[OracleProcess],
+        disk: Disk | None = None,
+    ) -> None:
         self.bank = bank
         self.cluster = cluster
         self.oracles = oracles
+        self.disk = disk
         self.placed: dict[str, list[str]] = {}
         """What the region servers served when one was last chosen."""
         self._down: list[str] = []
@@ -82,8 +151,8 @@ class Faults:
         self.cluster.process(chosen).kill()
         self._down.append(chosen)
 
-    def start_region_servers(self) -> None:
-        """Restart those that were killed."""
+    def start_servers(self) -> None:
+        """Restart those of the cluster that were killed."""
         while self._down:
             self.cluster.process(self._down.pop()).start()
 
@@ -98,13 +167,25 @@ class Faults:
         start_again(self.oracles, self.cluster)
 
     def kill_zookeeper(self) -> None:
-        """Kill it; its sessions survive if it is back soon."""
-        self.bank.note("zookeeper killed")
-        self.cluster.process("zookeeper").kill()
+        """Kill the leader of the ensemble; sessions go on at the other servers."""
+        chosen = self.cluster.zookeeper_leader()
+        self.bank.note(f"{chosen.name} killed, which led")
+        chosen.kill()
+        self._down.append(chosen.name)
 
-    def start_zookeeper(self) -> None:
-        """Start it again."""
-        self.cluster.process("zookeeper").start()
+    def fill_disk(self) -> None:
+        """Fill the disk of a DataNode."""
+        assert self.disk is not None
+        self.bank.note(f"disk of {_ON_SMALL_DISK} full")
+        self.disk.fill()
+
+    def free_disk(self) -> None:
+        """Give the room on it back; BankError if the DataNode has not noticed that it was full."""
+        assert self.disk is not None
+        told = self.cluster.process(_ON_SMALL_DISK).log.read_text(errors="replace")
+        if "No space left on device" not in told:
+            raise BankError(f"{_ON_SMALL_DISK} has not met its full disk: nothing was tested.")
+        self.disk.free()
 
     def kill_client(self) -> None:
         """Kill a client."""
@@ -131,22 +212,22 @@ def with_oracles(cluster: Cluster) -> Iterator[tuple[list[OracleProcess], str]]:
 def arena(
     folder: Path,
     *,
+    cluster: Cluster,
     clients: int,
     threads: int = 2,
-    cluster: Cluster | None = None,
+    disk: Disk | None = None,
     pause: float = 0.0,
 ) -> Iterator[Faults]:
-    """A cluster of three region servers, two oracles, and a bank that works on them.
+    """A cluster, two oracles, and a bank that works on them.
 
     Args:
-        cluster: another than the usual one.
+        disk: that of a DataNode of the cluster.
         pause: seconds for which a thread of a client rests after each transaction.
     """
-    cluster = cluster or Cluster(folder / "cluster", session=SESSION)
     with ExitStack() as stack:
         oracles, address = stack.enter_context(with_oracles(cluster))
         bank = Bank(folder / "histories", address, clients=clients, threads=threads, pause=pause)
-        yield Faults(stack.enter_context(bank), cluster, oracles)
+        yield Faults(stack.enter_context(bank), cluster, oracles, disk)
 
 
 def start_again(oracles: list[OracleProcess], cluster: Cluster) -> None:
@@ -175,17 +256,22 @@ def plan(faults: Faults, unit: float) -> list[Step]:
     def new_client() -> None:
         faults.bank.start_client().hear()
 
+    with_disk = [
+        Step(unit / 2, faults.fill_disk),
+        Step(unit, again(faults.free_disk, "room on the disk")),
+    ]
     return [
         Step(unit, lambda: faults.kill_region_server(of_meta=False)),
-        Step(unit, again(faults.start_region_servers, "region server started")),
+        Step(unit, again(faults.start_servers, "region server started")),
         Step(unit, faults.kill_oracle),
         Step(unit / 2, again(faults.start_oracles, "oracle started")),
         Step(unit / 2, faults.kill_zookeeper),
-        Step(3, again(faults.start_zookeeper, "zookeeper started")),
-        Step(unit, faults.kill_client),
+        Step(unit, again(faults.start_servers, "zookeeper started")),
+        *(with_disk if faults.disk is not None else ()),
+        Step(unit / 2, faults.kill_client),
         Step(unit, again(new_client, "client started")),
         Step(unit / 2, lambda: faults.kill_region_server(of_meta=True)),
-        Step(unit, again(faults.start_region_servers, "region server started")),
+        Step(unit, again(faults.start_servers, "region server started")),
         Step(unit, lambda: None),
     ]
 
@@ -204,6 +290,8 @@ class Effect:
         before: commits a second in the ten seconds before it.
         lowest: commits in the worst second after it.
         after: commits a second in the ten seconds before the next fault.
+        back: seconds until ten seconds begin with `AIM_SHARE` of `before`; None: not before the
+            next fault.
     """
 
     name: str
@@ -212,6 +300,7 @@ class Effect:
     before: float
     lowest: float
     after: float
+    back: float | None
 
 
 _AROUND: Final = 10.0
@@ -231,17 +320,31 @@ def effects(events: Sequence[Event], commits: Sequence[int]) -> list[Effect]:
             for at in range(one.at, max(one.at + 1, end - 10**9), 10**9)
         ]
         around = int(_AROUND * 1e9)
+        before = rate(commits, max(first, one.at - around), one.at)
         found.append(
             Effect(
                 one.name,
                 (one.at - first) / 1e9,
                 max(gaps) / 1e9,
-                rate(commits, max(first, one.at - around), one.at),
+                before,
                 min(seconds),
                 rate(commits, max(one.at, end - around), end),
+                recovered(commits, before, one.at, end),
             )
         )
     return found
+
+
+def recovered(commits: Sequence[int], before: float, start: int, end: int) -> float | None:
+    """Seconds from `start` until ten seconds begin with `AIM_SHARE` of `before`; None: never.
+
+    `before` is a second; the moments are in ns, and the ten seconds are over at `end`.
+    """
+    around = int(_AROUND * 1e9)
+    for at in range(start, end - around + 1, 10**9):
+        if rate(commits, at, at + around) >= AIM_SHARE * before:
+            return (at - start) / 1e9
+    return None
 
 
 def rate(commits: Sequence[int], start: int, end: int) -> float:
@@ -261,7 +364,8 @@ def table(found: Sequence[Effect], what: str = "commits") -> Grid:
         padding=(0, 1, 0, 0),
     )
     grid.add_column("")
-    for name in ("At s", "Before", "Worst second", "After", "Seconds without any"):
+    back = f"Seconds until {AIM_SHARE:.0%}"
+    for name in ("At s", "Before", "Worst second", "After", "Seconds without any", back):
         grid.add_column(name, justify="right", no_wrap=True)
     for one in found:
         grid.add_row(
@@ -271,6 +375,7 @@ def table(found: Sequence[Effect], what: str = "commits") -> Grid:
             f"{one.lowest:.0f}",
             f"{one.after:.0f}",
             f"{one.without:.1f}",
+            "–" if one.back is None else f"{one.back:.0f}",
         )
     return grid
 
@@ -317,7 +422,19 @@ def run(console: Console, *, quick: bool) -> None:
     unit, clients = (12.0, 2) if quick else (25.0, 4)
     with temporary_folder() as folder:
         console.log("Figure 10: starting HBase, two oracles and the bank …")
-        with arena(folder, clients=clients) as faults:
+        cluster = Cluster(
+            folder / "cluster",
+            heap=_HEAP,
+            session=SESSION,
+            settings={"dfs.blocksize": str(_BLOCK)},
+            zookeepers=3,
+        )
+        with (
+            Disk(cluster.folder / "data" / _ON_SMALL_DISK) as disk,
+            arena(folder, cluster=cluster, clients=clients, disk=disk) as faults,
+        ):
+            if disk is None:
+                console.log("Figure 10: no disk is filled: to mount a small one takes root.")
             for step in plan(faults, unit):
                 faults.bank.work(step.seconds)
                 known = len(faults.bank.events)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -10,12 +9,10 @@ from typing import Any
 
 import pytest
 from namespaces import Namespace, Network, require_namespaces, token
-from oracle_schedules import Event, broken_promises
+from oracle_drawing import Drawing
+from oracle_schedules import broken_promises
 
 from benchmarks.servers import OracleProcess, emulator
-from percola import StoreError
-from percola.connect.cluster import credentials
-from percola.oracle.client import NetworkOracle
 
 WaitUntil = Callable[..., Any]
 
@@ -23,40 +20,6 @@ __all__ = ["token"]
 
 LEASE = 2.0
 STORE = "bigtable://project/partition"
-
-
-class Drawing:
-    """Draws from some oracles without end in a thread of its own, and notes what was answered."""
-
-    def __init__(self, stack: ExitStack, number: int, *addresses: str) -> None:
-        self.events: list[Event] = []
-        self.refused: list[str] = []
-        self.longest = 0.0
-        self._number = number
-        self._oracle = NetworkOracle(
-            addresses, timeout_seconds=2.0, request_seconds=0.5, **credentials()
-        )
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._draw)
-        self._thread.start()
-        stack.callback(self._oracle.close)
-        stack.callback(self.stop)
-
-    def _draw(self) -> None:
-        # Who goes on while leases run out leaves the cores to whom that is a test of.
-        while not self._stop.wait(0.002):
-            began = time.monotonic_ns()
-            try:
-                ts = self._oracle.timestamp()
-            except StoreError as error:
-                self.refused.append(str(error))
-            else:
-                self.events.append(Event(began, time.monotonic_ns(), ts, ts, True, self._number))
-            self.longest = max(self.longest, (time.monotonic_ns() - began) / 1e9)
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
 
 
 @pytest.fixture

@@ -379,6 +379,8 @@ def _hdfs(layout: Layout, name: str, data: Path) -> dict[str, object]:
             "dfs.datanode.http.address": f"{layout.host}:{http}",
             "dfs.datanode.http.internal-proxy.port": proxy,
             "dfs.datanode.handler.count": 5,
+            # Also a small disk is used: by default a DataNode leaves 1 GB free.
+            "dfs.datanode.round-robin-volume-choosing-policy.additional-available-space": 0,
         }
     return settings
 
