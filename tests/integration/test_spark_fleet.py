@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -9,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import pyspark
 import pytest
 from children import Child, hear, say
 from fleets import executor_of, is_alive
+from otlp import commit_ts, identity, receiver
 from pyspark.sql import SparkSession
 from spark_clusters import standalone_cluster
 from spark_processes import QUICK_EXECUTORS
@@ -59,7 +60,7 @@ def rows_of_fleets(repo: Repository) -> int:
     return sum(1 for _ in found)
 
 
-@contextmanager
+@contextlib.contextmanager
 def in_the_middle(repo: Repository, folder: Path, orders: range, times: int = 1) -> Iterator[None]:
     """Orders that are being worked off, and one observer that waits until the block has ended.
 
@@ -239,8 +240,18 @@ def test_a_worker_that_is_frozen_is_replaced(
 # --- A driver of its own ------------------------------------------------------------------
 
 
-def drive(pipe: Connection, master: str, address: str, timeout_seconds: float) -> object:
-    """In a process of its own: two workers, and answers to the test's questions."""
+def write_orders(spark: SparkSession, address: str) -> None:
+    frame = spark.createDataFrame([(str(n), n) for n in range(200)], "row string, amount bigint")
+    frame.write.format("percola").mode("append").option("table", "orders").save(address)
+
+
+def drive(
+    pipe: Connection, master: str, address: str, timeout_seconds: float, spans_to: str
+) -> object:
+    """In a process of its own: two workers, and answers to the test's questions.
+
+    With an endpoint for spans, executors alone are told of it, and write orders for the workers.
+    """
     os.environ["PYSPARK_PYTHON"] = sys.executable  # A cluster's executors take it from here.
     config = QUICK_EXECUTORS | {
         "spark.ui.enabled": "false",
@@ -249,17 +260,20 @@ def drive(pipe: Connection, master: str, address: str, timeout_seconds: float) -
         "spark.executor.memory": "512m",
         "spark.executor.cores": "1",
     }
-    with (
-        spark_context(master, app="fleet", config=config) as context,
-        run_workers(
-            context, OBSERVERS, address, workers=2, threads=2, timeout_seconds=timeout_seconds
-        ) as fleet,
-    ):
-        jvm = context._gateway.proc.pid
+    if spans_to:
+        config["spark.executorEnv.OTEL_EXPORTER_OTLP_ENDPOINT"] = spans_to
+    with contextlib.ExitStack() as stack:
+        context = stack.enter_context(spark_context(master, app="fleet", config=config))
+        say(pipe, (context._gateway.proc.pid, context.applicationId))
+        if spans_to:
+            write_orders(SparkSession(context), address)
+        fleet = stack.enter_context(
+            run_workers(
+                context, OBSERVERS, address, workers=2, threads=2, timeout_seconds=timeout_seconds
+            )
+        )
         while (question := hear(pipe)) != "end":
-            if question == "jvm":
-                say(pipe, (jvm, context.applicationId))
-            elif question == "idle":
+            if question == "idle":
                 fleet.wait_until_idle(SECONDS)
                 say(pipe)
             elif question == "wait":
@@ -280,6 +294,7 @@ class Driver:
 
     def __init__(self, child: Child, wait_until: Wait) -> None:
         self.child = child
+        self.jvm = 0
         self._wait_until = wait_until
 
     def ask(self, question: str) -> Any:
@@ -299,20 +314,25 @@ class Driver:
         return pids
 
 
-@contextmanager
+@contextlib.contextmanager
 def driver(
-    master: str, repo: Repository, wait_until: Wait, *, timeout_seconds: float = 60.0
+    master: str,
+    repo: Repository,
+    wait_until: Wait,
+    *,
+    timeout_seconds: float = 60.0,
+    spans_to: str = "",
 ) -> Iterator[Driver]:
-    with Child(drive, master, repo.address, timeout_seconds) as child:
+    with Child(drive, master, repo.address, timeout_seconds, spans_to) as child:
         started = Driver(child, wait_until)
-        jvm, application = 0, "none"
+        application = "none"
         try:
-            jvm, application = started.ask("jvm")
+            started.jvm, application = child.hear()
             yield started
         finally:
             child.kill()
             # The end of the JVM's input tells it to go, and its executors go with it.
-            wait_until(lambda: not is_alive(jvm), what="the driver's JVM to end")
+            wait_until(lambda: not is_alive(started.jvm), what="the driver's JVM to end")
             # Where a cluster that lives in the driver writes its logs.
             shutil.rmtree(Path(pyspark.__file__).parent / "work" / application, ignore_errors=True)
 
@@ -360,8 +380,7 @@ def test_a_fleet_whose_spark_has_died_says_so(
 ) -> None:
     with driver("local[2]", repo, wait_until) as one:
         workers = one.working()
-        jvm, _ = one.ask("jvm")
-        os.kill(jvm, signal.SIGKILL)
+        os.kill(one.jvm, signal.SIGKILL)
         one.ask("wait")
         with pytest.raises(
             AssertionError, match=r"FleetError: Worker \d has ended: Spark has ended\."
@@ -371,16 +390,41 @@ def test_a_fleet_whose_spark_has_died_says_so(
     assert rows_of_fleets(repo) == 0
 
 
+@pytest.fixture(scope="module")
+def cluster(
+    java_home: Path, tmp_path_factory: pytest.TempPathFactory, wait_until: Wait
+) -> Iterator[str]:
+    """The master of a cluster of two executors, which have only the environment of their Spark."""
+    servers = {**os.environ, "JAVA_HOME": str(java_home), "SPARK_LOCAL_IP": "127.0.0.1"}
+    with standalone_cluster(tmp_path_factory.mktemp("cluster"), servers, wait_until) as master:
+        yield master
+
+
+@pytest.mark.long
+def test_executors_send_spans_of_writes_and_of_the_runs_that_these_cause(
+    cluster: str, repo: Repository, wait_until: Wait
+) -> None:
+    with receiver() as received:
+        with driver(cluster, repo, wait_until, spans_to=received.endpoint) as one:
+            workers = one.working()
+            assert len({executor_of(worker) for worker in workers}) == 2
+            one.ask("idle")
+            assert one.ask("end") == [("stopped", ""), ("stopped", "")]
+        fleets.check_shop(repo, sum(range(200)))
+        # One of each order at least: a run that conflicts has a span, too.
+        runs = [run for run in received.named("add_up") if run.links]
+        assert len(runs) >= 200
+        writes = {identity(one): commit_ts(one) for one in received.named("transaction")}
+        for link in (link for run in runs for link in run.links):
+            assert writes[identity(link)] == commit_ts(link)
+
+
 @pytest.mark.long
 def test_executors_and_processes_killed_on_a_cluster_lose_nothing(
-    repo: Repository, tmp_path: Path, java_home: Path, wait_until: Wait
+    cluster: str, repo: Repository, tmp_path: Path, wait_until: Wait
 ) -> None:
     """An executor's JVM, a worker's process and the driver, each in the middle of the work."""
-    servers = {**os.environ, "JAVA_HOME": str(java_home), "SPARK_LOCAL_IP": "127.0.0.1"}
-    with (
-        standalone_cluster(tmp_path / "cluster", servers, wait_until) as master,
-        driver(master, repo, wait_until) as one,
-    ):
+    with driver(cluster, repo, wait_until) as one:
         first, second = one.working()
         assert executor_of(first) != executor_of(second), "each executor has one slot"
         for times, victim in ((1, executor_of(first)), (2, second)):

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 from commands import run
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from otlp import linked, receiver
 
 import percola
 from percola import ConflictError, Repository, Table, Transaction, Worker, observer, tracing
@@ -127,41 +124,17 @@ def test_without_being_turned_on_it_loads_and_makes_nothing(
 def test_a_worker_process_sends_its_spans_to_the_endpoint_of_its_environment(
     tmp_path: Path, memory: InMemorySpanExporter
 ) -> None:
-    received: list[Any] = []
-
-    class Receiver(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            request = ExportTraceServiceRequest.FromString(body)
-            for resource in request.resource_spans:
-                for scope in resource.scope_spans:
-                    received.extend(scope.spans)
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
     with percola.open(tmp_path / "repo", [docs]) as repo:
         repo.run(lambda t: t.set(contents, "a", "red"))
-    server = HTTPServer(("127.0.0.1", 0), Receiver)
-    serving = threading.Thread(target=server.serve_forever)
-    serving.start()
     here = Path(__file__).parent
     path = [Path(percola.__file__).parents[1], here, here.parent / "support"]
-    try:
+    with receiver() as received:
         answer = run(
             *("--repo", tmp_path / "repo", "worker", "--until-idle", "test_spans:OBSERVERS"),
             PYTHONPATH=os.pathsep.join(map(str, path)),
-            OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{server.server_port}",
+            OTEL_EXPORTER_OTLP_ENDPOINT=received.endpoint,
         )
-    finally:
-        server.shutdown()
-        serving.join()
-        server.server_close()
     assert answer.code == 0, answer
     [written] = memory.get_finished_spans()
-    [done] = [span for span in received if span.name == "split"]
-    [link] = done.links
-    linked = int.from_bytes(link.trace_id, "big"), int.from_bytes(link.span_id, "big")
-    assert linked == ids(written), "of the writer in this process"
+    [done] = received.named("split")
+    assert linked(done) == {ids(written)}, "of the writer in this process"
