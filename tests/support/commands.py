@@ -21,6 +21,7 @@ import percola
 from percola import JSON, Repository, Table
 from percola.cli.root import cli
 
+ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 180
 
 
@@ -49,6 +50,25 @@ def environment(**more: str) -> dict[str, str]:
     dropped = ("PERCOLA_REPO", "COLUMNS", "NO_COLOR", "FORCE_COLOR", "PYTHONUNBUFFERED")
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
     return kept | {"PYTHONPATH": source, "COLUMNS": "80"} | more
+
+
+def make(
+    *words: object, seconds: float = 500, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run make in the root of the source, but for its set-up: the tests run in what that made.
+
+    Without what is meant for the tests' own make and pytest in the environment.
+    """
+    dropped = ("MAKE", "MFLAGS", "PYTEST_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+    return subprocess.run(
+        ["make", "-o", "setup", "-o", "venv", *map(str, words)],
+        cwd=ROOT,
+        env=kept | environment,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+    )
 
 
 def command(*arguments: object) -> list[str]:

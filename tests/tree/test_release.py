@@ -16,8 +16,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import needs
 import pytest
 import yaml
+from commands import make
 
 from tests.tree.files import ROOT
 
@@ -119,21 +121,78 @@ def steps() -> list[dict[str, Any]]:
     return [step for job in jobs().values() for step in job["steps"]]
 
 
-def test_workflows_check_test_build_wheels_and_documentation() -> None:
-    commands = {step["run"].split()[1] for step in steps() if "run" in step}
-    assert commands == {"check", "test", "dist", "dist-native", "docs"}
-
-
-def test_each_command_of_a_workflow_is_a_target_that_make_knows() -> None:
+def commands() -> dict[str, dict[str, Any]]:
+    """The step of each command of the workflows, by the target of make that it is."""
+    found: dict[str, dict[str, Any]] = {}
     for step in steps():
-        if "run" not in step:
-            continue
-        words = shlex.split(step["run"])
-        assert words[0] == "make", f"{step['run']!r} is not what a developer would type"
-        dry = subprocess.run(
-            [*words, "--dry-run"], cwd=ROOT, capture_output=True, text=True, timeout=60
-        )
-        assert dry.returncode == 0, dry.stderr
+        if "run" in step:
+            program, target = shlex.split(step["run"])[:2]
+            assert program == "make", f"{step['run']!r} is not what a developer would type"
+            assert target not in found, f"two steps run make {target}"
+            found[target] = step
+    return found
+
+
+RUN_BY = {
+    "check": (".ci/run", "make check ||"),
+    "docs": ("tests/integration/test_docs_site.py", 'done = make("docs", '),
+    "test": (__file__, 'run_as_workflows_do("test", '),
+    "dist": (__file__, 'run_as_workflows_do("dist", '),
+    "dist-native": (__file__, 'run_as_workflows_do("dist-native", '),
+}
+"""What runs the command of a workflow, by the line that does: a new command needs a place here."""
+
+
+def test_each_command_of_a_workflow_is_run_by_ci_or_by_a_test() -> None:
+    assert set(commands()) == set(RUN_BY)
+    for place, line in RUN_BY.values():
+        lines = (ROOT / place).read_text(encoding="utf-8").splitlines()
+        assert any(one.strip().startswith(line) for one in lines), f"{place} has no {line!r}"
+
+
+def run_as_workflows_do(target: str, **variables: object) -> None:
+    """Run the command of a workflow with its environment, in the environment of these tests."""
+    step = commands()[target]
+    given = step["env"] | {"PYTHON": sys.executable}
+    expressions = {"${{ github.server_url }}/${{ github.repository }}": ELSEWHERE}
+    done = make(
+        *shlex.split(step["run"])[1:],
+        *(f"{name}={value}" for name, value in variables.items()),
+        seconds=590,
+        **{name: expressions.get(value, value) for name, value in given.items()},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.long  # A second start of pytest.
+def test_the_command_that_tests_in_a_workflow_runs_tests(tmp_path: Path) -> None:
+    report = tmp_path / "report.xml"
+    run_as_workflows_do("test", ARGS=f"tests/unit/test_extras.py --junit-xml={report}")
+    assert re.search(r'failures="0" skipped="0" tests="[1-9]', report.read_text())
+
+
+@pytest.mark.long  # Both build wheels, one of them from Rust, and install what comes from an index.
+def test_the_commands_that_build_a_release_in_workflows_build_what_they_upload(
+    tmp_path: Path,
+) -> None:
+    for need in ("index", "javac", "rust"):
+        needs.need(need)
+    version, plain, native = PROJECT["version"], tmp_path / "plain", tmp_path / "native"
+    run_as_workflows_do("dist", DIST=plain)
+    wheel = plain / f"percola-{version}-py3-none-any.whl"
+    assert {*plain.iterdir()} == {wheel, plain / f"percola-{version}.tar.gz"}
+    with zipfile.ZipFile(wheel) as files:
+        about = files.read(f"percola-{version}.dist-info/METADATA").decode()
+        assert f"{ELSEWHERE}/blob/v{version}/" in about
+        assert "percola/spark/catalog/percola-catalog.jar" in files.namelist()
+    # It tries the wheel with the native engine, too.
+    run_as_workflows_do("dist-native", DIST=native)
+    [wheel] = native.iterdir()
+    assert re.fullmatch(rf"percola-{re.escape(version)}-cp311-abi3-manylinux\S+\.whl", wheel.name)
+    # Without DIST, they are where the workflow takes them from.
+    assert "\nDIST ?= dist\n" in (ROOT / "Makefile").read_text(encoding="utf-8")
+    uploaded = {step["with"]["path"] for step in steps() if "upload" in step.get("uses", "")}
+    assert uploaded == {"dist", "build/site"}
 
 
 def test_the_names_in_without_are_those_that_make_test_knows() -> None:
