@@ -18,7 +18,7 @@ NEEDS: Final = {
     "bigtable": "Google's emulator of Bigtable",
     "browser": "Chromium and its driver",
     "hbase": "the jars of HBase",
-    "index": "a package index that has other versions of PySpark",
+    "index": "a package index, for other versions of PySpark and the tools that read deploy/",
     "java": "Java 17 or later, for Spark and ZooKeeper",
     "javac": "a Java compiler, for the catalog's jar",
     "kafka": "the jars of a Kafka broker, and of Spark's connector to it",
