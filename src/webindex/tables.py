@@ -144,6 +144,7 @@ outbox, rows `WINDOW/CLUSTER/EPOCH`: documents that have changed and are not in 
 yet; see `percola.recipes.Export`.
     entry         {key, note}: the cluster, and when the captures that caused it were loaded
     refused       an entry of a document that the search index refuses, and why
+    entered       on rows `entered/WINDOW/CLUSTER/EPOCH`: the witness of an entry
     ready         weak, on the rows `WINDOW`: the window has entries to export
 
 ranks, rows `00` to `ff`, one for each first byte of a page id:

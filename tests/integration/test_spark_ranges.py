@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -17,7 +18,7 @@ from percola.maintenance import copy
 from percola.maintenance.check import Counts, Finding, check
 from percola.maintenance.copy import Copied, copy_repository
 from percola.ranges import whole
-from percola.recipes import MAX, Distinct, Index, Sums, Tree
+from percola.recipes import MAX, Distinct, Export, Index, Sums, Tree
 from percola.recipes import check as check_recipes
 from percola.spark import OnSpark
 from percola.store.base import Delete, Put, RowMutation, Store
@@ -254,7 +255,8 @@ def test_a_check_of_recipes_finds_the_same_differences_as_one_process(
     seen = Distinct("seen", facts)
     best: Tree[str] = Tree("best", facts, MAX)
     by_key = Index("by_key", facts)
-    recipes = [sums, seen, best, by_key]
+    queue = Export("queue")
+    recipes: list[Any] = [sums, seen, best, by_key, queue]
     tables = [facts, *(table for one in recipes for table in one.tables)]
     with percola.open(tmp_path / "recipes", tables, durability="relaxed") as repo:
         for first in range(0, ROWS, 50):
@@ -266,7 +268,8 @@ def test_a_check_of_recipes_finds_the_same_differences_as_one_process(
                     seen.contribute(t, row(at), {group: [f"v{at % 7}"]})
                     best.contribute(t, row(at), {"all": [at, row(at)]})
                     by_key.register(t, row(at), [f"k{at % 5}"])
-        Worker(repo, [one for r in recipes for one in r.observers], threads=1).run_until_idle()
+                    queue.enter(t, row(at))
+        Worker(repo, [one for r in recipes[:4] for one in r.observers], threads=1).run_until_idle()
 
         def damage(t: Transaction) -> None:
             t.set(sums.count, "g0", ROWS)  # One row was counted twice.
@@ -286,6 +289,8 @@ def test_a_check_of_recipes_finds_the_same_differences_as_one_process(
             t.delete(nodes.entry[owner], inner.key)
             t.set(by_key._owner, "k0/gone", "gone")
             t.delete(by_key._owner, f"k1/{row(1)}")
+            entries = list(t.scan(queue.table, columns=[queue.entry]))
+            t.delete(queue.entry, entries[-1].key)
 
         # The job is at one timestamp: what is damaged once it has begun it does not see.
         late = [damage]
@@ -298,6 +303,7 @@ def test_a_check_of_recipes_finds_the_same_differences_as_one_process(
             *["seen.values", "seen"],
             *["best"] * 2,
             *["by_key"] * 2,
+            "queue",
         ], expected
         runner = on(spark, repo, "facts")
         found = check_recipes(repo, recipes, runner=runner)

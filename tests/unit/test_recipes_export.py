@@ -10,7 +10,9 @@ import pytest
 
 import percola
 from percola import Repository, SchemaError, Snapshot, Table, Transaction, Worker
-from percola.recipes import Entry, Export, Refused, export
+from percola.cells import Kind
+from percola.recipes import Entry, Export, Refused, check, export
+from percola.store.base import Delete, RowMutation
 
 offers = Table("offers")
 cents = offers.column("cents", int)
@@ -236,6 +238,39 @@ def test_an_entry_that_is_refused_becomes_a_dead_letter_and_can_be_tried_again()
     assert receiver.held["boot"] == (ts, 1)
     with repo.snapshot() as now:
         assert list(queue.refusals(now)) == []
+
+
+def test_a_check_tells_of_an_entry_that_was_deleted_before_it_was_exported() -> None:
+    """Be it by a transaction or in the store; entered again it is exported with its epoch."""
+    queue, receiver = Export("out"), Receiver()
+    repo = opened(queue)
+    ts = put(repo, queue, boot=1, cap=2, hat=3, wig=4)
+    gone = [f"{queue.window_of(ts, key)}/{key}/{ts:020}" for key in ("cap", "wig")]
+    assert check(repo, [queue]) == [], "nothing is lost while entries wait"
+    with repo.transaction() as t:
+        t.delete(queue.entry, gone[0])
+    store = repo.context.store
+    cell = repo.snapshot()._cell(queue.entry, gone[1])
+    [(commit_ts, _)] = store.entries(cell, Kind.WRITE, 0, 2**62)
+    removal = Delete(Kind.WRITE, cell.column, commit_ts)
+    assert store.mutate([RowMutation(cell.table, cell.row, (), [removal])]) == [True]
+    work(repo, queue, receiver)
+    assert receiver.held.keys() == {"boot", "hat"}
+    found = check(repo, [queue])
+    assert [one.partition(" is missing")[0] for one in found] == [f"out[{row!r}]" for row in gone]
+    assert "before 'cap' was exported" in found[0] and "out.retry(t, one)" in found[0]
+
+    def repair(t: Transaction) -> None:
+        for one in queue.lost(t):
+            queue.retry(t, one)
+
+    repo.run(repair)
+    assert check(repo, [queue]) == []
+    work(repo, queue, receiver)
+    assert (receiver.held["cap"], receiver.held["wig"]) == ((ts, 2), (ts, 4))
+    assert check(repo, [queue]) == []
+    with repo.snapshot() as now:
+        assert list(now.scan(queue.table)) == [], "what is exported leaves nothing"
 
 
 def test_keys_of_any_length_and_characters_are_exported_as_they_are() -> None:

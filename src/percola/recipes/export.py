@@ -5,6 +5,8 @@
                      refused  {"key": "c17", "note": …, "why": …}     instead: it was not taken
     outbox['0000000000000012']
                      ready    weak: the window has entries
+    outbox['entered/0000000000000012/c17/00000000000000049200']
+                     entered  "c17"       there is such an entry, unless it was lost
 
 A transaction that changes something enters its key, and commits both or neither. An exporter, an
 observer, takes entries by the hundreds, sends them, and removes them in the transaction in which it
@@ -18,6 +20,11 @@ a window's first and last entries are never many timestamps apart, the exporter 
 windows that were notified, and entries exported long ago are in other windows. A transaction that
 commits late enters its keys into the window in which it began, and notifies that one: no entry is
 left behind because other transactions went on to later windows.
+
+An exported entry leaves nothing, and neither does one that a bug or an operator has deleted. So
+each has a witness, a cell in another row, which the transaction that enters the entry writes and
+the one that exports it deletes. A witness without its entry is a loss, which
+`percola.recipes.check` tells.
 """
 
 from __future__ import annotations
@@ -31,6 +38,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from percola.errors import SchemaError
 from percola.observers.observer import Observer, observer
 from percola.recipes.applied import VALUES
+from percola.recipes.comparing import Claim, Comparison, Scan
 from percola.recipes.keys import part
 from percola.schema import Column, Table, WeakColumn
 from percola.transactions.row import Row
@@ -42,6 +50,9 @@ WINDOW: Final = 4096
 
 _WINDOWS: Final = 256
 """Windows of which an exporter remembers how far it went."""
+
+_ENTERED: Final = "entered/"
+"""Before the rows of witnesses, which come after all windows: exporters do not scan them."""
 
 
 class Entry(NamedTuple):
@@ -94,6 +105,7 @@ class Export:
         self.table: Final[Table[str]] = Table(name)
         self.entry: Final[Column[str, Any]] = self.table.column("entry", VALUES)
         self.refused: Final[Column[str, Any]] = self.table.column("refused", VALUES)
+        self._entered: Final[Column[str, Any]] = self.table.column("entered", VALUES)
         self.ready: Final[Sequence[WeakColumn[str]]] = tuple(
             self.table.weak_column("ready" if exporters == 1 else f"ready.{number}")
             for number in range(exporters)
@@ -118,6 +130,7 @@ class Export:
 
     def _put(self, t: Transaction, one: Entry) -> None:
         t.set(self.entry, one.row, {"key": one.key, "note": one.note})
+        t.set(self._entered, _ENTERED + one.row, one.key)
         t.notify(self.ready[self._exporter_of(one.key)], one.row.partition("/")[0])
 
     def window_of(self, ts: int, key: str) -> str:
@@ -157,8 +170,20 @@ class Export:
             found = row[self.refused]
             yield Refused(_entry(row, found), found["why"])
 
+    def lost(self, now: Snapshot) -> Iterator[Refused]:
+        """The entries that were deleted without being exported; their notes are gone with them."""
+        entries = now.scan(self.table, end=_ENTERED, columns=[self.entry])
+        there = next(entries, None)
+        for row in now.scan(self.table, prefix=_ENTERED, columns=[self._entered]):
+            name = row.key.removeprefix(_ENTERED)  # In the order of the entries.
+            while there is not None and there.key < name:
+                there = next(entries, None)
+            if there is None or there.key != name:
+                one = Entry(name, row[self._entered], int(name.rpartition("/")[2]), None)
+                yield Refused(one, "It was deleted before it was exported.")
+
     def retry(self, t: Transaction, one: Refused) -> None:
-        """Enter an entry that was refused again."""
+        """Enter an entry that was refused or lost again, with its epoch."""
         t.delete(self.refused, one.entry.row)
         self._put(t, one.entry)
 
@@ -221,6 +246,7 @@ class Export:
                     break
                 taken.append(one)
                 t.delete(self.entry, one.row)
+                t.delete(self._entered, _ENTERED + one.row)
             if taken:
                 for refused in send(t, taken) or ():
                     one = refused.entry
@@ -228,6 +254,36 @@ class Export:
                     t.set(self.refused, one.row, value)
 
         return export
+
+    # --- Checking -----------------------------------------------------------------------
+
+    def comparisons(self) -> Sequence[Comparison]:
+        """How entries are compared with their witnesses; see `percola.recipes.check`.
+
+        It may be called while entries wait to be exported.
+        """
+        scan = Scan(self.table, [self.entry, self._entered], self._claims)
+        return [Comparison(self.table.name, [scan], _combined, self._judge)]
+
+    def _claims(self, row: Row[str]) -> Iterator[Claim]:
+        if self._entered in row:
+            yield Claim(row.key.removeprefix(_ENTERED), expected=row[self._entered])
+        if self.entry in row:
+            yield Claim(row.key, found=True)
+
+    def _judge(self, kind: str, name: str, expected: Any, found: Any) -> Iterator[str]:
+        # Entries of earlier versions have no witness.
+        if found is None:
+            table = self.table.name
+            yield (
+                f"{table}[{name!r}] is missing: it was deleted before {expected!r} was exported. "
+                f"Enter what is lost again: `for one in {table}.lost(t): {table}.retry(t, one)`, "
+                f"{table} being the Export."
+            )
+
+
+def _combined(kind: str, left: Any, right: Any) -> Any:
+    return left
 
 
 def _entry(row: Row[str], found: Any) -> Entry:
