@@ -1,6 +1,6 @@
 """Five queries of TPC-H kept by recipes, as in `examples/tpch`: changes a second, equal answers.
 
-    load      all rows are there, and then two worker processes with one thread answer them
+    load      all rows are there, and two worker processes with one thread answer them
     RF1       orders are inserted with their lines while both workers run, until nothing is pending
     RF2       orders are deleted likewise
 
@@ -33,6 +33,7 @@ from benchmarks.measure import (
 from benchmarks.postgres import PeerError
 from benchmarks.tpch import generate
 from percola import Repository
+from percola.observers.reports import read_reports
 from percola.recipes import check
 from percola.spark import OnSpark, spark_session
 
@@ -42,13 +43,15 @@ _WAIT_SECONDS: Final = 7_200
 
 
 @contextmanager
-def _workers(folder: Path) -> Iterator[None]:
-    """Two worker processes."""
+def _workers(folder: Path, repo: Repository) -> Iterator[None]:
+    """Two worker processes, which have begun to work when the block begins."""
+    before = read_reports(repo.context.store).keys()
     words = [sys.executable, "-m", "percola.cli", "--repo", str(folder), "worker"]
     words += ["queries:OBSERVERS", "--threads", "1", "--processes", str(WORKERS)]
     words += ["--durability", "relaxed"]
     running = subprocess.Popen(words, cwd=EXAMPLE, stdout=subprocess.DEVNULL)
     try:
+        _wait(lambda: len(read_reports(repo.context.store).keys() - before) >= WORKERS)
         yield
     finally:
         running.terminate()
@@ -59,9 +62,9 @@ def _workers(folder: Path) -> Iterator[None]:
             running.wait()
 
 
-def _until_idle(repo: Repository) -> None:
+def _wait(done: Callable[[], bool]) -> None:
     began = time.perf_counter()
-    while not repo.is_idle():
+    while not done():
         if time.perf_counter() > began + _WAIT_SECONDS:
             raise PeerError(f"The workers had not finished after {_WAIT_SECONDS} s.")
         time.sleep(0.05)
@@ -88,16 +91,10 @@ def run(console: Console, *, quick: bool) -> None:
             spark_session("local[2]", app="benchmark", config=config) as spark,
         ):
 
-            def measure(name: str, change: Callable[[], int], *, loads: bool = False) -> None:
+            def measure(name: str, change: Callable[[], int], began: float) -> None:
                 with console.status(f"TPC-H by recipes: {name} …"):
-                    began = time.perf_counter()
                     rows = change()
-                    began = time.perf_counter() if loads else began
-                    if loads:
-                        with _workers(place):
-                            _until_idle(repo)
-                    else:
-                        _until_idle(repo)
+                    _wait(repo.is_idle)
                     seconds = time.perf_counter() - began
                     lines = compare.compare(spark, repo)
                 if wrong := [line for line in lines if not line.endswith("equal")]:
@@ -107,10 +104,12 @@ def run(console: Console, *, quick: bool) -> None:
                 console.print(f"{name}: {rows:,} rows, {rate} a second, all answers equal")
                 grid.add_row(name, f"{rows:,}", f"{seconds:,.1f}", rate, f"{len(lines)} equal")
 
-            measure("load", lambda: load.load(repo, data), loads=True)
-            with _workers(place):
-                measure("RF1", lambda: refresh.insert(repo, orders))
-                measure("RF2", lambda: refresh.delete(repo, orders))
+            loaded = load.load(repo, data)
+            began = time.perf_counter()  # Both start meanwhile, and the first one works already.
+            with _workers(place, repo):
+                measure("load", lambda: loaded, began)
+                measure("RF1", lambda: refresh.insert(repo, orders), time.perf_counter())
+                measure("RF2", lambda: refresh.delete(repo, orders), time.perf_counter())
             for name, runner in (("check", None), ("check on Spark", OnSpark(spark, repo))):
                 more: Any = {} if runner is None else {"runner": runner}
                 began = time.perf_counter()
